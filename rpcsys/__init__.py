@@ -1,0 +1,1 @@
+"""rpcsys: a device lab's RPC infrastructure."""

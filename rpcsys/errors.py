@@ -1,0 +1,195 @@
+"""Every error a user of rpcsys can meet, in one tree.
+
+::
+
+    RpcsysError
+      UsageError                 a flag, an argument or a file that cannot be meant      (exit 2)
+        ConfigError                a flag or an environment variable
+        PathError                  a path that leaves the session's directory
+        ValueNotSupported          a value that has no form on the wire
+      PortRangeError             no free port in the range asked for                     (exit 3)
+      ProtocolError              the peer broke a rule of the wire
+        LimitExceeded              a length beyond its limit, refused before memory is taken
+      ConnectError               a peer that cannot be talked to at all
+        TrackerUnreachable         nothing answers at the tracker's address
+        TrackerLost                the tracker's connection ended
+        ServerUnreachable          nothing answers at the device server's address
+        ServerRefused              the server is there and said no (key, duplicate)
+        NotSupported               the server is not ours: it cannot do rpcsys/1
+      TrackerError               the tracker said no
+        UnknownKey                 no server of that key
+        WaitTimeout                the time allowed for waiting is over
+        Cancelled                  the request was taken back
+      SessionError               something about a running session
+        SessionLost                the connection, the process or the device is gone
+        SessionTimeout             the session's time limit is over
+        SessionClosed              used after close()
+        DeadlineExceeded           a call was not done in the time it was given
+      RemoteError                a call failed on the device; carries what happened there
+        RemoteFileError            a file that is not there, or cannot be read or written
+        RemoteFunctionError        no such function or module on the device
+        RemoteArgumentError        a wrong number, name, shape or dtype of arguments
+        ModelError                 a model that cannot be loaded
+
+Each says in one line what happened, the likely cause, and what to do next. ``exit_status`` is what a
+command returns that ends with the error.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+
+class RpcsysError(Exception):
+    """The root of the tree. Catch it to catch everything rpcsys raises on purpose."""
+
+    exit_status = 1
+
+
+class UsageError(RpcsysError):
+    """A flag, an argument or a file that cannot be meant."""
+
+    exit_status = 2
+
+
+class ConfigError(UsageError):
+    """A flag or an environment variable has a value that cannot be used."""
+
+
+class PathError(UsageError):
+    """A path leaves the session's directory, or has no place in it."""
+
+
+class ValueNotSupported(UsageError):
+    """A Python value has no form on the wire (an object array, say)."""
+
+
+class PortRangeError(RpcsysError):
+    """No port of the range asked for is free."""
+
+    exit_status = 3
+
+
+class ProtocolError(RpcsysError):
+    """The peer sent what the protocol does not allow. The connection is closed."""
+
+
+class LimitExceeded(ProtocolError):
+    """A length or a count on the wire is beyond its limit; no memory was taken for it."""
+
+
+class ConnectError(RpcsysError):
+    """A peer cannot be talked to."""
+
+
+class TrackerUnreachable(ConnectError):
+    """Nothing that speaks the tracker's protocol answers at the address."""
+
+
+class TrackerLost(ConnectError):
+    """The connection to the tracker ended."""
+
+
+class ServerUnreachable(ConnectError):
+    """Nothing that speaks the session handshake answers at the address."""
+
+
+class ServerRefused(ConnectError):
+    """The server answered and refused: the match key is used up or was never its own."""
+
+
+class NotSupported(ConnectError):
+    """The server answered, but cannot do rpcsys/1 sessions."""
+
+
+class TrackerError(RpcsysError):
+    """The tracker refused a request."""
+
+
+class UnknownKey(TrackerError):
+    """No server offers the key."""
+
+
+class WaitTimeout(TrackerError):
+    """No device became free within the time allowed for waiting."""
+
+
+class Cancelled(TrackerError):
+    """The request was cancelled before a device was found."""
+
+
+class SessionError(RpcsysError):
+    """Something about a running session."""
+
+
+class SessionLost(SessionError):
+    """The connection, the session process or the whole device is gone."""
+
+
+class SessionTimeout(SessionError):
+    """The session reached its time limit and was ended by the server."""
+
+
+class SessionClosed(SessionError):
+    """The session was used after it had been closed on this side."""
+
+
+class DeadlineExceeded(SessionError):
+    """A call was not done in the time it was given."""
+
+
+class RemoteError(RpcsysError):
+    """A call failed on the device.
+
+    Attributes
+    ----------
+    type : name of the exception's class on the device
+    remote_traceback : the traceback there, or ``""``
+    retryable : whether the same call may succeed on another try or another device
+    fault : ``"user"``, ``"device"`` or ``"network"``: whose fault the device thinks it is
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        type: str = "RemoteError",
+        remote_traceback: str = "",
+        retryable: bool = False,
+        fault: str = "user",
+    ) -> None:
+        super().__init__(message)
+        self.type = type
+        self.remote_traceback = remote_traceback
+        self.retryable = retryable
+        self.fault = fault
+
+    def __str__(self) -> str:
+        text = "{}: {}".format(self.type, self.args[0])
+        if self.remote_traceback:
+            text += "\n\nTraceback on the device:\n" + self.remote_traceback.rstrip()
+        return text
+
+
+class RemoteFileError(RemoteError):
+    """A file on the device is not there, or cannot be read or written."""
+
+
+class RemoteFunctionError(RemoteError):
+    """The device has no function or module of that name."""
+
+
+class RemoteArgumentError(RemoteError):
+    """A function was called with a wrong number, name, shape or dtype of arguments."""
+
+
+class ModelError(RemoteError):
+    """A model cannot be loaded on the device."""
+
+
+def one_line(error: BaseException, limit: Optional[int] = 500) -> str:
+    """What a person is shown of an error: its message on one line, at most ``limit`` characters."""
+    args = getattr(error, "args", ())
+    text = str(args[0]) if isinstance(error, RemoteError) and args else str(error)
+    line = " ".join(text.split()) or type(error).__name__
+    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
