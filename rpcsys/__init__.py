@@ -1,1 +1,68 @@
-"""rpcsys: a device lab's RPC infrastructure."""
+"""rpcsys: lease a device by key, run a compiled model on it as if it were local, give it back clean.
+
+    tracker = rpcsys.connect_tracker("10.0.0.1:9190")
+    with tracker.request("rpi4") as session:
+        model = session.load_module("model.onnx")
+        y = model(x)
+
+Nothing is imported until it is used: ``import rpcsys`` costs a bare board nothing and needs nothing on it
+but the standard library.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rpcsys import client, errors, lab, module, server
+    from rpcsys.client import connect, connect_tracker, empty, inout
+    from rpcsys.errors import RpcsysError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RpcsysError",
+    "__version__",
+    "client",
+    "connect",
+    "connect_tracker",
+    "empty",
+    "errors",
+    "inout",
+    "lab",
+    "module",
+    "server",
+]
+
+_HOMES = {
+    "RpcsysError": "rpcsys.errors",
+    "connect": "rpcsys.client",
+    "connect_tracker": "rpcsys.client",
+    "empty": "rpcsys.client",
+    "inout": "rpcsys.client",
+}
+_PACKAGES = ("client", "errors", "lab", "module", "server")
+_HOST_ONLY = ("lab",)
+_HOST_PYTHON = (3, 10)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562)."""
+    if name in _HOST_ONLY and sys.version_info < _HOST_PYTHON:
+        raise ImportError(
+            "rpcsys.{} needs Python {}.{} or later; the device server and the client's core also run on "
+            "this one ({}.{})".format(name, *_HOST_PYTHON, *sys.version_info[:2])
+        )
+    if name in _PACKAGES:
+        return importlib.import_module("rpcsys." + name)
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'rpcsys' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,53 @@
+# make demo      a lab on this machine: lease a device, run ResNet-50 on it
+# make test      lint and the fast tests
+# make test-slow the long ones
+# make lint      report; make fix repairs what can be repaired by itself
+# make bench     us and our peers, side by side
+# make docs      check that what the documents say still works
+# Each target sets up .venv by itself; PYTHON=... chooses another Python (3.10 or later).
+
+SHELL := /bin/bash
+BIN := .venv/bin
+DEVICE := $(BIN)/python tests/device_files.py
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast test-slow lint fix bench docs clean
+
+help:
+	@sed -n '/^# make/s/^# //p' Makefile
+
+.venv/.ready-graph: pyproject.toml
+	@.ci/setup graph
+
+.venv/.ready-dev: pyproject.toml
+	@.ci/setup dev
+
+demo: .venv/.ready-graph
+	@$(BIN)/rpcsys demo
+
+test: lint test-fast
+
+test-fast: .venv/.ready-dev
+	$(BIN)/pytest -q -n auto -m "not slow"
+
+test-slow: .venv/.ready-dev
+	$(BIN)/pytest -q -n auto -m slow
+
+lint: .venv/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/vermin --quiet --no-tips -t=3.8- --violations $$($(DEVICE))
+
+fix: .venv/.ready-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.ready-dev
+	$(BIN)/python -m benchmarks
+
+docs: .venv/.ready-dev
+	$(BIN)/python docs/check.py
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
