@@ -13,12 +13,7 @@ def device_files() -> list[Path]:
 
     A listed path that does not exist yet is not an error here: test_device_tier.py decides that.
     """
-    included: set[Path] = set()
-    excluded: set[Path] = set()
-    for entry in entries():
-        chosen = excluded if entry.startswith("!") else included
-        chosen.update(_expand(entry.lstrip("!")))
-    return sorted(included - excluded)
+    return sorted({file for entry in entries() for file in _expand(entry)})
 
 
 def entries() -> list[str]:

@@ -1,0 +1,158 @@
+"""Who may import whom, as data. An arrow may skip downwards; nothing else is allowed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "rpcsys"
+
+EVERYTHING = "*"
+
+#: What each part imports directly. A dotted name is a part within a part, with rules of its own.
+ARROWS: dict[str, tuple[str, ...]] = {
+    "cli": (EVERYTHING,),
+    "lab": (EVERYTHING,),
+    "query": ("client",),
+    "graph": ("client", "module"),
+    "tracker": ("daemon",),
+    "proxy": ("daemon",),
+    "daemon": ("serve",),
+    "server": ("module", "ffi", "serve", "link"),
+    "module": ("errors",),
+    "module.kinds.remote": ("module", "client"),
+    "client": ("link",),
+    "serve": ("link",),
+    "link": ("wire",),
+    "wire": ("errors",),
+    "ffi": ("errors",),
+    "errors": (),
+}
+
+#: Packages from outside, and the parts that may know them. One that is not listed may be used anywhere.
+OUTSIDE: dict[str, tuple[str, ...]] = {
+    "click": ("cli",),
+    "onnx": ("graph", "module.kinds"),
+    "onnx_ir": ("graph", "module.kinds"),
+    "onnxruntime": ("graph", "module.kinds"),
+    "tornado": ("daemon", "tracker", "proxy"),
+    "uvloop": ("daemon",),
+}
+
+
+def below(part: str) -> set[str]:
+    """Everything that ``part`` may import: down any number of arrows."""
+    reached: set[str] = set()
+    todo = list(ARROWS[part])
+    while todo:
+        name = todo.pop()
+        if name == EVERYTHING:
+            return set(ARROWS)
+        if name not in reached:
+            reached.add(name)
+            todo.extend(ARROWS[name])
+    return reached
+
+
+def part_of(module: str, parts: dict[str, tuple[str, ...]] = ARROWS) -> str | None:
+    """The part a dotted module name (without ``rpcsys.``) belongs to; None if the table has none."""
+    names = module.split(".")
+    for length in range(len(names), 0, -1):
+        if ".".join(names[:length]) in parts:
+            return ".".join(names[:length])
+    return None
+
+
+def module_name(path: Path) -> str:
+    names = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(names[:-1] if names[-1] == "__init__" else names)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imported(path: Path) -> Iterator[tuple[str, int]]:
+    """Every module the file imports, anywhere in it, with its line.
+
+    Inside functions and under TYPE_CHECKING too: to know another part's types is to know the part.
+    """
+    here = module_name(path)
+    package = here if path.name == "__init__.py" else here.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, base] if base else parents)
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield (inner if inner in MODULES else base), node.lineno
+
+
+def complaints(path: Path) -> Iterator[str]:
+    name = module_name(path).partition(".")[2]
+    part = part_of(name)
+    where = path.relative_to(ROOT)
+    if part is None:
+        yield f"{where}: the table has no entry for {name}"
+        return
+    allowed = below(part) | {part}
+    for target, line in imported(path):
+        top, _, inner = target.partition(".")
+        if top != "rpcsys":
+            homes = OUTSIDE.get(top)
+            if homes and not any(name == home or name.startswith(home + ".") for home in homes):
+                yield f"{where}:{line}: {part} must not import {top} (only {', '.join(homes)})"
+            continue
+        if not inner:
+            continue
+        other = part_of(inner)
+        if other not in allowed:
+            yield f"{where}:{line}: {part} must not import {inner}"
+
+
+@pytest.mark.parametrize(
+    "path", [path for name, path in MODULES.items() if name != "rpcsys"], ids=module_name
+)
+def test_imports_only_what_lies_below(path: Path) -> None:
+    assert list(complaints(path)) == []
+
+
+def test_root_imports_nothing_of_the_package_at_run_time() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    at_once = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {alias.name for node in at_once if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in at_once if isinstance(node, ast.ImportFrom)}
+    assert not {name for name in names if name.split(".")[0] == "rpcsys"}
+
+
+def test_table_has_no_cycle_and_no_loose_end() -> None:
+    for part, targets in ARROWS.items():
+        assert EVERYTHING in targets or part not in below(part)
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("import rpcsys.tracker.state", "server must not import tracker.state"),
+        ("from rpcsys import tracker", "server must not import tracker"),
+        ("def f():\n    from ..tracker import state", "server must not import tracker"),
+        ("if TYPE_CHECKING:\n    from rpcsys.lab import Lab", "server must not import lab"),
+        ("import onnxruntime", "server must not import onnxruntime (only graph, module.kinds)"),
+        ("import rpcsys.nowhere", "server must not import nowhere"),
+    ],
+)
+def test_a_climb_is_seen(source: str, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = PACKAGE / "server" / "made_up.py"
+    for name in ("rpcsys.tracker", "rpcsys.tracker.state"):
+        monkeypatch.setitem(MODULES, name, path)
+    monkeypatch.setattr(Path, "read_text", lambda *_args, **_kwargs: source)
+    found = list(complaints(path))
+    assert len(found) == 1
+    assert complaint in found[0]
