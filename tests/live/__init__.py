@@ -1,0 +1,1 @@
+"""Tests that start real daemons: every one a process, every connection a socket on loopback."""

@@ -1,0 +1,113 @@
+"""What the scenarios load on a device, compiled once a test run and shared by its processes."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.live.daemons import ROOT
+
+LENGTH = 1024
+
+# Every function here is callable by TVM and by any other loader of the TVM-FFI ABI: its name is
+# behind the prefix, and it gets (self, arguments, their number, result).
+HOSTILE_C = """
+#include <stdlib.h>
+#include <unistd.h>
+#define EXPORT(name) int __tvm_ffi_##name(void *self, const void *args, int n, void *result)
+EXPORT(crash) { *(volatile int *)0 = 1; return 0; }
+EXPORT(leave) { exit(3); }
+EXPORT(spin) { for (volatile long i = 0;; i++) {} }
+EXPORT(nap) { for (;;) sleep(1); }
+EXPORT(spawn) { if (fork() == 0) for (;;) sleep(1); return 0; }
+EXPORT(daemonise) {
+  if (fork() == 0) { setsid(); if (fork() == 0) for (;;) sleep(1); _exit(0); }
+  return 0;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Artefacts:
+    """Libraries on the host's disk."""
+
+    folder: Path
+
+    @property
+    def addone(self) -> Path:
+        """``addone(x, y)``: y = x + 1 over 1024 float32, compiled by TVM with LLVM."""
+        return self.folder / "addone.so"
+
+    @property
+    def relax(self) -> Path:
+        """A Relax executable: ``main(x)`` = relu(x @ w), x (4, 8) float32; see ``relax_weights``."""
+        return self.folder / "relax.so"
+
+    @property
+    def hostile(self) -> Path:
+        """The functions of HOSTILE_C."""
+        return self.folder / "hostile.so"
+
+
+def relax_weights():
+    """The constant (8, 8) float32 inside the Relax executable."""
+    import numpy as np
+
+    return (np.arange(64, dtype="float32").reshape(8, 8) - 32) / 64
+
+
+def compile_all(folder: Path) -> None:
+    """Compile everything into ``folder``."""
+    source = folder / "hostile.c"
+    source.write_text(HOSTILE_C)
+    library = folder / "hostile.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    _compile_addone(folder / "addone.so")
+    _compile_relax(folder / "relax.so")
+
+
+def _compile_addone(path: Path) -> None:
+    import tvm
+    from tvm import te
+
+    x = te.placeholder((LENGTH,), "float32", name="x")
+    y = te.compute((LENGTH,), lambda i: x[i] + 1.0, name="y")
+    function = te.create_prim_func([x, y]).with_attr("global_symbol", "addone")
+    tvm.compile(tvm.IRModule({"addone": function}), target="llvm").export_library(str(path))
+
+
+def _compile_relax(path: Path) -> None:
+    import tvm
+    from tvm import relax
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            product = builder.emit(relax.op.matmul(x, relax.const(relax_weights())))
+            y = builder.emit_output(relax.op.nn.relu(product))
+        builder.emit_func_output(y)
+    tvm.compile(builder.get(), target="llvm").export_library(str(path))
+
+
+def compiled(shared: Path) -> Artefacts:
+    """The artefacts in ``shared``, compiled by whichever process of the run comes first.
+
+    A process of its own compiles: LLVM's threads and memory do not belong into the tests'.
+    """
+    folder = shared / "artefacts"
+    folder.mkdir(exist_ok=True)
+    with (shared / "artefacts.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            command = [sys.executable, "-m", "tests.live.artefacts", str(folder)]
+            subprocess.run(command, check=True, cwd=ROOT, timeout=300)
+            (folder / "done").touch()
+    return Artefacts(folder)
+
+
+if __name__ == "__main__":
+    compile_all(Path(sys.argv[1]))

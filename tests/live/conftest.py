@@ -1,0 +1,56 @@
+"""Fixtures of the tests that start daemons."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.artefacts import Artefacts, compiled
+from tests.live.daemons import Daemons
+
+SHOWN_BYTES = 8000  # the end of a daemon's standard error, shown where a test fails
+
+
+@pytest.fixture
+def daemons(tmp_path: Path) -> Iterator[Daemons]:
+    """Starts daemons for one test and kills them after it."""
+    started = Daemons(tmp_path)
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def module_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Daemons]]:
+    """Makes sets of daemons that live until the tests of the module are done."""
+    made: list[Daemons] = []
+
+    def make() -> Daemons:
+        made.append(Daemons(tmp_path_factory.mktemp("daemons")))
+        return made[-1]
+
+    yield make
+    for daemons in made:
+        daemons.stop()
+
+
+@pytest.fixture(scope="session")
+def artefacts(tmp_path_factory: pytest.TempPathFactory) -> Artefacts:
+    """Compiled libraries, shared by the processes of a parallel run."""
+    base = tmp_path_factory.getbasetemp()
+    parallel = "PYTEST_XDIST_WORKER" in os.environ
+    return compiled(base.parent if parallel else base)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    """Show what the daemons said where a test failed."""
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            for daemon in getattr(value, "started", ()):
+                text = daemon.stderr()[-SHOWN_BYTES:]
+                report.sections.append((f"standard error of {daemon.name} ({daemon.pid})", text))
+    return report

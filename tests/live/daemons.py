@@ -1,0 +1,313 @@
+"""Starts, watches and stops daemons: ours, and TVM's for comparison.
+
+Every daemon is a process that leads a group of its own, has its standard error in a file, and is
+killed with its whole group when the test is over, or when the test run itself is killed
+(:mod:`tests.live.reaper`). Nothing here imports rpcsys: what is under test is met as a stranger.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from tests.live.probe import TrackerProbe
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S = 60.0  # importing tvm takes two seconds alone, and many where many tests run at once
+STOP_S = 15.0
+Address = tuple[str, int]
+Found = TypeVar("Found")
+
+
+def wait_until(predicate: Callable[[], Found], deadline_s: float, what: str, every_s: float = 0.02) -> Found:
+    """The first true answer of ``predicate``; AssertionError naming ``what`` after ``deadline_s``."""
+    end = time.monotonic() + deadline_s
+    while True:
+        found = predicate()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline_s:g} s: {what} (last answer: {found!r})")
+        time.sleep(every_s)
+
+
+# --- processes ---------------------------------------------------------------------------------
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is not a zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def descendants(pid: int) -> list[int]:
+    """Every living process below ``pid``, not ``pid`` itself."""
+    try:
+        below = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [process.pid for process in below if alive(process.pid)]
+
+
+def rss_mb(pids: Iterable[int]) -> float:
+    """Resident memory of the processes together, in MB; pages they share count for each."""
+    return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 1e6
+
+
+def pss_mb(pids: Iterable[int]) -> float:
+    """Memory of the processes together, in MB; pages they share count once."""
+    return sum(psutil.Process(pid).memory_full_info().pss for pid in pids) / 1e6
+
+
+def free_port() -> int:
+    """A port that was free a moment ago, for daemons that cannot be told to find one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# --- flavours ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """One way to run a tracker or a device server.
+
+    ``features`` name what scenarios may ask of it:
+
+    ``testing``  it has TVM's ``rpc.test.*`` functions
+    ``listdir``  TVM's client can list the session's directory
+    ``jail``     paths that leave the session's directory are refused
+    ``ready``    it prints our ready line and takes ``--port 0``
+    """
+
+    name: str
+    command: tuple[str, ...]
+    features: frozenset[str] = frozenset()
+
+
+def _module(name: str, *flags: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", name, *flags)
+
+
+TRACKERS = {
+    "tvm": Flavour("tvm", _module("tvm.exec.rpc_tracker")),
+    "ours": Flavour("ours", _module("rpcsys.tracker"), frozenset({"ready"})),
+}
+SERVERS = {
+    "tvm": Flavour("tvm", _module("tvm.exec.rpc_server"), frozenset({"testing"})),
+    "ours": Flavour(
+        "ours",
+        _module("rpcsys.server", "--tvm", "python"),
+        frozenset({"ready", "testing", "listdir", "jail"}),
+    ),
+}
+
+
+# --- daemons -----------------------------------------------------------------------------------
+
+
+class _Reaper:
+    """The one reaper process of this test run, started with the first daemon."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen | None = None
+
+    def note(self, sign: str, pid: int) -> None:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(Path(__file__).with_name("reaper.py"))],
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+                text=True,
+                bufsize=1,
+            )
+        self._process.stdin.write(f"{sign}{pid}\n")
+
+
+_reaper = _Reaper()
+
+
+@dataclass
+class Daemon:
+    """A process this run started. ``address`` and ``ready`` are known once it serves."""
+
+    name: str
+    process: subprocess.Popen
+    stdout_path: Path
+    stderr_path: Path
+    address: Address | None = None
+    ready: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def where(self) -> str:
+        """``host:port``, as flags take it."""
+        return "{}:{}".format(*self.address)
+
+    def stderr(self) -> str:
+        return self.stderr_path.read_text(errors="replace")
+
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def tree(self) -> list[int]:
+        """This process and everything below it."""
+        return [self.pid, *descendants(self.pid)]
+
+    def kill(self) -> None:
+        """SIGKILL to this process alone: what it started must cope."""
+        self.process.kill()
+        self.process.wait(STOP_S)
+
+    def terminate(self, deadline_s: float = STOP_S) -> int:
+        """SIGTERM, and the exit status."""
+        self.process.terminate()
+        return self.process.wait(deadline_s)
+
+    def destroy(self) -> None:
+        """Kill the whole process group, whatever state it is in."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait(STOP_S)
+        _reaper.note("-", self.pid)
+
+    def await_ready_line(self) -> None:
+        """Read the one line of JSON that says where it serves."""
+        line = wait_until(self._first_line, START_S, f"ready line of {self.name}")
+        self.ready = json.loads(line)
+        if self.ready["port"] is not None:
+            self.address = ("127.0.0.1", self.ready["port"])
+
+    def await_listening(self, port: int) -> None:
+        """Wait until TVM's daemon says that it has the port, and listens there."""
+        wait_until(lambda: self._said(rf"bind to \S+:{port}\b"), START_S, f"{self.name} binds")
+        wait_until(lambda: self._accepts(port), START_S, f"{self.name} listens")
+        self.address = ("127.0.0.1", port)
+
+    def _first_line(self) -> str:
+        text = self.stdout_path.read_text()
+        self._check_running()
+        return text if text.endswith("\n") else ""
+
+    def _said(self, pattern: str) -> bool:
+        self._check_running()
+        return re.search(pattern, self.stderr()) is not None
+
+    def _accepts(self, port: int) -> bool:
+        self._check_running()
+        return any(
+            connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+            for pid in self.tree()
+            for connection in psutil.Process(pid).net_connections("tcp")
+        )
+
+    def _check_running(self) -> None:
+        if not self.running():
+            raise AssertionError(f"{self.name} ended with status {self.process.returncode}:\n{self.stderr()}")
+
+
+class Daemons:
+    """Starts daemons with their files in ``folder`` and stops them all together."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[Daemon] = []
+
+    def launch(self, name: str, command: Sequence[str], **popen: Any) -> Daemon:
+        """Start any command as a daemon; returns at once."""
+        base = self.folder / f"{len(self.started):02d}-{name}"
+        out, err = base.with_suffix(".stdout"), base.with_suffix(".stderr")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(self.folder)}
+        environment.update(popen.pop("env", {}))
+        with out.open("wb") as out_file, err.open("wb") as err_file:
+            process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=out_file,
+                stderr=err_file,
+                cwd=popen.pop("cwd", self.folder),
+                env=environment,
+                start_new_session=True,
+                **popen,
+            )
+        _reaper.note("+", process.pid)
+        daemon = Daemon(name, process, out, err)
+        self.started.append(daemon)
+        return daemon
+
+    def tracker(self, *flags: str, flavour: str = "ours", **popen: Any) -> Daemon:
+        """A tracker on loopback that answers."""
+        daemon = self._serve("tracker", TRACKERS[flavour], flags, popen)
+        TrackerProbe(daemon.address).close()
+        return daemon
+
+    def server(
+        self,
+        key: str,
+        *flags: str,
+        tracker: Daemon | None = None,
+        flavour: str = "ours",
+        offers: int = 1,
+        **popen: Any,
+    ) -> Daemon:
+        """A device server on loopback; with a tracker, one whose ``offers`` slots are free there."""
+        if tracker is not None:
+            flags = (*flags, "--tracker", tracker.where)
+        daemon = self._serve(f"server-{key}", SERVERS[flavour], ("--key", key, *flags), popen)
+        if tracker is not None:
+            wait_free(tracker, key, offers, START_S)
+        return daemon
+
+    def stop(self) -> None:
+        """Kill all that was started here; returns when they are gone."""
+        for daemon in reversed(self.started):
+            daemon.destroy()
+        self.started.clear()
+
+    def _serve(self, name: str, flavour: Flavour, flags: Sequence[str], popen: dict[str, Any]) -> Daemon:
+        command = (*flavour.command, "--host", "127.0.0.1", *flags)
+        if "ready" in flavour.features:
+            if "--port" not in flags:
+                command = (*command, "--port", "0")
+            daemon = self.launch(name, command, **popen)
+            daemon.await_ready_line()
+            return daemon
+        port = free_port()
+        daemon = self.launch(
+            f"tvm-{name}", (*command, "--port", str(port), "--port-end", str(port + 1)), **popen
+        )
+        daemon.await_listening(port)
+        return daemon
+
+
+def queue(tracker: Daemon, key: str) -> dict[str, int]:
+    """The tracker's ``{"free": n, "pending": n}`` of a key; zeros for one it has not heard of."""
+    with TrackerProbe(tracker.address) as probe:
+        return probe.summary()["queue_info"].get(key, {"free": 0, "pending": 0})
+
+
+def wait_free(tracker: Daemon, key: str, count: int, deadline_s: float) -> float:
+    """Wait until ``count`` servers of ``key`` are free; returns how long it took, in seconds."""
+    start = time.monotonic()
+    wait_until(lambda: queue(tracker, key)["free"] == count, deadline_s, f"{count} of {key!r} free")
+    return time.monotonic() - start

@@ -1,0 +1,108 @@
+"""The wire, spoken by hand: what a test sends when no client would send it.
+
+Written from the description of the protocol and not with ``rpcsys.wire``, so that a mistake there
+cannot hide itself.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any
+
+TRACKER_MAGIC = 0x2F271
+SESSION_MAGIC = 0xFF271
+MISMATCH = 0xFF273
+PUT, REQUEST, UPDATE_INFO, SUMMARY = 3, 4, 5, 6
+TIMEOUT_S = 30.0
+
+
+class Probe:
+    """A socket with exact reads. ``socket`` may be used directly."""
+
+    def __init__(self, address: tuple[str, int], timeout_s: float = TIMEOUT_S) -> None:
+        self.socket = socket.create_connection(address, timeout=timeout_s)
+
+    def read(self, count: int) -> bytes:
+        """Exactly ``count`` bytes; EOFError when the peer has closed."""
+        data = b""
+        while len(data) < count:
+            piece = self.socket.recv(count - len(data))
+            if not piece:
+                raise EOFError(f"closed after {len(data)} of {count} bytes")
+            data += piece
+        return data
+
+    def read_int(self) -> int:
+        return struct.unpack("<i", self.read(4))[0]
+
+    def ended(self) -> bool:
+        """Whether the peer has closed; waits for it as long as the socket's timeout."""
+        try:
+            while self.socket.recv(65536):
+                pass
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            pass
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class TrackerProbe(Probe):
+    """A connection to a tracker, past the magic, speaking TVM's codes."""
+
+    def __init__(self, address: tuple[str, int], timeout_s: float = TIMEOUT_S) -> None:
+        super().__init__(address, timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.sendall(struct.pack("<i", TRACKER_MAGIC))
+        assert self.read_int() == TRACKER_MAGIC
+
+    def send(self, frame: list[Any]) -> None:
+        data = json.dumps(frame).encode()
+        self.socket.sendall(struct.pack("<i", len(data)) + data)
+
+    def receive(self) -> Any:
+        return json.loads(self.read(self.read_int()))
+
+    def ask(self, frame: list[Any]) -> Any:
+        self.send(frame)
+        return self.receive()
+
+    def summary(self) -> dict:
+        status, summary = self.ask([SUMMARY])
+        assert status == 0
+        return summary
+
+    def lease(self, key: str) -> tuple[str, int, str]:
+        """Wait for a free server: its host, port and match key."""
+        status, place = self.ask([REQUEST, key, "", 1])
+        assert status == 0
+        return place[0], place[1], place[2]
+
+
+class SessionProbe(Probe):
+    """A connection to a device server, past the handshake. ``key`` is what it called itself."""
+
+    def __init__(
+        self, address: tuple[str, int], matchkey: str, options: str = "", timeout_s: float = TIMEOUT_S
+    ) -> None:
+        super().__init__(address, timeout_s)
+        self.socket.sendall(opening(matchkey, options))
+        self.code = self.read_int()
+        self.key = self.read(self.read_int()).decode() if self.code == SESSION_MAGIC else ""
+
+
+def opening(matchkey: str, options: str = "") -> bytes:
+    """What a client opens a session with."""
+    key = f"client:{matchkey} {options}".rstrip().encode()
+    return struct.pack("<ii", SESSION_MAGIC, len(key)) + key
