@@ -1,0 +1,283 @@
+"""A whole lab on this machine: real daemons as subprocesses, for tests, demos and notebooks.
+
+The daemons take any free port and tell it in their ready line; nothing is guessed and nothing is waited
+for without a deadline. They are children of this process in sessions of their own, so that Ctrl-C in a
+terminal reaches this process alone, which then stops them in order. Should this process be killed, a small
+guard that holds the other end of a pipe stops them instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any
+
+from rpcsys.errors import ConnectError, RpcsysError, UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from rpcsys.client import Tracker
+
+HOST = "127.0.0.1"
+
+START_S = 30.0  # a board under load imports onnxruntime in seconds; a daemon that takes longer hangs
+STOP_S = 8.0  # a daemon's own grace and a little more, then it is killed
+POLL_S = 0.05
+READY_LINE_LIMIT = 64 * 1024  # a ready line has a few hundred bytes; more is not one
+LOG_TAIL_LINES = 15
+
+# Reads "+pid" and "-pid". When the pipe ends, however that came about, whoever is still on the list is
+# stopped (asked, then killed) and the lab's folder is removed.
+_GUARD = """
+import os, shutil, signal, sys, time
+alive = set()
+for line in sys.stdin:
+    (alive.add if line[0] == "+" else alive.discard)(int(line[1:]))
+for number, wait in ((signal.SIGTERM, 3), (signal.SIGKILL, 0)):
+    for pid in alive:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            pass
+    if alive:
+        time.sleep(wait)
+shutil.rmtree(sys.argv[1], ignore_errors=True)
+"""
+
+
+@dataclass
+class Daemon:
+    """One daemon of a lab. ``port`` is known once its ready line has come."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    port: int = 0
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def tail(self) -> str:
+        """The last lines of its log."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-LOG_TAIL_LINES:])
+
+
+class Lab:
+    """A tracker and device servers on this machine, started by ``with`` and gone after it.
+
+    Parameters
+    ----------
+    servers : key -> number of device servers of that key (each takes one session at a time, unless
+        ``server_args`` says otherwise)
+    proxy : put a proxy between clients and servers (not available: UsageError)
+    tracker_args, server_args : further flags for the daemons, e.g. ``["--slots", "2"]``
+
+    Raises
+    ------
+    RpcsysError : a daemon did not start within 30 s or ended at once; the message carries its log's end
+    """
+
+    def __init__(
+        self,
+        servers: Mapping[str, int] | None = None,
+        proxy: bool = False,
+        *,
+        tracker_args: Sequence[str] = (),
+        server_args: Sequence[str] = (),
+    ) -> None:
+        if proxy:
+            raise UsageError(
+                "a lab cannot have a proxy yet; leave proxy=True out: servers are reached directly"
+            )
+        self.servers = dict({"cpu": 1} if servers is None else servers)
+        self.daemons: list[Daemon] = []
+        self._tracker_args = list(tracker_args)
+        self._server_args = list(server_args)
+        self._folder: Path | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start everything and return when every server stands in the tracker's summary."""
+        if self._folder is not None:
+            raise UsageError("the lab runs already; close() it before starting it again")
+        try:
+            self._start()
+        except BaseException:  # Ctrl-C too: what has been started must not stay behind
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Stop every daemon and remove the logs. Safe to call again."""
+        for daemon in reversed(self.daemons):
+            daemon.process.terminate()
+        deadline = time.monotonic() + STOP_S
+        for daemon in reversed(self.daemons):
+            self._reap(daemon, deadline)
+        self.daemons.clear()
+        if self._guard is not None:
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            self._guard.wait()
+            self._guard = None
+        self._folder = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- use -------------------------------------------------------------------------------------
+
+    @property
+    def tracker_address(self) -> tuple[str, int]:
+        """``(host, port)`` of the tracker."""
+        if not self.daemons or not self.daemons[0].port:
+            raise UsageError("the lab is not running; use it inside `with Lab(...) as lab:`")
+        return HOST, self.daemons[0].port
+
+    def connect(self) -> Tracker:
+        """A new connection to the lab's tracker."""
+        from rpcsys.client import connect_tracker
+
+        return connect_tracker(self.tracker_address)
+
+    # -- starting --------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="rpcsys-lab-"))
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD, str(self._folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + START_S
+        self._spawn("tracker", "rpcsys.tracker", self._tracker_args)
+        self._await_ready(self.daemons, deadline)
+        tracker = "{}:{}".format(*self.tracker_address)
+        for key, count in self.servers.items():
+            for number in range(count):
+                name = f"{key}-{number}"
+                args = ["--key", key, "--name", name, "--tracker", tracker, *self._server_args]
+                self._spawn(name, "rpcsys.server", args)
+        self._await_ready(self.daemons[1:], deadline)
+        self._await_registered(deadline)
+
+    def _spawn(self, name: str, module: str, args: Sequence[str]) -> None:
+        assert self._folder is not None
+        assert self._guard is not None
+        assert self._guard.stdin is not None
+        log = self._folder / f"{len(self.daemons)}.log"
+        with log.open("wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, "--host", HOST, "--port", "0", *args],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                cwd=self._folder,
+                env=_environment(),
+                start_new_session=True,
+            )
+        self.daemons.append(Daemon(name, process, log))
+        _tell(self._guard.stdin, f"+{process.pid}\n")
+
+    def _await_ready(self, daemons: Sequence[Daemon], deadline: float) -> None:
+        with selectors.DefaultSelector() as selector:
+            heard = {daemon.name: b"" for daemon in daemons}
+            for daemon in daemons:
+                assert daemon.process.stdout is not None
+                selector.register(daemon.process.stdout, selectors.EVENT_READ, daemon)
+            while selector.get_map():
+                events = selector.select(deadline - time.monotonic())
+                if not events:
+                    late = next(iter(selector.get_map().values())).data
+                    raise _failed(late, f"said nothing for {START_S:g} s")
+                for key, _ in events:
+                    daemon = key.data
+                    data = os.read(key.fd, 4096)
+                    heard[daemon.name] += data
+                    if b"\n" in data:
+                        daemon.port = _ready_port(daemon, heard[daemon.name])
+                        selector.unregister(key.fileobj)
+                    elif not data or len(heard[daemon.name]) > READY_LINE_LIMIT:
+                        raise _failed(daemon, _ending(daemon))
+
+    def _await_registered(self, deadline: float) -> None:
+        wanted = {f"server:{key}": count for key, count in self.servers.items() if count}
+        with self.connect() as tracker:
+            while True:
+                rows = [row["key"] for row in tracker.summary()["server_info"]]
+                if all(rows.count(key) >= count for key, count in wanted.items()):
+                    return
+                for daemon in self.daemons:
+                    if daemon.process.poll() is not None:
+                        raise _failed(daemon, _ending(daemon))
+                if time.monotonic() > deadline:
+                    raise ConnectError(
+                        f"the lab's servers did not register with its tracker within {START_S:g} s"
+                    )
+                time.sleep(POLL_S)
+
+    def _reap(self, daemon: Daemon, deadline: float) -> None:
+        try:
+            daemon.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            daemon.process.kill()
+            daemon.process.wait()
+        if daemon.process.stdout is not None:
+            daemon.process.stdout.close()
+        if self._guard is not None and self._guard.stdin is not None:
+            _tell(self._guard.stdin, f"-{daemon.pid}\n")
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, in which the daemons find this very rpcsys from whatever folder."""
+    home = str(Path(__file__).resolve().parent.parent)
+    known = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": home if not known else home + os.pathsep + known}
+
+
+def _tell(pipe: IO[bytes], line: str) -> None:
+    try:
+        pipe.write(line.encode())
+        pipe.flush()
+    except OSError:  # somebody killed the guard: the lab works without it
+        pass
+
+
+def _ready_port(daemon: Daemon, heard: bytes) -> int:
+    try:
+        ready: Any = json.loads(heard.split(b"\n", 1)[0])
+        return int(ready["port"])
+    except (ValueError, KeyError, TypeError):
+        raise _failed(daemon, f"printed {heard[:80]!r} instead of its ready line") from None
+
+
+def _ending(daemon: Daemon) -> str:
+    try:
+        return f"ended with exit status {daemon.process.wait(1.0)}"
+    except subprocess.TimeoutExpired:
+        return "closed its standard output before it was ready"
+
+
+def _failed(daemon: Daemon, what: str) -> RpcsysError:
+    tail = daemon.tail()
+    text = f"the lab's {daemon.name} {what}"
+    return RpcsysError(f"{text}; the end of its log:\n{tail}" if tail else f"{text} and logged nothing")
