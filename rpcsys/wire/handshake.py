@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import Generic, List, Optional, Tuple, TypeVar
+from typing import Generic, TypeVar
 
 from rpcsys.errors import LimitExceeded, ProtocolError, UsageError
 
@@ -59,11 +59,11 @@ class Options:
     limit in seconds (None: no limit); ``others``: words that nobody here knows, as they came.
     """
 
-    session: Optional[str] = None
-    serve: Optional[str] = None
-    server: Optional[str] = None
-    timeout_s: Optional[float] = None
-    others: Tuple[str, ...] = ()
+    session: str | None = None
+    serve: str | None = None
+    server: str | None = None
+    timeout_s: float | None = None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Answer:
     """What came back: ``code`` is ``success``, ``duplicate`` or ``mismatch``; a greeting on success."""
 
     code: str
-    greeting: Optional[Greeting] = None
+    greeting: Greeting | None = None
 
     @property
     def speaks_rpcsys(self) -> bool:
@@ -120,14 +120,14 @@ class _Reader(Generic[Parsed]):
         self._buffer = bytearray()
         self._wanted = 8
         self._head_done = False
-        self.result: Optional[Parsed] = None
+        self.result: Parsed | None = None
 
     @property
     def needed(self) -> int:
         """Bytes to read next: reading more would take what belongs to the session."""
         return 0 if self.result is not None else self._wanted - len(self._buffer)
 
-    def receive(self, data: bytes) -> Optional[Parsed]:
+    def receive(self, data: bytes) -> Parsed | None:
         """Take at most ``needed`` bytes; the message once it is whole, None before.
 
         Raises ProtocolError for anything that is not a handshake, LimitExceeded for a greeting longer
@@ -142,7 +142,7 @@ class _Reader(Generic[Parsed]):
     def _look(self) -> None:
         raise NotImplementedError
 
-    def _greeting(self) -> Optional[Greeting]:
+    def _greeting(self) -> Greeting | None:
         """The greeting once the buffer holds it; sets how much is wanted as soon as that is known."""
         if not self._head_done and len(self._buffer) == 8:
             self._wanted = 8 + _checked_length(_INTS.unpack_from(self._buffer)[1])
@@ -212,7 +212,7 @@ def format_greeting(greeting: Greeting) -> str:
     return " ".join(words)
 
 
-def _parse_options(words: List[str]) -> Options:
+def _parse_options(words: list[str]) -> Options:
     known: dict[str, str] = {}
     others = []
     for word in words:
@@ -230,7 +230,7 @@ def _parse_options(words: List[str]) -> Options:
     )
 
 
-def _parse_timeout(text: Optional[str]) -> Optional[float]:
+def _parse_timeout(text: str | None) -> float | None:
     """Seconds; none and 0 are no limit, as in TVM's client (which leaves it out) and its C++ server."""
     if text is None:
         return None
@@ -243,7 +243,7 @@ def _parse_timeout(text: Optional[str]) -> Optional[float]:
     return seconds or None
 
 
-def _format_options(options: Options) -> List[str]:
+def _format_options(options: Options) -> list[str]:
     named = [("-session=", options.session), ("-serve=", options.serve), ("-server=", options.server)]
     words = [name + value for name, value in named if value is not None]
     if options.timeout_s is not None:
