@@ -1,0 +1,156 @@
+"""Sample networks without a download: real architectures out of the onnx wheel, with random weights.
+
+The wheel's ``light_*.onnx`` models are the published networks with every large weight replaced by one
+constant. Their outputs are uniform then, and hide every wiring mistake; so each weight is drawn anew here,
+seeded, with a spread that keeps activations of order one through the depth of the network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rpcsys.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+MISSING = "the graph extra is not installed; type: pip install 'rpcsys[graph]'"
+
+#: A model's graph inputs are its weights too up to IR version 3; later ones name the data alone.
+IR_VERSION = 8
+
+# BatchNormalization's inputs after the data, and how each is drawn: (low, high) of a uniform spread.
+# Scales below one damp the residual sums, which would otherwise grow with every block.
+_BATCH_NORM = {1: (0.4, 0.9), 2: (-0.2, 0.2), 3: (-0.2, 0.2), 4: (0.7, 1.3)}
+_BIAS = (-0.1, 0.1)
+_OTHER = (0.4, 0.9)
+
+# What reads an initialiser that the finished network has no use for: nothing, or a node that goes.
+_UNUSED = ("", "ConstantOfShape")
+
+
+def names() -> list[str]:
+    """The networks that ``light_model`` can make: ``["bvlc_alexnet", "densenet121", …]``."""
+    return sorted(path.stem.removeprefix("light_") for path in _folder().glob("light_*.onnx"))
+
+
+def light_model(name: str = "resnet50", seed: int = 0) -> onnx.ModelProto:
+    """The network ``name`` with seeded random weights; the same seed gives the same bytes.
+
+    Its only inputs are its data (``[1, 3, 224, 224]`` float32 in all of them).
+
+    Raises
+    ------
+    UsageError : onnx is not installed, or has no such network
+    """
+    import numpy as np
+    import onnx
+
+    path = _folder() / f"light_{name}.onnx"
+    if not path.exists():
+        raise UsageError(f"no sample network {name!r}; there are: {', '.join(names())}")
+    model = onnx.load(path)
+    graph = model.graph
+    shapes = _weight_shapes(graph)
+    rng = np.random.default_rng(seed)
+    kept = [
+        item
+        for item in graph.initializer
+        if item.name not in shapes and _use(item.name, graph)[0] not in _UNUSED
+    ]
+    drawn = [_draw(rng, weight, shape, graph) for weight, shape in shapes.items()]
+    nodes = [node for node in graph.node if node.op_type != "ConstantOfShape"]
+    constants = {item.name for item in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in constants]
+    for field, items in (("node", nodes), ("initializer", kept + drawn), ("input", inputs)):
+        graph.ClearField(field)
+        getattr(graph, field).extend(items)
+    model.ir_version = IR_VERSION
+    onnx.checker.check_model(model)
+    return model
+
+
+def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+    """Seeded standard normal float32 data for every input of a sample network, by name."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+    return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+
+
+def run_here(
+    model: str | Path, inputs: Mapping[str, np.ndarray[Any, Any]]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Run an ONNX file with onnxruntime on this machine's processor; every output by name.
+
+    Raises
+    ------
+    UsageError : onnxruntime is not installed
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UsageError(f"onnxruntime is needed to run a model here; {MISSING}") from None
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    outputs = [output.name for output in session.get_outputs()]
+    return dict(zip(outputs, session.run(outputs, dict(inputs)), strict=True))
+
+
+def _folder() -> Path:
+    try:
+        import onnx
+    except ImportError:
+        raise UsageError(f"sample networks come out of the onnx package; {MISSING}") from None
+    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+
+
+def _weight_shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
+    """Every weight and its shape: what a ConstantOfShape fills, and the small float initialisers."""
+    from onnx import TensorProto, numpy_helper
+
+    values = {item.name: item for item in graph.initializer}
+    shapes = {
+        node.output[0]: tuple(int(size) for size in numpy_helper.to_array(values[node.input[0]]))
+        for node in graph.node
+        if node.op_type == "ConstantOfShape"
+    }
+    small = {
+        item.name: tuple(item.dims)
+        for item in graph.initializer
+        if item.data_type == TensorProto.FLOAT and _use(item.name, graph)[0] not in _UNUSED
+    }
+    return {**shapes, **small}
+
+
+def _use(name: str, graph: onnx.GraphProto) -> tuple[str, int]:
+    """What first reads the value: the operator and the position among its inputs; ("", 0) for nothing."""
+    for node in graph.node:
+        if name in node.input:
+            return node.op_type, list(node.input).index(name)
+    return "", 0
+
+
+def _draw(
+    rng: np.random.Generator, name: str, shape: tuple[int, ...], graph: onnx.GraphProto
+) -> onnx.TensorProto:
+    import numpy as np
+    from onnx import numpy_helper
+
+    if len(shape) > 1:
+        # The spread of He et al., arXiv:1502.01852: it keeps the variance through a layer and its Relu.
+        spread = math.sqrt(2.0 / math.prod(shape[1:]))
+        values = rng.standard_normal(shape, dtype=np.float32) * np.float32(spread)
+    else:
+        values = rng.uniform(*_vector_range(*_use(name, graph)), shape).astype(np.float32)
+    return numpy_helper.from_array(values, name)
+
+
+def _vector_range(operator: str, position: int) -> tuple[float, float]:
+    if operator == "BatchNormalization":
+        return _BATCH_NORM[position]
+    return _BIAS if operator in ("Conv", "Gemm") else _OTHER

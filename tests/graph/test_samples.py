@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rpcsys.errors import UsageError
+from rpcsys.graph import samples
+
+pytest.importorskip("onnx")
+
+
+def test_names_are_the_networks_of_the_wheel() -> None:
+    assert {"resnet50", "squeezenet", "densenet121"} <= set(samples.names())
+
+
+def test_same_seed_same_bytes() -> None:
+    first, again, other = (samples.light_model("squeezenet", seed) for seed in (1, 1, 2))
+    assert first.SerializeToString() == again.SerializeToString()
+    assert first.SerializeToString() != other.SerializeToString()
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "resnet50", "densenet121", "inception_v1", "shufflenet"])
+def test_only_data_goes_in_and_no_weight_is_constant(name: str) -> None:
+    model = samples.light_model(name)
+    assert [[d.dim_value for d in value.type.tensor_type.shape.dim] for value in model.graph.input] == [
+        [1, 3, 224, 224]
+    ]
+    assert not [node for node in model.graph.node if node.op_type == "ConstantOfShape"]
+    from onnx import numpy_helper
+
+    arrays = [numpy_helper.to_array(item) for item in model.graph.initializer]
+    assert min(float(a.std()) for a in arrays if a.dtype == np.float32) > 0
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "resnet50"])
+def test_outputs_are_finite_and_follow_the_input(name: str, tmp_path: Path) -> None:
+    import onnx
+
+    pytest.importorskip("onnxruntime")
+    model = samples.light_model(name)
+    onnx.save(model, tmp_path / "m.onnx")
+    one, two = (samples.run_here(tmp_path / "m.onnx", samples.random_inputs(model, seed)) for seed in (1, 2))
+    for output, values in one.items():
+        assert np.isfinite(values).all()
+        assert values.std() > 1e-4
+        assert np.abs(values - two[output]).max() > 1e-4
+
+
+def test_unknown_network_is_named_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match="no sample network 'resnet51'; there are: .*resnet50"):
+        samples.light_model("resnet51")
+
+
+def test_without_onnx_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(UsageError, match=r"pip install 'rpcsys\[graph\]'"):
+        samples.names()
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UsageError, match="onnxruntime is needed"):
+        samples.run_here("m.onnx", {})
