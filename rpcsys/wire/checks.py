@@ -1,0 +1,200 @@
+"""What a field of a control message may hold: small checks, and messages built from them.
+
+A check takes a JSON value and the field's name, and returns what the message keeps, or raises
+:class:`~rpcsys.errors.ProtocolError` naming the field. A message class lists its fields with
+:func:`field`; fields it does not know are ignored, so that a newer peer may add some.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Callable, ClassVar, TypeVar
+
+from rpcsys.errors import ProtocolError
+from rpcsys.wire import keys
+
+Check = Callable[[Any, str], Any]
+AnyMessage = TypeVar("AnyMessage", bound="Message")
+
+MAX_ID = 2**53
+"""Ids and epochs stay below what a double holds exactly, for peers whose JSON knows only doubles."""
+
+MAX_TEXT = 256
+"""Characters of a name, a user or an address: a host name has at most 253."""
+
+MAX_ITEMS = 4096
+"""Entries of a list or a mapping in a control message; no server has so many slots or labels."""
+
+
+def shown(value: Any) -> str:
+    """A short text for any JSON value, however large or deep it is."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)}"
+    quoted = ascii(value[:60] if isinstance(value, str) else value)
+    return quoted if len(quoted) <= 60 else quoted[:57] + "..."
+
+
+def wrong(name: str, wanted: str, value: Any) -> ProtocolError:
+    """The error for a field that holds something else than it may."""
+    return ProtocolError(f"{name} must be {wanted}, not {shown(value)}")
+
+
+def integer(low: int, high: int) -> Check:
+    """A whole number of ``[low, high]``."""
+
+    def check(value: Any, name: str) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise wrong(name, f"a whole number from {low} to {high}", value)
+        return value
+
+    return check
+
+
+def number(value: Any, name: str) -> float:
+    """A finite number that a double can hold. ``True`` and ``False`` are none."""
+    if type(value) is float and math.isfinite(value):
+        return value
+    if type(value) is int and -MAX_ID <= value <= MAX_ID:
+        return value
+    raise wrong(name, "a number", value)
+
+
+def seconds(value: Any, name: str) -> float:
+    """A span of time: a number of seconds, not negative."""
+    span = number(value, name)
+    if span < 0:
+        raise wrong(name, "a number of seconds", value)
+    return span
+
+
+def text(value: Any, name: str) -> str:
+    """At most `MAX_TEXT` printable characters."""
+    if type(value) is not str or len(value) > MAX_TEXT or not value.isprintable():
+        raise wrong(name, f"printable text of at most {MAX_TEXT} characters", value)
+    return value
+
+
+def sentence(value: Any, name: str) -> str:
+    """Text for a person to read, of any length that the frame allows."""
+    if type(value) is not str:
+        raise wrong(name, "text", value)
+    return value
+
+
+def flag(value: Any, name: str) -> bool:
+    """``true`` or ``false``."""
+    if type(value) is not bool:
+        raise wrong(name, "true or false", value)
+    return value
+
+
+def key(value: Any, name: str) -> str:
+    """A device key."""
+    if not keys.is_key(value):
+        raise wrong(name, "a device key (no space, comma or bracket)", value)
+    return str(value)
+
+
+def match_key(value: Any, name: str) -> str:
+    """A match key."""
+    if not keys.is_match_key(value):
+        raise wrong(name, "a match key", value)
+    return str(value)
+
+
+def port(value: Any, name: str) -> int:
+    """A TCP port. TVM's C++ and Java servers send it as a string of digits."""
+    if type(value) is str and value.isascii() and value.isdigit() and len(value) <= 5:
+        value = int(value)
+    if type(value) is not int or not 0 <= value <= 65535:
+        raise wrong(name, "a port", value)
+    return value
+
+
+def optional(check: Check) -> Check:
+    """What ``check`` allows, or null."""
+    return lambda value, name: None if value is None else check(value, name)
+
+
+def items(check: Check) -> Check:
+    """A list of what ``check`` allows; kept as a tuple."""
+
+    def check_all(value: Any, name: str) -> tuple[Any, ...]:
+        if type(value) not in (list, tuple) or len(value) > MAX_ITEMS:
+            raise wrong(name, f"a list of at most {MAX_ITEMS} entries", value)
+        return tuple(check(item, name) for item in value)
+
+    return check_all
+
+
+def mapping(check: Check) -> Check:
+    """An object with values that ``check`` allows."""
+
+    def check_all(value: Any, name: str) -> dict[str, Any]:
+        if type(value) is not dict or len(value) > MAX_ITEMS:
+            raise wrong(name, f"an object of at most {MAX_ITEMS} entries", value)
+        return {text(label, name): check(item, name) for label, item in value.items()}
+
+    return check_all
+
+
+def anything(value: Any, name: str) -> Any:
+    """Any JSON value."""
+    return value
+
+
+def field(check: Check, default: Any = dataclasses.MISSING) -> Any:
+    """A field of a message; without ``default`` (None, a number, text, ``dict`` or ``tuple``) it is required."""
+    metadata = {"check": check}
+    if default in (dict, tuple):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+class Message:
+    """A control message: a frozen dataclass whose fields were made with :func:`field`."""
+
+    op: ClassVar[str] = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of this message; messages inside it become objects too."""
+        plain: dict[str, Any] = {"op": self.op} if self.op else {}
+        for name, _, _ in _plan(type(self)):
+            plain[name] = _to_plain(getattr(self, name))
+        return plain
+
+    @classmethod
+    def from_json(cls: type[AnyMessage], value: Any, name: str = "message") -> AnyMessage:  # noqa: PYI019 (Self needs 3.11)
+        """The message in ``value``; a `ProtocolError` if a field is missing or holds what it may not."""
+        if type(value) is not dict:
+            raise wrong(name, "an object", value)
+        kept = {}
+        for field_name, check, required in _plan(cls):
+            if field_name in value:
+                kept[field_name] = check(value[field_name], field_name)
+            elif required:
+                raise ProtocolError(f"{cls.op or name} lacks {field_name!r}")
+        return cls(**kept)
+
+
+_plans: dict[type, tuple[tuple[str, Check, bool], ...]] = {}
+
+
+def _plan(cls: type[Message]) -> tuple[tuple[str, Check, bool], ...]:
+    """Name, check, and whether it is required, of every field; worked out once for each class."""
+    if cls not in _plans:
+        missing = dataclasses.MISSING
+        _plans[cls] = tuple(
+            (f.name, f.metadata["check"], f.default is missing and f.default_factory is missing)
+            for f in dataclasses.fields(cls)  # type: ignore[arg-type]
+        )
+    return _plans[cls]
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Message):
+        return value.to_json()
+    return [_to_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,0 +1,325 @@
+"""Our own messages on a tracker connection: JSON objects, beside TVM's lists.
+
+An object with ``"op"`` asks; one without answers. ``id`` is the asker's own count, unique among what it
+has open on the connection, in each direction by itself. A question has one final answer
+(``"ok": true`` with fields of its own, or ``"ok": false`` with ``error`` and ``message``), and a request
+for a device has any number of `Queued` events before it. Durations are seconds (``_s``).
+
+The two ends of a **lease**: the tracker tells the server `Taken` when it hands a match key out; the
+server tells `LeaseStarted` when the session opens and `LeaseEnded` when all of it is gone. A lease
+carries an epoch, which rises from lease to lease, so that a late message about an old one changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Mapping, Union
+
+from rpcsys.wire import checks
+from rpcsys.wire.checks import Message, field, optional
+
+OUTCOMES = ("closed", "lost", "timeout", "crashed", "unused", "ended")
+"""How a lease ended: its client closed it; the client vanished; its time was over; the session's process
+died; nobody came; the tracker ended it."""
+
+UNUSED = "unused"
+"""`End.reason` when the client left before it opened a session: the server drops the match key, and a
+session that was opened with it in the meantime goes on."""
+
+_id = checks.integer(0, checks.MAX_ID)
+_count = checks.integer(1, checks.MAX_ITEMS)
+_epoch = checks.integer(0, checks.MAX_ID)
+
+
+def _outcome(value: Any, name: str) -> str:
+    if value not in OUTCOMES:
+        raise checks.wrong(name, "one of " + ", ".join(OUTCOMES), value)
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Ask(Message):
+    """A message that wants an answer."""
+
+    id: int = field(_id)
+
+
+# What clients ask.
+
+
+@dataclass(frozen=True)
+class Hello(Message):
+    """The first words of our clients and servers, hidden in a ping: ``[1, {"op": "hello", …}]``.
+
+    TVM's tracker answers ``0``, ours an object. ``user`` is a claim, not a proof.
+    """
+
+    op: ClassVar[str] = "hello"
+    version: str = field(checks.text)
+    capabilities: tuple[str, ...] = field(checks.items(checks.text), tuple)
+    user: str | None = field(optional(checks.text), None)
+
+
+@dataclass(frozen=True)
+class Request(Ask):
+    """Lease ``count`` devices of a key. Higher ``priority`` first, then by arrival."""
+
+    op: ClassVar[str] = "request"
+    key: str = field(checks.key)
+    priority: float = field(checks.number, 1)
+    session_timeout: float | None = field(optional(checks.seconds), None)
+    wait_timeout: float | None = field(optional(checks.seconds), None)
+    wait_for_key: bool = field(checks.flag, False)
+    labels: Mapping[str, str] = field(checks.mapping(checks.text), dict)
+    count: int = field(_count, 1)
+    ticket: str | None = field(optional(checks.text), None)
+
+
+@dataclass(frozen=True)
+class Cancel(Ask):
+    """Take back the request that was asked under the id ``request``."""
+
+    op: ClassVar[str] = "cancel"
+    request: int = field(_id)
+
+
+@dataclass(frozen=True)
+class Renew(Ask):
+    """Keep a lease for ``session_timeout`` seconds from now."""
+
+    op: ClassVar[str] = "renew"
+    lease: str = field(checks.text)
+    session_timeout: float | None = field(optional(checks.seconds), None)
+
+
+@dataclass(frozen=True)
+class Release(Ask):
+    """Give a lease back."""
+
+    op: ClassVar[str] = "release"
+    lease: str = field(checks.text)
+
+
+@dataclass(frozen=True)
+class Resolve(Ask):
+    """Where a deployed module is served, and how busy those places are. Waits in no queue."""
+
+    op: ClassVar[str] = "resolve"
+    name: str = field(checks.text)
+
+
+@dataclass(frozen=True)
+class Summary(Ask):
+    """Queues, servers and leases at this moment."""
+
+    op: ClassVar[str] = "summary"
+
+
+@dataclass(frozen=True)
+class History(Ask):
+    """Leases that are over, newest first."""
+
+    op: ClassVar[str] = "history"
+    key: str | None = field(optional(checks.key), None)
+    limit: int = field(_count, 100)
+
+
+@dataclass(frozen=True)
+class Why(Ask):
+    """Why the request under the id ``request``, or any request for ``key``, is waiting."""
+
+    op: ClassVar[str] = "why"
+    request: int | None = field(optional(_id), None)
+    key: str | None = field(optional(checks.key), None)
+
+
+@dataclass(frozen=True)
+class Drain(Ask):
+    """To the tracker: hand out nothing more of ``server``. To a server: take nothing more."""
+
+    op: ClassVar[str] = "drain"
+    server: str | None = field(optional(checks.text), None)
+
+
+@dataclass(frozen=True)
+class Enable(Ask):
+    """Undo a drain."""
+
+    op: ClassVar[str] = "enable"
+    server: str = field(checks.text)
+
+
+@dataclass(frozen=True)
+class EndLease(Ask):
+    """An operator ends a lease that another holds."""
+
+    op: ClassVar[str] = "end"
+    lease: str = field(checks.text)
+    reason: str = field(checks.text, "")
+
+
+# What servers tell.
+
+
+@dataclass(frozen=True)
+class Running(Message):
+    """A lease that outlived the connection over which it was granted."""
+
+    lease: str = field(checks.text)
+    epoch: int = field(_epoch)
+    since_s: float = field(checks.seconds, 0)
+
+
+@dataclass(frozen=True)
+class Register(Ask):
+    """A server presents itself; match keys are then offered with TVM's PUT, one for each free slot.
+
+    ``address`` replaces the address the connection comes from; ``port`` is None behind a proxy.
+    """
+
+    op: ClassVar[str] = "register"
+    key: str = field(checks.key)
+    name: str = field(checks.text)
+    slots: int = field(_count, 1)
+    port: int | None = field(optional(checks.port), None)
+    address: str | None = field(optional(checks.text), None)
+    labels: Mapping[str, str] = field(checks.mapping(checks.text), dict)
+    loads: tuple[str, ...] = field(checks.items(checks.text), tuple)
+    running: tuple[Running, ...] = field(checks.items(Running.from_json), tuple)
+
+
+@dataclass(frozen=True)
+class LeaseStarted(Ask):
+    """A session was opened with the lease's match key, from ``peer``."""
+
+    op: ClassVar[str] = "lease_started"
+    lease: str = field(checks.text)
+    epoch: int = field(_epoch)
+    peer: str = field(checks.text, "")
+
+
+@dataclass(frozen=True)
+class LeaseEnded(Ask):
+    """The lease is over and the slot is clean; ``cleaned`` counts what had to be removed."""
+
+    op: ClassVar[str] = "lease_ended"
+    lease: str = field(checks.text)
+    epoch: int = field(_epoch)
+    outcome: str = field(_outcome)
+    cleaned: Mapping[str, Any] = field(checks.mapping(checks.anything), dict)
+
+
+@dataclass(frozen=True)
+class Health(Ask):
+    """How the device is: temperature, load, free memory, whatever it can measure."""
+
+    op: ClassVar[str] = "health"
+    readings: Mapping[str, Any] = field(checks.mapping(checks.anything), dict)
+
+
+# What the tracker tells servers.
+
+
+@dataclass(frozen=True)
+class Taken(Ask):
+    """A match key was handed out to ``user`` at ``address``; the session may last ``limit_s``."""
+
+    op: ClassVar[str] = "taken"
+    lease: str = field(checks.text)
+    epoch: int = field(_epoch)
+    matchkey: str = field(checks.match_key)
+    user: str = field(checks.text)
+    address: str = field(checks.text)
+    limit_s: float | None = field(optional(checks.seconds), None)
+
+
+@dataclass(frozen=True)
+class Limit(Ask):
+    """A running lease ends ``limit_s`` from now (None: no longer limited)."""
+
+    op: ClassVar[str] = "limit"
+    lease: str = field(checks.text)
+    epoch: int = field(_epoch)
+    limit_s: float | None = field(optional(checks.seconds), None)
+
+
+@dataclass(frozen=True)
+class End(Ask):
+    """End a lease: stop its session, or drop its match key (see `UNUSED`), and offer a new one."""
+
+    op: ClassVar[str] = "end"
+    lease: str = field(checks.text)
+    epoch: int = field(_epoch)
+    reason: str = field(checks.text)
+
+
+# Answers, both ways.
+
+
+@dataclass(frozen=True)
+class Lease(Message):
+    """What a client gets: where to connect, and with which match key."""
+
+    lease: str = field(checks.text)
+    epoch: int = field(_epoch)
+    key: str = field(checks.key)
+    host: str = field(checks.text)
+    port: int | None = field(optional(checks.port))
+    matchkey: str = field(checks.match_key)
+    server: str | None = field(optional(checks.text), None)
+    limit_s: float | None = field(optional(checks.seconds), None)
+
+
+@dataclass(frozen=True)
+class Queued(Message):
+    """A request waits at ``position`` (1 is next), behind ``ahead`` others; ``eta_s`` is (low, high)."""
+
+    id: int = field(_id)
+    position: int = field(checks.integer(1, checks.MAX_ID))
+    ahead: int = field(checks.integer(0, checks.MAX_ID))
+    eta_s: tuple[float, ...] | None = field(optional(checks.items(checks.seconds)), None)
+    ticket: str | None = field(optional(checks.text), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The event's object, marked as one."""
+        return {**super().to_json(), "event": "queued"}
+
+
+@dataclass(frozen=True)
+class Answer(Message):
+    """The final answer to the question ``id``: its ``fields``, or an ``error`` and its ``message``."""
+
+    id: int = field(_id)
+    ok: bool = field(checks.flag)
+    error: str = field(checks.text, "")
+    message: str = field(checks.sentence, "")
+    fields: Mapping[str, Any] = field(checks.mapping(checks.anything), dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer's object: its fields stand beside ``id`` and ``ok``."""
+        if self.ok:
+            return {**self.fields, "id": self.id, "ok": True}
+        return {"id": self.id, "ok": False, "error": self.error, "message": self.message}
+
+    @classmethod
+    def from_json(cls, value: Any, name: str = "answer") -> Answer:
+        """The answer in ``value``; what is not its own is its fields."""
+        answer = super().from_json(value, name)
+        own = ("id", "ok", "error", "message")
+        rest = {label: item for label, item in value.items() if label not in own} if answer.ok else {}
+        return cls(answer.id, answer.ok, answer.error, answer.message, rest)
+
+
+TO_TRACKER: dict[str, type[Ask]] = {
+    message.op: message
+    for message in (
+        *(Request, Cancel, Renew, Release, Resolve, Summary, History, Why, Drain, Enable, EndLease),
+        *(Register, LeaseStarted, LeaseEnded, Health),
+    )
+}
+"""What the tracker understands, by ``op``."""
+
+FROM_TRACKER: dict[str, type[Ask]] = {message.op: message for message in (Taken, Limit, End, Drain)}
+"""What a server understands, by ``op``."""
+
+Control = Union[Ask, Answer, Queued]

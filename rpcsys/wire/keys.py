@@ -1,0 +1,77 @@
+"""Device keys and match keys.
+
+A **key** names a kind of device (``rpi4``, ``127.0.0.1:5555``). It may hold colons, and no white space
+(a session's greeting is split there), comma or bracket (TVM's proxy lists its keys as ``proxy[K1,K2]``).
+
+A **match key** is ``KEY:RANDOM`` and is the right to one session. TVM makes the random part from a float,
+its C++ server from six digits, which may collide; ours are 128 bits from the operating system, and are
+compared in constant time.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+
+from rpcsys.errors import ProtocolError
+
+MAX_KEY = 255
+"""Characters of a key. A greeting carries key, match part and options in 4096 bytes, and summaries repeat it."""
+
+MAX_MATCH_KEY = MAX_KEY + 129
+"""Characters of a match key: a key, a colon, and at most 128 for a random part (ours takes 32, TVM's about 20)."""
+
+SERVER_PREFIX = "server:"
+_PROXY_PREFIX = "proxy["
+
+# Lone surrogates are valid in JSON but have no UTF-8 form, so they could be printed nowhere.
+_KEY = re.compile(r"[^\s,\[\]\x00-\x1f\x7f\ud800-\udfff]+")
+_MATCH_KEY = re.compile(r"[^\s\x00-\x1f\x7f\ud800-\udfff]+")
+
+
+def is_key(text: object) -> bool:
+    """Whether ``text`` may name a kind of device."""
+    return isinstance(text, str) and len(text) <= MAX_KEY and _KEY.fullmatch(text) is not None
+
+
+def is_match_key(text: object) -> bool:
+    """Whether ``text`` may be a match key; the form of its random part is the server's own business."""
+    return isinstance(text, str) and len(text) <= MAX_MATCH_KEY and _MATCH_KEY.fullmatch(text) is not None
+
+
+def new_match_key(key: str) -> str:
+    """A fresh match key for ``key``: 128 bits from the operating system, as 32 hexadecimal digits."""
+    return f"{key}:{os.urandom(16).hex()}"
+
+
+def split_match_key(match_key: str) -> tuple[str, str]:
+    """The key and the random part. The key may hold colons itself, so the last one splits.
+
+    Raises
+    ------
+    ProtocolError: there is no colon.
+    """
+    key, colon, random_part = match_key.rpartition(":")
+    if not colon:
+        raise ProtocolError(f"the match key {match_key!r} has no colon")
+    return key, random_part
+
+
+def same(left: str, right: str) -> bool:
+    """Compare two secrets in a time that does not tell how much of them is equal."""
+    return hmac.compare_digest(left.encode("utf-8", "surrogatepass"), right.encode("utf-8", "surrogatepass"))
+
+
+def served_keys(info_key: str) -> tuple[str, ...]:
+    """The keys behind the name a server reports itself by.
+
+    ``server:rpi4`` serves ``rpi4``; TVM's proxy says ``server:proxy[rpi4,rpi3]`` and serves both. Anything
+    else serves nothing: TVM lets a client report any name.
+    """
+    if not info_key.startswith(SERVER_PREFIX):
+        return ()
+    name = info_key[len(SERVER_PREFIX) :]
+    if name.startswith(_PROXY_PREFIX) and name.endswith("]"):
+        return tuple(key for key in name[len(_PROXY_PREFIX) : -1].split(",") if is_key(key))
+    return (name,) if is_key(name) else ()
