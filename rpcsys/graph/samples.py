@@ -47,10 +47,10 @@ def light_model(name: str = "resnet50", seed: int = 0) -> onnx.ModelProto:
     ------
     UsageError : onnx is not installed, or has no such network
     """
+    path = _folder() / f"light_{name}.onnx"
     import numpy as np
     import onnx
 
-    path = _folder() / f"light_{name}.onnx"
     if not path.exists():
         raise UsageError(f"no sample network {name!r}; there are: {', '.join(names())}")
     model = onnx.load(path)

@@ -50,14 +50,14 @@ def test_outputs_are_finite_and_follow_the_input(name: str, tmp_path: Path) -> N
 
 
 def test_unknown_network_is_named_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match="no sample network 'resnet51'; there are: .*resnet50"):
+    with pytest.raises(UsageError, match=r"no sample network 'resnet51'; there are: .*resnet50"):
         samples.light_model("resnet51")
 
 
 def test_without_onnx_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(UsageError, match=r"pip install 'rpcsys\[graph\]'"):
-        samples.names()
+        samples.light_model()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UsageError, match="onnxruntime is needed"):
         samples.run_here("m.onnx", {})
