@@ -1,0 +1,79 @@
+"""Where a tracker is: addresses as people write them, defaults from the environment, and names looked up."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from typing import Any, List, Optional, Tuple
+
+from rpcsys.errors import ConfigError
+
+DEFAULT_TRACKER = ("127.0.0.1", 9190)
+
+
+def parse_address(text: str, default_port: Optional[int] = None) -> Tuple[str, int]:
+    """``"host:port"``, ``"[::1]:9190"``, or a host alone where there is a ``default_port``.
+
+    Raises
+    ------
+    ConfigError: no host, no port, or a port outside 1 to 65535.
+    """
+    wanted = f"{text!r} is no address: write HOST:PORT, as in 10.0.0.1:9190 or [::1]:9190"
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        colon, port = rest[:1], rest[1:]
+        if not bracket or colon not in ("", ":"):
+            raise ConfigError(wanted)
+    elif text.count(":") > 1:  # a bare IPv6 address
+        host, colon, port = text, "", ""
+    else:
+        host, colon, port = text.partition(":")
+    if not colon and default_port is not None:
+        port = str(default_port)
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+        raise ConfigError(wanted)
+    return host, int(port)
+
+
+def tracker_defaults() -> Tuple[str, int]:
+    """Where the tracker is if nobody says: ``RPCSYS_TRACKER_HOST`` and ``_PORT``, TVM's ``TVM_TRACKER_…``, or
+    127.0.0.1:9190.
+
+    Raises
+    ------
+    ConfigError: a port variable holds no port.
+    """
+    host, port = DEFAULT_TRACKER
+    for prefix in ("TVM_TRACKER", "RPCSYS_TRACKER"):
+        host = os.environ.get(prefix + "_HOST") or host
+        text = os.environ.get(prefix + "_PORT")
+        if text:
+            if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536):
+                raise ConfigError(f"{prefix}_PORT={text!r} is no port (1 to 65535)")
+            port = int(text)
+    return host, port
+
+
+class Lookup:
+    """A host's addresses. Numbers are answered at once, names by a thread: a resolver may take a minute."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.addresses: Optional[List[Tuple[Any, ...]]] = None
+        self.problem: Optional[OSError] = None
+        self.done, self._finish = socket.socketpair()
+        try:
+            self._resolve(host, port, socket.AI_NUMERICHOST)
+        except OSError:
+            threading.Thread(target=self._run, args=(host, port), daemon=True).start()
+
+    def _resolve(self, host: str, port: int, flags: int) -> None:
+        self.addresses = list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, flags))
+        self._finish.close()
+
+    def _run(self, host: str, port: int) -> None:
+        try:
+            self._resolve(host, port, 0)
+        except (OSError, UnicodeError) as error:
+            self.problem = error if isinstance(error, OSError) else OSError(str(error))
+            self._finish.close()

@@ -1,0 +1,385 @@
+"""A client's or a server's link to the tracker, over a socket.
+
+`Link` is non-blocking at its core, for loops on `selectors`: register its ``fileno()`` (one for its whole
+life, whatever sockets and lookups come and go behind it), call `Link.advance` when it is ready and now
+and then besides, and take the messages it returns. `Link.open`, `Link.receive`, `Link.ask` and
+`Link.command` are blocking verbs on top of that, for clients. A link is for one thread at a time.
+
+It speaks TVM's tracker too: a hello hidden in a ping tells the two apart (``Link.ours``).
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import selectors
+import socket
+import time
+from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple, Union
+
+from rpcsys import __version__, errors
+from rpcsys.errors import ProtocolError, TrackerError, TrackerLost, TrackerUnreachable
+from rpcsys.link.address import Lookup, parse_address
+from rpcsys.link.tcp import acknowledge_at_once, tune
+from rpcsys.wire import tracker
+from rpcsys.wire.control import Hello
+
+CAPABILITIES = ("session/1",)
+
+MAX_UNSENT = 4 << 20
+"""Bytes waiting to be sent: a tracker that reads nothing for so long is as good as gone."""
+
+MAX_UNREAD = 4096
+"""Messages kept for `Link.receive` while `Link.ask` waits for its answer."""
+
+_CHUNK = 1 << 16
+Address = Union[str, Tuple[str, int]]
+
+
+class Link:
+    """One connection to a tracker.
+
+    Parameters
+    ----------
+    address: ``"host:port"`` or ``(host, port)``.
+    user: who asks, as a claim.
+    capabilities: what this side can do, told in the hello.
+    timeout: seconds until the tracker must have answered the hello.
+
+    ``ours`` is None until the hello is answered, then whether the tracker is rpcsys's; ``tracker`` is its hello.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        user: Optional[str] = None,
+        capabilities: Sequence[str] = CAPABILITIES,
+        timeout: float = 5.0,
+    ) -> None:
+        self.address = parse_address(address) if isinstance(address, str) else (address[0], int(address[1]))
+        self.ours: Optional[bool] = None
+        self.tracker: Dict[str, Any] = {}
+        self._hello = Hello(__version__, tuple(capabilities), user)
+        self._expires = time.monotonic() + timeout
+        self._ids = 0
+        self._reader = tracker.FrameReader()
+        self._unsent = bytearray()
+        self._inbox: Deque[Any] = collections.deque()
+        self._sock: Optional[socket.socket] = None
+        self._connected = False
+        self._magic_sent = False
+        self._closed = False
+        self._candidates: List[Tuple[Any, ...]] = []
+        self._selector = selectors.DefaultSelector()
+        self._lookup: Optional[Lookup] = Lookup(*self.address)
+        self._selector.register(self._lookup.done, selectors.EVENT_READ)
+
+    @classmethod
+    def open(cls, address: Address, *, timeout: float = 5.0, user: Optional[str] = None) -> Link:
+        """A link that is connected and past the hello.
+
+        Raises
+        ------
+        TrackerUnreachable: nothing that speaks the protocol answered within ``timeout`` seconds.
+        """
+        link = cls(address, user=user, timeout=timeout)
+        try:
+            while not link.ready:
+                link._pump(timeout)
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    @property
+    def ready(self) -> bool:
+        """Whether the hello is answered, so that messages can be sent."""
+        return self.ours is not None and not self._closed
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `advance` has something to do; the same for the link's whole life.
+
+        It is the selector's own (epoll and kqueue nest), because sockets and lookups come and go behind it.
+        """
+        selector: Any = self._selector
+        number: int = selector.fileno()
+        return number
+
+    def wants(self) -> int:
+        """What to wait for on `fileno`, as `selectors` names it."""
+        return selectors.EVENT_READ
+
+    def advance(self) -> List[Any]:
+        """Do all that is possible without blocking; the messages that arrived, as plain JSON.
+
+        Raises
+        ------
+        TrackerUnreachable: the tracker cannot be reached, or did not answer in time.
+        TrackerLost: the connection ended.
+        ProtocolError: the tracker broke a rule of the wire.
+        """
+        self._step()
+        messages = list(self._inbox)
+        self._inbox.clear()
+        return messages
+
+    def send(self, message: Any) -> None:
+        """Queue a message (typed, or plain JSON) and send what can be sent at once.
+
+        Raises
+        ------
+        TrackerLost: the link is closed, not ready, or the tracker has stopped reading.
+        """
+        if not self.ready:
+            raise TrackerLost("the link to the tracker at {}:{} is not open".format(*self.address))
+        self._queue(tracker.encode(message))
+        self._flush()
+
+    def close(self) -> None:
+        """Close the connection; what was offered and asked over it vanishes at the tracker. May be repeated."""
+        self._closed = True
+        self._drop_socket()
+        if self._lookup is not None:
+            self._lookup.done.close()
+            self._lookup = None
+        self._selector.close()
+
+    def __enter__(self) -> Link:  # noqa: PYI034 (Self needs 3.11)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Blocking verbs.
+
+    def receive(self, timeout: Optional[float]) -> Any:
+        """The next message, as plain JSON; ``timeout`` in seconds, None to wait for as long as the link lives.
+
+        Raises
+        ------
+        TimeoutError: nothing came in time.
+        TrackerLost, ProtocolError: as `advance`.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._inbox:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"no message from the tracker within {timeout or 0:g} s")
+            self._pump(left)
+        return self._inbox.popleft()
+
+    def ask(self, op: str, *, timeout: Optional[float], **fields: Any) -> Dict[str, Any]:
+        """Ask our tracker; its final answer. Events and other messages stay for `receive`.
+
+        Raises
+        ------
+        TrackerError: the tracker said no (`UnknownKey`, `WaitTimeout`, `Cancelled` where it is one of them).
+        TrackerLost: it did not answer within ``timeout`` seconds, or the connection ended.
+        """
+        asked = self.next_id()
+        self.send(dict(fields, op=op, id=asked))
+        answer: Dict[str, Any] = self._await(
+            lambda m: type(m) is dict and m.get("id") == asked and "ok" in m and "op" not in m, timeout, op
+        )
+        if answer["ok"] is not True:
+            raise error_of(answer)
+        return answer
+
+    def command(self, frame: Sequence[Any], *, timeout: Optional[float]) -> Any:
+        """Send one of TVM's codes; its reply, as plain JSON. Not while another's reply is awaited.
+
+        Raises
+        ------
+        TrackerLost: no reply within ``timeout`` seconds, or the connection ended.
+        """
+        self.send(list(frame))
+        return self._await(lambda m: type(m) is not dict, timeout, f"code {frame[0]}")
+
+    def next_id(self) -> int:
+        """An id for a question, unused on this link so far."""
+        self._ids += 1
+        return self._ids
+
+    def _await(self, wanted: Any, timeout: Optional[float], what: str) -> Any:
+        others: List[Any] = []
+        try:
+            deadline = None if timeout is None else time.monotonic() + timeout
+            while True:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                message = self.receive(left)
+                if wanted(message):
+                    return message
+                others.append(message)
+                if len(others) > MAX_UNREAD:
+                    raise ProtocolError(f"the tracker sent {len(others)} messages and no answer")
+        except TimeoutError:
+            raise TrackerLost(
+                "the tracker at {}:{} did not answer {} within {:g} s".format(*self.address, what, timeout)
+            ) from None
+        finally:
+            self._inbox.extendleft(reversed(others))
+
+    def _pump(self, timeout: Optional[float]) -> None:
+        """Wait until there is something to do, at most ``timeout`` seconds, and do it."""
+        if not self.ready:
+            until_late = max(0.0, self._expires - time.monotonic())
+            timeout = until_late if timeout is None else min(timeout, until_late)
+        if not self._closed:
+            self._selector.select(timeout)
+        self._step()
+
+    # The connection, step by step.
+
+    def _step(self) -> None:
+        if self._closed:
+            raise TrackerLost("the link to the tracker at {}:{} is closed".format(*self.address))
+        if self._lookup is not None:
+            self._take_addresses(self._lookup)
+        if self._sock is not None and not self._connected:
+            self._finish_connect(self._sock)
+        if self._connected:
+            self._receive()
+            self._flush()
+        if self.ours is None and time.monotonic() >= self._expires:
+            raise self._unreachable("no answer in time")
+
+    def _take_addresses(self, lookup: Lookup) -> None:
+        if lookup.problem is not None:
+            raise self._unreachable(lookup.problem.strerror or str(lookup.problem))
+        if lookup.addresses is None:
+            return
+        self._selector.unregister(lookup.done)
+        lookup.done.close()
+        self._lookup = None
+        self._candidates = lookup.addresses
+        self._connect_next(None)
+
+    def _connect_next(self, problem: Optional[OSError]) -> None:
+        """Start connecting to the next of the host's addresses."""
+        self._drop_socket()
+        while self._candidates:
+            family, kind, protocol, _, address = self._candidates.pop(0)
+            try:
+                sock = socket.socket(family, kind, protocol)
+            except OSError as error:
+                problem = error
+                continue
+            sock.setblocking(False)
+            tune(sock)
+            try:
+                sock.connect(address)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                sock.close()
+                problem = error
+                continue
+            self._sock = sock
+            self._selector.register(sock, selectors.EVENT_WRITE)
+            return
+        raise self._unreachable(problem.strerror if problem and problem.strerror else "no address")
+
+    def _finish_connect(self, sock: socket.socket) -> None:
+        if not any(key.fileobj is sock for key, _ in self._selector.select(0)):
+            return
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._connect_next(OSError(code, os.strerror(code)))
+            return
+        self._connected = True
+        # TVM's tracker takes the first thing it receives for the magic, so the hello has to wait for the reply.
+        self._queue(tracker.MAGIC_BYTES)
+        self._flush()
+
+    def _receive(self) -> None:
+        assert self._sock is not None
+        for _ in range(8):  # enough for any burst; a flood must not keep the caller's loop
+            try:
+                data = self._sock.recv(_CHUNK)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise self._lost(error.strerror or "error") from None
+            if not data:
+                raise self._lost("it closed the connection")
+            acknowledge_at_once(self._sock)
+            self._take(data)
+            if len(data) < _CHUNK:
+                return
+
+    def _take(self, data: bytes) -> None:
+        self._reader.feed(data)
+        try:
+            self._take_frames()
+        except ProtocolError as error:
+            if self.ours is None:
+                raise self._unreachable("it does not speak the tracker's protocol") from None
+            raise error
+
+    def _take_frames(self) -> None:
+        while True:
+            frame = self._reader.next()
+            if not self._magic_sent and not self._reader.magic_due:
+                self._magic_sent = True
+                self._queue(tracker.encode(tracker.Ping(self._hello)))
+            if frame is None:
+                return
+            message = tracker.decode_json(frame)
+            if self.ours is None:
+                self._take_hello(message)
+            else:
+                self._inbox.append(message)
+
+    def _take_hello(self, reply: Any) -> None:
+        if type(reply) is dict and reply.get("ok") is True:
+            self.ours, self.tracker = True, reply
+        elif reply == tracker.SUCCESS:
+            self.ours = False
+        else:
+            raise ProtocolError(f"the hello was answered with {reply!r:.60}")
+
+    def _queue(self, data: bytes) -> None:
+        if len(self._unsent) + len(data) > MAX_UNSENT:
+            raise self._lost("it has stopped reading")
+        self._unsent += data
+
+    def _flush(self) -> None:
+        assert self._sock is not None
+        try:
+            while self._unsent:
+                del self._unsent[: self._sock.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise self._lost(error.strerror or "error") from None
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+        if self._selector.get_key(self._sock).events != events:
+            self._selector.modify(self._sock, events)
+
+    def _drop_socket(self) -> None:
+        if self._sock is not None:
+            self._selector.unregister(self._sock)
+            self._sock.close()
+            self._sock = None
+        self._connected = False
+
+    def _unreachable(self, reason: str) -> TrackerUnreachable:
+        host, port = self.address
+        return TrackerUnreachable(
+            f"no tracker at {host}:{port} ({reason}): start one with `python -m rpcsys.tracker --port {port}`, "
+            "or check the address"
+        )
+
+    def _lost(self, reason: str) -> errors.ConnectError:
+        if self.ours is None:
+            return self._unreachable(reason)
+        return TrackerLost("the tracker at {}:{} is gone ({})".format(*self.address, reason))
+
+
+def error_of(answer: Dict[str, Any]) -> TrackerError:
+    """The exception for an answer with ``"ok": false``: the class it names, if that is a `TrackerError`."""
+    kind = getattr(errors, str(answer.get("error")), TrackerError)
+    if not (isinstance(kind, type) and issubclass(kind, TrackerError)):
+        kind = TrackerError
+    return kind(str(answer.get("message") or answer.get("error") or "the tracker refused"))

@@ -1,0 +1,44 @@
+"""Settings of a TCP socket that carries small messages, for all who have one."""
+
+from __future__ import annotations
+
+import socket
+from typing import Optional
+
+
+def tune(sock: socket.socket) -> None:
+    """Send small messages at once, and notice within 15 s that a peer has vanished.
+
+    A peer that is gone without a word (a pulled cable) fails the third keep-alive probe after 5 + 3 * 3 s;
+    TCP_USER_TIMEOUT does the same while something unacknowledged is under way. What a platform or a
+    socket family lacks is left out.
+    """
+    settings = [
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 3),
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 14_000),
+    ]
+    for level, name, value in settings:
+        try:
+            sock.setsockopt(level, getattr(socket, name), value)
+        except (AttributeError, OSError):
+            continue
+
+
+_TCP_QUICKACK: Optional[int] = getattr(socket, "TCP_QUICKACK", None)
+
+
+def acknowledge_at_once(sock: socket.socket) -> None:
+    """Do not delay the next acknowledgement; to be called after every read, since the kernel forgets it.
+
+    TVM's ends write a frame in two pieces with Nagle's algorithm on: the second waits for this
+    acknowledgement, 40 ms if it is delayed.
+    """
+    if _TCP_QUICKACK is not None:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, _TCP_QUICKACK, 1)
+        except OSError:
+            pass  # the read that comes next will say what is wrong with the socket

@@ -1,0 +1,171 @@
+"""What every daemon does alike: flags, ports, the ready line, logs, signals, exit statuses.
+
+Standard library only, and no asyncio: a board's server starts with this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from types import FrameType
+from typing import Any, Callable, Dict, NoReturn, Optional
+
+from rpcsys import __version__
+from rpcsys.errors import ConfigError, PortRangeError, RpcsysError, UsageError, one_line
+from rpcsys.link import parse_address, tracker_defaults, tune
+
+__all__ = [
+    "Parser",
+    "Signals",
+    "announce",
+    "bind",
+    "parse_address",
+    "run",
+    "setup_logging",
+    "tracker_defaults",
+    "tune",
+]
+
+_BACKLOG = 1024  # a lab's clients may all come at once; the kernel clips it to its own limit
+
+
+class Parser(argparse.ArgumentParser):
+    """Flags of a command; a bad one is told in one line, with exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, on one line of standard error, and exit with 2."""
+        line = " ".join(message.split())
+        sys.stderr.write(f"{self.prog}: error: {line} (see {self.prog} --help)\n")
+        raise SystemExit(UsageError.exit_status)
+
+
+def port_number(text: str) -> int:
+    """A flag's port, 0 to 65535 (argparse shows the message of what this raises)."""
+    if not (text.isascii() and text.isdigit() and int(text[:6]) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535)")
+    return int(text)
+
+
+def bind(host: str, port: int, port_end: int) -> socket.socket:
+    """A listening, non-blocking socket on the first free port of ``[port, port_end)``; port 0 is any.
+
+    Raises
+    ------
+    PortRangeError: every port of the range is taken.
+    ConfigError: no such host here, no right to the port, or an empty range.
+    """
+    if port == 0:
+        port_end = 1
+    if port >= port_end:
+        raise ConfigError(f"no port in [{port}, {port_end}): --port-end is exclusive")
+    try:
+        found = socket.getaddrinfo(host or None, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise ConfigError(f"cannot listen on {host!r}: there is no such host") from None
+    # Several addresses stand behind a name such as localhost: the IPv4 one, as TVM's tools connect to it.
+    family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    for number in range(port, port_end):
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((address[0], number, *address[2:]))
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+            return listener
+        except OSError as error:
+            listener.close()
+            if error.errno != errno.EADDRINUSE:
+                reason = error.strerror or str(error)
+                raise ConfigError(f"cannot listen on {host}:{number}: {reason}") from None
+    raise PortRangeError(
+        f"no free port in [{port}, {port_end}) on {host}: stop what listens there, or give another --port "
+        "(0 takes any free one)"
+    )
+
+
+def announce(
+    kind: str,
+    host: str,
+    port: Optional[int],
+    *,
+    http_port: Optional[int] = None,
+    web_port: Optional[int] = None,
+) -> None:
+    """Print the ready line: one line of JSON, the only thing a daemon prints to standard output."""
+    line: Dict[str, Any] = {"ready": kind, "host": host, "port": port}
+    line.update(http_port=http_port, web_port=web_port, pid=os.getpid(), version=__version__)
+    try:
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+    except OSError:
+        # Whoever started the daemon does not listen; that is no reason not to serve. Point the descriptor
+        # elsewhere, or the interpreter would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def setup_logging(name: str, *, silent: bool = False) -> None:
+    """Log to standard error, one line a record; ``silent`` leaves warnings and errors only."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING if silent else logging.INFO,
+        format="%(asctime)s {} %(levelname)s %(message)s".format(name.replace("%", "%%")),
+        force=True,
+    )
+
+
+def run(main: Callable[[], int], name: str) -> int:
+    """The exit status of ``main``; an error on purpose becomes one line on standard error, and its status."""
+    try:
+        return main()
+    except RpcsysError as error:
+        sys.stderr.write(f"{name}: error: {one_line(error)}\n")
+        return error.exit_status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as in `announce`
+        return 0
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+class Signals:
+    """SIGTERM and SIGINT as a readable descriptor, for loops on selectors and on asyncio alike.
+
+    To be made in the main thread. While one lives, Ctrl-C raises no KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._wakeup_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, _noted) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def fileno(self) -> int:
+        """Readable once a signal has come."""
+        return self._reader.fileno()
+
+    def received(self) -> bool:
+        """Whether SIGTERM or SIGINT came since the last call."""
+        try:
+            numbers = self._reader.recv(64)
+        except BlockingIOError:
+            return False
+        return any(number in numbers for number in self._before)
+
+    def close(self) -> None:
+        """Put things back as they were."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        self._reader.close()
+        self._writer.close()
+
+
+def _noted(number: int, frame: Optional[FrameType]) -> None:
+    """Python calls a handler; the descriptor has the news already."""
