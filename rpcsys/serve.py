@@ -143,8 +143,17 @@ class Signals:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._wakeup_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, _noted) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._before = {
+            number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+
+    def _note(self, number: int, frame: Optional[FrameType]) -> None:
+        # A wait in the kernel is interrupted for this handler and then resumed, and finds the byte. (Python's
+        # own wake-up descriptor would be quicker, but event loops take it for themselves.)
+        try:
+            self._writer.send(bytes([number]))
+        except BlockingIOError:
+            pass  # many signals are as good as one
 
     def fileno(self) -> int:
         """Readable once a signal has come."""
@@ -153,19 +162,13 @@ class Signals:
     def received(self) -> bool:
         """Whether SIGTERM or SIGINT came since the last call."""
         try:
-            numbers = self._reader.recv(64)
+            return bool(self._reader.recv(64))
         except BlockingIOError:
             return False
-        return any(number in numbers for number in self._before)
 
     def close(self) -> None:
         """Put things back as they were."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(self._wakeup_before)
         self._reader.close()
         self._writer.close()
-
-
-def _noted(number: int, frame: Optional[FrameType]) -> None:
-    """Python calls a handler; the descriptor has the news already."""
