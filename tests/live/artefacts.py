@@ -12,23 +12,6 @@ from tests.live.daemons import ROOT
 
 LENGTH = 1024
 
-# Every function here is callable by TVM and by any other loader of the TVM-FFI ABI: its name is
-# behind the prefix, and it gets (self, arguments, their number, result).
-HOSTILE_C = """
-#include <stdlib.h>
-#include <unistd.h>
-#define EXPORT(name) int __tvm_ffi_##name(void *self, const void *args, int n, void *result)
-EXPORT(crash) { *(volatile int *)0 = 1; return 0; }
-EXPORT(leave) { exit(3); }
-EXPORT(spin) { for (volatile long i = 0;; i++) {} }
-EXPORT(nap) { for (;;) sleep(1); }
-EXPORT(spawn) { if (fork() == 0) for (;;) sleep(1); return 0; }
-EXPORT(daemonise) {
-  if (fork() == 0) { setsid(); if (fork() == 0) for (;;) sleep(1); _exit(0); }
-  return 0;
-}
-"""
-
 
 @dataclass(frozen=True)
 class Artefacts:
@@ -48,7 +31,7 @@ class Artefacts:
 
     @property
     def hostile(self) -> Path:
-        """The functions of HOSTILE_C."""
+        """The functions of hostile.c."""
         return self.folder / "hostile.so"
 
 
@@ -61,8 +44,7 @@ def relax_weights():
 
 def compile_all(folder: Path) -> None:
     """Compile everything into ``folder``."""
-    source = folder / "hostile.c"
-    source.write_text(HOSTILE_C)
+    source = Path(__file__).with_name("hostile.c")
     library = folder / "hostile.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     _compile_addone(folder / "addone.so")

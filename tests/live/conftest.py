@@ -10,6 +10,7 @@ import pytest
 
 from tests.live.artefacts import Artefacts, compiled
 from tests.live.daemons import Daemons
+from tests.live.lab import KINDS, FaultLab
 
 SHOWN_BYTES = 8000  # the end of a daemon's standard error, shown where a test fails
 
@@ -36,6 +37,20 @@ def module_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callabl
         daemons.stop()
 
 
+@pytest.fixture
+def fault_lab(daemons: Daemons, artefacts: Artefacts, kind: str) -> Iterator[FaultLab]:
+    """A tracker, a server and clients of the session ``kind``; not started yet."""
+    lab = FaultLab(daemons, artefacts, kind)
+    yield lab
+    lab.stop()
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """The kind of session."""
+    return request.param
+
+
 @pytest.fixture(scope="session")
 def artefacts(tmp_path_factory: pytest.TempPathFactory) -> Artefacts:
     """Compiled libraries, shared by the processes of a parallel run."""
@@ -54,3 +69,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
                 text = daemon.stderr()[-SHOWN_BYTES:]
                 report.sections.append((f"standard error of {daemon.name} ({daemon.pid})", text))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the figures that tests recorded (`record_property`): bounds are loose, these are not."""
+    figures = [
+        f"{report.nodeid.rpartition('::')[2]}: {name} {value}"
+        for report in terminalreporter.stats.get("passed", ())
+        for name, value in report.user_properties
+    ]
+    if figures:
+        terminalreporter.section("figures")
+        terminalreporter.write_line("\n".join(figures))

@@ -121,7 +121,7 @@ SERVERS = {
 # --- daemons -----------------------------------------------------------------------------------
 
 
-class _Reaper:
+class Reaper:
     """The one reaper process of this test run, started with the first daemon."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class _Reaper:
         self._process.stdin.write(f"{sign}{pid}\n")
 
 
-_reaper = _Reaper()
+reaper = Reaper()
 
 
 @dataclass
@@ -168,6 +168,10 @@ class Daemon:
     def running(self) -> bool:
         return self.process.poll() is None
 
+    def children(self) -> list[psutil.Process]:
+        """The processes directly below this one."""
+        return [child for child in psutil.Process(self.pid).children() if alive(child.pid)]
+
     def tree(self) -> list[int]:
         """This process and everything below it."""
         return [self.pid, *descendants(self.pid)]
@@ -189,7 +193,7 @@ class Daemon:
         except ProcessLookupError:
             pass
         self.process.wait(STOP_S)
-        _reaper.note("-", self.pid)
+        reaper.note("-", self.pid)
 
     def await_ready_line(self) -> None:
         """Read the one line of JSON that says where it serves."""
@@ -250,14 +254,14 @@ class Daemons:
                 start_new_session=True,
                 **popen,
             )
-        _reaper.note("+", process.pid)
+        reaper.note("+", process.pid)
         daemon = Daemon(name, process, out, err)
         self.started.append(daemon)
         return daemon
 
-    def tracker(self, *flags: str, flavour: str = "ours", **popen: Any) -> Daemon:
-        """A tracker on loopback that answers."""
-        daemon = self._serve("tracker", TRACKERS[flavour], flags, popen)
+    def tracker(self, *flags: str, flavour: str = "ours", port: int = 0, **popen: Any) -> Daemon:
+        """A tracker on loopback that answers; at ``port``, or at any."""
+        daemon = self._serve("tracker", TRACKERS[flavour], flags, port, popen)
         TrackerProbe(daemon.address).close()
         return daemon
 
@@ -273,7 +277,7 @@ class Daemons:
         """A device server on loopback; with a tracker, one whose ``offers`` slots are free there."""
         if tracker is not None:
             flags = (*flags, "--tracker", tracker.where)
-        daemon = self._serve(f"server-{key}", SERVERS[flavour], ("--key", key, *flags), popen)
+        daemon = self._serve(f"server-{key}", SERVERS[flavour], ("--key", key, *flags), 0, popen)
         if tracker is not None:
             wait_free(tracker, key, offers, START_S)
         return daemon
@@ -284,18 +288,18 @@ class Daemons:
             daemon.destroy()
         self.started.clear()
 
-    def _serve(self, name: str, flavour: Flavour, flags: Sequence[str], popen: dict[str, Any]) -> Daemon:
-        command = (*flavour.command, "--host", "127.0.0.1", *flags)
+    def _serve(
+        self, name: str, flavour: Flavour, flags: Sequence[str], port: int, popen: dict[str, Any]
+    ) -> Daemon:
+        command = (*flavour.command, "--host", "127.0.0.1", *flags, "--port")
         if "ready" in flavour.features:
-            if "--port" not in flags:
-                command = (*command, "--port", "0")
-            daemon = self.launch(name, command, **popen)
+            last = (str(port), "--port-end", str(port + 1)) if port else ("0",)
+            daemon = self.launch(name, (*command, *last), **popen)
             daemon.await_ready_line()
             return daemon
-        port = free_port()
-        daemon = self.launch(
-            f"tvm-{name}", (*command, "--port", str(port), "--port-end", str(port + 1)), **popen
-        )
+        port = port or free_port()
+        last = (str(port), "--port-end", str(port + 1))
+        daemon = self.launch(f"tvm-{name}", (*command, *last), **popen)
         daemon.await_listening(port)
         return daemon
 

@@ -1,0 +1,105 @@
+"""However a session ends: its processes are dead, its directory is gone, its slot is free."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from tests.live.clients import Client
+from tests.live.daemons import alive
+from tests.live.lab import FaultLab, all_gone, gone
+
+pytestmark = pytest.mark.live
+
+CLEAN_S = 5.0
+LIMIT_S = 2.0
+TIMED_OUT = {"rpcsys": "SessionTimeout", "tvm": "RPCSessionTimeoutError"}
+
+
+@dataclass
+class Board:
+    """A session that has done what makes cleaning up hard."""
+
+    lab: FaultLab
+    client: Client
+    processes: list[int]
+
+    def is_clean(self) -> None:
+        all_gone(self.processes, CLEAN_S)
+        gone(self.client.workdir, CLEAN_S)
+        self.lab.free(2, CLEAN_S)
+        self.lab.still_serves()
+
+
+def used_board(lab: FaultLab, limit_s: float = 0) -> Board:
+    """A session that has files, a child and a daemon, all alive."""
+    client = lab.client(limit_s).leased()
+    started = [client.call(name)["value"] for name in ("spawn", "daemonise")]
+    with open(os.path.join(client.workdir, "a file"), "w") as file:
+        file.write("left behind")
+    processes = [client.session_pid, *started]
+    assert all(map(alive, processes))
+    return Board(lab, client, processes)
+
+
+@pytest.fixture
+def lab(fault_lab: FaultLab) -> FaultLab:
+    return fault_lab.start(slots=2)
+
+
+ENDINGS: dict[str, Callable[[Client], object]] = {
+    "closed": lambda client: client.close(),
+    "client killed": lambda client: client.kill(),
+    "session killed": lambda client: os.kill(client.session_pid, signal.SIGKILL),
+    "session crashed": lambda client: client.call("crash"),
+    "session left": lambda client: client.call("leave"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_ended(lab: FaultLab, ending: str):
+    board = used_board(lab)
+    ENDINGS[ending](board.client)
+    board.is_clean()
+
+
+@pytest.mark.parametrize("doing", ["nap", "spin"])
+def test_over_its_time_limit(lab: FaultLab, doing: str):
+    board = used_board(lab, LIMIT_S)
+    answer = board.client.call(doing, deadline_s=LIMIT_S + CLEAN_S)
+    assert TIMED_OUT[lab.kind] in answer["error"]
+    assert answer["message"].strip()
+    board.is_clean()
+
+
+def test_over_its_time_limit_while_idle(lab: FaultLab):
+    board = used_board(lab, LIMIT_S)
+    all_gone(board.processes, LIMIT_S + CLEAN_S)
+    answer = board.client.call("pid", deadline_s=CLEAN_S)
+    assert TIMED_OUT[lab.kind] in answer["error"]
+    board.is_clean()
+
+
+def test_the_server_is_asked_to_stop(lab: FaultLab):
+    board = used_board(lab)
+    tree = lab.server.tree()
+    assert lab.server.terminate(deadline_s=40) == 0
+    all_gone([*board.processes, *tree], CLEAN_S)
+    gone(board.client.workdir, CLEAN_S)
+    assert "error" in board.client.call("pid")
+
+
+def test_nothing_of_one_session_is_seen_by_the_next(lab: FaultLab):
+    boards = [used_board(lab), used_board(lab)]
+    homes = {board.client.workdir for board in boards}
+    assert len(homes) == 2
+    for board in boards:
+        board.client.close()
+    lab.free(2)
+    again = lab.client().leased()
+    assert again.workdir not in homes
+    assert os.listdir(again.workdir) in ([], ["hostile.so"])  # what a tvm client has just uploaded

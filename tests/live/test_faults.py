@@ -1,0 +1,171 @@
+"""Killed with -9, crashed, left: what each loss costs, and whom."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.live.daemons import Daemons, queue, wait_free, wait_until
+from tests.live.lab import KEY, FaultLab, all_gone, busy
+from tests.live.probe import TrackerProbe
+
+pytestmark = pytest.mark.live
+
+SOON_S = 2.0  # what is promised within a second, on a machine that has other things to do
+LOST_S = 5.0
+
+
+@pytest.fixture
+def lab(fault_lab: FaultLab) -> FaultLab:
+    return fault_lab.start(slots=2)
+
+
+def killed(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+# --- the queue ---------------------------------------------------------------------------------
+
+
+def test_two_are_served_at_once_and_the_third_waits(lab: FaultLab):
+    first, second = lab.client().leased(), lab.client().leased()
+    third = lab.client()
+    lab.pending(1)
+    for client in (first, second):
+        assert client.call("pid")["value"] == client.session_pid
+    assert first.session_pid != second.session_pid
+    assert first.workdir != second.workdir
+    assert third.silent()
+    first.close()
+    third.leased()
+    assert queue(lab.tracker, KEY) == {"free": 0, "pending": 0}
+    second.close()
+    third.close()
+    lab.free(2)
+
+
+def test_a_killed_waiting_client_leaves_no_trace(lab: FaultLab):
+    holders = [lab.client().leased(), lab.client().leased()]
+    waiting = lab.client()
+    lab.pending(1)
+    waiting.kill()
+    lab.pending(0, SOON_S)
+    holders[0].close()
+    lab.free(1)  # and it is not handed to the dead
+    lab.still_serves()
+
+
+# --- kill -9 -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("doing", ["nothing", "spin"])
+def test_a_killed_client_gives_its_device_back(lab: FaultLab, doing: str, record_property):
+    client = lab.client().leased()
+    if doing != "nothing":
+        client.send(doing)
+        busy(client.session_pid)
+    client.kill()
+    record_property("device free again after, s", round(lab.free(2, SOON_S), 3))
+    all_gone([client.session_pid], SOON_S)
+
+
+@pytest.mark.parametrize("doing", ["nothing", "spin"])
+def test_a_killed_session_process_is_noticed_by_its_client_alone(lab: FaultLab, doing: str, record_property):
+    mine, other = lab.client().leased(), lab.client().leased()
+    if doing != "nothing":
+        mine.send(doing)
+        busy(mine.session_pid)
+    killed(mine.session_pid)
+    start = time.monotonic()
+    answer = mine.read(SOON_S) if doing != "nothing" else mine.call("pid", deadline_s=SOON_S)
+    record_property("client knows after, s", round(time.monotonic() - start, 3))
+    is_lost(lab, answer)
+    assert other.call("pid")["value"] == other.session_pid
+    lab.free(1)
+
+
+@pytest.mark.parametrize("how", ["crash", "leave"])
+def test_code_that_ends_its_process_ends_one_session(lab: FaultLab, how: str):
+    mine, other = lab.client().leased(), lab.client().leased()
+    is_lost(lab, mine.call(how, deadline_s=LOST_S))
+    assert other.call("pid")["value"] == other.session_pid
+    lab.free(1)
+    lab.still_serves()
+
+
+def is_lost(lab: FaultLab, answer: dict) -> None:
+    """The answer is an error that says something; of ours, also the right one."""
+    assert answer["message"].strip()
+    if lab.kind == "rpcsys":
+        assert "SessionLost" in answer["error"]
+        assert "\n" not in answer["message"]
+
+
+@pytest.mark.parametrize("flavour", ["ours", "tvm"])
+def test_a_killed_tracker_is_not_noticed_by_sessions(fault_lab: FaultLab, flavour: str, record_property):
+    lab = fault_lab.start(slots=2, tracker_flavour=flavour)
+    client = lab.client().leased()
+    port = lab.tracker.address[1]
+    lab.tracker.destroy()
+    assert client.call("pid")["value"] == client.session_pid
+    lab.tracker = lab.daemons.tracker(flavour=flavour, port=port)
+    record_property("registered again after, s", round(lab.free(1, LOST_S), 3))
+    assert client.call("pid")["value"] == client.session_pid
+    client.close()
+    lab.free(2)
+    lab.still_serves()
+
+
+def test_a_killed_server_takes_everything_with_it(lab: FaultLab, record_property):
+    idle, calling = lab.client().leased(), lab.client().leased()
+    left_behind = [idle.call("spawn")["value"], idle.call("daemonise")["value"]]
+    calling.send("spin")
+    busy(calling.session_pid)
+    tree = [*lab.server.tree(), *left_behind]
+    assert calling.session_pid in tree
+    lab.server.kill()
+    start = time.monotonic()
+    is_lost(lab, calling.read(LOST_S))
+    is_lost(lab, idle.call("pid", deadline_s=LOST_S))
+    record_property("clients know after, s", round(time.monotonic() - start, 3))
+    all_gone(tree, LOST_S)
+    with TrackerProbe(lab.tracker.address) as probe:
+        assert probe.summary()["server_info"] == []
+    assert queue(lab.tracker, KEY)["free"] == 0
+
+
+def test_a_killed_zygote_is_replaced(lab: FaultLab):
+    (zygote,) = [child.pid for child in lab.server.children()]
+    killed(zygote)
+    all_gone([zygote], SOON_S)
+    assert lab.server.running()
+    lab.free(2)
+    lab.still_serves()
+
+
+# --- the link to the tracker -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flavour", ["ours", "tvm"])
+def test_a_server_that_is_there_before_its_tracker(daemons: Daemons, flavour: str):
+    """It serves at once and registers when the tracker comes."""
+    tracker = daemons.tracker(flavour=flavour)
+    port = tracker.address[1]
+    tracker.destroy()
+    server = daemons.server(KEY, "--tracker", f"127.0.0.1:{port}", "--preload", "none")
+    wait_until(lambda: "tracker" in server.stderr(), LOST_S, "it says that the tracker is missing")
+    wait_free(daemons.tracker(flavour=flavour, port=port), KEY, 1, LOST_S)
+
+
+@pytest.mark.parametrize("flavour", ["ours", "tvm"])
+def test_a_match_key_that_is_never_used_is_renewed(daemons: Daemons, flavour: str, record_property):
+    tracker = daemons.tracker(flavour=flavour)
+    daemons.server(KEY, "--preload", "none", tracker=tracker)
+    with TrackerProbe(tracker.address) as probe:
+        probe.lease(KEY)
+        assert queue(tracker, KEY)["free"] == 0
+        took = wait_free(tracker, KEY, 1, 20)
+    record_property("offered again after, s", round(took, 1))
