@@ -288,7 +288,7 @@ def test_arguments(model):
 
 
 def test_functions(session):
-    raises(errors.RemoteFunctionError, lambda: session.get_function("no.such")(), r"no\.such")
+    raises(errors.RemoteFunctionError, lambda: session.get_function("no.such"), r"no\.such")
     echo = session.get_function("testing.echo")
     raises(errors.ValueNotSupported, lambda: echo(object()), "object")
     assert echo(1) == 1
