@@ -1,0 +1,92 @@
+"""``python -m benchmarks``: run cases and print how we compare."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.cases import Case, all_cases
+from benchmarks.figures import Row, table
+from benchmarks.harness import FULL, QUICK, harness, run_folder
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for; the exit status is 1 only if --check finds a goal missed."""
+    parser = command_line()
+    arguments = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with run_folder() as folder:
+        cases = chosen(all_cases(folder), arguments.case)
+        if not cases:
+            parser.error(f"no case begins with {' or '.join(arguments.case)}; --list shows them all")
+        if arguments.list:
+            print("\n".join(case.name for case in cases))
+            return 0
+        return run(cases, arguments, folder)
+
+
+def command_line() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="rpcsys and its peers, side by side."
+    )
+    parser.add_argument("case", nargs="*", help="only the cases whose names begin so")
+    parser.add_argument("--quick", action="store_true", help="a look in a minute: few rounds, rough figures")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as well")
+    parser.add_argument(
+        "--check", action="store_true", help="exit 1 if a goal is missed or could not be measured"
+    )
+    parser.add_argument("--list", action="store_true", help="name the cases and stop")
+    return parser
+
+
+def chosen(cases: Sequence[Case], prefixes: Sequence[str]) -> list[Case]:
+    """The cases whose names begin with one of the prefixes; all of them without any."""
+    return [case for case in cases if not prefixes or case.name.startswith(tuple(prefixes))]
+
+
+def run(cases: Sequence[Case], arguments: argparse.Namespace, folder: Path) -> int:
+    where = machine.describe()
+    print(machine.line(where), flush=True)
+    begin = time.monotonic()
+    with harness(QUICK if arguments.quick else FULL, show_progress, folder) as bench:
+        rows = list(bench.run(cases))
+    show_progress("")
+    seconds = time.monotonic() - begin
+    print(f"\n{table(rows)}\n\n{summary(rows)} ({seconds:.0f} s{', quick' if arguments.quick else ''})")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report(where, rows, arguments.quick), indent=1) + "\n")
+    return 1 if arguments.check and not all_met(rows) else 0
+
+
+def report(where: dict[str, str], rows: Sequence[Row], quick: bool) -> dict[str, Any]:
+    """The run as JSON."""
+    return {"machine": where, "quick": quick, "rows": [row.to_json() for row in rows]}
+
+
+def all_met(rows: Sequence[Row]) -> bool:
+    """Whether every goal was measured and met."""
+    return all(row.passed for row in rows if row.goal is not None)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    goals = [row for row in rows if row.goal is not None]
+    met = sum(row.passed is True for row in goals)
+    return f"{met} of {len(goals)} goals met"
+
+
+def show_progress(text: str) -> None:
+    """A line that overwrites itself, on a terminal only."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The cases, as data: what is measured, of whom, and the goal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import models
+from benchmarks.figures import (
+    MICROSECONDS,
+    MILLISECONDS,
+    PER_SECOND,
+    Goal,
+    Unit,
+    at_least,
+    at_most,
+    ours_at_most,
+    rate,
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One operation of one subject, with where it runs.
+
+    By default both ends share one core; ``apart`` gives the server a core of its own, for loads that
+    would otherwise measure themselves. ``slow``: fewer rounds, as this peer takes its time.
+    """
+
+    subject: str
+    operation: str
+    parameters: tuple[tuple[str, Any], ...] = ()
+    hide_numpy: bool = False
+    apart: bool = False
+    slow: bool = False
+
+    @property
+    def worker(self) -> tuple[str, bool, bool]:
+        """What tells the workers apart."""
+        return (self.subject, self.hide_numpy, self.apart)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One of the figures a case takes, and the goals for it by peer."""
+
+    what: str
+    figure: str
+    unit: Unit
+    goals: Mapping[str, Goal] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Ours beside its peers. A peer may be several operations whose figures add up."""
+
+    name: str
+    ours: Measured
+    peers: Mapping[str, tuple[Measured, ...]]
+    readings: tuple[Reading, ...]
+
+    @property
+    def everything(self) -> list[Measured]:
+        """All that is measured, ours first, each once."""
+        return list(dict.fromkeys([self.ours, *(part for parts in self.peers.values() for part in parts)]))
+
+
+KB, MB = 1 << 10, 1 << 20
+ARRAY_SIZES = {
+    "1kB": KB,
+    "16kB": 16 * KB,
+    "64kB": 64 * KB,
+    "1MB": MB,
+    "16MB": 16 * MB,
+    "64MB": 64 * MB,
+    "256MB": 256 * MB,
+}
+LARGEST_FOR_PEERS = 64 * MB  # TVM would take 9 s for one array of 256 MB
+BARE_SIZES = ("1kB", "1MB", "64MB")
+DIRECTIONS = {"to_device": "to the device", "from_device": "from the device"}
+
+
+def all_cases(folder: Path) -> list[Case]:
+    """Every case. ``folder`` is where the model is, or will be."""
+    return [null_call(), *arrays(), *bare_arrays(), inference(folder), *sessions(), *trackers()]
+
+
+def null_call() -> Case:
+    others = {name: (Measured(name, "null_call"),) for name in ("raw", "tvm", "rpyc", "grpc")}
+    reading = Reading("null call", "seconds", MICROSECONDS, {"raw": at_most(1.6)})
+    return Case("null-call", Measured("rpcsys", "null_call"), others, (reading,))
+
+
+def arrays() -> list[Case]:
+    return [array_case(name, size, way) for name, size in ARRAY_SIZES.items() for way in DIRECTIONS]
+
+
+def array_case(name: str, size: int, way: str) -> Case:
+    parameters = (("size", size),)
+    others = {"raw": (Measured("raw", way, parameters),)}
+    if size <= LARGEST_FOR_PEERS:
+        others |= {peer: (Measured(peer, way, parameters, slow=True),) for peer in ("tvm", "grpc", "rpyc")}
+    reading = Reading(f"{name} {DIRECTIONS[way]}", "seconds", rate(size), array_goals(name))
+    return Case(f"arrays-{name}-{way}", Measured("rpcsys", way, parameters), others, (reading,))
+
+
+def bare_arrays() -> list[Case]:
+    """Arrays where neither end has numpy."""
+    return [bare_case(name, way) for name in BARE_SIZES for way in DIRECTIONS]
+
+
+def bare_case(name: str, way: str) -> Case:
+    size = ARRAY_SIZES[name]
+    ours, raw = (Measured(who, way, (("size", size),), hide_numpy=True) for who in ("rpcsys", "raw"))
+    what = f"{name} {DIRECTIONS[way]}, no numpy"
+    reading = Reading(what, "seconds", rate(size), array_goals(name))
+    return Case(f"bare-arrays-{name}-{way}", ours, {"raw": (raw,)}, (reading,))
+
+
+def array_goals(name: str) -> dict[str, Goal]:
+    return {"raw": at_least(0.85)} if name == "64MB" else {}
+
+
+def inference(folder: Path) -> Case:
+    """Ours against the same run without a wire plus the same bytes without a run."""
+    model = (("path", str(folder / models.SQUEEZENET)),)
+    sizes = (("there", models.INPUT_BYTES), ("back", models.OUTPUT_BYTES))
+    sum_of = (Measured("local", "inference", model), Measured("raw", "exchange", sizes))
+    reading = Reading("squeezenet inference", "seconds", MILLISECONDS, {"local run + raw": at_most(1.2)})
+    return Case(
+        "inference",
+        Measured("rpcsys", "inference", model),
+        {"local run + raw": sum_of, "local run": sum_of[:1]},
+        (reading,),
+    )
+
+
+def sessions() -> list[Case]:
+    """Opening a session and making the first call on it, one after the other; leased and directly."""
+    others = {
+        name: (Measured(name, "session", slow=name == "tvm"),) for name in ("tvm", "raw", "rpyc", "grpc")
+    }
+    warm = {"tvm": ours_at_most(15)}
+    own = Reading("session and first call", "seconds", MILLISECONDS, warm)
+    theirs = Reading("the same, TVM's client of ours", "seconds", MILLISECONDS, warm)
+    return [
+        Case("session", Measured("rpcsys", "session"), others, (own,)),
+        Case("session-tvm-client", Measured("tvm-to-rpcsys", "session"), {"tvm": others["tvm"]}, (theirs,)),
+        lease_case("lease", "rpcsys-lease", "lease, session, first call"),
+        lease_case("lease-tvm-client", "tvm-lease-of-rpcsys", "the same, TVM's client of ours"),
+    ]
+
+
+def lease_case(name: str, subject: str, what: str) -> Case:
+    """A device asked of a tracker, then a session: what a user of a lab waits for."""
+    reading = Reading(what, "seconds", MILLISECONDS, {"tvm": ours_at_most(15)})
+    return Case(name, Measured(subject, "lease"), {"tvm": (Measured("tvm-lease", "lease"),)}, (reading,))
+
+
+def trackers() -> list[Case]:
+    hundredfold = {"tracker-tvm": at_least(100)}
+    ours, tvm = "tracker-rpcsys", "tracker-tvm"
+    asked = [
+        Case(
+            f"tracker-{operation}",
+            Measured(ours, operation),
+            {tvm: (Measured(tvm, operation, slow=True),)},
+            (Reading(f"TVM's client: {operation}", "seconds", replies(), hundredfold),),
+        )
+        for operation in ("summary", "request")
+    ]
+    fifty = (("clients", 50),)
+    load = Case(
+        "tracker-allocations",
+        Measured(ours, "allocate", fifty, apart=True),
+        {tvm: (Measured(tvm, "allocate", fifty, apart=True, slow=True),)},
+        (
+            Reading("allocations, 50 clients", "per_second", PER_SECOND),
+            Reading("their wait, p99", "p99_seconds", MILLISECONDS),
+        ),
+    )
+    return [*asked, load]
+
+
+def replies() -> Unit:
+    """Replies a second, for a figure that is the seconds one reply took."""
+    return Unit("/s", 1.0, more_is_better=True, payload=1)

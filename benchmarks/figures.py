@@ -1,0 +1,190 @@
+"""The arithmetic of a benchmark: what a figure means, how two compare, and the table of them.
+
+No clock and no process here. A *figure* is always a number in base units (seconds, or events a second);
+a :class:`Unit` says how it is shown, and whether more of it is better.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a figure is shown.
+
+    ``payload`` in bytes turns seconds into a rate: the figure shown is ``payload / seconds``.
+    """
+
+    name: str
+    scale: float
+    more_is_better: bool = False
+    payload: int = 0
+
+    def shown(self, figure: float) -> float:
+        """The figure in this unit."""
+        return (self.payload / figure if self.payload else figure) * self.scale
+
+    def text(self, figure: float) -> str:
+        """The figure with its unit, three digits of it."""
+        return f"{three_digits(self.shown(figure))} {self.name}"
+
+
+MICROSECONDS = Unit("us", 1e6)
+MILLISECONDS = Unit("ms", 1e3)
+PER_SECOND = Unit("/s", 1.0, more_is_better=True)
+
+
+def rate(payload: int) -> Unit:
+    """Gigabytes (10**9) a second, for a figure that is the seconds ``payload`` bytes took."""
+    return Unit("GB/s", 1e-9, more_is_better=True, payload=payload)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound: on the ratio of ours to the peer's, or (``absolute``) on our own figure as shown."""
+
+    bound: float
+    at_least: bool
+    absolute: bool = False
+
+    def met(self, row_ratio: float, ours_shown: float) -> bool:
+        value = ours_shown if self.absolute else row_ratio
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    def text(self, unit: Unit) -> str:
+        sign = ">=" if self.at_least else "<="
+        return f"{sign} {self.bound:g} {unit.name}" if self.absolute else f"{sign} {self.bound:g}x"
+
+
+def at_most(bound: float) -> Goal:
+    return Goal(bound, at_least=False)
+
+
+def at_least(bound: float) -> Goal:
+    return Goal(bound, at_least=True)
+
+
+def ours_at_most(bound: float) -> Goal:
+    """A bound on our own figure, in the unit the case shows."""
+    return Goal(bound, at_least=False, absolute=True)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: ours with one peer. A figure of None was not taken; ``notes`` say why."""
+
+    case: str  # its name on the command line
+    what: str  # what was measured, as the table says it
+    peer: str
+    unit: Unit
+    ours: float | None
+    theirs: float | None
+    goal: Goal | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours as a multiple of the peer's, of the figures as shown; None if either was not taken."""
+        if self.ours is None or self.theirs is None:
+            return None
+        return self.unit.shown(self.ours) / self.unit.shown(self.theirs)
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the goal is met; None without a goal or without the figures to tell."""
+        if self.goal is None or self.ours is None:
+            return None
+        if self.goal.absolute:
+            return self.goal.met(0.0, self.unit.shown(self.ours))
+        return None if self.ratio is None else self.goal.met(self.ratio, 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as JSON: figures in the unit it names."""
+        return {
+            "case": self.case,
+            "what": self.what,
+            "peer": self.peer,
+            "unit": self.unit.name,
+            "ours": None if self.ours is None else self.unit.shown(self.ours),
+            "theirs": None if self.theirs is None else self.unit.shown(self.theirs),
+            "ratio": self.ratio,
+            "goal": None if self.goal is None else asdict(self.goal),
+            "passed": self.passed,
+            "notes": list(self.notes),
+        }
+
+
+def median(values: Sequence[float]) -> float:
+    """The median of the values. Raises ValueError if there are none."""
+    if not values:
+        raise ValueError("no value to take the median of")
+    return statistics.median(values)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least ``percent`` of 100 of the values do not exceed (nearest rank)."""
+    if not values:
+        raise ValueError("no value to take a percentile of")
+    ordered = sorted(values)
+    rank = -(-len(ordered) * percent // 100)
+    return ordered[max(int(rank), 1) - 1]
+
+
+def three_digits(value: float) -> str:
+    """The value with three significant digits, whole thousands grouped: ``9,865``, ``12.9``, ``0.064``."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    digits = 2
+    shrunk = abs(value)
+    while shrunk >= 10:
+        shrunk /= 10
+        digits -= 1
+    while shrunk < 1 and digits < 6:
+        shrunk *= 10
+        digits += 1
+    return f"{value:.{digits}f}"
+
+
+HEADINGS = ("measured", "ours", "peer", "", "ratio", "goal", "")
+RIGHT_ALIGNED = (False, True, False, True, True, False, False)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as plain text, columns aligned.
+
+    What was measured is named once for all its peers; notes stand below, numbered.
+    """
+    lines = [list(HEADINGS)]
+    previous = None
+    notes = list(dict.fromkeys(note for row in rows for note in row.notes))
+    for row in rows:
+        marks = [f"[{notes.index(note) + 1}]" for note in row.notes]
+        lines.append([row.what if row.what != previous else "", *_cells(row, marks)])
+        previous = row.what
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+    lines.insert(1, ["-" * width for width in widths])
+    below = [f"[{number}] {note}" for number, note in enumerate(notes, 1)]
+    return "\n".join([*(_aligned(line, widths) for line in lines), *below])
+
+
+def _cells(row: Row, marks: Sequence[str]) -> list[str]:
+    ours = "-" if row.ours is None else row.unit.text(row.ours)
+    theirs = "-" if row.theirs is None else row.unit.text(row.theirs)
+    ratio = "-" if row.ratio is None else f"{three_digits(row.ratio)}x"
+    goal = "" if row.goal is None else row.goal.text(row.unit)
+    verdict = {True: "pass", False: "MISSED", None: ""}[row.passed]
+    return [ours, row.peer, theirs, ratio, goal, " ".join(filter(None, (verdict, *marks)))]
+
+
+def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
+    cells = (
+        cell.rjust(width) if right else cell.ljust(width)
+        for cell, width, right in zip(line, widths, RIGHT_ALIGNED, strict=True)
+    )
+    return "  ".join(cells).rstrip()

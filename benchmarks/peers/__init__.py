@@ -1,0 +1,32 @@
+"""The subjects of the benchmarks: us, and everybody we are compared with. One file for each.
+
+A subject's file may import its package at the top: a worker that cannot import it says so, and the row
+reads "not installed".
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from benchmarks.peers.subject import Subject
+
+SUBJECTS = {
+    "rpcsys": "benchmarks.peers.ours:Rpcsys",
+    "raw": "benchmarks.peers.raw:RawSocket",
+    "tvm": "benchmarks.peers.tvm_rpc:TvmSessions",
+    "tvm-to-rpcsys": "benchmarks.peers.tvm_rpc:TvmClientOfOurs",
+    "grpc": "benchmarks.peers.grpc_bytes:GrpcBytes",
+    "rpyc": "benchmarks.peers.rpyc_service:RpycService",
+    "rpcsys-lease": "benchmarks.peers.ours:RpcsysLease",
+    "tvm-lease": "benchmarks.peers.tvm_rpc:TvmLease",
+    "tvm-lease-of-rpcsys": "benchmarks.peers.tvm_rpc:TvmLeaseOfOurs",
+    "local": "benchmarks.peers.local:LocalOnnxruntime",
+    "tracker-rpcsys": "benchmarks.peers.trackers:OurTracker",
+    "tracker-tvm": "benchmarks.peers.trackers:TvmTracker",
+}
+
+
+def load(name: str) -> type[Subject]:
+    """The class of a subject. Raises ModuleNotFoundError where its package is not installed."""
+    module, _, attribute = SUBJECTS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)

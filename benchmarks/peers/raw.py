@@ -1,0 +1,120 @@
+"""A raw Python socket: as fast as a blocking Python program can be on this machine.
+
+One exchange: 16 bytes that name two lengths; so many bytes one way, so many the other. A ping is no
+bytes and 16. The receiver reads into memory it uses again; the socket options are our own.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks.peers.memory import octets
+from benchmarks.peers.subject import Subject, Trial, announce
+from rpcsys.link import tune
+
+LENGTHS = struct.Struct("<QQ")  # bytes to the server, bytes back
+PING = 16
+
+
+class RawSocket(Subject):
+    server_arguments = ("-m", "benchmarks.peers.raw")
+
+    @contextmanager
+    def null_call(self) -> Iterator[Trial]:
+        with self._connected() as sock:
+            ping = LENGTHS.pack(0, PING)
+            sendall, recv = sock.sendall, sock.recv
+
+            def run() -> None:
+                sendall(ping)
+                recv(PING)
+
+            yield Trial(run)
+
+    @contextmanager
+    def exchange(self, there: int, back: int) -> Iterator[Trial]:
+        """``there`` bytes to the server and ``back`` bytes from it, in one exchange."""
+        with self._connected() as sock:
+            lengths = LENGTHS.pack(there, back)
+            outgoing, incoming = octets(there), octets(back)
+
+            def run() -> None:
+                send_both(sock, lengths, outgoing)
+                receive_into(sock, incoming)
+
+            yield Trial(run)
+
+    def to_device(self, size: int):
+        return self.exchange(size, PING)
+
+    def from_device(self, size: int):
+        return self.exchange(0, size)
+
+    @contextmanager
+    def session(self) -> Iterator[Trial]:
+        """A connection and the first ping on it."""
+        opened: list[socket.socket] = []
+
+        def run() -> None:
+            sock = socket.create_connection(("127.0.0.1", self.port))
+            tune(sock)
+            sock.sendall(LENGTHS.pack(0, PING))
+            sock.recv(PING)
+            opened.append(sock)
+
+        yield Trial(run, after=lambda: opened.pop().close())
+
+    @contextmanager
+    def _connected(self) -> Iterator[socket.socket]:
+        with socket.create_connection(("127.0.0.1", self.port)) as sock:
+            tune(sock)
+            yield sock
+
+
+def send_both(sock: socket.socket, lengths: bytes, body: memoryview) -> None:
+    """Both in one system call, as far as the kernel takes them."""
+    sent = sock.sendmsg([lengths, body])
+    if sent < len(lengths) + len(body):
+        sock.sendall(body[sent - len(lengths) :])
+
+
+def receive_into(sock: socket.socket, memory: memoryview) -> None:
+    """Fill the memory. Raises ConnectionError if the stream ends first."""
+    received = 0
+    while received < len(memory):
+        count = sock.recv_into(memory[received:])
+        if not count:
+            raise ConnectionError("the stream ended within an exchange")
+        received += count
+
+
+def serve(sock: socket.socket) -> None:
+    """Answer exchanges until the client leaves."""
+    memory: dict[int, memoryview] = {}
+    lengths = memoryview(bytearray(LENGTHS.size))
+    while True:
+        try:
+            receive_into(sock, lengths)
+        except ConnectionError:
+            return
+        there, back = LENGTHS.unpack(lengths)
+        if there:
+            receive_into(sock, memory.get(there) or memory.setdefault(there, octets(there)))
+        sock.sendall(memory.get(back) or memory.setdefault(back, octets(back)))
+
+
+def main() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    announce(listener.getsockname()[1])
+    while True:
+        sock, _ = listener.accept()
+        with sock:
+            tune(sock)
+            serve(sock)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""What a subject is: somebody who can be asked to do an operation, and is timed doing it.
+
+A subject's operations are context managers that yield a :class:`Trial`: what comes before the yield
+(a fresh connection, an array) and after it is not timed. So every round has a connection of its own,
+as the throughput of one connection may be half or twice that of the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import median
+from benchmarks.processes import Process
+
+WARM_SHARE = 0.2  # of a round's time, spent before anything counts
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a subject's server runs, and where its log goes."""
+
+    server_core: int
+    folder: Path
+    hide_numpy: bool = False
+
+
+class Trial:
+    """Something to be timed again and again. ``after`` follows each time, untimed."""
+
+    def __init__(self, run: Callable[[], object], after: Callable[[], object] | None = None) -> None:
+        self._run = run
+        self._after = after
+
+    def measure(self, budget_s: float) -> dict[str, float]:
+        """The median seconds of one run, warmed up; at least one is timed, however long it takes."""
+        begin = time.perf_counter()
+        self._once()
+        while time.perf_counter() - begin < budget_s * WARM_SHARE:
+            self._once()
+        begin = time.perf_counter()
+        seconds = [self._once()]
+        while time.perf_counter() - begin < budget_s:
+            seconds.append(self._once())
+        return {"seconds": median(seconds)}
+
+    def _once(self) -> float:
+        run = self._run
+        begin = time.perf_counter()
+        run()
+        seconds = time.perf_counter() - begin
+        if self._after is not None:
+            self._after()
+        return seconds
+
+
+class Subject:
+    """One side of a comparison: starts its server, and offers operations by name."""
+
+    #: What follows ``python`` to start the server; nothing for a subject that needs none.
+    server_arguments: Sequence[str] = ()
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.port = 0
+        self._servers: list[Process] = []
+
+    def start(self) -> None:
+        """Start what there is to start. Raises ProcessFailed."""
+        if self.server_arguments:
+            self.port = self.start_server(self.server_arguments)
+
+    def start_server(self, arguments: Sequence[str]) -> int:
+        """Start one server, and return the port of its ready line. Raises ProcessFailed."""
+        place = self.place
+        log = place.folder / f"{type(self).__name__}-{len(self._servers)}.log"
+        server = Process(arguments, core=place.server_core, log=log, hide_numpy=place.hide_numpy)
+        self._servers.append(server)
+        return server.receive()["port"]
+
+    def stop(self) -> None:
+        for server in reversed(self._servers):
+            server.stop()
+
+    def trial(self, operation: str, **parameters: Any) -> AbstractContextManager[Trial]:
+        """The context in which one operation can be timed."""
+        return getattr(self, operation)(**parameters)
+
+
+def announce(port: int) -> None:
+    """A peer's server says that it serves, and at which port."""
+    print(json.dumps({"ready": "peer", "port": port}), flush=True)
+
+
+def serve_until_told() -> None:
+    """Keep a server's main thread busy until standard input ends or SIGTERM comes."""
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    threading.Thread(target=lambda: (sys.stdin.read(), stopped.set()), daemon=True).start()
+    stopped.wait()

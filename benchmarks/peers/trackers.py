@@ -1,0 +1,170 @@
+"""TVM's tracker and ours, asked by TVM's unmodified client, and by many raw clients at once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+from unittest import mock
+
+from benchmarks.figures import percentile
+from benchmarks.peers import ours
+from benchmarks.peers.subject import WARM_SHARE, Subject, Trial, announce, serve_until_told
+
+MAGIC = struct.pack("<i", 0x2F271)
+PUT, REQUEST = 3, 4
+KEY = "bench"
+
+
+class TvmTracker(Subject):
+    server_arguments = ("-m", "benchmarks.peers.trackers")
+
+    @contextmanager
+    def summary(self) -> Iterator[Trial]:
+        """TVM's client asks for the queue, again and again."""
+        yield Trial(self._tvm_client().summary)
+
+    @contextmanager
+    def request(self) -> Iterator[Trial]:
+        """TVM's client asks for a device that is free; the session that would follow is left out."""
+        client = self._tvm_client()
+        with closing(Connection(self.port)) as server, mock.patch("tvm.rpc.client.connect"):
+            server.offer()
+            yield Trial(lambda: client.request(KEY), after=server.offer)
+
+    @contextmanager
+    def allocate(self, clients: int) -> Iterator[Trial]:
+        """So many raw clients at once, each asking again as soon as it is served, and as many servers."""
+        with ExitStack() as stack:
+            everyone = [stack.enter_context(closing(Connection(self.port))) for _ in range(2 * clients)]
+            yield Load(everyone[:clients], everyone[clients:])
+
+    def _tvm_client(self) -> Any:
+        from tvm import rpc
+
+        return rpc.connect_tracker("127.0.0.1", self.port)
+
+
+class OurTracker(TvmTracker):
+    server_arguments = ours.TRACKER
+
+
+class Connection:
+    """A raw connection to a tracker: whole frames in one write, TCP_NODELAY."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = b""
+        self._numbers = itertools.count()
+        self.socket.sendall(MAGIC)
+        if self.socket.recv(len(MAGIC), socket.MSG_WAITALL) != MAGIC:
+            raise ConnectionError("that is no tracker")
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def offer(self) -> None:
+        """Offer a new match key and wait until the tracker has it."""
+        self.send_offer()
+        while not self.receive():
+            pass
+
+    def send_offer(self) -> None:
+        """Offer a new match key; its number of the connection lets a load find the way back to it."""
+        matchkey = f"{KEY}:{self.socket.fileno()}-{next(self._numbers)}"
+        self.socket.sendall(frame([PUT, KEY, [1, matchkey], None]))
+
+    def receive(self) -> list[Any]:
+        """What one read brings, as decoded frames; blocks if there is nothing to read."""
+        data = self.socket.recv(1 << 16)
+        if not data:
+            raise ConnectionError("the tracker ended the connection")
+        messages, self._buffer = frames(self._buffer + data)
+        return messages
+
+
+class Load(Trial):
+    """Clients that ask without pause, servers that renew each offer that was taken."""
+
+    def __init__(self, clients: list[Connection], servers: list[Connection]) -> None:
+        self._clients = {client.socket.fileno(): client for client in clients}
+        self._servers = {server.socket.fileno(): server for server in servers}
+        self._asked: dict[int, float] = {}
+
+    def measure(self, budget_s: float) -> dict[str, float]:
+        """Allocations a second, and the 99th percentile of the seconds a client waited."""
+        with select.epoll() as poller:
+            for number in (*self._clients, *self._servers):
+                poller.register(number, select.EPOLLIN)
+            for server in self._servers.values():
+                server.send_offer()
+            for number in self._clients:
+                self._ask(number)
+            self._run(poller, budget_s * WARM_SHARE)
+            begin = time.perf_counter()
+            waits = self._run(poller, budget_s)
+            return {
+                "per_second": len(waits) / (time.perf_counter() - begin),
+                "p99_seconds": percentile(waits, 99),
+            }
+
+    def _run(self, poller: select.epoll, seconds: float) -> list[float]:
+        waits: list[float] = []
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            for number, _ in poller.poll(1.0):
+                if number in self._servers:
+                    self._servers[number].receive()
+                else:
+                    self._served(number, waits)
+        return waits
+
+    def _served(self, number: int, waits: list[float]) -> None:
+        for _, (_, _, matchkey) in self._clients[number].receive():
+            waits.append(time.perf_counter() - self._asked[number])
+            self._servers[int(matchkey[len(KEY) + 1 :].partition("-")[0])].send_offer()
+            self._ask(number)
+
+    def _ask(self, number: int) -> None:
+        self._asked[number] = time.perf_counter()
+        self._clients[number].socket.sendall(REQUEST_FRAME)
+
+
+def frame(message: Any) -> bytes:
+    """A message as the tracker's wire has it: its length, then its JSON."""
+    body = json.dumps(message).encode()
+    return struct.pack("<i", len(body)) + body
+
+
+REQUEST_FRAME = frame([REQUEST, KEY, "", 1])
+
+
+def frames(data: bytes) -> tuple[list[Any], bytes]:
+    """The whole frames in the data, decoded, and the bytes left over."""
+    messages, start = [], 0
+    while len(data) - start >= 4:
+        end = start + 4 + int.from_bytes(data[start : start + 4], "little")
+        if end > len(data):
+            break
+        messages.append(json.loads(data[start + 4 : end]))
+        start = end
+    return messages, data[start:]
+
+
+def main() -> None:
+    from tvm.rpc.tracker import Tracker
+
+    tracker = Tracker("127.0.0.1", port=9300, port_end=9900, silent=True)
+    announce(tracker.port)
+    serve_until_told()
+
+
+if __name__ == "__main__":
+    main()

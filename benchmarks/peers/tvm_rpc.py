@@ -1,0 +1,99 @@
+"""TVM's own RPC client, against TVM's server and against ours."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from tvm import rpc
+from tvm.rpc.tracker import Tracker
+from tvm.runtime import empty
+
+from benchmarks.peers import ours
+from benchmarks.peers.subject import Subject, Trial, announce, serve_until_told
+
+KEY = "bench"
+
+
+class TvmSessions(Subject):
+    server_arguments = ("-m", "benchmarks.peers.tvm_rpc")
+
+    @contextmanager
+    def null_call(self) -> Iterator[Trial]:
+        yield Trial(self._connect().get_function("testing.nop"))
+
+    @contextmanager
+    def to_device(self, size: int) -> Iterator[Trial]:
+        remote, data = self._remote_array(size)
+        yield Trial(lambda: remote.copyfrom(data))
+
+    @contextmanager
+    def from_device(self, size: int) -> Iterator[Trial]:
+        remote, data = self._remote_array(size)
+        remote.copyfrom(data)
+        yield Trial(remote.numpy)
+
+    @contextmanager
+    def session(self) -> Iterator[Trial]:
+        """A session and the first call on it, one session after the other."""
+        opened = []
+
+        def run() -> None:
+            session = self._connect()
+            session.get_function("testing.nop")()
+            opened.append(session)
+
+        yield Trial(run, after=opened.clear)
+
+    def _remote_array(self, size: int):
+        shape = (size // 4,)
+        return empty(shape, "float32", self._connect().cpu()), np.ones(shape, "float32")
+
+    def _connect(self) -> rpc.RPCSession:
+        return rpc.connect("127.0.0.1", self.port, KEY)
+
+
+class TvmClientOfOurs(TvmSessions):
+    server_arguments = ours.SERVER
+
+
+class TvmLease(Subject):
+    """A tracker, and one server registered with it."""
+
+    server_arguments = ("-m", "benchmarks.peers.tvm_rpc", "--with-tracker")
+
+    @contextmanager
+    def lease(self) -> Iterator[Trial]:
+        """A device asked of the tracker, the session, and the first call, one after the other."""
+        tracker = rpc.connect_tracker("127.0.0.1", self.port)
+        opened = []
+
+        def run() -> None:
+            session = tracker.request(KEY)
+            session.get_function("testing.nop")()
+            opened.append(session)
+
+        yield Trial(run, after=opened.clear)
+
+
+class TvmLeaseOfOurs(TvmLease):
+    def start(self) -> None:
+        self.port = ours.start_lab(self)
+
+
+def main() -> None:
+    if "--with-tracker" in sys.argv:
+        tracker = Tracker("127.0.0.1", port=9300, port_end=9900, silent=True)
+        address = ("127.0.0.1", tracker.port)
+        server = rpc.Server("127.0.0.1", port=9300, port_end=9900, key=KEY, tracker_addr=address, silent=True)
+        announce(tracker.port)
+    else:
+        server = rpc.Server("127.0.0.1", port=9300, port_end=9900, key=KEY, silent=True)
+        announce(server.port)
+    serve_until_told()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Processes that announce themselves in one line of JSON, are pinned, and die with whoever started them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+HIDE_NUMPY = ROOT / "benchmarks" / "hide_numpy"
+
+READY_SECONDS = 60.0  # importing tvm on a busy machine takes several
+STOP_SECONDS = 3.0
+
+
+class ProcessFailed(Exception):
+    """A process ended, or said nothing, when a line was due; the message carries the end of its log."""
+
+
+def environment(*, hide_numpy: bool = False) -> dict[str, str]:
+    """The environment of a measured process: this tree importable, one thread for every numerical library."""
+    paths = [str(ROOT)]
+    if hide_numpy:
+        paths.insert(0, str(HIDE_NUMPY))
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+class Process:
+    """A Python program of ours, started through :mod:`benchmarks.launch`; lines of JSON both ways.
+
+    ``arguments`` follow ``python``: for instance ``("-m", "rpcsys.server", "--port", "0")``.
+    """
+
+    def __init__(self, arguments: Sequence[str], *, core: int, log: Path, hide_numpy: bool = False) -> None:
+        launch = [
+            sys.executable,
+            "-m",
+            "benchmarks.launch",
+            "--core",
+            str(core),
+            "--parent",
+            str(os.getpid()),
+        ]
+        self._log = log
+        self._buffer = b""
+        with log.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                [*launch, "--", sys.executable, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                cwd=ROOT,
+                env=environment(hide_numpy=hide_numpy),
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: dict[str, Any]) -> None:
+        """One line of JSON to its standard input. Raises ProcessFailed if it is gone."""
+        try:
+            self._pipe("stdin").write(json.dumps(message).encode() + b"\n")
+            self._pipe("stdin").flush()
+        except OSError:
+            raise self._failed("is gone") from None
+
+    def receive(self, timeout: float = READY_SECONDS) -> dict[str, Any]:
+        """The next line of its standard output that is a JSON object. Raises ProcessFailed after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            line, found, rest = self._buffer.partition(b"\n")
+            if found:
+                self._buffer = rest
+                if line.startswith(b"{"):
+                    return json.loads(line)
+                continue
+            self._read_more(deadline, timeout)
+
+    def stop(self) -> None:
+        """Ask it to end, and see to it that it and what it started are gone."""
+        self._process.stdin and self._process.stdin.close()
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                pass
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+        self._pipe("stdout").close()
+
+    def _read_more(self, deadline: float, timeout: float) -> None:
+        stdout = self._pipe("stdout")
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([stdout], [], [], left)[0]:
+            raise self._failed(f"said nothing for {timeout:g} s")
+        data = os.read(stdout.fileno(), 1 << 16)
+        if not data:
+            raise self._failed("ended")
+        self._buffer += data
+
+    def _pipe(self, name: str) -> Any:
+        return getattr(self._process, name)
+
+    def _failed(self, how: str) -> ProcessFailed:
+        words = " ".join(str(word) for word in self._process.args[8:])
+        try:
+            tail = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+        except OSError:
+            tail = []
+        return ProcessFailed(f"{words} {how}" + "".join(f": {line}" for line in tail))

@@ -1,0 +1,84 @@
+"""The process that holds one subject and measures it when the harness asks.
+
+Lines of JSON: ``{"operation", "parameters", "budget_s"}`` comes in; ``{"figures": {name: number}}`` or
+``{"error": text}`` goes out. The first line out is ``{"ready": "worker"}``, ``{"missing": package}``,
+or an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from benchmarks import peers
+from benchmarks.peers.subject import Place, Subject
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--subject", required=True, choices=sorted(peers.SUBJECTS))
+    parser.add_argument("--server-core", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--hide-numpy", action="store_true")
+    arguments = parser.parse_args()
+    replies = own_stdout()
+    place = Place(arguments.server_core, arguments.folder, arguments.hide_numpy)
+    subject = started(arguments.subject, place, replies)
+    if subject is None:
+        return
+    try:
+        say(replies, {"ready": "worker"})
+        for line in sys.stdin:
+            say(replies, answer(subject, json.loads(line)))
+    finally:
+        subject.stop()
+
+
+def own_stdout() -> TextIO:
+    """Standard output for the harness alone: what libraries print goes to standard error."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return replies
+
+
+def started(name: str, place: Place, replies: TextIO) -> Subject | None:
+    """The subject with its server running; None, and the reason told, where that cannot be."""
+    try:
+        subject = peers.load(name)(place)
+    except ModuleNotFoundError as error:
+        say(replies, {"missing": error.name or name})
+        return None
+    try:
+        subject.start()
+    except Exception as error:  # noqa: BLE001 - whatever it is, its row tells it
+        subject.stop()
+        say(replies, {"error": one_line(error)})
+        return None
+    return subject
+
+
+def answer(subject: Subject, request: dict[str, Any]) -> dict[str, Any]:
+    """Do one round of an operation."""
+    try:
+        with subject.trial(request["operation"], **request["parameters"]) as trial:
+            return {"figures": trial.measure(request["budget_s"])}
+    except Exception as error:  # noqa: BLE001 - whatever it is, its row tells it
+        return {"error": one_line(error)}
+
+
+def one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:300]
+
+
+def say(replies: TextIO, message: dict[str, Any]) -> None:
+    replies.write(json.dumps(message) + "\n")
+    replies.flush()
+
+
+if __name__ == "__main__":
+    main()

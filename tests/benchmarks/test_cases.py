@@ -1,0 +1,49 @@
+"""The cases as data: they name what exists, and each name once."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+from benchmarks import peers
+from benchmarks.cases import all_cases
+
+CASES = all_cases(Path("/nowhere"))
+PEERS = Path(inspect.getfile(peers)).parent
+
+
+def test_names_are_unique():
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_names_subjects_and_peers_that_exist(case):
+    assert {measured.subject for measured in case.everything} <= set(peers.SUBJECTS)
+    for reading in case.readings:
+        assert set(reading.goals) <= set(case.peers)
+
+
+@pytest.mark.parametrize("subject", sorted(peers.SUBJECTS))
+def test_a_subject_names_a_class_that_exists(subject):
+    """Read, not imported: its package may not be installed."""
+    module, _, name = peers.SUBJECTS[subject].partition(":")
+    tree = ast.parse((PEERS / f"{module.rpartition('.')[2]}.py").read_text())
+    assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def test_what_the_project_promises_has_a_goal():
+    promised = {
+        "null-call",
+        "arrays-64MB-to_device",
+        "arrays-64MB-from_device",
+        "bare-arrays-64MB-to_device",
+        "bare-arrays-64MB-from_device",
+        "inference",
+        "session",
+        "lease",
+        "tracker-summary",
+    }
+    with_goal = {case.name for case in CASES for reading in case.readings if reading.goals}
+    assert promised <= with_goal

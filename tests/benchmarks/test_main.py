@@ -1,0 +1,58 @@
+"""The command line, and a whole quick run."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.__main__ import all_met, chosen, main
+from benchmarks.cases import all_cases
+from benchmarks.figures import MILLISECONDS, Row, at_most
+from benchmarks.processes import ROOT
+
+
+def test_cases_are_chosen_by_how_their_names_begin(tmp_path):
+    cases = all_cases(tmp_path)
+    assert chosen(cases, []) == cases
+    assert {case.name for case in chosen(cases, ["tracker", "null"])} == {
+        "null-call",
+        "tracker-summary",
+        "tracker-request",
+        "tracker-allocations",
+    }
+
+
+def test_a_case_that_does_not_exist_is_one_line_and_exit_status_2(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["no-such-case"])
+    assert stopped.value.code == 2
+    assert "no case begins with no-such-case" in capsys.readouterr().err
+
+
+def test_list_names_every_case(capsys, tmp_path):
+    assert main(["--list"]) == 0
+    assert capsys.readouterr().out.split() == [case.name for case in all_cases(tmp_path)]
+
+
+def test_check_wants_every_goal_measured_and_met():
+    met = Row("c", "w", "raw", MILLISECONDS, 1.0, 1.0, at_most(1.6))
+    missed = Row("c", "w", "raw", MILLISECONDS, 2.0, 1.0, at_most(1.6))
+    unknown = Row("c", "w", "raw", MILLISECONDS, None, 1.0, at_most(1.6))
+    free = Row("c", "w", "raw", MILLISECONDS, 2.0, 1.0)
+    assert all_met([met, free])
+    assert not all_met([met, missed])
+    assert not all_met([met, unknown])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_quick_run_yields_a_figure_for_every_case(tmp_path):
+    """Every peer of the dev extra is installed here; how good the figures are is not asked."""
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--json", str(report)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(report.read_text())["rows"]
+    assert {row["case"] for row in rows} == {case.name for case in all_cases(tmp_path)}
+    assert [row for row in rows if row["ours"] is None or row["theirs"] is None] == []

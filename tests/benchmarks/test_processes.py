@@ -1,0 +1,92 @@
+"""Processes of the benchmarks: pinned, answering, and gone with whoever started them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from benchmarks.processes import HIDE_NUMPY, ROOT, Process, ProcessFailed
+
+ECHO = "import sys\nfor line in sys.stdin: print('noise', line, sep='\\n', end='', flush=True)"
+CORE = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="affinity and prctl are Linux's")
+
+
+def started(tmp_path, code, **options):
+    return Process(("-c", code), core=CORE, log=tmp_path / "log", **options)
+
+
+def test_lines_go_both_ways_and_noise_is_skipped(tmp_path):
+    process = started(tmp_path, ECHO)
+    try:
+        process.send({"a": 1})
+        assert process.receive(10) == {"a": 1}
+    finally:
+        process.stop()
+
+
+def test_a_process_is_pinned(tmp_path):
+    process = started(tmp_path, "import os, json; print(json.dumps({'on': [*os.sched_getaffinity(0)]}))")
+    try:
+        assert process.receive(10) == {"on": [CORE]}
+    finally:
+        process.stop()
+
+
+def test_one_that_ends_without_a_word_is_reported_with_its_last_words(tmp_path):
+    process = started(tmp_path, "raise SystemExit('the reason')")
+    try:
+        with pytest.raises(ProcessFailed, match="ended: the reason"):
+            process.receive(10)
+    finally:
+        process.stop()
+
+
+def test_one_that_says_nothing_is_reported(tmp_path):
+    process = started(tmp_path, "import time; time.sleep(60)")
+    try:
+        with pytest.raises(ProcessFailed, match="said nothing"):
+            process.receive(0.2)
+    finally:
+        process.stop()
+
+
+def test_numpy_can_be_hidden_from_a_process_and_its_children(tmp_path):
+    child = "import importlib.util as u\ntry:\n import numpy\n print('found')\nexcept ModuleNotFoundError:\n print('hidden')"
+    code = f"import subprocess, sys, json; print(json.dumps({{'child': subprocess.run([sys.executable, '-c', {child!r}], capture_output=True, text=True).stdout}}))"
+    process = started(tmp_path, code, hide_numpy=True)
+    try:
+        assert process.receive(20) == {"child": "hidden\n"}
+    finally:
+        process.stop()
+    assert (HIDE_NUMPY / "sitecustomize.py").exists()
+
+
+def test_what_a_killed_harness_started_dies_with_it(tmp_path):
+    code = (
+        "import json, sys, time; from pathlib import Path; from benchmarks.processes import Process;"
+        f"p = Process(('-c', 'import time; print(\"{{}}\", flush=True); time.sleep(600)'), core={CORE}, log=Path(sys.argv[1]));"
+        "p.receive(20); print(p.pid, flush=True); time.sleep(600)"
+    )
+    harness = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    pid = int(harness.stdout.readline())
+    harness.send_signal(signal.SIGKILL)
+    harness.wait()
+    harness.stdout.close()
+    deadline = time.monotonic() + 10
+    while alive(pid):
+        assert time.monotonic() < deadline, "it outlived the process that started it"
+        time.sleep(0.01)
+
+
+def alive(pid):
+    try:
+        return "Z" not in open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
