@@ -74,13 +74,11 @@ def light_model(name: str = "resnet50", seed: int = 0) -> onnx.ModelProto:
     return model
 
 
-def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
-    """Seeded standard normal float32 data for every input of a sample network, by name."""
-    import numpy as np
+def save(model: onnx.ModelProto, path: str | Path) -> None:
+    """Write a model to an ``.onnx`` file."""
+    import onnx
 
-    rng = np.random.default_rng(seed)
-    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
-    return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+    onnx.save(model, path)
 
 
 def run_here(

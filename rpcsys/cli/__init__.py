@@ -1,0 +1,1 @@
+"""The ``rpcsys`` command: one name for the daemons, the queue, a model's run and the demo."""

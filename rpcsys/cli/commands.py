@@ -1,0 +1,89 @@
+"""The group of commands, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+import rpcsys
+from rpcsys.cli.demo import demo
+from rpcsys.cli.run import run
+from rpcsys.errors import RpcsysError, one_line
+
+INTERRUPTED = 130  # what a shell reports of a command ended by Ctrl-C
+
+
+_HELP = """Lease a device by key, run a model on it, give it back clean.
+
+\b
+A lab on this machine:    rpcsys demo
+The parts of a real one:  rpcsys tracker
+                          rpcsys server --key rpi4 --tracker HOST:9190
+Who has what:             rpcsys query
+A model on a device:      rpcsys run --key rpi4 model.onnx
+"""
+
+
+@click.group(help=_HELP)
+@click.version_option(rpcsys.__version__, prog_name="rpcsys")
+def group() -> None:
+    pass
+
+
+def _daemon(name: str, module: str, summary: str) -> None:
+    """A command that hands all its arguments, --help too, to another program's own parser.
+
+    The program replaces this process: nothing of this command line stays in a board's memory.
+    """
+
+    @group.command(
+        name,
+        short_help=summary,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    )
+    @click.argument("args", nargs=-1, type=click.UNPROCESSED)
+    def command(args: tuple[str, ...]) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, "-m", module, *args])
+
+
+_daemon("tracker", "rpcsys.tracker", "Serve the queue of requests: one tracker for a lab.")
+_daemon("server", "rpcsys.server", "Serve this machine as a device.")
+_daemon("query", "rpcsys.query", "Print the tracker's servers and queue.")
+group.add_command(run)
+group.add_command(demo)
+
+
+def run_group(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit status. Every error becomes one line on standard error."""
+    try:
+        status = group.main(
+            args=None if argv is None else list(argv), prog_name="rpcsys", standalone_mode=False
+        )
+        sys.stdout.flush()
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("rpcsys: interrupted", err=True)
+        return INTERRUPTED
+    except click.ClickException as error:
+        return _complain(error.format_message(), error.exit_code)
+    except RpcsysError as error:
+        return _complain(one_line(error), error.exit_status)
+    except BrokenPipeError:  # the reader of our output has gone: `rpcsys run … | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status if isinstance(status, int) else 0
+
+
+def _complain(line: str, status: int) -> int:
+    click.echo(f"rpcsys: error: {line}", err=True)
+    return status

@@ -1,0 +1,134 @@
+"""``rpcsys demo``: a lab on this machine, a leased device, a real network, the queue before, during, after."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import click
+import numpy as np
+
+from rpcsys.cli import inputs, show
+from rpcsys.cli.timing import time_model
+from rpcsys.client import Session, Tracker
+from rpcsys.errors import RpcsysError, UsageError
+from rpcsys.graph import samples
+from rpcsys.lab import Lab
+
+NETWORK = "resnet50"
+KEY = "cpu"
+SERVERS = 2
+REPEAT = 20
+SETTLE_S = 10.0
+
+#: Two builds of one runtime on one machine agree to the last bits; a wiring mistake is off by far more.
+TOLERANCE = 1e-4
+
+
+@click.command(short_help="See it work: a lab on this machine, and ResNet-50 on one of its devices.")
+def demo() -> None:
+    """Start a tracker and two device servers here, lease one, run ResNet-50 on it, watch the queue.
+
+    Everything stays on this machine and is gone afterwards.
+    """
+    _require("onnx", "onnxruntime")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rpcsys-demo-") as folder:
+        path = _make_model(Path(folder))
+        show.heading("A lab on this machine")
+        with Lab({KEY: SERVERS}) as lab:
+            show.rows([(daemon.name, f"127.0.0.1:{daemon.port}  pid {daemon.pid}") for daemon in lab.daemons])
+            with lab.connect() as tracker:
+                _queue(tracker, "before: every device is free")
+                with tracker.request(KEY) as session:
+                    _use(session, path)
+                    _compete(tracker)
+                _settle(tracker)
+                _queue(tracker, "after: every device is free again")
+    click.echo(f"\ndone in {time.monotonic() - began:.1f} s; nothing is left running")
+
+
+def _require(*packages: str) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"the demo runs a network with {' and '.join(missing)}, which this Python does not have; {samples.MISSING}"
+        )
+
+
+def _make_model(folder: Path) -> Path:
+    show.heading(f"A network: {NETWORK} with random weights")
+    model = samples.light_model(NETWORK)
+    path = folder / f"{NETWORK}.onnx"
+    samples.save(model, path)
+    show.rows([("file", show.megabytes(path.stat().st_size)), ("nodes", str(len(model.graph.node)))])
+    return path
+
+
+def _use(session: Session, path: Path) -> None:
+    """Run the network on the leased device, compare with a run here, and time it there."""
+    show.heading("A leased device")
+    machine = session.info.get("machine", {})
+    host, port = session.address
+    show.rows(
+        [
+            (
+                "device",
+                f"{session.lease.get('server') or KEY} at {host}:{port}, session process {session.info['pid']}",
+            ),
+            ("machine", ", ".join(f"{name} {value}" for name, value in machine.items())),
+        ]
+    )
+    with show.progress("upload and load") as advance:
+        model = session.load_module(path, progress=advance)
+    feed = inputs.random(model.inputs)
+    outputs = model.run(feed)
+    show.rows([(f"in   {name}", show.array(value)) for name, value in feed.items()])
+    show.rows([(f"out  {name}", show.array(value)) for name, value in outputs.items()])
+    _compare(outputs, samples.run_here(path, feed))
+    args = [session.array(feed[spec["name"]]) for spec in model.inputs]
+    with show.progress("timing") as advance:
+        timing = time_model(model, args, REPEAT, advance)
+    show.rows([("time", f"{timing}")])
+
+
+def _compare(outputs: inputs.Arrays, expected: inputs.Arrays) -> None:
+    worst = max(float(np.abs(outputs[name] - expected[name]).max()) for name in expected)
+    show.rows([("here", f"the same run with onnxruntime; largest absolute difference {worst:.3g}")])
+    if not worst <= TOLERANCE:
+        raise RpcsysError(
+            f"the device's outputs differ from the local run by {worst:.3g} (allowed: {TOLERANCE:g})"
+        )
+
+
+def _compete(tracker: Tracker) -> None:
+    """Take the other device too, show a third user waiting, and let that one have its turn."""
+    waiting = threading.Event()
+    with ThreadPoolExecutor(1) as third_user:
+        with tracker.request(KEY, wait_timeout=SETTLE_S):
+            turn = third_user.submit(
+                tracker.request, KEY, wait_timeout=SETTLE_S, on_queued=lambda _event: waiting.set()
+            )
+            waiting.wait(SETTLE_S)
+            _queue(tracker, "meanwhile: both devices are leased, a third user waits")
+        turn.result().close()
+
+
+def _queue(tracker: Tracker, moment: str) -> None:
+    show.heading(f"The queue, {moment}")
+    show.indented(tracker.text_summary())
+
+
+def _settle(tracker: Tracker) -> None:
+    """Wait until the devices that were given back are free again: clean, and offered anew."""
+    deadline = time.monotonic() + SETTLE_S
+    while tracker.summary()["queue_info"].get(KEY, {}).get("free") != SERVERS:
+        if time.monotonic() > deadline:
+            raise RpcsysError(
+                f"the devices were not free again {SETTLE_S:g} s after their sessions had ended"
+            )
+        time.sleep(0.05)

@@ -1,0 +1,64 @@
+"""``rpcsys run``: lease a device, run a model on it, time it, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rpcsys.cli import inputs, show
+from rpcsys.cli.timing import time_model
+from rpcsys.client import Session, connect_tracker
+from rpcsys.errors import UsageError
+from rpcsys.link import parse_address, tracker_defaults
+
+SEED = 0
+
+
+@click.command(short_help="Lease a device, run a model on it, time it, print.")
+@click.option("--key", required=True, help="Which kind of device to lease.")
+@click.option(
+    "--tracker", metavar="HOST:PORT", help="Where the tracker is (else RPCSYS_TRACKER_HOST and _PORT)."
+)
+@click.option(
+    "--repeat", type=click.IntRange(1), default=10, show_default=True, help="How many runs to time."
+)
+@click.option(
+    "--wait-timeout", type=click.FloatRange(0), help="Seconds to wait for a device (else for ever)."
+)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("arrays", metavar="[INPUTS.npz]", type=click.Path(path_type=Path), required=False)
+def run(
+    key: str, tracker: str | None, repeat: int, wait_timeout: float | None, model: Path, arrays: Path | None
+) -> None:
+    """Lease a device, run MODEL (an .onnx file) on it, time it, print its outputs.
+
+    INPUTS.npz holds the model's inputs by name; without it they are random, from a fixed seed.
+    """
+    if not model.is_file():
+        raise UsageError(f"no such model: {model}")
+    given = inputs.load(arrays) if arrays is not None else None
+    address = parse_address(tracker) if tracker is not None else tracker_defaults()
+    with (
+        connect_tracker(address) as connection,
+        connection.request(key, wait_timeout=wait_timeout) as session,
+    ):
+        _run_on(session, model, given, repeat)
+
+
+def _run_on(session: Session, path: Path, given: inputs.Arrays | None, repeat: int) -> None:
+    click.echo(
+        f"device: {session.lease.get('server') or session.info['key']} at {session.address[0]}:{session.address[1]}"
+    )
+    with show.progress(f"loading {path.name}") as advance:
+        model = session.load_module(path, progress=advance)
+    feed = inputs.random(model.inputs, SEED) if given is None else given
+    click.echo(f"inputs: {f'random (seed {SEED})' if given is None else 'as given'}")
+    show.rows([(name, show.array(value)) for name, value in feed.items()])
+    outputs = model.run(feed)
+    click.echo("outputs:")
+    show.rows([(name, show.array(value)) for name, value in outputs.items()])
+    on_device = [session.array(feed[spec["name"]]) for spec in model.inputs if spec["name"] in feed]
+    with show.progress("timing") as advance:
+        timing = time_model(model, on_device, repeat, advance)
+    click.echo(f"time:   {timing}")
