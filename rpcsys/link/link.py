@@ -15,7 +15,7 @@ import os
 import selectors
 import socket
 import time
-from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple, Union
 
 from rpcsys import __version__, errors
 from rpcsys.errors import ProtocolError, TrackerError, TrackerLost, TrackerUnreachable
@@ -169,8 +169,17 @@ class Link:
             self._pump(left)
         return self._inbox.popleft()
 
-    def ask(self, op: str, *, timeout: Optional[float], **fields: Any) -> Dict[str, Any]:
-        """Ask our tracker; its final answer. Events and other messages stay for `receive`.
+    def ask(
+        self,
+        op: str,
+        *,
+        timeout: Optional[float],
+        on_event: Optional[Callable[[Dict[str, Any]], None]] = None,
+        **fields: Any,
+    ) -> Dict[str, Any]:
+        """Ask our tracker; its final answer. ``on_event`` is called with each event before it.
+
+        Messages that belong to something else stay for `receive`.
 
         Raises
         ------
@@ -179,10 +188,24 @@ class Link:
         """
         asked = self.next_id()
         self.send(dict(fields, op=op, id=asked))
-        answer: Dict[str, Any] = self._await(
-            lambda m: type(m) is dict and m.get("id") == asked and "ok" in m and "op" not in m, timeout, op
-        )
-        if answer["ok"] is not True:
+
+        def is_answer(message: Any) -> Optional[bool]:
+            if type(message) is not dict or message.get("id") != asked or "op" in message:
+                return False
+            if "event" not in message:
+                return True
+            if on_event is not None:
+                on_event(message)
+            return None
+
+        try:
+            answer: Dict[str, Any] = self._await(is_answer, timeout)
+        except TimeoutError:
+            host, port = self.address
+            raise TrackerLost(
+                f"the tracker at {host}:{port} did not answer {op} within {timeout or 0:g} s"
+            ) from None
+        if answer.get("ok") is not True:
             raise error_of(answer)
         return answer
 
@@ -191,32 +214,31 @@ class Link:
 
         Raises
         ------
-        TrackerLost: no reply within ``timeout`` seconds, or the connection ended.
+        TimeoutError: no reply within ``timeout`` seconds.
+        TrackerLost: the connection ended.
         """
         self.send(list(frame))
-        return self._await(lambda m: type(m) is not dict, timeout, f"code {frame[0]}")
+        return self._await(lambda message: type(message) is not dict, timeout)
 
     def next_id(self) -> int:
         """An id for a question, unused on this link so far."""
         self._ids += 1
         return self._ids
 
-    def _await(self, wanted: Any, timeout: Optional[float], what: str) -> Any:
+    def _await(self, wanted: Callable[[Any], Optional[bool]], timeout: Optional[float]) -> Any:
+        """The first message that is ``wanted``; what is not (False) is kept, what is done with (None) is not."""
         others: List[Any] = []
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            deadline = None if timeout is None else time.monotonic() + timeout
             while True:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                message = self.receive(left)
-                if wanted(message):
+                message = self.receive(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                verdict = wanted(message)
+                if verdict:
                     return message
-                others.append(message)
+                if verdict is False:
+                    others.append(message)
                 if len(others) > MAX_UNREAD:
                     raise ProtocolError(f"the tracker sent {len(others)} messages and no answer")
-        except TimeoutError:
-            raise TrackerLost(
-                "the tracker at {}:{} did not answer {} within {:g} s".format(*self.address, what, timeout)
-            ) from None
         finally:
             self._inbox.extendleft(reversed(others))
 
