@@ -72,7 +72,6 @@ def _make_model(folder: Path) -> Path:
 def _use(session: Session, path: Path) -> None:
     """Run the network on the leased device, compare with a run here, and time it there."""
     show.heading("A leased device")
-    machine = session.info.get("machine", {})
     host, port = session.address
     show.rows(
         [
@@ -80,7 +79,7 @@ def _use(session: Session, path: Path) -> None:
                 "device",
                 f"{session.lease.get('server') or KEY} at {host}:{port}, session process {session.info['pid']}",
             ),
-            ("machine", ", ".join(f"{name} {value}" for name, value in machine.items())),
+            ("machine", "{system} on {arch}, {cores} cores".format(**session.info["machine"])),
         ]
     )
     with show.progress("upload and load") as advance:

@@ -17,9 +17,10 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 def load(path: Path) -> Arrays:
     """Every array of an ``.npz`` file by name. Raises `UsageError` for anything else."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise UsageError(f"{path} holds one array; inputs go by name: numpy.savez(path, name=array)")
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise UsageError(f"{path} holds one array; inputs go by name: numpy.savez(path, name=array)")
+        with archive:
             return {name: archive[name] for name in archive.files}
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rpcsys.lab import Lab
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def rpcsys(tmp_path: Path) -> Command:
+    """Run the command in an empty folder: ``rpcsys("run", "--key", "cpu", …)``."""
+
+    def run(*args: object, tracker: tuple[str, int] | None = None) -> subprocess.CompletedProcess[str]:
+        env = {name: value for name, value in os.environ.items() if "_TRACKER_" not in name}
+        if tracker is not None:
+            env.update(RPCSYS_TRACKER_HOST=tracker[0], RPCSYS_TRACKER_PORT=str(tracker[1]))
+        command = [sys.executable, "-m", "rpcsys.cli", *map(str, args)]
+        return subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90, check=False
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab({"cpu": 1}) as lab:
+        yield lab

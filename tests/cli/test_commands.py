@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "says"),
+    [
+        ([], 2, "A lab on this machine"),
+        (["--help"], 0, "A model on a device"),
+        (["--version"], 0, "rpcsys, version"),
+        (["run", "--help"], 0, "INPUTS.npz"),
+    ],
+)
+def test_help(args: list[str], status: int, says: str, rpcsys: Command) -> None:
+    done = rpcsys(*args)
+    assert done.returncode == status
+    assert says in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["fly"], "No such command 'fly'"),
+        (["run", "model.onnx"], "Missing option '--key'"),
+        (["run", "--key", "cpu"], "Missing argument 'MODEL'"),
+        (["run", "--key", "cpu", "--repeat", "0", "model.onnx"], "--repeat"),
+        (["run", "--key", "cpu", "--repeat", "many", "model.onnx"], "--repeat"),
+        (["run", "--key", "cpu", "nowhere.onnx"], "no such model: nowhere.onnx"),
+        (["demo", "--fast"], "No such option"),
+        (["tracker", "--port", "high"], "rpcsys-tracker: error: "),
+        (["server", "--port", "high"], "rpcsys-server: error: "),
+        (["query", "--port", "high"], "error: "),
+    ],
+)
+def test_bad_usage_is_one_line_and_status_2(args: list[str], says: str, rpcsys: Command) -> None:
+    done = rpcsys(*args)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("daemon", ["tracker", "server", "query"])
+def test_other_programs_get_their_arguments_untouched(daemon: str, rpcsys: Command) -> None:
+    done = rpcsys(daemon, "--help")
+    assert done.returncode == 0
+    assert "--port" in done.stdout
+
+
+def test_an_unreachable_tracker_is_one_line(rpcsys: Command, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"never read")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: whoever connects is refused
+        done = rpcsys("run", "--key", "cpu", "--tracker", f"127.0.0.1:{taken.getsockname()[1]}", "model.onnx")
+    assert done.returncode == 1
+    assert done.stderr.startswith("rpcsys: error: ")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rpcsys.errors import RpcsysError, UsageError
+from rpcsys.lab import Lab
+
+pytestmark = pytest.mark.live
+
+# Starts a lab, tells its processes and its folder, and stays.
+HOST_PROGRAM = """
+import json, sys, time
+from rpcsys.lab import Lab
+with Lab({"cpu": 1}) as lab:
+    print(json.dumps({"pids": [d.pid for d in lab.daemons], "folder": str(lab.daemons[0].log.parent)}), flush=True)
+    time.sleep(120)
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that nobody has waited for yet does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def eventually(true: Callable[[], bool], within_s: float = 20) -> bool:
+    deadline = time.monotonic() + within_s
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def labs_of(pid: int) -> list[int]:
+    """Every process below ``pid``."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+    return [int(child) for child in children] + [
+        deeper for child in children for deeper in labs_of(int(child))
+    ]
+
+
+def test_servers_are_there_and_gone_afterwards() -> None:
+    with Lab({"cpu": 2, "gpu": 1}) as lab:
+        daemons = list(lab.daemons)
+        with lab.connect() as tracker:
+            queues = tracker.summary()["queue_info"]
+        assert {key: queue["free"] for key, queue in queues.items()} == {"cpu": 2, "gpu": 1}
+        assert all(alive(daemon.pid) for daemon in daemons)
+        assert lab.tracker_address == ("127.0.0.1", daemons[0].port)
+    assert not [daemon.name for daemon in daemons if alive(daemon.pid)]
+    assert eventually(lambda: not daemons[0].log.parent.exists())
+
+
+def test_starts_again_after_close() -> None:
+    lab = Lab({})
+    for _ in range(2):
+        lab.start()
+        with pytest.raises(UsageError, match="runs already"):
+            lab.start()
+        lab.close()
+    with pytest.raises(UsageError, match="not running"):
+        _ = lab.tracker_address
+
+
+def test_a_failed_start_shows_the_log_and_leaves_nothing() -> None:
+    lab = Lab({"cpu": 1}, server_args=["--slots", "none"])
+    with pytest.raises(RpcsysError, match=r"cpu-0 ended with exit status 2; the end of its log:\n.*--slots"):
+        lab.start()
+    assert lab.daemons == []
+    assert labs_of(os.getpid()) == []
+
+
+def test_a_proxy_is_refused_clearly() -> None:
+    with pytest.raises(UsageError, match="proxy"):
+        Lab(proxy=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_the_program_that_started_it(number: signal.Signals) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", HOST_PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert program.stdout is not None
+        lab = json.loads(program.stdout.readline())
+        below = labs_of(program.pid)
+        assert set(lab["pids"]) <= set(below)
+        program.send_signal(number)
+        program.wait(30)
+        assert eventually(lambda: not [pid for pid in below if alive(pid)])
+        assert eventually(lambda: not Path(lab["folder"]).exists())
+    finally:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+
+
+def test_interrupted_half_way_leaves_nothing() -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", HOST_PROGRAM], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert eventually(lambda: len(labs_of(program.pid)) >= 2)  # the guard and the tracker
+        below = labs_of(program.pid)
+        program.send_signal(signal.SIGINT)
+        program.wait(30)
+        assert eventually(lambda: not [pid for pid in below if alive(pid)])
+    finally:
+        program.kill()
+        program.wait()
