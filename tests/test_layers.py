@@ -23,7 +23,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "proxy": ("daemon",),
     "daemon": ("serve",),
     "server": ("module", "ffi", "serve", "link", "stream"),
-    "module": ("errors",),
+    "module": ("wire",),
     "module.kinds.remote": ("module", "client"),
     "client": ("link", "stream"),
     "serve": ("link",),

@@ -1,0 +1,27 @@
+"""The client: lease a device, open a session, call what is on it.
+
+The core runs on the standard library alone (Python 3.8 and later); arrays come as `Tensor` then, and
+as numpy arrays where numpy is installed.
+"""
+
+from rpcsys.client.arrays import empty, inout
+from rpcsys.client.opening import connect
+from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule
+from rpcsys.client.session import Session
+from rpcsys.client.timing import TimingResult
+from rpcsys.client.tracker import Tracker, connect_tracker
+from rpcsys.wire.values import Tensor
+
+__all__ = [
+    "RemoteArray",
+    "RemoteFunction",
+    "RemoteModule",
+    "Session",
+    "Tensor",
+    "TimingResult",
+    "Tracker",
+    "connect",
+    "connect_tracker",
+    "empty",
+    "inout",
+]

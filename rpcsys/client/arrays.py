@@ -1,0 +1,74 @@
+"""What a user gives and gets: numpy arrays where numpy is installed, typed memory where it is not."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Sequence, Union
+
+from rpcsys.errors import ValueNotSupported
+from rpcsys.wire.values import InOut, Out, Ref, Tensor, as_tensor
+
+np: Any
+try:
+    import numpy as np
+except ImportError:
+    np = None
+
+
+def empty(shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Out:
+    """An argument that a function only writes: memory is taken on the device, and it comes back.
+
+    ``dtype`` is a name such as ``"float32"``, or anything numpy takes for one.
+    """
+    name = dtype if type(dtype) is str else np.dtype(dtype).name
+    return Out((shape,) if isinstance(shape, int) else shape, name)
+
+
+def inout(value: Any) -> InOut:
+    """An array argument that travels both ways: what the function wrote is copied into ``value``."""
+    return InOut(value)
+
+
+def to_user(value: Any, of_ref: Callable[[Ref], Any]) -> Any:
+    """A value from the wire as a user sees it: arrays of numpy where there is one, refs by ``of_ref``."""
+    kind = type(value)
+    if kind is Tensor:
+        return value if np is None else _numpy_or_tensor(value)
+    if kind is Ref:
+        return of_ref(value)
+    if kind is list or kind is tuple:
+        return kind(to_user(item, of_ref) for item in value)
+    if kind is dict:
+        return {key: to_user(item, of_ref) for key, item in value.items()}
+    return value
+
+
+def _numpy_or_tensor(tensor: Tensor) -> Any:
+    try:
+        return tensor.numpy()
+    except ValueNotSupported:  # an element type that only ml_dtypes has, where it is not installed
+        return tensor
+
+
+def outputs_of(args: Sequence[Any]) -> List[Any]:
+    """The arguments that come back, in order."""
+    return [arg for arg in args if isinstance(arg, (Out, InOut))]
+
+
+def write_back(target: Any, written: Tensor) -> None:
+    """Copy what a function wrote into the array that was given as `inout`.
+
+    Does nothing where the array cannot be written to: the new contents are also returned.
+    """
+    if np is not None and isinstance(target, np.ndarray):
+        if target.flags.writeable:
+            target[...] = written.numpy()
+        return
+    tensor = as_tensor(target)
+    if tensor is not None and isinstance(tensor.data, memoryview) and not tensor.data.readonly:
+        tensor.data[:] = written.data
+
+
+def describe(value: Any) -> Dict[str, Any]:
+    """Dtype and shape of an array, for a device's answer about one it keeps."""
+    tensor = as_tensor(value)
+    return {} if tensor is None else {"dtype": tensor.dtype, "shape": list(tensor.shape)}

@@ -1,0 +1,161 @@
+"""Opening a session: TCP, the handshake, and HELLO both ways."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from typing import Any, Dict, Optional, Tuple
+
+from rpcsys.client import faults
+from rpcsys.client.channel import Channel
+from rpcsys.client.session import Session
+from rpcsys.errors import (
+    NotSupported,
+    ProtocolError,
+    ServerRefused,
+    ServerUnreachable,
+    SessionLost,
+)
+from rpcsys.link import parse_address, tune
+from rpcsys.stream import Ended, Stream
+from rpcsys.wire import frames, handshake
+from rpcsys.wire.frames import Frame
+
+VERSION = 1
+_log = logging.getLogger("rpcsys.session")
+
+
+def connect(
+    host: str,
+    port: Optional[int] = None,
+    key: str = "",
+    *,
+    session_timeout: Optional[float] = None,
+    timeout: float = 60.0,
+) -> Session:
+    """Open a session with the device server at ``host``, ``port`` (or ``"host:port"``), without a tracker.
+
+    ``key`` is the server's own key. ``session_timeout`` (seconds) asks the device to end the session
+    after that time; ``timeout`` (seconds) bounds how long a busy server may let this wait.
+
+    Raises `ServerUnreachable`, `ServerRefused` (wrong key), `NotSupported` (a server that cannot do
+    rpcsys/1), `ProtocolError`.
+    """
+    address = (host, port) if port is not None else parse_address(host)
+    return open_session(address, key, session_timeout=session_timeout, timeout=timeout)
+
+
+def open_session(
+    address: Tuple[str, int],
+    match_key: str,
+    *,
+    session_timeout: Optional[float] = None,
+    timeout: float = 60.0,
+    lease: Optional[Dict[str, Any]] = None,
+) -> Session:
+    """Open a session with the right that ``match_key`` gives. Errors as for `connect`."""
+    opening = handshake.encode_greeting(
+        handshake.Greeting(handshake.CLIENT, match_key, handshake.Options(session=handshake.SESSION))
+    )
+    deadline = time.monotonic() + timeout
+    sock = dial(address, timeout)
+    try:
+        tune(sock)
+        sock.sendall(opening)
+        _check(_answer(sock, address, deadline), address, match_key)
+        stream = Stream(sock)
+        hello = _hello(stream, address, deadline, session_timeout)
+        peer = "{}:{}".format(*address)
+        channel = Channel(stream, peer, hello.get("window") or {}, _log_line)
+        return Session(channel, hello, lease or {}, address)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def dial(address: Tuple[str, int], timeout: float) -> socket.socket:
+    """A connected TCP socket. Raises `ServerUnreachable` with what to check."""
+    try:
+        return socket.create_connection(address, timeout=timeout)
+    except OSError as error:
+        reason = (
+            f"no answer within {timeout:g} s"
+            if isinstance(error, socket.timeout)
+            else error.strerror or error
+        )
+        raise ServerUnreachable(
+            f"no device server at {address[0]}:{address[1]} ({reason}); is it running, and is that its address? try: query_tracker"
+        ) from None
+
+
+def _answer(sock: socket.socket, address: Tuple[str, int], deadline: float) -> handshake.Answer:
+    reader = handshake.AnswerReader()
+    answer = None
+    while answer is None:
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            data = sock.recv(reader.needed)
+        except socket.timeout:
+            raise ServerUnreachable(
+                "the server at {}:{} did not answer in time: all its slots may be taken; "
+                "wait longer (timeout=…) or lease it through a tracker".format(*address)
+            ) from None
+        except OSError as error:
+            raise ServerUnreachable(f"{address[0]}:{address[1]}: {error.strerror or error}") from None
+        if not data:
+            raise ServerRefused(
+                "the server at {}:{} closed the connection before it answered: it is no RPC server, or it is stopping".format(
+                    *address
+                )
+            )
+        answer = reader.receive(data)
+    return answer
+
+
+def _check(answer: handshake.Answer, address: Tuple[str, int], match_key: str) -> None:
+    where = "{}:{}".format(*address)
+    if answer.code == "mismatch":
+        raise ServerRefused(
+            f"the server at {where} does not serve {match_key!r} now: the key is another one, or its turn is over; "
+            "request it again through the tracker, or see query_tracker"
+        )
+    if answer.code == "duplicate":
+        raise ServerRefused(f"{where} says that {match_key!r} is taken already")
+    if not answer.speaks_rpcsys:
+        raise NotSupported(
+            f"the server at {where} cannot do rpcsys/1 sessions (it is TVM's own); "
+            "use tvm.rpc.connect with it, or start rpcsys-server on the board"
+        )
+
+
+def _hello(
+    stream: Stream, address: Tuple[str, int], deadline: float, session_timeout: Optional[float]
+) -> Dict[str, Any]:
+    """Exchange HELLO; the server's, as a dict."""
+    mine: Dict[str, Any] = {"version": VERSION}
+    if session_timeout:
+        mine["limit_s"] = float(session_timeout)
+    stream.tick(max(0.001, deadline - time.monotonic()))
+    try:
+        stream.send(frames.encode(frames.HELLO, 0, mine))
+        frame = stream.receive()
+    except Ended as end:
+        raise SessionLost(
+            "the server at {}:{} accepted the session and was gone: {}".format(*address, end)
+        ) from None
+    if frame is None:
+        raise ServerUnreachable(
+            "the server at {}:{} accepted the session and then said nothing".format(*address)
+        )
+    if frame.kind == frames.ERROR:
+        raise faults.error_of(frame)
+    if frame.kind != frames.HELLO:
+        raise ProtocolError(f"a session begins with HELLO, not with {frames.KINDS[frame.kind]}")
+    return frame.fields()
+
+
+def _log_line(frame: Frame) -> None:
+    """What a session says for its user to read goes to the client's logging."""
+    level = frame.get("level", logging.INFO)
+    _log.log(level if isinstance(level, int) else logging.INFO, "%s", frame.get("message", ""))

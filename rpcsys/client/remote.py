@@ -1,0 +1,249 @@
+"""Things that live on the device, as a user handles them: functions, modules, arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Hashable, List, Optional, Sequence, Tuple, Union
+
+from rpcsys.client.arrays import outputs_of, to_user, write_back
+from rpcsys.client.channel import CallFuture
+from rpcsys.client.timing import TimingResult
+from rpcsys.errors import RemoteFunctionError, SessionLost
+from rpcsys.wire import frames
+from rpcsys.wire.frames import Buffer, Frame
+from rpcsys.wire.heads import signature
+from rpcsys.wire.values import InOut, Ref
+
+if TYPE_CHECKING:
+    from rpcsys.client.session import Session
+
+#: What a CALL is for: a name every session knows, an object's number, or a number and a name in it.
+Target = Union[str, int, Tuple[int, str]]
+
+
+class RemoteFunction:
+    """A function on the device.
+
+    Arguments are arrays, numbers, strings, bytes, lists, tuples, dicts, and arrays that are on the
+    device already. One call is one round trip. With ``keep=True`` the outputs stay on the device and
+    come as `RemoteArray`. ``deadline_s`` (seconds) has the device end the call, and with it the
+    session, when it takes longer.
+    """
+
+    def __init__(self, session: Session, target: Target, name: str, owner: Any = None) -> None:
+        self._session = session
+        self._target = target
+        self._owner = owner  # keeps the module or the function alive on the device
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<remote function {self.name}>"
+
+    def __call__(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> Any:
+        head, buffers = self._encode(args, keep)
+        written = outputs_of(args)
+        session = self._session
+        if written:
+            return session._channel.call(
+                head, buffers, lambda frame: _with_written(session, frame, written), deadline_s
+            )
+        return session._channel.call(head, buffers, session._result, deadline_s)
+
+    def submit(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> CallFuture:
+        """Call without waiting; a `concurrent.futures.Future`. Calls run in the order they are sent."""
+        head, buffers = self._encode(args, keep)
+        written = outputs_of(args)
+        session = self._session
+        if written:
+            return session._channel.submit(
+                head, buffers, lambda frame: _with_written(session, frame, written), deadline_s
+            )
+        return session._channel.submit(head, buffers, session._result, deadline_s)
+
+    def time_evaluator(
+        self, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0, cooldown_s: float = 0
+    ) -> TimeEvaluator:
+        """Measure this function on the device: call the result with the arguments to time.
+
+        Each of ``repeat`` figures is the mean of ``number`` calls, of more if those take less than
+        ``min_repeat_ms``; ``cooldown_s`` is the pause between repeats. One call before is not counted.
+        """
+        options = {
+            "number": number,
+            "repeat": repeat,
+            "min_repeat_ms": min_repeat_ms,
+            "cooldown_s": cooldown_s,
+        }
+        return TimeEvaluator(self._session, self._target, options, self)
+
+    def _encode(self, args: Sequence[Any], keep: bool) -> Tuple[bytes, Sequence[Buffer]]:
+        heads = self._session._heads
+        key: List[Hashable] = [self._target, keep]
+        buffers: List[Buffer] = []
+        known = signature(args, key, buffers)
+        if known:
+            head = heads.get(tuple(key))
+            if head is not None:
+                return head, buffers
+        fields: Dict[str, Any] = {"f": _target_head(self._target), "a": list(args)}
+        if keep:
+            fields["keep"] = True
+        head, buffers = frames.encode_head(fields)
+        if known:
+            heads.put(tuple(key), head)
+        return head, buffers
+
+
+class TimeEvaluator:
+    """Times one function on the device with the arguments it is called with."""
+
+    def __init__(self, session: Session, target: Target, options: Dict[str, Any], owner: Any) -> None:
+        self._session = session
+        self._target = target
+        self._options = options
+        self._owner = owner
+
+    def __call__(self, *args: Any) -> TimingResult:
+        results = self._session._builtin(
+            "session.time", _target_head(self._target), list(args), self._options
+        )
+        return TimingResult(results)
+
+
+class RemoteModule:
+    """A model that is loaded on the device.
+
+    Attributes
+    ----------
+    kind : what loaded it (``"rpcsys.onnx"``)
+    functions : names of its functions
+    inputs, outputs : of ``main``: dicts with name, dtype and shape (a name or None where an extent is free)
+    """
+
+    def __init__(self, session: Session, ref: Ref) -> None:
+        self._session = session
+        self._id = ref.id
+        self._mine = _Owned(session, ref.id)
+        about = ref.about
+        self.kind = str(about.get("kind", ""))
+        self.functions: Tuple[str, ...] = tuple(about.get("functions", ()))
+        self.inputs: List[Dict[str, Any]] = list(about.get("inputs", ()))
+        self.outputs: List[Dict[str, Any]] = list(about.get("outputs", ()))
+        self._main = RemoteFunction(session, (ref.id, "main"), "main", self._mine)
+
+    def __repr__(self) -> str:
+        return "<remote module {} ({})>".format(self.kind, ", ".join(self.functions))
+
+    def __getitem__(self, name: str) -> RemoteFunction:
+        """The function ``name``. Raises `RemoteFunctionError` where the module has none of that name."""
+        if name == "main":
+            return self._main
+        if name not in self.functions:
+            raise RemoteFunctionError(
+                "the module has no function {!r}; it has {}".format(
+                    name, ", ".join(self.functions) or "none"
+                ),
+                type="RemoteFunctionError",
+            )
+        return RemoteFunction(self._session, (self._id, name), name, self._mine)
+
+    def __call__(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> Any:
+        """Run ``main``: one output is the array, several are a tuple."""
+        return self._main(*args, keep=keep, deadline_s=deadline_s)
+
+    def submit(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> CallFuture:
+        """Run ``main`` without waiting, as `RemoteFunction.submit`."""
+        return self._main.submit(*args, keep=keep, deadline_s=deadline_s)
+
+    def run(
+        self, inputs: Dict[str, Any], outputs: Optional[Sequence[str]] = None, *, keep: bool = False
+    ) -> Dict[str, Any]:
+        """Run ``main`` by names: inputs as a dict, the wanted outputs (all if None) as a dict. One round trip."""
+        fields: Dict[str, Any] = {"f": [self._id, "main"], "k": dict(inputs)}
+        if outputs is not None:
+            fields["outputs"] = list(outputs)
+        if keep:
+            fields["keep"] = True
+        head, buffers = frames.encode_head(fields)
+        result: Dict[str, Any] = self._session._channel.call(head, buffers, self._session._result)
+        return result
+
+    def time_evaluator(
+        self,
+        name: str = "main",
+        number: int = 10,
+        repeat: int = 1,
+        min_repeat_ms: float = 0,
+        cooldown_s: float = 0,
+    ) -> TimeEvaluator:
+        """Measure a function of this module on the device, as `RemoteFunction.time_evaluator`."""
+        return self[name].time_evaluator(number, repeat, min_repeat_ms, cooldown_s)
+
+
+class RemoteArray(Ref):
+    """An array that stays on the device; an argument like any other. Freed there when it is dropped here."""
+
+    __slots__ = ("_mine", "_session", "dtype", "shape")
+
+    def __init__(self, session: Session, ref: Ref) -> None:
+        super().__init__(ref.id)
+        self._session = session
+        self._mine = _Owned(session, ref.id)
+        self.dtype = str(ref.about.get("dtype", ""))
+        self.shape: Tuple[int, ...] = tuple(ref.about.get("shape", ()))
+
+    def __repr__(self) -> str:
+        return f"<remote array {self.dtype} {self.shape}>"
+
+    def get(self) -> Any:
+        """Its contents here: a numpy array where numpy is installed, else a `Tensor`."""
+        return self._session._builtin("session.get", Ref(self.id))
+
+    def numpy(self) -> Any:
+        """Its contents as a ``numpy.ndarray``."""
+        value = self.get()
+        return value.numpy() if hasattr(value, "numpy") else value
+
+
+class _Owned:
+    """The client's hold on one object of the device: when it goes, the device may drop the object."""
+
+    __slots__ = ("_id", "_session")
+
+    def __init__(self, session: Session, id: int) -> None:
+        self._session = session
+        self._id = id
+
+    def __del__(self) -> None:
+        self._session._channel.free(self._id)
+
+
+def of_ref(session: Session, ref: Ref) -> Any:
+    """The handle for an object the device says it keeps.
+
+    Raises `SessionLost` for one of a kind this client does not know (a newer server).
+    """
+    kind = ref.about.get("is")
+    if kind == "array":
+        return RemoteArray(session, ref)
+    if kind == "module":
+        return RemoteModule(session, ref)
+    if kind == "function":
+        return RemoteFunction(session, ref.id, str(ref.about.get("name", "")), _Owned(session, ref.id))
+    raise SessionLost(f"the device returned an object of unknown kind {kind!r}; update this client")
+
+
+def _target_head(target: Target) -> Any:
+    return list(target) if isinstance(target, tuple) else target
+
+
+def _with_written(session: Session, frame: Frame, arguments: Sequence[Any]) -> Any:
+    """The result of a call that wrote into arguments: those arrays, after the function's own result if it has one."""
+    result = session._result(frame)
+    written = frame.get("w", [])
+    for argument, tensor in zip(arguments, written):
+        if isinstance(argument, InOut):
+            write_back(argument.value, tensor)
+    arrays = tuple(to_user(tensor, session._of_ref) for tensor in written)
+    if result is not None:
+        return (result, *arrays)
+    return arrays[0] if len(arrays) == 1 else arrays

@@ -1,0 +1,165 @@
+"""A session: one leased device, as if it were local."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
+
+from rpcsys.client import files
+from rpcsys.client.arrays import to_user
+from rpcsys.client.channel import Channel
+from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, of_ref
+from rpcsys.wire import frames
+from rpcsys.wire.frames import Frame
+from rpcsys.wire.heads import HeadTable
+from rpcsys.wire.values import Ref
+
+Progress = Callable[[int, int], None]
+Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
+
+
+class Session:
+    """A session with one device. Made by `connect` and `Tracker.request`; a context manager.
+
+    May be used by several threads; their calls run one after another on the device. A device that is
+    lost makes every call raise `SessionLost` within seconds.
+
+    Attributes
+    ----------
+    info : what the device said at the start: version, key, pid, limit_s, capabilities, machine, window
+    lease : what the tracker said with the lease (empty without a tracker)
+    address : host and port of the server
+    """
+
+    def __init__(
+        self, channel: Channel, hello: Dict[str, Any], lease: Dict[str, Any], address: Tuple[str, int]
+    ) -> None:
+        self._channel = channel
+        self._heads = HeadTable()
+        self.info = hello
+        self.lease = lease
+        self.address = address
+
+    def __repr__(self) -> str:
+        state = "closed" if self._channel.broken else "open"
+        return "<session {} at {}:{}, {}>".format(self.info.get("key", ""), *self.address, state)
+
+    # -------------------------------------------------------------- functions and modules
+
+    def get_function(self, name: str) -> RemoteFunction:
+        """The function registered as ``name`` on the device.
+
+        Raises `RemoteFunctionError` if there is none (every server has ``testing.echo``).
+        """
+        self._builtin("session.has_function", name)
+        return RemoteFunction(self, name, name)
+
+    def load_module(
+        self, path: Source, *, name: Optional[str] = None, progress: Optional[Progress] = None
+    ) -> RemoteModule:
+        """Load a model on the device: a local file (which is uploaded), or one that is there already.
+
+        Raises `RemoteFileError` where neither exists, `ModelError` when it cannot be loaded; both in
+        one sentence.
+        """
+        on_device = name or files.name_of(path)
+        if not isinstance(path, (str, os.PathLike)) or os.path.isfile(path):
+            self._refuse_early(on_device)
+            self.upload(path, on_device, progress=progress)
+        module: RemoteModule = self._builtin("session.load_module", on_device)
+        return module
+
+    def _refuse_early(self, name: str) -> None:
+        """Say that a device cannot load a model before it is sent there."""
+        loads = self.info.get("capabilities", {}).get("loads")
+        if loads is not None:
+            files.check_loadable(name, loads)
+
+    # -------------------------------------------------------------- arrays
+
+    def array(self, value: Any) -> RemoteArray:
+        """Copy an array to the device, where it stays until the result of this call is dropped."""
+        kept: RemoteArray = self._builtin("session.put", value)
+        return kept
+
+    # -------------------------------------------------------------- files
+
+    def upload(
+        self, source: Source, target: Optional[str] = None, *, progress: Optional[Progress] = None
+    ) -> str:
+        """Copy a local file, or bytes, into the session's directory; its name there.
+
+        ``progress(done, total)`` is called in bytes. The file appears whole, its SHA-256 verified, or
+        not at all. Raises `UsageError` (a local file that cannot be read), `PathError` (a name that
+        leaves the directory), `RemoteFileError`.
+        """
+        return files.upload(self._channel, source, target, progress)
+
+    def download(
+        self,
+        name: str,
+        target: Union[str, os.PathLike[str], None] = None,
+        *,
+        progress: Optional[Progress] = None,
+    ) -> bytearray:
+        """Copy a file from the session's directory: its bytes, or into the local file ``target`` (then empty).
+
+        Raises `RemoteFileError` where there is none, `PathError` for a name that leaves the directory.
+        """
+        return files.download(self._channel, name, target, progress)
+
+    def listdir(self, path: str = ".") -> List[str]:
+        """Names of the files in the session's directory, or in one below it; sorted."""
+        names: List[str] = self._builtin("session.listdir", path)
+        return names
+
+    def remove(self, name: str) -> None:
+        """Remove a file of the session's directory. Raises `RemoteFileError`, `PathError`."""
+        self._builtin("session.remove", name)
+
+    # -------------------------------------------------------------- the rest
+
+    def ping(self, deadline_s: float = 5.0) -> None:
+        """Ask the device for a sign of life. Raises a `SessionError` if there is none in ``deadline_s`` seconds."""
+        self._builtin("session.ping", deadline_s=deadline_s)
+
+    def close(self) -> None:
+        """End the session and give the device back. Does nothing the second time."""
+        self._channel.close()
+
+    @property
+    def closed(self) -> Optional[Exception]:
+        """Why the session cannot be used any more, or None."""
+        return self._channel.broken
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        channel = getattr(self, "_channel", None)
+        if channel is not None and channel.broken is None:
+            channel.close()
+
+    def _builtin(self, name: str, *args: Any, deadline_s: Optional[float] = None) -> Any:
+        """Call one of the functions that make up a session."""
+        head, buffers = frames.encode_head({"f": name, "a": list(args)})
+        return self._channel.call(head, buffers, self._result, deadline_s)
+
+    def _result(self, frame: Frame) -> Any:
+        """The result in a RESULT frame, as a user sees it."""
+        value = frame.plan.head.get("r")
+        if type(value) is dict or type(value) is list:
+            return to_user(frame.get("r"), self._of_ref)
+        return value
+
+    def _of_ref(self, ref: Ref) -> Any:
+        return of_ref(self, ref)

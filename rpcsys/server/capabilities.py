@@ -1,0 +1,52 @@
+"""What this device can do beyond the standard library: probed here, announced in HELLO and to the tracker."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import sys
+from typing import Any
+
+from rpcsys.module import loading
+
+_PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
+
+
+def capabilities() -> dict[str, Any]:
+    """Which optional packages are installed, and which files a session can load. Imports none of them."""
+    found: dict[str, Any] = {package: installed(package) for package in _PACKAGES}
+    found["python"] = "{}.{}".format(*sys.version_info[:2])
+    found["pickle"] = False
+    found["loads"] = loads()
+    return found
+
+
+def installed(package: str) -> bool:
+    """Whether ``package`` can be imported; does not import it."""
+    if package in sys.modules:
+        return sys.modules[package] is not None
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def loads() -> list[str]:
+    """Endings of the files that `session.load_module` takes on this device."""
+    return [suffix for suffix, packages in loading.SUFFIXES.items() if all(map(installed, packages))]
+
+
+def machine() -> dict[str, Any]:
+    """What kind of board this is: architecture, cores this process may use, memory in bytes, system."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        memory = 0
+    return {
+        "arch": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory": memory,
+        "system": platform.system(),
+        "host": platform.node(),
+    }

@@ -1,0 +1,141 @@
+"""What stays on the device between calls, and how arguments and results pass to and from functions."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any, Dict, List, Optional
+
+from rpcsys.errors import RemoteArgumentError, RemoteFunctionError, ValueNotSupported
+from rpcsys.wire import dtypes, values
+from rpcsys.wire.memory import Pool
+from rpcsys.wire.values import InOut, Out, Ref, Tensor
+
+#: Objects one session may keep: a client that never frees anything must not fill the table without end.
+MAX_OBJECTS = 1 << 20
+_ARRAYS: Any = None
+
+
+def import_numpy() -> Any:
+    """numpy, imported at the first array that needs it; None where it is not installed."""
+    global _ARRAYS
+    if _ARRAYS is None:
+        try:
+            import numpy as np
+
+            _ARRAYS = np
+        except ImportError:
+            _ARRAYS = False
+    return _ARRAYS or None
+
+
+class Objects:
+    """The modules, functions and arrays of one session, by number."""
+
+    def __init__(self) -> None:
+        self._kept: Dict[int, Any] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, value: Any, about: Dict[str, Any]) -> Ref:
+        """Keep ``value``; the ref that a client is given. Raises `RemoteArgumentError` when there are too many."""
+        if len(self._kept) >= MAX_OBJECTS:
+            raise RemoteArgumentError(
+                f"the session keeps {MAX_OBJECTS} objects already; drop some", type="RemoteArgumentError"
+            )
+        self._next += 1
+        self._kept[self._next] = value
+        return Ref(self._next, about)
+
+    def get(self, id: Any) -> Any:
+        """The object of that number. Raises `RemoteFunctionError`."""
+        try:
+            return self._kept[id]
+        except (KeyError, TypeError):
+            raise RemoteFunctionError(
+                f"there is no object {id!r} in this session (freed, or another session's)",
+                type="RemoteFunctionError",
+            ) from None
+
+    def free(self, ids: Any) -> None:
+        """Drop objects; numbers that are unknown are ignored."""
+        for number in ids if isinstance(ids, list) else ():
+            if isinstance(number, int):
+                self._kept.pop(number, None)
+
+
+def to_function(value: Any, objects: Objects, pool: Pool, written: List[Any]) -> Any:
+    """A value from the wire as a function takes it; arrays it writes into are appended to ``written``."""
+    kind = type(value)
+    if kind is Tensor:
+        return as_array(value)
+    if kind is Ref:
+        return objects.get(value.id)
+    if kind is Out:
+        size = dtypes.item_bytes(value.dtype) * dtypes.count(value.shape)
+        array = as_array(Tensor(value.dtype, value.shape, _zeroed(pool, size)))
+        written.append(array)
+        return array
+    if kind is InOut:
+        array = to_function(value.value, objects, pool, written)
+        written.append(array)
+        return array
+    if kind is list or kind is tuple:
+        return kind(to_function(item, objects, pool, written) for item in value)
+    if kind is dict:
+        return {key: to_function(item, objects, pool, written) for key, item in value.items()}
+    return value
+
+
+def as_array(tensor: Tensor) -> Any:
+    """A tensor as functions of this device know arrays: numpy's where numpy can express it."""
+    if import_numpy() is None:
+        return tensor
+    try:
+        return tensor.numpy()
+    except ValueNotSupported:
+        return tensor
+
+
+def _zeroed(pool: Pool, size: int) -> memoryview:
+    """Memory for an output. Reused memory is cleared: a function that fails half way must not show old data."""
+    view = pool.take(size)
+    if size:
+        ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(view)), 0, size)
+    return view
+
+
+def keep_arrays(value: Any, objects: Objects) -> Any:
+    """``value`` with every array in it kept on the device, a ref in its place."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(keep_arrays(item, objects) for item in value)
+    if isinstance(value, dict):
+        return {key: keep_arrays(item, objects) for key, item in value.items()}
+    tensor = values.as_tensor(value)
+    if tensor is None:
+        return value
+    return objects.keep(value, {"is": "array", "dtype": tensor.dtype, "shape": list(tensor.shape)})
+
+
+def from_function(value: Any, objects: Objects) -> Any:
+    """What a function returned, with functions and modules in it kept on the device."""
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(from_function(item, objects) for item in value)
+    if type(value) is dict:
+        return {key: from_function(item, objects) for key, item in value.items()}
+    if hasattr(value, "describe") and hasattr(value, "function"):
+        return objects.keep(value, dict(value.describe(), **{"is": "module"}))
+    if callable(value):
+        return objects.keep(value, {"is": "function", "name": getattr(value, "__name__", "")[:200]})
+    return value
+
+
+def plain_result(value: Any) -> bool:
+    """Whether a result needs no look inside: a number, None, a string, or one array."""
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str, Tensor):
+        return True
+    numpy: Optional[Any] = sys.modules.get("numpy")
+    return numpy is not None and kind is numpy.ndarray

@@ -1,0 +1,91 @@
+"""The functions that make up a session: files, modules, arrays, timing. Called like any other function."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Callable, Dict, List
+
+from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
+from rpcsys.module import loading
+from rpcsys.server import objects, registry
+from rpcsys.server.evaluator import evaluate
+from rpcsys.wire.values import Ref
+
+if TYPE_CHECKING:
+    from rpcsys.server.session import Session
+
+
+class Operations:
+    """Everything a client can call in one session, by target."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._objects = session.objects
+        self._directory = session.directory
+        self._own: Dict[str, Callable[..., Any]] = {
+            "session.has_function": self._has_function,
+            "session.load_module": self._load_module,
+            "session.listdir": self._directory.listdir,
+            "session.remove": self._directory.remove,
+            "session.put": self._put,
+            "session.get": self._get,
+            "session.time": self._time,
+            "session.ping": lambda: None,
+            "session.functions": registry.names,
+        }
+
+    def resolve(self, target: Any) -> Callable[..., Any]:
+        """The callable for what a CALL names: a function, an object, or ``[object, name]``.
+
+        Raises `RemoteFunctionError` when there is none.
+        """
+        if type(target) is str:
+            return self._own.get(target) or self._registered(target)
+        if type(target) is list and len(target) == 2:
+            function: Callable[..., Any] = self.module(target[0]).function(target[1])
+            return function
+        value = self._objects.get(target)
+        if not callable(value):
+            raise RemoteFunctionError(
+                f"object {target!r} of this session is no function", type="RemoteFunctionError"
+            )
+        return value  # type: ignore[no-any-return]
+
+    def module(self, id: Any) -> loading.Module:
+        """The loaded module of that number. Raises `RemoteFunctionError`."""
+        value = self._objects.get(id)
+        if not hasattr(value, "function"):
+            raise RemoteFunctionError(
+                f"object {id!r} of this session is no module", type="RemoteFunctionError"
+            )
+        return value  # type: ignore[no-any-return]
+
+    def _registered(self, name: str) -> Callable[..., Any]:
+        try:
+            return registry.lookup(name)
+        except KeyError:
+            raise RemoteFunctionError(
+                "the device has no function {!r}; it has {}".format(name[:200], ", ".join(registry.names())),
+                type="RemoteFunctionError",
+            ) from None
+
+    def _has_function(self, name: str) -> None:
+        self.resolve(name)
+
+    def _load_module(self, name: str) -> Any:
+        # Built-in functions say what they keep themselves; a module is described by its kind.
+        return loading.load_file(self._directory.existing(name), name)
+
+    def _put(self, value: Any) -> Any:
+        kept = objects.keep_arrays(value, self._objects)
+        if not isinstance(kept, Ref):
+            raise RemoteArgumentError(
+                f"session.array takes an array, not a {type(value).__name__}", type="RemoteArgumentError"
+            )
+        return kept
+
+    def _get(self, value: Any) -> Any:
+        return value
+
+    def _time(self, target: Any, args: List[Any], options: Dict[str, Any]) -> List[float]:
+        return evaluate(functools.partial(self.resolve(target), *args), options)

@@ -1,0 +1,313 @@
+"""An rpcsys/1 session: what runs in a session's own process.
+
+One thread reads a call, runs it and answers, on a blocking socket. `Watcher` steps in when a call
+lasts. When `serve` returns, or `Session.abandon` ends the process, the supervisor cleans up.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import traceback
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Hashable, List, Optional, Sequence, Tuple
+
+from rpcsys.errors import ProtocolError, RemoteError, RpcsysError, one_line
+from rpcsys.server import capabilities
+from rpcsys.server.job import Job
+from rpcsys.server.objects import Objects, from_function, keep_arrays, plain_result, to_function
+from rpcsys.server.operations import Operations
+from rpcsys.server.transfers import Directory, Upload, hashed
+from rpcsys.server.watcher import Watcher, error_fields
+from rpcsys.stream import Ended, Stream
+from rpcsys.wire import frames, values
+from rpcsys.wire.frames import Buffer, Frame, FrameReader
+from rpcsys.wire.heads import HeadTable, signature
+from rpcsys.wire.memory import Pool
+
+VERSION = 1
+#: Calls a client may have under way. The 257th waits at the client; that many small ones keep any wire full.
+WINDOW_CALLS = 256
+#: A client that says nothing after the handshake is dropped after this many seconds.
+HELLO_S = 10.0
+_EXIT_AFTER_ABANDON = 0
+
+Report = Callable[[Dict[str, Any]], None]
+
+
+def serve(sock: socket.socket, job: Job, report: Optional[Report] = None) -> str:
+    """Serve one session on a connected stream socket; its outcome: ``closed``, ``lost`` or ``ended``.
+
+    ``report`` tells the supervisor what it must know at once: ``{"limit_s": seconds}`` that the client
+    asked for, ``{"outcome": word}`` before the process is ended from inside.
+    """
+    return Session(sock, job, report or (lambda message: None)).run()
+
+
+class Session:
+    """One client, one directory, one process."""
+
+    def __init__(self, sock: socket.socket, job: Job, report: Report) -> None:
+        self._job = job
+        self._report = report
+        self._pool = Pool()
+        self._window_bytes = _window_bytes()
+        self.stream = Stream(sock, FrameReader(max_body=_memory(), pool=self._pool))
+        self.objects = Objects()
+        self.directory = Directory(job.workdir)
+        self.inbox: Deque[Frame] = deque()  # read by the watcher while a call ran
+        self._operations = Operations(self)
+        self._uploads: Dict[int, Upload] = {}
+        self._heads = HeadTable()
+        self._send_lock = threading.Lock()
+        self._watcher = Watcher(self)
+        self._handlers: Dict[int, Callable[[Frame], None]] = {
+            frames.CALL: self._call,
+            frames.CHUNK: self._chunk,
+            frames.FREE: self._free,
+            frames.PING: self._ping,
+            frames.CANCEL: lambda frame: None,  # of a call that is done: its answer is on its way
+        }
+
+    def run(self) -> str:
+        """Serve until the client leaves; the outcome."""
+        try:
+            self._open()
+            while True:
+                frame = self._next()
+                if frame.kind == frames.GOODBYE:
+                    return "closed"
+                handler = self._handlers.get(frame.kind)
+                if handler is None:
+                    raise ProtocolError(f"a client does not send {frames.KINDS[frame.kind]}")
+                handler(frame)
+        except Ended:
+            return "lost"
+        except ProtocolError as error:
+            self._say("ProtocolError", str(error), "network")
+            return "lost"
+        finally:
+            for upload in self._uploads.values():
+                upload.discard()
+
+    # -------------------------------------------------------------- frames
+
+    def _open(self) -> None:
+        """Answer the handshake and exchange HELLO."""
+        limit_s = self._job.limit_s
+        hello = {
+            "version": VERSION,
+            "key": self._job.key,
+            "pid": os.getpid(),
+            "limit_s": limit_s,
+            "capabilities": capabilities.capabilities(),
+            "machine": capabilities.machine(),
+            "devices": ["cpu:0"],
+            "window": {"calls": WINDOW_CALLS, "bytes": self._window_bytes},
+        }
+        self.stream.send([self._job.reply, *frames.encode(frames.HELLO, 0, hello)])
+        self.stream.tick(HELLO_S)
+        frame = self.stream.receive()
+        self.stream.tick(0)
+        if frame is None or frame.kind != frames.HELLO:
+            raise ProtocolError("a session begins with HELLO")
+        asked = frame.get("limit_s")
+        if isinstance(asked, (int, float)) and not isinstance(asked, bool) and asked > 0:
+            self._report({"limit_s": float(asked)})
+            self._watcher.limit(float(asked))
+        if limit_s is not None:
+            self._watcher.limit(limit_s)
+        self._watcher.start()
+
+    def _next(self) -> Frame:
+        """The next frame: one that the watcher read, else from the socket."""
+        while True:
+            with self._watcher.read_lock:
+                if self.inbox:
+                    return self.inbox.popleft()
+                frame = self.stream.receive()
+                if frame is not None:
+                    return frame
+
+    def send(self, pieces: Sequence[Buffer], wait_s: float = -1) -> None:
+        """Send one frame, from either thread. With ``wait_s``, give up when the other one sends that long."""
+        if not self._send_lock.acquire(timeout=wait_s):
+            return
+        try:
+            self.stream.send(pieces)
+        finally:
+            self._send_lock.release()
+
+    def has_room(self) -> bool:
+        """Whether another frame may be read while a call runs: the window that the client was told."""
+        return len(self.inbox) < 2 * WINDOW_CALLS
+
+    def cancel_waiting(self, call_id: int) -> None:
+        """Drop a call that has been read and not begun."""
+        for frame in list(self.inbox):
+            if frame.call_id == call_id and frame.kind == frames.CALL:
+                self.inbox.remove(frame)
+                self.send(
+                    frames.encode(
+                        frames.ERROR,
+                        call_id,
+                        error_fields("Cancelled", "the call was cancelled before it began"),
+                    )
+                )
+
+    def abandon(self, outcome: str, kind: str = "", message: str = "") -> None:
+        """End this process now, whatever it is doing, having told the client why if there is something to tell."""
+        self._report({"outcome": outcome})
+        try:
+            if kind:
+                self._say(kind, message, "user")
+        finally:
+            os._exit(_EXIT_AFTER_ABANDON)
+
+    def _say(self, kind: str, message: str, fault: str) -> None:
+        """Tell the client why the session ends; it may be gone or not reading, so never wait for long."""
+        try:
+            if self._send_lock.acquire(timeout=0.3):
+                pieces = frames.encode(frames.ERROR, 0, error_fields(kind, message, fault=fault))
+                self.stream.socket.sendmsg(pieces, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                self.stream.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the end of the connection has to say it
+
+    def _ping(self, frame: Frame) -> None:
+        self.send(frames.pack(frames.PONG, frame.call_id))
+
+    def _free(self, frame: Frame) -> None:
+        self.objects.free(frame.get("ids"))
+
+    # -------------------------------------------------------------- calls
+
+    def _call(self, frame: Frame) -> None:
+        self._watcher.begin(frame.call_id, frame.deadline_ms)
+        try:
+            pieces = self._answer(frame)
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            pieces = frames.encode(frames.ERROR, frame.call_id, _described(error))
+        except SystemExit as end:
+            self._watcher.end()
+            self.abandon(
+                "ended", "SessionLost", f"a function on the device ended its process (sys.exit({end.code!r}))"
+            )
+            return
+        self._watcher.end()
+        if pieces:
+            self.send(pieces)
+
+    def _answer(self, frame: Frame) -> List[Buffer]:
+        """Run a call; the pieces of its RESULT, none when an upload has only begun."""
+        head, buffers = frame.plan.head, frame.buffers
+        target = head.get("f")
+        if target == "session.upload":
+            self._uploads[frame.call_id] = Upload(self.directory, *_upload_arguments(frame), frame.call_id)
+            return []
+        if target == "session.download":
+            return self._download(frame)
+        written: List[Any] = []
+        if "k" in head:
+            result = self._run_by_name(frame, written)
+        else:
+            args = [
+                to_function(values.build(item, buffers), self.objects, self._pool, written)
+                for item in _listed(head.get("a", ()))
+            ]
+            result = self._operations.resolve(target)(*args)
+        return self._result(frame.call_id, result, written, "keep" in head)
+
+    def _run_by_name(self, frame: Frame, written: List[Any]) -> Any:
+        target = frame.plan.head.get("f")
+        if type(target) is not list or len(target) != 2 or target[1] != "main":
+            raise ProtocolError("only a module's main is run by names")
+        named = to_function(frame.get("k"), self.objects, self._pool, written)
+        return self._operations.module(target[0]).run(named, frame.get("outputs"))
+
+    def _result(self, call_id: int, result: Any, written: List[Any], keep: bool) -> List[Buffer]:
+        if keep:
+            result = keep_arrays(result, self.objects)
+        elif plain_result(result) and not written:
+            return self._plain(call_id, result)
+        fields = {"r": from_function(result, self.objects)}
+        if written:
+            fields["w"] = written
+        return frames.encode(frames.RESULT, call_id, fields)
+
+    def _plain(self, call_id: int, result: Any) -> List[Buffer]:
+        """The RESULT of one array or scalar, its head remembered."""
+        key: List[Hashable] = []
+        buffers: List[Buffer] = []
+        if signature((result,), key, buffers):
+            known = tuple(key)
+            head = self._heads.get(known)
+            if head is None:
+                head, _ = frames.encode_head({"r": result})
+                self._heads.put(known, head)
+            return frames.pack(frames.RESULT, call_id, head, buffers)
+        return frames.encode(frames.RESULT, call_id, {"r": result})
+
+    # -------------------------------------------------------------- files
+
+    def _chunk(self, frame: Frame) -> None:
+        """A piece of an upload; ignored when the upload has failed already, which the client was told."""
+        upload = self._uploads.get(frame.call_id)
+        if upload is None:
+            return
+        try:
+            if not upload.take(frame):
+                return
+            pieces = frames.encode(frames.RESULT, frame.call_id, {"r": upload.name})
+        except RpcsysError as error:
+            pieces = frames.encode(frames.ERROR, frame.call_id, _described(error))
+        del self._uploads[frame.call_id]
+        upload.discard()
+        self.send(pieces)
+
+    def _download(self, frame: Frame) -> List[Buffer]:
+        arguments = frame.get("a")
+        if not isinstance(arguments, list) or len(arguments) != 1 or not isinstance(arguments[0], str):
+            raise ProtocolError("a download names one file")
+        size, pieces = self.directory.pieces(arguments[0])
+        head, _ = frames.encode_head({"size": size})
+        end = hashed(
+            pieces, lambda piece: self.send(frames.pack(frames.CHUNK, frame.call_id, head, (piece,)))
+        )
+        return frames.encode(frames.RESULT, frame.call_id, {"r": end})
+
+
+def _described(error: Exception) -> Dict[str, Any]:
+    """The head of an ERROR. Errors of ours explain themselves; a user's come with their traceback."""
+    if isinstance(error, RpcsysError):
+        fault = error.fault if isinstance(error, RemoteError) else "user"
+        return error_fields(type(error).__name__, one_line(error, None), fault=fault)
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return error_fields(type(error).__name__, str(error), trace[-64000:])
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise ProtocolError("the arguments of a call are a list")
+    return value
+
+
+def _upload_arguments(frame: Frame) -> Tuple[str]:
+    arguments = frame.get("a")
+    if not isinstance(arguments, list) or not arguments or not isinstance(arguments[0], str):
+        raise ProtocolError("an upload names one file")
+    return (arguments[0],)
+
+
+def _memory() -> int:
+    """Bytes one frame may claim: the memory of the machine. Mappings are filled only as bytes arrive."""
+    try:
+        return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), frames.MAX_BODY)
+    except (ValueError, OSError):
+        return frames.MAX_BODY
+
+
+def _window_bytes() -> int:
+    """Bytes of arguments a client may have under way: a sixteenth of memory, at most 256 MiB."""
+    return max(1 << 20, min(_memory() // 16, 256 << 20))

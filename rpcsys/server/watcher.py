@@ -1,0 +1,186 @@
+"""What a session does while a call runs: a second thread that steps in when a call lasts.
+
+The session's main thread reads a call, runs it and answers, with nobody looking on: that is the
+fastest. Only when a call has lasted `PATIENCE_S` does the watcher take over the reading. It answers
+PING, obeys CANCEL and deadlines by ending the process (nothing else stops native code), notices a
+client that left, and keeps what else arrives for the main thread. It also ends the session at its
+time limit, calls or no calls.
+
+Its rules: ``turn`` is odd while a call runs and changes with every beginning and end. Whoever reads
+holds ``read_lock``. A session that does nothing costs nothing: the watcher sleeps until the next call.
+Its known weakness: native code that holds Python's interpreter lock keeps the watcher out as well; the
+supervisor, which is another process, then ends the session at its limit or when the client is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from rpcsys.errors import ProtocolError
+from rpcsys.stream import Ended
+from rpcsys.wire import frames
+from rpcsys.wire.frames import Frame
+
+if TYPE_CHECKING:
+    from rpcsys.server.session import Session
+
+PATIENCE_S = 0.02
+#: Looks without any call before the watcher goes to sleep: one second.
+_QUIET_LOOKS = 50
+
+
+class Watcher:
+    """Watches one `Session`. ``begin`` and ``end`` cost the main thread two additions."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.turn = 0
+        self.read_lock = threading.Lock()
+        self._asleep = False
+        self._reading = False
+        self._wake = threading.Event()
+        self._call_id = 0
+        self._deadline_ms = 0
+        self._limit_at: float | None = None
+        self._limit_s = 0.0
+        self._look, self._nudge = os.pipe()
+
+    def start(self) -> None:
+        """Begin to watch."""
+        threading.Thread(target=self._run, name="rpcsys-watcher", daemon=True).start()
+
+    def limit(self, seconds: float) -> None:
+        """End the session ``seconds`` from now; the lowest of several limits counts."""
+        at = time.monotonic() + seconds
+        if self._limit_at is None or at < self._limit_at:
+            self._limit_at = at
+            self._limit_s = seconds
+            self._wake.set()
+
+    def begin(self, call_id: int, deadline_ms: int) -> None:
+        """The main thread starts a call."""
+        self._call_id = call_id
+        self._deadline_ms = deadline_ms
+        self.turn += 1
+        if self._asleep:
+            self._wake.set()
+
+    def end(self) -> None:
+        """The main thread has finished the call, its answer not yet sent."""
+        self.turn += 1
+        if self._reading:
+            os.write(self._nudge, b".")
+
+    # -------------------------------------------------------------- the watching thread
+
+    def _run(self) -> None:
+        last, quiet = self.turn, 0
+        while True:
+            time.sleep(PATIENCE_S)
+            self._check_limit()
+            turn = self.turn
+            if turn != last:
+                last, quiet = turn, 0
+            elif turn & 1:
+                self._take_over(turn)
+            else:
+                quiet += 1
+                if quiet >= _QUIET_LOOKS:
+                    self._sleep(turn)
+                    quiet = 0
+
+    def _sleep(self, turn: int) -> None:
+        """Until a call begins or the limit is near. Asleep first, looked second: no call is missed."""
+        self._asleep = True
+        if self.turn == turn:
+            left = None if self._limit_at is None else max(0.0, self._limit_at - time.monotonic())
+            self._wake.wait(left)
+        self._wake.clear()
+        self._asleep = False
+
+    def _take_over(self, turn: int) -> None:
+        """Read for as long as this call lasts."""
+        started = time.monotonic() - PATIENCE_S
+        deadline = started + self._deadline_ms / 1000 if self._deadline_ms else None
+        with self.read_lock:
+            self._reading = True
+            try:
+                while self.turn == turn:
+                    self._check_limit()
+                    if deadline is not None and time.monotonic() >= deadline:
+                        self._end_call(
+                            "DeadlineExceeded", f"the call was not done in its {self._deadline_ms / 1000:g} s"
+                        )
+                    if self._readable(deadline) and self.turn == turn:
+                        self._read()
+            finally:
+                self._reading = False
+                self._drain_nudges()
+
+    def _readable(self, deadline: float | None) -> bool:
+        """Wait until the client sends, the call ends, or it is time to look at a limit."""
+        wait = 1.0
+        for at in (deadline, self._limit_at):
+            if at is not None:
+                wait = min(wait, max(0.0, at - time.monotonic()) + 0.001)
+        poll = select.poll()
+        poll.register(self._look, select.POLLIN)
+        if self._session.has_room():
+            poll.register(self._session.stream, select.POLLIN)
+        return any(fd != self._look for fd, _ in poll.poll(wait * 1000))
+
+    def _drain_nudges(self) -> None:
+        poll = select.poll()
+        poll.register(self._look, select.POLLIN)
+        while poll.poll(0):
+            os.read(self._look, 64)
+
+    def _read(self) -> None:
+        """Take what the client sent without waiting for more."""
+        session = self._session
+        try:
+            while session.has_room():
+                frame = session.stream.receive(socket.MSG_DONTWAIT)
+                if frame is None:
+                    return
+                self._meanwhile(frame)
+        except Ended:
+            session.abandon("lost")
+        except ProtocolError as error:
+            session.abandon("lost", "ProtocolError", str(error))
+
+    def _meanwhile(self, frame: Frame) -> None:
+        if frame.kind == frames.PING:
+            self._session.send(frames.pack(frames.PONG, frame.call_id))
+        elif frame.kind == frames.CANCEL:
+            if frame.call_id == self._call_id:
+                self._end_call("Cancelled", "the call was cancelled")
+            self._session.cancel_waiting(frame.call_id)
+        elif frame.kind == frames.GOODBYE:
+            self._session.abandon("closed")
+        else:
+            self._session.inbox.append(frame)
+
+    def _end_call(self, kind: str, message: str) -> None:
+        """Stop a running call the only way that always works."""
+        text = message + "; its process was ended, and the session with it"
+        self._session.send(frames.encode(frames.ERROR, self._call_id, error_fields(kind, text)), wait_s=1.0)
+        self._session.abandon("ended", kind, text)
+
+    def _check_limit(self) -> None:
+        if self._limit_at is not None and time.monotonic() >= self._limit_at:
+            self._session.abandon(
+                "timeout",
+                "SessionTimeout",
+                f"the session's time limit of {self._limit_s:g} s is over; ask for more with session_timeout=",
+            )
+
+
+def error_fields(kind: str, message: str, traceback: str = "", fault: str = "user") -> dict[str, object]:
+    """The head of an ERROR frame."""
+    return {"type": kind, "message": message, "traceback": traceback, "retryable": False, "fault": fault}

@@ -1,0 +1,102 @@
+"""The one class that touches a session's socket. Used by the client and by the session process.
+
+A session runs on any stream descriptor, a socketpair too. The socket is in blocking mode: a receive
+costs one system call and no poll. ``SO_RCVTIMEO`` bounds how long it blocks, so that whoever waits
+comes back now and then to look at deadlines; `Stream.receive` then gives None.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from typing import Callable, List, Optional, Sequence
+
+from rpcsys.wire.frames import Buffer, Frame, FrameReader
+
+#: One sendmsg takes at most 1,024 buffers (UIO_MAXIOV).
+_MAX_PIECES = 1000
+
+
+class Ended(Exception):
+    """The other side is gone; ``args[0]`` says what the system said of it."""
+
+
+class Stream:
+    """Frames over a connected stream socket.
+
+    Raises `Ended` when the peer is gone, and `ProtocolError` for what is no frame.
+    """
+
+    def __init__(self, sock: socket.socket, reader: Optional[FrameReader] = None) -> None:
+        self.socket = sock
+        self.reader = reader or FrameReader()
+        sock.setblocking(True)
+
+    def fileno(self) -> int:
+        """The descriptor, for poll."""
+        return self.socket.fileno()
+
+    def tick(self, seconds: float) -> None:
+        """Let `receive` come back with None after ``seconds`` without data (0: never)."""
+        value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+
+    def receive(self, flags: int = 0) -> Optional[Frame]:
+        """The next frame; None when the tick went by, or with MSG_DONTWAIT when no whole one is here."""
+        reader = self.reader
+        while True:
+            frame = reader.next()
+            if frame is not None:
+                return frame
+            try:
+                count = self.socket.recv_into(reader.space(), 0, flags)
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                raise Ended(error.strerror or str(error)) from None
+            if not count:
+                raise Ended("the connection was closed")
+            reader.filled(count)
+
+    def send(self, pieces: Sequence[Buffer], on_full: Optional[Callable[[], None]] = None) -> None:
+        """Send the pieces of one or more frames, end to end.
+
+        With ``on_full`` it never blocks in the system: while the peer takes nothing, ``on_full`` is
+        called to wait and to do the other half of the work (`wait_writable`).
+        """
+        flags = socket.MSG_NOSIGNAL | (socket.MSG_DONTWAIT if on_full else 0)
+        todo: List[Buffer] = list(pieces)
+        while todo:
+            try:
+                count = self.socket.sendmsg(todo[:_MAX_PIECES], (), flags)
+            except BlockingIOError:
+                if on_full is None:
+                    continue  # SO_SNDTIMEO is not set: only a signal brings us here
+                on_full()
+                continue
+            except OSError as error:
+                raise Ended(error.strerror or str(error)) from None
+            if len(todo) == 1 and count == len(todo[0]):
+                return
+            todo = _rest(todo, count)
+
+    def wait(self, timeout: Optional[float], *, write: bool = False) -> int:
+        """Wait for the peer; the poll events that came, 0 after ``timeout`` seconds."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN | (select.POLLOUT if write else 0))
+        events = poll.poll(None if timeout is None else max(0, int(timeout * 1000)))
+        return events[0][1] if events else 0
+
+    def close(self) -> None:
+        """Close it, at once."""
+        self.socket.close()
+
+
+def _rest(pieces: List[Buffer], count: int) -> List[Buffer]:
+    """What is left of ``pieces`` after ``count`` bytes went out."""
+    for index, piece in enumerate(pieces):
+        if count < len(piece):
+            return [memoryview(piece)[count:], *pieces[index + 1 :]]
+        count -= len(piece)
+    return []

@@ -1,0 +1,156 @@
+"""The element types an array may have on the wire, and how many bytes one element takes there.
+
+Names are numpy's (``float32``) and, for the types numpy lacks, those of ``ml_dtypes``
+(``bfloat16``). Types under eight bits travel one value a byte. Strings of fixed width are
+``S10`` (bytes) and ``U5`` (UCS-4), raw bytes ``V8``, times ``datetime64[ns]``. Element bytes are
+little-endian. Object and structured types have no name here, hence no form on the wire.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Dict, Optional, Tuple
+
+from rpcsys.errors import ProtocolError, ValueNotSupported
+
+ITEM_BYTES: Dict[str, int] = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "float128": 16,
+    "complex64": 8,
+    "complex128": 16,
+    "complex256": 32,
+    "bfloat16": 2,
+    "float8_e3m4": 1,
+    "float8_e4m3": 1,
+    "float8_e4m3b11fnuz": 1,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float6_e2m3fn": 1,
+    "float6_e3m2fn": 1,
+    "float4_e2m1fn": 1,
+    "int4": 1,
+    "uint4": 1,
+    "int2": 1,
+    "uint2": 1,
+}
+
+#: struct format characters with a size of their own on every platform -> names. ``l`` and ``L`` are
+#: left out: they are 4 or 8 bytes, see `name_of_format`.
+_FORMATS = {
+    "?": "bool",
+    "b": "int8",
+    "h": "int16",
+    "i": "int32",
+    "q": "int64",
+    "B": "uint8",
+    "H": "uint16",
+    "I": "uint32",
+    "Q": "uint64",
+    "e": "float16",
+    "f": "float32",
+    "d": "float64",
+    "c": "S1",
+}
+_FORMAT_OF = {name: code for code, name in _FORMATS.items() if code != "c"}
+
+# A fixed width above this is no string anyone sends in an array; it bounds the arithmetic below.
+MAX_WIDTH = 1 << 24
+_WIDE = re.compile(
+    r"(?:([SUV])([1-9][0-9]{0,7}|0)|(?:datetime64|timedelta64)(?:\[[0-9]{0,9}[A-Za-zμ]{1,8}\])?)\Z"
+)
+
+
+def item_bytes(name: Any) -> int:
+    """Bytes one element of dtype ``name`` takes on the wire.
+
+    Raises `ProtocolError` when the name is none of the wire's.
+    """
+    size = ITEM_BYTES.get(name) if type(name) is str else None
+    if size is not None:
+        return size
+    match = _WIDE.match(name) if type(name) is str else None
+    if match is None:
+        raise ProtocolError(f"{name!r} is not an element type of the wire"[:200])
+    if match.group(1) is None:
+        return 8
+    width = int(match.group(2))
+    if width > MAX_WIDTH:
+        raise ProtocolError(f"element type {name} is wider than {MAX_WIDTH} characters")
+    return width * 4 if match.group(1) == "U" else width
+
+
+def name_of_format(code: str, size: int) -> str:
+    """The wire's name for an element of struct format ``code`` and ``size`` bytes (memoryview, array).
+
+    Raises `ValueNotSupported` for formats without a name, big-endian ones among them.
+    """
+    plain = code.lstrip("@=<") if code[:1] in "@=<" else code
+    if plain in ("l", "L", "n", "N"):
+        return "{}int{}".format("u" if plain in "LN" else "", size * 8)
+    try:
+        return _FORMATS[plain]
+    except KeyError:
+        raise ValueNotSupported(
+            f"a buffer of format {code!r} has no form on the wire; cast it to a plain type first"
+        ) from None
+
+
+def format_of_name(name: str) -> Optional[str]:
+    """The struct format of dtype ``name``, or None where struct has none (bfloat16, U5, …)."""
+    return _FORMAT_OF.get(name)
+
+
+def name_of_numpy(dtype: Any) -> str:
+    """The wire's name for a little-endian ``numpy.dtype``.
+
+    Raises `ValueNotSupported` for object, structured and other types without a name.
+    """
+    kind = dtype.kind
+    if kind in "SUV" and dtype.names is None and dtype.subdtype is None and dtype.type.__module__ == "numpy":
+        return "{}{}".format(kind, dtype.itemsize // 4 if kind == "U" else dtype.itemsize)
+    name = str(dtype.name)
+    if dtype.names is not None or dtype.hasobject or (name not in ITEM_BYTES and kind not in "mM"):
+        raise ValueNotSupported(
+            f"an array of dtype {dtype} has no form on the wire; only plain element types cross"
+        )
+    return name
+
+
+@lru_cache(maxsize=256)
+def numpy_dtype(name: str) -> Any:
+    """The ``numpy.dtype`` of a wire name, or None where this machine's numpy cannot express it."""
+    import numpy as np
+
+    try:
+        return np.dtype(name)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+    except (ImportError, AttributeError, TypeError):
+        return None
+
+
+def count(shape: Tuple[int, ...]) -> int:
+    """Number of elements in an array of ``shape``; 1 for a zero-rank one."""
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total
