@@ -8,24 +8,21 @@ ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "packaging" / "device-files.txt"
 
 
-def device_files() -> list[Path]:
-    """Every .py file of the tier that exists, relative to the root of the repository, sorted.
-
-    A listed path that does not exist yet is not an error here: test_device_tier.py decides that.
-    """
-    return sorted({file for entry in entries() for file in _expand(entry)})
-
-
-def entries() -> list[str]:
-    """The list's lines without comments and blank ones."""
+def entries() -> dict[str, frozenset[str]]:
+    """The list: path -> the packages it needs, none for most. Comments and blank lines left out."""
     lines = (line.split("#")[0].strip() for line in LIST.read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if line]
+    parts = [line.partition(" needs ") for line in lines if line]
+    return {path: frozenset(needs.replace(",", " ").split()) for path, _, needs in parts}
 
 
-def _expand(entry: str) -> list[Path]:
-    path = ROOT / entry
-    found = path.rglob("*.py") if entry.endswith("/") else [path] if path.exists() else []
-    return [file.relative_to(ROOT) for file in found]
+def device_files() -> dict[Path, frozenset[str]]:
+    """Every .py file of the tier, relative to the root of the repository, and the packages it needs."""
+    files: dict[Path, frozenset[str]] = {}
+    for entry, needs in sorted(entries().items()):  # a folder comes before what is said of a file in it
+        path = ROOT / entry
+        found = path.rglob("*.py") if entry.endswith("/") else [path]
+        files.update((file.relative_to(ROOT), needs) for file in sorted(found))
+    return files
 
 
 if __name__ == "__main__":

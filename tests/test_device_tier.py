@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import rpcsys
 from tests.device_files import ROOT, device_files, entries
 from tests.pythons import pythons
 
@@ -31,6 +37,39 @@ print(json.dumps({
 """
 
 
+SERVE = """
+import runpy, sys
+sys.path.insert(0, sys.argv.pop(1))
+runpy.run_module("rpcsys.server", run_name="__main__", alter_sys=True)
+"""
+
+SESSION = """
+import array, json, sys
+sys.path.insert(0, sys.argv[1])
+import rpcsys
+with rpcsys.connect("127.0.0.1", int(sys.argv[2]), key="board") as session:
+    echo = session.get_function("testing.echo")
+    grid = memoryview(array.array("f", [1, 2, 3, 4, 5, 6])).cast("B").cast("f", [2, 3])
+    back = echo(grid)
+    large = memoryview(bytearray(range(256)) * (3 << 12))
+    kept = session.array(grid)
+    session.upload(b"of the board", "file.txt")
+    print(json.dumps({
+        "number": echo(41),
+        "dtype": back.dtype,
+        "shape": back.shape,
+        "items": back.tolist(),
+        "large": bytes(echo(large).data) == bytes(large),
+        "many": [future.result() for future in [echo.submit(i) for i in range(100)]] == list(range(100)),
+        "kept": kept.get().tolist(),
+        "file": bytes(session.download("file.txt")).decode(),
+        "python": session.info["capabilities"]["python"],
+        "numpy": session.info["capabilities"]["numpy"],
+        "foreign": [name for name in ("asyncio", "numpy") if name in sys.modules],
+    }))
+"""
+
+
 @pytest.fixture(scope="session")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files of the device tier and nothing else."""
@@ -42,11 +81,20 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def modules() -> list[str]:
-    names = [".".join(file.with_suffix("").parts) for file in device_files()]
+    """The modules that every board can import."""
+    names = [".".join(file.with_suffix("").parts) for file, needs in device_files().items() if not needs]
     return [name.removesuffix(".__init__") for name in names]
 
 
-def bare(python: str, *args: str | Path, timeout: float = 60) -> str:
+def packages_of(file: Path) -> set[str]:
+    """The packages from outside that a file imports when it is itself imported."""
+    body = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+    names = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in body if isinstance(node, ast.ImportFrom)}
+    return {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"rpcsys"}
+
+
+def bare(python: str, *args: object, timeout: float = 60) -> str:
     """Run isolated Python without site-packages; its standard output. A failure shows its stderr."""
     done = subprocess.run(
         [python, "-I", "-S", *map(str, args)], capture_output=True, text=True, timeout=timeout, check=False
@@ -57,6 +105,11 @@ def bare(python: str, *args: str | Path, timeout: float = 60) -> str:
 
 def test_every_path_of_the_list_exists() -> None:
     assert [entry for entry in entries() if not (ROOT / entry).exists()] == []
+
+
+def test_a_file_needs_what_the_list_says() -> None:
+    for file, needs in device_files().items():
+        assert packages_of(file) == needs, file
 
 
 @pytest.mark.parametrize("version", pythons())
@@ -77,3 +130,60 @@ def test_import_rpcsys_loads_nothing_else(version: str, board: Path) -> None:
 def test_an_old_python_is_told_what_it_lacks(version: str, board: Path) -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import rpcsys\ntry: rpcsys.lab\nexcept ImportError as e: print(e)"
     assert "needs Python 3.10" in bare(pythons()[version], "-c", code, board)
+
+
+@contextlib.contextmanager
+def serving(python: str, board: Path, cwd: Path) -> Iterator[int]:
+    """A server of the copied tree under a bare interpreter; its port. It must end with exit status 0."""
+    command = [
+        python,
+        "-I",
+        "-S",
+        "-c",
+        SERVE,
+        str(board),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--key",
+        "board",
+    ]
+    with (cwd / "log").open("w+") as log:
+        server = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            assert line, (cwd / "log").read_text()
+            yield json.loads(line)["port"]
+            server.terminate()
+            assert server.wait(20) == 0, (cwd / "log").read_text()
+        finally:
+            server.kill()
+            server.wait()
+            if server.stdout is not None:
+                server.stdout.close()
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("version", pythons())
+def test_serves_and_uses_a_session(version: str, board: Path, tmp_path: Path) -> None:
+    """The real server and the client's core, both bare, and this Python's client with numpy beside it."""
+    with serving(pythons()[version], board, tmp_path) as port:
+        seen = json.loads(bare(pythons()[version], "-c", SESSION, board, port))
+        with rpcsys.connect("127.0.0.1", port, key="board") as session:
+            desk = session.get_function("testing.echo")(np.arange(3.0))
+    assert desk.tolist() == [0, 1, 2]
+    assert seen == {
+        "number": 41,
+        "dtype": "float32",
+        "shape": [2, 3],
+        "items": [[1, 2, 3], [4, 5, 6]],
+        "large": True,
+        "many": True,
+        "kept": [[1, 2, 3], [4, 5, 6]],
+        "file": "of the board",
+        "python": version,
+        "numpy": False,
+        "foreign": [],
+    }
