@@ -1,0 +1,29 @@
+"""``python -m rpcsys.server``: serve this device."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rpcsys import serve
+from rpcsys.errors import ConfigError
+from rpcsys.server import config
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the device server; the exit status (0 stopped, 2 usage, 3 no free port)."""
+    return serve.run(lambda: _main(sys.argv[1:] if arguments is None else arguments), config.NAME)
+
+
+def _main(arguments: Sequence[str]) -> int:
+    settings = config.parse(arguments)
+    if not sys.platform.startswith("linux"):
+        raise ConfigError("the device server needs Linux; the client and the tools run here too")
+    from rpcsys.server.service import Service
+
+    serve.setup_logging(config.NAME, silent=settings.silent)
+    return Service(settings).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,300 @@
+"""The board: its slots, the sessions in them, and the processes that serve these. Decisions only.
+
+A session has a slot until its processes are dead and its directory is gone::
+
+    opening ──child──> running ──end in sight──> ending ──dead──> cleaning ──removed──> (slot free)
+                                                   └─TVM, time over─> overdue ─child─> telling ─┘
+
+A child waits for every slot that has no running session, so that opening one forks nothing; its
+replacement is asked for as soon as the end of a session is in sight, while the old process still exits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rpcsys.server import events as ev
+from rpcsys.server.backoff import Backoff
+from rpcsys.server.job import TVM, TVM_TIMEOUT
+
+GRACE_GONE_S = 0.4
+"""For a session process to end by itself after its client hung up."""
+
+GRACE_DONE_S = 2.0
+"""For a session process to exit after it said that it is done, and for a TVM client to be told its time is over."""
+
+LATE_S = 0.5
+"""An rpcsys/1 session tells its client about the limit itself; after so long it is ended regardless."""
+
+KILL_AGAIN_S = 5.0
+"""A killed process is dead within milliseconds, unless the kernel holds it."""
+
+ZYGOTE_PROVEN_S = 10.0
+"""A zygote that lived so long is not one that dies at start."""
+
+
+@dataclass
+class Child:
+    """A process for one session: ``starting``, ``waiting``, ``serving`` it, or ``doomed``."""
+
+    state: str = "starting"
+    session: int | None = None
+
+
+@dataclass
+class Session:
+    """A client with its lease, and, once admitted, its slot (``number``).
+
+    ``early_until``: held back until the tracker's word about its lease is here; ``due``: when the next
+    thing has to be done about it; ``gone``: its client hung up; ``outcome``: how it ended.
+    """
+
+    conn: int
+    peer: str
+    kind: str
+    matchkey: str = ""
+    lease: str | None = None
+    epoch: int = 0
+    limit_s: float | None = None
+    early_until: float | None = None
+    number: int = 0
+    state: str = "opening"
+    child: int | None = None
+    started: float = 0.0
+    due: float | None = None
+    gone: bool = False
+    outcome: str = ""
+    cleaned: tuple[str, ...] = ()
+
+    def limit(self, seconds: float | None) -> None:
+        """Of all limits the shortest holds."""
+        if seconds is not None:
+            self.limit_s = seconds if self.limit_s is None else min(self.limit_s, seconds)
+
+    def overdue_at(self) -> float | None:
+        """When a running session has to be ended from outside."""
+        if self.limit_s is None:
+            return None
+        return self.started + self.limit_s + (0.0 if self.kind == TVM else LATE_S)
+
+
+class Board:
+    """Sessions, children and the zygote. Methods note what happened and return what to do."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.sessions: dict[int, Session] = {}
+        self.children: dict[int, Child] = {}
+        self.zygote = "starting"
+        self._zygote_since = 0.0
+        self._child_pause = Backoff()
+        self._zygote_pause = Backoff()
+        self._last_session = 0
+        self._last_child = 0
+
+    @property
+    def free(self) -> int:
+        """Slots without a session."""
+        return self.slots - len(self.sessions)
+
+    def admit(self, session: Session) -> None:
+        """Give a session a slot. There must be a free one."""
+        self._last_session += 1
+        session.number = self._last_session
+        self.sessions[session.number] = session
+
+    def by_conn(self, conn: int) -> Session | None:
+        """The session of a connection."""
+        return next((session for session in self.sessions.values() if session.conn == conn), None)
+
+    # What happened to the processes
+
+    def zygote_up(self, now: float) -> list[ev.Action]:
+        """Children can be made from now on."""
+        self.zygote = "up"
+        self._zygote_since = now
+        return []
+
+    def zygote_down(self, now: float, cleaned: tuple[str, ...]) -> list[ev.Action]:
+        """The zygote died, and with it every session."""
+        if self.zygote == "up" and now - self._zygote_since >= ZYGOTE_PROVEN_S:
+            self._zygote_pause.worked()
+        self.zygote = "down"
+        actions: list[ev.Action] = []
+        if self._zygote_pause.failed(now):
+            actions.append(ev.Log("error", "the zygote died, and its sessions with it; starting another"))
+        for number in list(self.children):
+            actions += self._buried(now, number, cleaned)
+        return actions
+
+    def child_ready(self, number: int) -> bool:
+        """A child waits for a session; False if it is not one of ours."""
+        child = self.children.get(number)
+        if child is None or child.state != "starting":
+            return False
+        child.state = "waiting"
+        return True
+
+    def child_done(self, now: float, number: int, outcome: str) -> None:
+        """A session is over, its process about to exit."""
+        session = self._served_by(number)
+        if session is not None and session.state in ("running", "ending"):
+            session.outcome = session.outcome or outcome
+            self._expect_end(session, now + GRACE_DONE_S)
+
+    def child_dead(self, now: float, event: ev.ChildDead) -> list[ev.Action]:
+        """A child and everything below it is dead."""
+        child = self.children.get(event.child)
+        if child is None:
+            return []
+        if child.state in ("starting", "waiting") and self._child_pause.failed(now):
+            how = f"signal {-event.status}" if event.status < 0 else f"status {event.status}"
+            line = f"a waiting session process died ({how}); making another, with growing pauses"
+            return [ev.Log("error", line), *self._buried(now, event.child, event.cleaned)]
+        return self._buried(now, event.child, event.cleaned)
+
+    def hung_up(self, now: float, session: Session) -> list[ev.Action]:
+        """The client of a session is gone."""
+        session.gone = True
+        if session.state == "running":
+            self._expect_end(session, now + GRACE_GONE_S)
+        elif session.state == "ending" and session.due is not None:
+            session.due = min(session.due, now + GRACE_GONE_S)
+        elif session.state in ("opening", "overdue"):
+            session.outcome = session.outcome or "lost"
+            return self._clean(session)
+        return []
+
+    def end(self, now: float, session: Session, outcome: str) -> list[ev.Action]:
+        """End a session now, whatever it does."""
+        session.outcome = session.outcome or outcome
+        if session.state in ("opening", "overdue"):
+            return self._clean(session)
+        if session.child is None:
+            return []
+        if session.state == "running":
+            session.state = "ending"
+        session.due = now + KILL_AGAIN_S
+        return [ev.Kill(session.child)]
+
+    def start_failed(self, number: int) -> list[ev.Action]:
+        """A session got no process. The child it was meant for is of no use any more."""
+        session = self.sessions.get(number)
+        if session is None or session.child is None:
+            return []
+        child, session.child = session.child, None
+        self.children[child] = Child("doomed")
+        session.outcome = "crashed"
+        return [ev.Kill(child), *self._clean(session)]
+
+    def removed(self, number: int) -> Session | None:
+        """Nothing of a session is left: its slot is free."""
+        return self.sessions.pop(number, None)
+
+    def _served_by(self, number: int) -> Session | None:
+        child = self.children.get(number)
+        return None if child is None or child.session is None else self.sessions.get(child.session)
+
+    def _expect_end(self, session: Session, due: float) -> None:
+        session.state = "ending"
+        session.due = due if session.due is None else min(session.due, due)
+
+    def _buried(self, now: float, number: int, cleaned: tuple[str, ...]) -> list[ev.Action]:
+        session = self._served_by(number)
+        del self.children[number]
+        if session is None:
+            return []
+        session.child = session.due = None
+        session.cleaned += cleaned
+        session.outcome = session.outcome or ("lost" if session.gone else "crashed")
+        if (
+            session.state == "ending"
+            and session.outcome == "timeout"
+            and session.kind == TVM
+            and not session.gone
+        ):
+            session.state = "overdue"
+            session.due = now + GRACE_DONE_S
+            return []
+        return self._clean(session)
+
+    def _clean(self, session: Session) -> list[ev.Action]:
+        session.state = "cleaning"
+        session.due = None
+        return [ev.Finish(session.number, session.conn)]
+
+    # What is due
+
+    def deadline(self, spares: bool) -> float | None:
+        """When :meth:`tick` or :meth:`settle` has something to do."""
+        times = [session.due for session in self.sessions.values()]
+        if not spares:
+            pass
+        elif self.zygote == "down":
+            times.append(self._zygote_pause.until)
+        elif self.zygote == "up" and self._missing() > 0:
+            times.append(self._child_pause.until)
+        return min((time for time in times if time is not None), default=None)
+
+    def tick(self, now: float) -> list[ev.Action]:
+        """End what is over its time."""
+        actions: list[ev.Action] = []
+        for session in list(self.sessions.values()):
+            if session.due is not None and now >= session.due:
+                actions += self._overdue(now, session)
+        return actions
+
+    def _overdue(self, now: float, session: Session) -> list[ev.Action]:
+        if session.state == "running":
+            return self.end(now, session, "timeout")
+        if session.state == "overdue":
+            return self._clean(session)
+        return self.end(now, session, "lost" if session.gone else "ended")
+
+    def settle(self, now: float, spares: bool) -> tuple[list[ev.Action], list[Session]]:
+        """Hand sessions to waiting children, and with ``spares`` make the children that are missing.
+
+        Also returns the sessions that have begun by this.
+        """
+        actions: list[ev.Action] = []
+        begun = []
+        waiting = [number for number, child in self.children.items() if child.state == "waiting"]
+        for session in self.sessions.values():
+            if waiting and session.state in ("opening", "overdue"):
+                actions.append(self._assign(now, session, waiting.pop(0)))
+                if session.state == "running":
+                    begun.append(session)
+        if not spares:
+            return actions, begun
+        if self.zygote == "down" and self._zygote_pause.allows(now):
+            self.zygote = "starting"
+            actions.append(ev.StartZygote())
+        if self.zygote == "up" and self._child_pause.allows(now):
+            actions += [self._spawn() for _ in range(self._missing())]
+        return actions, begun
+
+    def _assign(self, now: float, session: Session, number: int) -> ev.Action:
+        child = self.children[number]
+        child.state, child.session = "serving", session.number
+        session.child = number
+        self._child_pause.worked()
+        if session.state == "overdue":
+            session.state, kind = "telling", TVM_TIMEOUT
+            session.due = now + GRACE_DONE_S
+        else:
+            session.state, kind = "running", session.kind
+            session.started = now
+            session.due = session.overdue_at()
+        return ev.Start(
+            session.number, session.conn, number, kind, session.peer, session.limit_s, session.lease
+        )
+
+    def _missing(self) -> int:
+        running = sum(session.state == "running" for session in self.sessions.values())
+        unused = sum(child.state in ("starting", "waiting") for child in self.children.values())
+        return max(self.slots - running - unused, 0)
+
+    def _spawn(self) -> ev.Action:
+        self._last_child += 1
+        self.children[self._last_child] = Child()
+        return ev.Spawn(self._last_child)

@@ -1,0 +1,81 @@
+"""A session process: waits on its tether for a client's connection, serves that one session, and exits.
+
+It dies with its zygote (PR_SET_PDEATHSIG), has a process session of its own, and is the subreaper of all that
+daemonises below it, so that none of it can slip away while the session lives.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import traceback
+from typing import Any, NoReturn
+
+from rpcsys.server import launch, messages, processes, workdirs
+from rpcsys.server.job import RPCSYS, Job
+
+
+def main(settings: dict[str, Any]) -> NoReturn:
+    """A child in an interpreter of its own (``--no-fork``). ``settings["parent"]`` is its zygote."""
+    from rpcsys.server import zygote
+
+    tether = socket.socket(fileno=launch.HANDED)
+    tether.set_inheritable(False)
+    try:
+        zygote.preload(settings)
+    except ImportError as error:
+        messages.tell(tether, failed=str(error))
+        os._exit(1)
+    live(tether, settings, settings["parent"])
+
+
+def live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoReturn:
+    """Wait for a session, serve it, tell its outcome, exit. Nothing else of Python runs at the exit."""
+    status = 1
+    try:
+        processes.die_with_parent(parent)
+        processes.become_subreaper()
+        os.setsid()
+        messages.tell(tether, ready=True)
+        data, descriptor = messages.receive(tether)
+        if descriptor is not None:
+            outcome = _serve(socket.socket(fileno=descriptor), Job.from_bytes(data), tether)
+            messages.tell(tether, outcome=outcome)
+        status = 0
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the supervisor is gone, and the zygote will say so with a signal
+    except BaseException:  # noqa: BLE001 - whatever a session raises ends this process, and is told
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(status)
+
+
+def _serve(sock: socket.socket, job: Job, tether: socket.socket) -> str:
+    """Serve the session in its directory; its outcome in a word."""
+    _stay_in(job.workdir)
+    sock.setblocking(True)
+    if job.kind == RPCSYS:
+        from rpcsys.server import session
+
+        return session.serve(sock, job, lambda told: messages.tell(tether, **told))
+    from rpcsys.server import tvm_python
+
+    return tvm_python.serve(sock, job)
+
+
+def _stay_in(workdir: str) -> None:
+    """Relative names and temporary files go where they are removed with the session."""
+    os.chdir(workdir)
+    os.environ["TMPDIR"] = workdirs.temporary(workdir)
+    if "tempfile" in sys.modules:
+        vars(sys.modules["tempfile"])["tempdir"] = None  # it remembers what it found in the zygote
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass

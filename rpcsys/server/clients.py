@@ -1,0 +1,170 @@
+"""The server's end of its clients' connections: accepting, reading greetings, watching for their end.
+
+The supervisor never reads a byte past the greeting. It keeps a descriptor of every session's connection, to
+see the client hang up, and to shut the connection down when the session is over: whoever else may have
+inherited it can then not keep the client waiting.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+
+from rpcsys.errors import ProtocolError
+from rpcsys.link import tune
+from rpcsys.server import events as ev
+from rpcsys.server.loop import GONE, Loop
+from rpcsys.wire.handshake import (
+    SERVER,
+    SESSION,
+    Greeting,
+    OpeningReader,
+    Options,
+    encode_greeting,
+    encode_mismatch,
+)
+
+BURST = 64
+"""Connections accepted in one wake-up; others have their turn between."""
+
+PAUSE_S = 0.5
+"""When descriptors or memory run out, for sessions to end."""
+
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Clients:
+    """Connections by number. What happens is told to ``feed``, with ``now`` from ``clock``."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        listener: socket.socket,
+        key: str,
+        feed: Callable[[ev.Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._loop = loop
+        self._listener = listener
+        self._key = key
+        self._feed = feed
+        self._clock = clock
+        self._last = 0
+        self._sockets: dict[int, socket.socket] = {}
+        self._paused_until: float | None = None
+        loop.add(listener.fileno(), self._accept)
+
+    # Taking connections
+
+    def stop_listening(self) -> None:
+        """Take no more; the port is free."""
+        self._loop.remove(self._listener.fileno())
+        self._listener.close()
+        self._paused_until = None
+
+    def resume_at(self) -> float | None:
+        """When :meth:`resume` is wanted."""
+        return self._paused_until
+
+    def resume(self, now: float) -> None:
+        """Take connections again after a pause."""
+        if self._paused_until is not None and now >= self._paused_until:
+            self._paused_until = None
+            self._loop.add(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(BURST):
+            try:
+                sock, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._pause()
+                return  # otherwise the connection broke before it was taken
+            self._take(sock, f"{address[0]}:{address[1]}")
+
+    def _pause(self) -> None:
+        """Accepting at once again would fail at once again, for ever."""
+        self._paused_until = self._clock() + PAUSE_S
+        self._loop.remove(self._listener.fileno())
+
+    def _take(self, sock: socket.socket, peer: str) -> None:
+        sock.setblocking(False)
+        tune(sock)
+        self._last += 1
+        conn, reader = self._last, OpeningReader()
+        self._sockets[conn] = sock
+        self._loop.add(sock.fileno(), lambda: self._read(conn, peer, sock, reader))
+        self._feed(ev.Accepted(self._clock(), conn, peer))
+
+    def _read(self, conn: int, peer: str, sock: socket.socket, reader: OpeningReader) -> None:
+        greeting = None
+        try:
+            while greeting is None:
+                data = sock.recv(reader.needed)
+                if not data:
+                    self._feed(ev.Broken(self._clock(), conn))
+                    return
+                greeting = reader.receive(data)
+        except BlockingIOError:
+            return
+        except (ProtocolError, OSError) as error:
+            why = f"{peer}: {error}" if isinstance(error, ProtocolError) else ""
+            self._loop.remove(sock.fileno())
+            self._feed(ev.Broken(self._clock(), conn, why))
+            return
+        self._loop.remove(sock.fileno())
+        self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
+        said = greeting.options
+        self._feed(
+            ev.Opened(
+                self._clock(),
+                conn,
+                peer,
+                greeting.role,
+                greeting.key,
+                said.session,
+                said.serve,
+                said.timeout_s,
+            )
+        )
+
+    def _gone(self, conn: int, sock: socket.socket) -> None:
+        self._loop.remove(sock.fileno())
+        self._feed(ev.HungUp(self._clock(), conn))
+
+    # Ending connections
+
+    def descriptor(self, conn: int) -> int:
+        """The descriptor of a connection, to hand to a child."""
+        return self._sockets[conn].fileno()
+
+    def success(self, session: bool) -> bytes:
+        """The answer to a greeting that is accepted; ``session``: for an rpcsys/1 client."""
+        # TVM's client takes any key with a ``server:`` before it, and ignores options behind it.
+        return encode_greeting(Greeting(SERVER, self._key, Options(session=SESSION if session else None)))
+
+    def refuse(self, conn: int, how: str) -> None:
+        """Answer ``mismatch``, or with the ``version`` we speak, and close."""
+        sock = self._sockets[conn]
+        try:
+            sock.send(self.success(True) if how == "version" else encode_mismatch(), socket.MSG_NOSIGNAL)
+            sock.shutdown(socket.SHUT_WR)
+            sock.recv(4096)  # unread bytes would turn the close into a reset, which overtakes the answer
+        except OSError:
+            pass
+        self.drop(conn)
+
+    def drop(self, conn: int) -> None:
+        """Close a connection for everyone who holds a copy of it."""
+        sock = self._sockets.pop(conn, None)
+        if sock is None:
+            return
+        self._loop.remove(sock.fileno())
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        sock.close()

@@ -1,0 +1,191 @@
+"""The device server's flags, parsed once into a `Config`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rpcsys import serve
+from rpcsys.errors import ConfigError
+from rpcsys.link import DEFAULT_TRACKER
+from rpcsys.server.capabilities import installed
+from rpcsys.wire.keys import is_key
+
+NAME = "rpcsys-server"
+
+MAX_SLOTS = 64
+"""Each slot has a waiting process; more sessions at once than this, no board has the cores for."""
+
+LATER = (
+    ("--through-proxy", False),
+    ("--deploy", True),
+    ("--cache", True),
+    ("--cache-size", True),
+    ("--http-port", True),
+    ("--tvm-library", True),
+    ("--allow-pickle", False),
+)
+"""Flags of servers to come, and whether they take a value: refused by name rather than as unknown."""
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the command line says. ``tvm`` is ``python`` or ``off``; ``preload`` holds module names."""
+
+    host: str = "0.0.0.0"
+    port: int = 9090
+    port_end: int = 9199
+    key: str = ""
+    tracker: tuple[str, int] | None = None
+    custom_addr: str | None = None
+    load_library: tuple[str, ...] = ()
+    fork: bool = True
+    silent: bool = False
+    slots: int = 1
+    tvm: str = "off"
+    name: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    preload: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    grace_s: float = 10.0
+
+
+def parse(arguments: Sequence[str]) -> Config:
+    """The configuration of a command line.
+
+    Raises ConfigError for values that cannot be used, SystemExit(2) for flags that cannot be parsed.
+    """
+    flags = _parser().parse_args(list(arguments))
+    for name, _ in LATER:
+        if getattr(flags, name[2:].replace("-", "_")) is not None:
+            raise ConfigError(f"this version has no {name} yet")
+    tvm = _tvm(flags.tvm)
+    return Config(
+        host=flags.host,
+        port=flags.port,
+        port_end=flags.port_end,
+        key=_key(flags.key, flags.tracker),
+        tracker=serve.parse_address(flags.tracker, DEFAULT_TRACKER[1]) if flags.tracker else None,
+        custom_addr=flags.custom_addr,
+        load_library=_libraries(flags.load_library),
+        fork=not flags.no_fork,
+        silent=flags.silent,
+        slots=flags.slots,
+        tvm=tvm,
+        name=_name(flags.name),
+        labels=_labels(flags.label),
+        preload=_preload(flags.preload, tvm),
+        imports=tuple(flags.imports),
+        grace_s=flags.grace,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = serve.Parser(
+        prog=NAME, allow_abbrev=False, description="Serve this device to rpcsys and TVM clients."
+    )
+    add = parser.add_argument
+    add("--host", default="0.0.0.0", help="the address to listen on (default: all)")
+    add("--port", type=serve.port_number, default=9090, help="the first port to try; 0 takes any free one")
+    add("--port-end", type=int, default=9199, metavar="N", help="the first port not to try")
+    add("--key", default="", help="what kind of device this is, such as rpi4")
+    add("--tracker", metavar="HOST:PORT", help="the tracker to register with")
+    add("--custom-addr", metavar="ADDR", help="the address at which clients reach this device, if another")
+    add("--load-library", default="", metavar="A.so:B.so", help="libraries to load in every TVM session")
+    add("--no-fork", action="store_true", help="a fresh interpreter for every session")
+    add("--silent", action="store_true", help="log warnings and errors only")
+    add("--slots", type=_slots, default=1, metavar="N", help="sessions at once (default: 1)")
+    add("--tvm", choices=("auto", "python", "ctypes", "off"), default=AUTO, help="how to serve TVM's clients")
+    add("--name", default="", help="this server's name in summaries (default: the host's)")
+    add("--label", action="append", default=[], metavar="K=V", help="a fact about the device; repeatable")
+    add(
+        "--preload", default=AUTO, metavar="auto|none|A,B", help="modules that sessions find already imported"
+    )
+    add(
+        "--import",
+        action="append",
+        default=[],
+        dest="imports",
+        metavar="MODULE",
+        help="a module that registers functions for sessions; repeatable",
+    )
+    add("--grace", type=_seconds, default=10.0, metavar="S", help="what sessions get when the server stops")
+    for name, takes_value in LATER:
+        if takes_value:
+            add(name, help=argparse.SUPPRESS)
+        else:
+            add(name, action="store_const", const=True, help=argparse.SUPPRESS)
+    return parser
+
+
+def _slots(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= MAX_SLOTS):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of slots (1 to {MAX_SLOTS})")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds (0 to 86400)")
+    return seconds
+
+
+def _key(key: str, tracker: str | None) -> str:
+    if tracker and not key:
+        raise ConfigError("--tracker needs --key: what kind of device this is, such as --key rpi4")
+    if key and not is_key(key):
+        raise ConfigError(f"--key {key!r}: a key has no space, comma or bracket, and at most 255 characters")
+    return key
+
+
+def _name(name: str) -> str:
+    name = name or platform.node() or "server"
+    if not name.isprintable() or len(name) > 128:
+        raise ConfigError("--name: printable text of at most 128 characters")
+    return name
+
+
+def _labels(texts: list[str]) -> tuple[tuple[str, str], ...]:
+    labels = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and text.isprintable() and len(text) <= 256):
+            raise ConfigError(f"--label {text!r}: labels look like os=linux")
+        labels[name] = value
+    return tuple(labels.items())
+
+
+def _libraries(text: str) -> tuple[str, ...]:
+    paths = [os.path.abspath(path) for path in text.split(":") if path]
+    for path in paths:
+        if not os.path.isfile(path):
+            raise ConfigError(f"--load-library {path}: there is no such file")
+    return tuple(paths)
+
+
+def _tvm(wanted: str) -> str:
+    if wanted == "ctypes":
+        raise ConfigError("this version has no --tvm ctypes yet: use --tvm python, with apache-tvm installed")
+    has = installed("tvm")
+    if wanted == "python" and not has:
+        raise ConfigError("--tvm python: there is no tvm package here (python3 -m pip install apache-tvm)")
+    return "python" if has and wanted != "off" else "off"
+
+
+def _preload(text: str, tvm: str) -> tuple[str, ...]:
+    """``auto`` is what sessions will want and this board has; names given must be there (the zygote tells)."""
+    if text == "none":
+        return ()
+    if text != AUTO:
+        return tuple(name for name in text.split(",") if name)
+    found = [name for name in ("numpy", "onnxruntime") if installed(name)]
+    return (*found, *(["tvm.rpc.server"] if tvm == "python" else []))

@@ -1,0 +1,337 @@
+"""What can happen to a device server, and what it may decide to do about it.
+
+Events go into :class:`rpcsys.server.state.State`, actions come out, and
+:mod:`rpcsys.server.service` carries them out. All are frozen, hold nothing but numbers, text and tuples, and
+turn into JSON and back (:func:`to_json`, :func:`from_json`): a log of events replays to the same state.
+
+``now`` is a monotonic clock in seconds. ``conn``, ``session`` and ``child`` are numbers given once and
+never again: connections by the service, sessions and children by the state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened at ``now``."""
+
+    now: float
+
+
+@dataclass(frozen=True)
+class Tick(Event):
+    """Time went by."""
+
+
+@dataclass(frozen=True)
+class Accepted(Event):
+    """A stranger connected, and has said nothing yet."""
+
+    conn: int
+    peer: str
+
+
+@dataclass(frozen=True)
+class Opened(Event):
+    """A connection has said its greeting (see :mod:`rpcsys.wire.handshake`)."""
+
+    conn: int
+    peer: str
+    role: str
+    key: str
+    session: str | None = None
+    serve: str | None = None
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Broken(Event):
+    """A connection ended or broke the protocol before its greeting was whole; ``why`` is empty if it left."""
+
+    conn: int
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class HungUp(Event):
+    """A client with a session, or waiting for one, is gone."""
+
+    conn: int
+
+
+@dataclass(frozen=True)
+class ZygoteUp(Event):
+    """The zygote has imported what it should, and forks when asked."""
+
+
+@dataclass(frozen=True)
+class ZygoteDown(Event):
+    """The zygote is dead, and every process below it too; ``cleaned`` names what had to be killed."""
+
+    cleaned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failed(Event):
+    """A zygote or a child could not do its imports; ``why`` is one line for a person."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class ChildReady(Event):
+    """A child waits for a session."""
+
+    child: int
+
+
+@dataclass(frozen=True)
+class ChildDone(Event):
+    """A child's session is over, and the child is about to exit."""
+
+    child: int
+    outcome: str
+
+
+@dataclass(frozen=True)
+class ChildDead(Event):
+    """A child and all its descendants are dead.
+
+    ``status``: exit status, or minus the signal that killed it; ``cleaned``: names of descendants that had
+    to be killed.
+    """
+
+    child: int
+    status: int
+    cleaned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StartFailed(Event):
+    """A session could not be started, ``why`` in one line."""
+
+    session: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Removed(Event):
+    """The directory of a session is gone, and its client's connection is closed."""
+
+    session: int
+
+
+@dataclass(frozen=True)
+class LinkUp(Event):
+    """A tracker answers; ``ours`` says whether it speaks more than TVM's codes."""
+
+    ours: bool
+
+
+@dataclass(frozen=True)
+class LinkDown(Event):
+    """The tracker cannot be reached, or the connection to it ended."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Registered(Event):
+    """The tracker has taken our registration."""
+
+
+@dataclass(frozen=True)
+class Offered(Event):
+    """A new match key was sent to the tracker."""
+
+    matchkey: str
+
+
+@dataclass(frozen=True)
+class Pending(Event):
+    """TVM's tracker lists the match keys of ours that it has not handed out."""
+
+    matchkeys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Taken(Event):
+    """Our tracker has handed out a match key. ``user`` is a claim, ``address`` is where it came from."""
+
+    lease: str
+    epoch: int
+    matchkey: str
+    user: str
+    address: str
+    limit_s: float | None = None
+
+
+@dataclass(frozen=True)
+class EndLease(Event):
+    """Our tracker takes a lease back; ``reason`` may be :data:`rpcsys.wire.control.UNUSED`."""
+
+    lease: str
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stop(Event):
+    """Someone wants the server to stop. The second time: now."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something to do."""
+
+
+@dataclass(frozen=True)
+class Connect(Action):
+    """Open a connection to the tracker."""
+
+
+@dataclass(frozen=True)
+class Disconnect(Action):
+    """Close the connection to the tracker; nothing more is heard of it."""
+
+
+@dataclass(frozen=True)
+class Register(Action):
+    """Tell the tracker who we are; ``running`` holds (lease, epoch, seconds since its start)."""
+
+    running: tuple[tuple[str, int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Offer(Action):
+    """Make a match key, send it to the tracker, and say so with :class:`Offered`."""
+
+
+@dataclass(frozen=True)
+class Poll(Action):
+    """Ask TVM's tracker for the match keys not handed out (answered by :class:`Pending`)."""
+
+
+@dataclass(frozen=True)
+class Started(Action):
+    """Report to our tracker that a lease is in use."""
+
+    lease: str
+    epoch: int
+    peer: str
+
+
+@dataclass(frozen=True)
+class Ended(Action):
+    """Report to our tracker how a lease ended, and what had to be killed."""
+
+    lease: str
+    epoch: int
+    outcome: str
+    cleaned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StartZygote(Action):
+    """Start a zygote."""
+
+
+@dataclass(frozen=True)
+class Spawn(Action):
+    """Have the zygote make a child that waits for a session."""
+
+    child: int
+
+
+@dataclass(frozen=True)
+class Kill(Action):
+    """Have the zygote kill a child with all its descendants."""
+
+    child: int
+
+
+@dataclass(frozen=True)
+class Start(Action):
+    """Hand a client's connection to a waiting child. ``kind`` as in :class:`rpcsys.server.job.Job`."""
+
+    session: int
+    conn: int
+    child: int
+    kind: str
+    peer: str
+    limit_s: float | None = None
+    lease: str | None = None
+
+
+@dataclass(frozen=True)
+class Refuse(Action):
+    """Answer a greeting with ``mismatch``, or with what we speak (``version``), and close."""
+
+    conn: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Drop(Action):
+    """Close a connection without a word."""
+
+    conn: int
+
+
+@dataclass(frozen=True)
+class Finish(Action):
+    """Close a session's connection for everyone who holds it and remove its directory: :class:`Removed`."""
+
+    session: int
+    conn: int
+
+
+@dataclass(frozen=True)
+class Announce(Action):
+    """The server serves: print the ready line."""
+
+
+@dataclass(frozen=True)
+class StopListening(Action):
+    """Take no more connections."""
+
+
+@dataclass(frozen=True)
+class Log(Action):
+    """Tell the log. ``level`` is ``info``, ``warning`` or ``error``."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Exit(Action):
+    """End the server. With ``why`` it is a failure the user has to know of."""
+
+    why: str = ""
+
+
+def _family(root: Any) -> dict[str, Any]:
+    return {kind.__name__: kind for kind in root.__subclasses__()}
+
+
+_KINDS = {**_family(Event), **_family(Action)}
+
+
+def to_json(item: Event | Action) -> dict[str, Any]:
+    """``{"is": class, field: value…}``, made of what JSON has."""
+    return {"is": type(item).__name__, **dataclasses.asdict(item)}
+
+
+def from_json(plain: dict[str, Any]) -> Any:
+    """The inverse of :func:`to_json`, also after a trip through JSON text. KeyError for a class unknown."""
+    fields = {name: _tuples(value) for name, value in plain.items() if name != "is"}
+    return _KINDS[plain["is"]](**fields)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,72 @@
+"""Starting a fresh interpreter for a process of the server's own.
+
+With the same interpreter flags and the same ``sys.path`` (so that it also works under ``python3 -I -S``, out
+of a zip file, or out of a source tree), and never more descriptors than it needs: ``posix_spawn`` forks
+nothing of the parent's memory, and is safe beside threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+HANDED = 3
+"""The descriptor at which the new process finds its socket."""
+
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "from importlib import import_module; import_module(sys.argv.pop(1)).main(json.loads(sys.argv.pop(1)))"
+)
+
+
+def start(module: str, settings: dict[str, object], descriptor: int, name: str) -> int:
+    """Run ``module.main(settings)`` in a fresh interpreter; its process number.
+
+    ``descriptor`` becomes number 3 there. Its standard input is empty, and what it prints goes to standard
+    error: standard output is for the ready line. Raises OSError.
+    """
+    # One that is already at its place would stay close-on-exec: have dup2 move every one.
+    source = os.dup(descriptor) if descriptor == HANDED else descriptor
+    paths = [os.path.abspath(path) for path in sys.path]
+    arguments = [
+        sys.executable,
+        *_flags(),
+        "-c",
+        _START,
+        json.dumps(paths),
+        module,
+        json.dumps(settings),
+        name,
+    ]
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            arguments,
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, 2, 1),
+                (os.POSIX_SPAWN_DUP2, source, HANDED),
+            ],
+            setpgroup=0,  # Ctrl-C in a terminal is for the supervisor, which lets sessions finish
+            setsigmask=(),
+            setsigdef=(signal.SIGTERM, signal.SIGINT, signal.SIGPIPE),
+        )
+    finally:
+        if source != descriptor:
+            os.close(source)
+
+
+def _flags() -> list[str]:
+    """The flags of this interpreter that decide what can be imported."""
+    flags = sys.flags
+    known = [
+        ("-I", flags.isolated),
+        ("-E", flags.ignore_environment and not flags.isolated),
+        ("-s", flags.no_user_site and not flags.isolated),
+        ("-S", flags.no_site),
+        ("-B", flags.dont_write_bytecode),
+    ]
+    return [flag for flag, wanted in known if wanted]

@@ -1,0 +1,50 @@
+"""Messages between the server's own processes, over AF_UNIX SOCK_SEQPACKET sockets.
+
+A message is one JSON object and at most one descriptor beside it. To the zygote: ``{"spawn": child}`` with
+the child's end of its tether, ``{"kill": child}``. From it: ``{"ready": true}`` or ``{"failed": why}``, and
+``{"dead": child, "status": …, "cleaned": […]}``. On a tether, to the child: its job
+(:mod:`rpcsys.server.job`) with the client's descriptor; from it: ``{"ready": true}`` or
+``{"failed": why}``, and ``{"outcome": word}``.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+from typing import Any
+
+MAX_BYTES = 65536
+"""Of a message. The longest is a job: a greeting and a few paths."""
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends; each read gives one message."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(sock: socket.socket, data: bytes, descriptor: int | None = None) -> None:
+    """Send a message, with a copy of ``descriptor`` beside it. Raises OSError."""
+    beside = []
+    if descriptor is not None:
+        beside.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor])))
+    sock.sendmsg([data], beside, socket.MSG_NOSIGNAL)
+
+
+def tell(sock: socket.socket, descriptor: int | None = None, **fields: Any) -> None:
+    """Send ``fields`` as a JSON object. Raises OSError."""
+    send(sock, json.dumps(fields).encode(), descriptor)
+
+
+def receive(sock: socket.socket) -> tuple[bytes, int | None]:
+    """One message and the descriptor beside it; ``b""`` when the other end is gone. Raises OSError."""
+    size = array.array("i").itemsize
+    data, beside, _, _ = sock.recvmsg(MAX_BYTES, socket.CMSG_SPACE(size))
+    descriptors = array.array("i")
+    for level, kind, payload in beside:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(payload[: len(payload) - len(payload) % size])
+    for extra in descriptors[1:]:
+        os.close(extra)
+    return data, descriptors[0] if descriptors else None

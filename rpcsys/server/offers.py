@@ -1,0 +1,193 @@
+"""The tracker's side of a server's decisions: the link, and the match keys offered over it.
+
+A match key is offered for every free slot. The tracker hands it to a client (our tracker says so with
+``taken``; on TVM's one polls for what is left), the client opens a session with it, and it is used up. A key
+that was taken and stays unused is renewed: its holder may have died on the way.
+
+When the link breaks, offered keys are void (a server that comes back makes new ones), but a key known to be
+taken stays good until it is renewed: its client may be about to connect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rpcsys.server import events as ev
+from rpcsys.wire.keys import same
+
+UNUSED_S = 8.0
+"""A client connects within milliseconds of its grant; TVM's server renews after 8 s as well."""
+
+POLL_S = 2.0
+"""How often TVM's tracker is asked for what is left, as often as TVM's server does."""
+
+ANSWER_S = 5.0
+"""A tracker that does not answer a connection or a registration for so long is given up."""
+
+RETRY_S = (0.1, 2.0)
+"""First and longest pause before connecting again: back within 5 s of the tracker's return, with room
+for a connection attempt that is refused just before it."""
+
+MAX_UNREPORTED = 100
+"""Ends of leases kept for a tracker that is away; its own records say the rest."""
+
+
+@dataclass
+class Key:
+    """A match key: offered, then perhaps taken at ``taken_at`` under a lease."""
+
+    matchkey: str
+    taken_at: float | None = None
+    lease: str | None = None
+    epoch: int = 0
+    limit_s: float | None = None
+
+
+class Offers:
+    """The link's state (``down``, ``connecting``, ``registering``, ``up``, ``closed``) and the keys out."""
+
+    def __init__(self) -> None:
+        self.link = "down"
+        self.ours = False
+        self.keys: dict[str, Key] = {}
+        self.asked = 0
+        self.unreported: list[ev.Action] = []
+        self._pause = RETRY_S[0]
+        self._next: float | None = None
+        self._complained = False
+
+    def open(self, now: float) -> list[ev.Action]:
+        """Start connecting."""
+        self.link = "connecting"
+        self._next = now + ANSWER_S
+        return [ev.Connect()]
+
+    def close(self) -> list[ev.Action]:
+        """Offer nothing any more: a tracker drops what a closed connection offered."""
+        was, self.link = self.link, "closed"
+        self.keys.clear()
+        self._next = None
+        return [ev.Disconnect()] if was in ("connecting", "registering", "up") else []
+
+    def up(self, now: float, ours: bool, running: tuple[tuple[str, int, float], ...]) -> list[ev.Action]:
+        """The tracker answers: say who we are."""
+        if self.link != "connecting":
+            return []
+        self.link, self.ours = "registering", ours
+        self._next = now + ANSWER_S
+        return [ev.Register(running)]
+
+    def registered(self, now: float) -> list[ev.Action]:
+        """The registration is taken: report what ended meanwhile."""
+        if self.link != "registering":
+            return []
+        self.link = "up"
+        self._pause = RETRY_S[0]
+        self._complained = False
+        self._next = None if self.ours else now + POLL_S
+        kept, self.unreported = self.unreported, []
+        return [ev.Log("info", "registered with the tracker"), *(kept if self.ours else [])]
+
+    def down(self, now: float, why: str) -> list[ev.Action]:
+        """The link broke or could not be made: try again after a pause. One log line until it is back."""
+        if self.link in ("down", "closed"):
+            return []
+        self.link, self.asked = "down", 0
+        self._next = now + self._pause
+        self._pause = min(self._pause * 2, RETRY_S[1])
+        self.keys = {text: key for text, key in self.keys.items() if key.taken_at is not None}
+        if self._complained:
+            return []
+        self._complained = True
+        return [ev.Log("warning", f"no tracker: {why}; trying again until it is back")]
+
+    def offer(self, free: int) -> list[ev.Action]:
+        """Offer what is missing for ``free`` slots."""
+        if self.link != "up":
+            return []
+        missing = free - len(self.keys) - self.asked
+        self.asked += max(missing, 0)
+        return [ev.Offer() for _ in range(missing)]
+
+    def offered(self, matchkey: str) -> None:
+        """A key that was asked for is out."""
+        if self.asked:
+            self.asked -= 1
+            self.keys[matchkey] = Key(matchkey)
+
+    def find(self, text: str) -> Key | None:
+        """The key a client came with. Every key is compared, each in constant time."""
+        matches = [key for key in self.keys.values() if same(key.matchkey, text)]
+        return matches[0] if matches else None
+
+    def use(self, key: Key) -> None:
+        """A client has come: the key serves once."""
+        del self.keys[key.matchkey]
+
+    def may_precede_its_lease(self, key: Key) -> bool:
+        """Whether the tracker's word about this key may still be on its way while its client is here."""
+        return self.ours and self.link == "up" and key.taken_at is None
+
+    def taken(self, event: ev.Taken) -> bool:
+        """Our tracker handed out a key; whether it was one still offered."""
+        key = self.keys.get(event.matchkey)
+        if key is None:
+            return False
+        key.taken_at = event.now
+        key.lease, key.epoch, key.limit_s = event.lease, event.epoch, event.limit_s
+        return True
+
+    def pending(self, now: float, left: tuple[str, ...]) -> None:
+        """TVM's tracker says which keys it still has: the others are taken."""
+        for key in self.keys.values():
+            if key.matchkey in left:
+                key.taken_at = None
+            elif key.taken_at is None:
+                key.taken_at = now
+
+    def end(self, lease: str, epoch: int) -> bool:
+        """The tracker takes an unused key's lease back; whether there was one."""
+        for key in self.keys.values():
+            if key.lease == lease and key.epoch == epoch:
+                self.use(key)
+                return True
+        return False
+
+    def report(self, action: ev.Started | ev.Ended) -> list[ev.Action]:
+        """Tell our tracker about a lease now, or, of its end, when the tracker is back."""
+        if self.link == "up":
+            return [action] if self.ours else []
+        if isinstance(action, ev.Ended):
+            self.unreported = [*self.unreported, action][-MAX_UNREPORTED:]
+        return []
+
+    def deadline(self) -> float | None:
+        """When :meth:`tick` has something to do."""
+        times = [key.taken_at + self._unused_s() for key in self.keys.values() if key.taken_at is not None]
+        return min([*times, *([] if self._next is None else [self._next])], default=None)
+
+    def tick(self, now: float) -> list[ev.Action]:
+        """Connect, poll, give up, renew: whatever is due."""
+        actions = self._renew(now)
+        if self._next is None or now < self._next:
+            return actions
+        if self.link == "down":
+            return [*actions, *self.open(now)]
+        if self.link == "up":
+            self._next = now + POLL_S
+            return [*actions, ev.Poll()]
+        return [*actions, ev.Disconnect(), *self.down(now, f"it did not answer for {ANSWER_S:g} s")]
+
+    def _unused_s(self) -> float:
+        """On TVM's tracker a key may have been taken just after the last poll."""
+        return UNUSED_S if self.ours else UNUSED_S - POLL_S
+
+    def _renew(self, now: float) -> list[ev.Action]:
+        actions: list[ev.Action] = []
+        for key in list(self.keys.values()):
+            if key.taken_at is not None and now >= key.taken_at + self._unused_s():
+                self.use(key)
+                actions.append(ev.Log("info", "a match key was taken and not used: offering a new one"))
+                if key.lease is not None:
+                    actions += self.report(ev.Ended(key.lease, key.epoch, "unused"))
+        return actions

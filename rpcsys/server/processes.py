@@ -1,0 +1,128 @@
+"""Processes below this one: who they are, and how they are ended. Linux only.
+
+What makes it certain that nothing outlives a session:
+
+- Each session process is a *subreaper*: what daemonises below it becomes its own child.
+- So is the zygote: when a session process dies, everything below it becomes the zygote's child. A child
+  of the zygote that it did not make is an orphan of a dead session.
+- So is the supervisor, for the case that the zygote dies.
+- Session processes carry PR_SET_PDEATHSIG and die with their zygote; a zygote that loses its supervisor
+  kills everything below it and leaves.
+
+A process is only ever killed while it is an unreaped descendant, so its number cannot have been given to
+another. Known weakness: a kernel without ``/proc`` hides descendants.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Descendants that lose their parent become children of this process."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ``parent`` dies; at once if it is dead already."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def children(pid: int) -> list[int]:
+    """The children of ``pid``, zombies included; empty when it is gone."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except FileNotFoundError:
+        if os.path.isdir(f"/proc/{pid}"):
+            return _children_by_search(pid)
+    except (ProcessLookupError, NotADirectoryError):
+        return []
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Everything below ``pid``, parents before their children."""
+    found = children(pid)
+    for parent in found:
+        found += children(parent)
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether ``pid`` exists and is no zombie."""
+    return _stat(pid)[0] not in ("", "Z", "X")
+
+
+def name_of(pid: int) -> str:
+    """What the kernel calls the program of ``pid`` (at most 15 characters); empty when it is gone."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def kill_trees(roots: list[int]) -> list[str]:
+    """SIGKILL ``roots``, children of this process, and all below them; the names of those still alive.
+
+    One round: what was forked meanwhile, or is being reaped, shows in the next.
+    """
+    names = []
+    for root in roots:
+        for pid in (root, *descendants(root)):
+            if alive(pid):
+                names.append(name_of(pid))
+                kill(pid)
+    return names
+
+
+def reap() -> list[tuple[int, int]]:
+    """Collect dead children: (pid, exit status or minus the signal), without waiting."""
+    dead: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return dead
+        if not pid:
+            return dead
+        dead.append((pid, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)))
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)):
+        raise OSError(ctypes.get_errno(), f"prctl {option}")
+
+
+def kill(pid: int) -> None:
+    """SIGKILL ``pid``, an unreaped child of this process or something below one."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _stat(pid: int | str) -> tuple[str, int]:
+    """State and parent. The program's name before them may hold spaces and brackets: search from the end."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+    except (OSError, ValueError):
+        return "", 0
+    return state.decode(), int(parent)
+
+
+def _children_by_search(pid: int) -> list[int]:
+    """For kernels built without CONFIG_PROC_CHILDREN."""
+    return [int(other) for other in os.listdir("/proc") if other.isdigit() and _stat(other)[1] == pid]

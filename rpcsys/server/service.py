@@ -1,0 +1,220 @@
+"""The device server at work: one loop that owns the sockets and carries out what the state decides.
+
+It only carries messages: sessions run in processes of their own, so whatever a session does, the loop goes
+on to answer everyone else. Nothing in it blocks; a directory is removed in steps between other work.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rpcsys import serve
+from rpcsys.errors import ConfigError
+from rpcsys.server import events as ev
+from rpcsys.server import processes, spawner, workdirs
+from rpcsys.server.capabilities import loads
+from rpcsys.server.clients import Clients
+from rpcsys.server.config import Config
+from rpcsys.server.job import RPCSYS, TVM_TIMEOUT, Job
+from rpcsys.server.loop import Loop
+from rpcsys.server.spawner import Spawner
+from rpcsys.server.state import Policy, State
+from rpcsys.server.trackerlink import TrackerLink
+
+log = logging.getLogger("rpcsys.server")
+
+
+class Service:
+    """A device server from its start to its end: make one, then :meth:`run` it."""
+
+    def __init__(self, config: Config) -> None:
+        """Take a port and a folder. Raises PortRangeError or ConfigError if there is none."""
+        processes.become_subreaper()
+        self._config = config
+        listener = serve.bind(config.host, config.port, config.port_end)
+        self._host, self._port = listener.getsockname()[:2]
+        self._folder = _make_folder()
+        self._clock = time.monotonic
+        self._events: collections.deque[ev.Event] = collections.deque()
+        self._removals: dict[int, Iterator[None]] = {}
+        self._end: ev.Exit | None = None
+        self._loop = Loop()
+        common = (self._events.append, self._clock)
+        self._clients = Clients(self._loop, listener, config.key, *common)
+        self._spawner = Spawner(self._loop, self._settings(), *common)
+        self._tracker: TrackerLink | None = None
+        if config.tracker is not None:
+            self._tracker = TrackerLink(self._loop, config.tracker, self._card(), *common)
+        self._state = State(
+            Policy(config.key, config.slots, config.tracker is not None, config.tvm != "off", config.grace_s)
+        )
+
+    def run(self) -> int:
+        """Serve until told to stop; the exit status. Raises ConfigError if sessions cannot be served at all."""
+        signals = serve.Signals()
+        self._loop.add(signals.fileno(), lambda: self._stop(signals))
+        try:
+            self._carry_out(self._state.start())
+            while self._end is None:
+                self._loop.run_once(self._timeout())
+                self._work()
+        finally:
+            self._spawner.leave()
+            for _ in workdirs.removal(self._folder):
+                pass
+            signals.close()
+        if self._end.why:
+            raise ConfigError(self._end.why)
+        return 0
+
+    def _settings(self) -> dict[str, Any]:
+        """What a zygote and its children need to know."""
+        config = self._config
+        return {
+            "fork": config.fork,
+            "preload": list(config.preload),
+            "imports": list(config.imports),
+            "folder": self._folder,
+        }
+
+    def _card(self) -> dict[str, Any]:
+        """What a tracker is told."""
+        config = self._config
+        return {
+            "key": config.key,
+            "name": f"{config.name}:{self._port}",
+            "slots": config.slots,
+            "port": self._port,
+            "address": config.custom_addr,
+            "labels": dict(config.labels),
+            "loads": tuple(loads()),
+        }
+
+    # The loop
+
+    def _timeout(self) -> float | None:
+        """Seconds until something is due without any descriptor being ready."""
+        if self._removals or self._events:
+            return 0.0
+        due = [self._state.deadline(), self._clients.resume_at()]
+        if self._spawner.sweeping:
+            due.append(self._clock() + spawner.AGAIN_S)
+        times = [time for time in due if time is not None]
+        return max(0.0, min(times) - self._clock()) if times else None
+
+    def _work(self) -> None:
+        """What follows from the descriptors that were ready, and from the time."""
+        self._remove_some()
+        self._clients.resume(self._clock())
+        if self._spawner.sweeping:
+            self._spawner.sweep()
+        deadline = self._state.deadline()
+        if deadline is not None and self._clock() >= deadline:
+            self._events.append(ev.Tick(self._clock()))
+        while self._events and self._end is None:
+            self._carry_out(self._state.handle(self._events.popleft()))
+
+    def _remove_some(self) -> None:
+        for session, removal in list(self._removals.items()):
+            if next(removal, self) is self:
+                del self._removals[session]
+                self._events.append(ev.Removed(self._clock(), session))
+
+    def _stop(self, signals: serve.Signals) -> None:
+        if signals.received():
+            self._events.append(ev.Stop(self._clock()))
+
+    # Actions
+
+    def _carry_out(self, actions: list[ev.Action]) -> None:
+        for action in actions:
+            _ACTIONS[type(action)](self, action)
+
+    def _start(self, action: ev.Start) -> None:
+        try:
+            folder = self._workdir(action)
+            self._spawner.give(action.child, self._job(action, folder), self._clients.descriptor(action.conn))
+        except OSError as error:
+            self._events.append(ev.StartFailed(self._clock(), action.session, error.strerror or str(error)))
+
+    def _workdir(self, action: ev.Start) -> str:
+        if action.kind == TVM_TIMEOUT:
+            return self._folder  # its session's own may be full, or gone
+        return workdirs.make(self._folder, action.session)
+
+    def _job(self, action: ev.Start, workdir: str) -> Job:
+        config = self._config
+        options = {
+            "tvm": config.tvm,
+            "load_library": list(config.load_library),
+            "imports": list(config.imports),
+            "allow_pickle": False,
+        }
+        return Job(
+            kind=action.kind,
+            reply=self._clients.success(action.kind == RPCSYS),
+            workdir=workdir,
+            key=config.key,
+            peer=action.peer,
+            limit_s=action.limit_s,
+            lease=action.lease,
+            options=options,
+        )
+
+    def _finish(self, action: ev.Finish) -> None:
+        self._clients.drop(action.conn)
+        self._removals[action.session] = workdirs.removal(workdirs.home(self._folder, action.session))
+        self._remove_some()
+
+    def _announce(self, action: ev.Announce) -> None:
+        serve.announce("server", self._config.host, self._port)
+        if not self._host.startswith("127.") and self._host != "::1":
+            log.warning("listening on %s: whoever reaches port %d may run code here", self._host, self._port)
+
+    def _exit(self, action: ev.Exit) -> None:
+        self._end = action
+
+
+def _make_folder() -> str:
+    parent = os.environ.get("TMPDIR") or "/tmp"
+    try:
+        return workdirs.make_folder(parent)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make a folder for sessions in {parent}: {error.strerror} (set TMPDIR?)"
+        ) from None
+
+
+def _tracker(act: Callable[[TrackerLink, Any], None]) -> Callable[[Service, Any], None]:
+    def carry_out(service: Service, action: Any) -> None:
+        if service._tracker is not None:
+            act(service._tracker, action)
+
+    return carry_out
+
+
+_ACTIONS: dict[type, Callable[[Service, Any], None]] = {
+    ev.Connect: _tracker(lambda link, action: link.connect()),
+    ev.Disconnect: _tracker(lambda link, action: link.close()),
+    ev.Register: _tracker(lambda link, action: link.register(action.running)),
+    ev.Offer: _tracker(lambda link, action: link.offer()),
+    ev.Poll: _tracker(lambda link, action: link.poll()),
+    ev.Started: _tracker(TrackerLink.report),
+    ev.Ended: _tracker(TrackerLink.report),
+    ev.StartZygote: lambda service, action: service._spawner.start(),
+    ev.Spawn: lambda service, action: service._spawner.spawn(action.child),
+    ev.Kill: lambda service, action: service._spawner.kill(action.child),
+    ev.Start: Service._start,
+    ev.Refuse: lambda service, action: service._clients.refuse(action.conn, action.how),
+    ev.Drop: lambda service, action: service._clients.drop(action.conn),
+    ev.Finish: Service._finish,
+    ev.Announce: Service._announce,
+    ev.StopListening: lambda service, action: service._clients.stop_listening(),
+    ev.Log: lambda service, action: log.log(getattr(logging, action.level.upper()), "%s", action.text),
+    ev.Exit: Service._exit,
+}

@@ -1,0 +1,198 @@
+"""The supervisor's end of its other processes: the zygote, and the tethers of the children.
+
+When the zygote dies, its children die with it (PR_SET_PDEATHSIG), and what they leave behind becomes the
+supervisor's, which kills it before it says that the zygote is down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rpcsys.server import events as ev
+from rpcsys.server import launch, messages, processes
+from rpcsys.server.job import Job
+from rpcsys.server.loop import Loop
+from rpcsys.wire.control import OUTCOMES
+
+LEAVE_S = (1.0, 5.0)
+"""When the server ends: for the zygote to leave by itself, and then for its processes to be killed."""
+
+AGAIN_S = 0.005
+"""Between two looks at processes that were killed and are not gone yet."""
+
+
+class Spawner:
+    """One zygote at a time. What happens is told to ``feed``, with ``now`` from ``clock``."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: dict[str, Any],
+        feed: Callable[[ev.Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._feed = feed
+        self._clock = clock
+        self._zygote: int | None = None
+        self._control: socket.socket | None = None
+        self._tethers: dict[int, socket.socket] = {}
+        self._cleaned: list[str] = []
+        self.sweeping = False
+
+    def start(self) -> None:
+        """Start a zygote; an :class:`~rpcsys.server.events.ZygoteDown` follows if that fails."""
+        ours, theirs = messages.pair()
+        ours.setblocking(False)
+        try:
+            self._zygote = launch.start(
+                "rpcsys.server.zygote", self._settings, theirs.fileno(), "rpcsys-zygote"
+            )
+        except OSError as error:
+            ours.close()
+            self._feed(ev.Failed(self._clock(), f"cannot start another {sys.executable}: {error.strerror}"))
+            self._feed(ev.ZygoteDown(self._clock()))
+            return
+        finally:
+            theirs.close()
+        self._control = ours
+        self._loop.add(ours.fileno(), self._hear)
+
+    def spawn(self, child: int) -> None:
+        """Ask for a child; without one, its death is told at once."""
+        try:
+            ours, theirs = messages.pair()
+        except OSError:
+            self._feed(ev.ChildDead(self._clock(), child, 1))
+            return
+        ours.setblocking(False)
+        self._tethers[child] = ours
+        self._loop.add(ours.fileno(), lambda: self._hear_child(child, ours))
+        self._order(theirs.fileno(), spawn=child)
+        theirs.close()
+
+    def kill(self, child: int) -> None:
+        """Have a child and everything below it killed."""
+        self._order(None, kill=child)
+
+    def give(self, child: int, job: Job, descriptor: int) -> None:
+        """Hand a waiting child its job. Raises OSError if the child is gone."""
+        tether = self._tethers.get(child)
+        if tether is None:
+            raise BrokenPipeError("its process is gone")
+        messages.send(tether, job.to_bytes(), descriptor)
+
+    def _order(self, descriptor: int | None, **order: Any) -> None:
+        if self._control is None:
+            return
+        try:
+            messages.tell(self._control, descriptor, **order)
+        except BlockingIOError:
+            # It has not taken a message for hundreds of them: it is stuck.
+            if self._zygote is not None:
+                processes.kill(self._zygote)
+        except OSError:
+            pass  # it is dead, and its end of the socket tells so next
+
+    def _hear(self) -> None:
+        assert self._control is not None
+        try:
+            data, _ = messages.receive(self._control)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lost()
+            return
+        said = json.loads(data)
+        if "ready" in said:
+            self._feed(ev.ZygoteUp(self._clock()))
+        elif "failed" in said:
+            self._feed(ev.Failed(self._clock(), said["failed"]))
+        else:
+            self._forget(said["dead"])
+            self._feed(ev.ChildDead(self._clock(), said["dead"], said["status"], tuple(said["cleaned"])))
+
+    def _hear_child(self, child: int, tether: socket.socket) -> None:
+        try:
+            data, extra = messages.receive(tether)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, extra = b"", None
+        if extra is not None:
+            os.close(extra)
+        said = _parse(data)
+        if said is None:
+            self._forget(child)
+        elif "ready" in said:
+            self._feed(ev.ChildReady(self._clock(), child))
+        elif "failed" in said:
+            self._feed(ev.Failed(self._clock(), str(said["failed"])))
+        else:
+            word = said.get("outcome")
+            self._feed(ev.ChildDone(self._clock(), child, word if word in OUTCOMES else "closed"))
+
+    def _forget(self, child: int) -> None:
+        tether = self._tethers.pop(child, None)
+        if tether is not None:
+            self._loop.remove(tether.fileno())
+            tether.close()
+
+    # The end of a zygote
+
+    def _lost(self) -> None:
+        if self._control is not None:
+            self._loop.remove(self._control.fileno())
+            self._control.close()
+            self._control = None
+        for child in list(self._tethers):
+            self._forget(child)
+        if self._zygote is not None:
+            processes.kill(self._zygote)
+        self.sweeping = True
+
+    def sweep(self) -> None:
+        """One round of killing what a dead zygote left behind; to be called again while ``sweeping``."""
+        if self._sweep():
+            self.sweeping = False
+            cleaned, self._cleaned = self._cleaned, []
+            self._feed(ev.ZygoteDown(self._clock(), tuple(sorted(cleaned)[:32])))
+
+    def _sweep(self) -> bool:
+        """Whether nothing is left below this process."""
+        ours = os.getpid()
+        if any(pid == self._zygote for pid, _ in processes.reap()):
+            self._zygote = None
+        self._cleaned += processes.kill_trees(processes.children(ours))
+        return not processes.children(ours)
+
+    def leave(self) -> None:
+        """End the zygote, and everything below it, before the server itself ends."""
+        if self._control is not None:
+            self._loop.remove(self._control.fileno())
+            self._control.close()
+            self._control = None
+        by_itself, by_force = (time.monotonic() + span for span in LEAVE_S)
+        while time.monotonic() < by_itself and processes.children(os.getpid()):
+            processes.reap()
+            time.sleep(AGAIN_S)
+        while time.monotonic() < by_force and not self._sweep():
+            time.sleep(AGAIN_S)
+
+
+def _parse(data: bytes) -> dict[str, Any] | None:
+    """What a child says; user code shares its process, so anything may come. None for no more use."""
+    try:
+        said = json.loads(data) if data else None
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) else None

@@ -1,0 +1,355 @@
+"""Every decision of a device server, as plain synchronous code: an event comes in, actions come out.
+
+Two parts know the details: the board (:mod:`rpcsys.server.board`: slots, sessions, processes) and the offers
+(:mod:`rpcsys.server.offers`: tracker, match keys). Here they meet the visitors: a client that has said its
+greeting is one until it has a slot.
+
+Handlers only note what happened. After each, :meth:`State._settle` brings visitors, slots, children and
+offers together, so that no order of events can leave a slot idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rpcsys.server import events as ev
+from rpcsys.server.board import Board, Session
+from rpcsys.server.job import RPCSYS, TVM
+from rpcsys.server.offers import Key, Offers
+from rpcsys.wire.control import UNUSED
+from rpcsys.wire.handshake import CLIENT, SESSION
+from rpcsys.wire.keys import same
+
+HANDSHAKE_S = 10.0
+"""From a connection to its whole greeting: clients send it at once."""
+
+EARLY_S = 2.0
+"""How long a client that is faster than the tracker's word about its lease is held back."""
+
+MAX_OPENINGS = 256
+"""Strangers that have not said a greeting. Each costs a descriptor; of more, the oldest is dropped."""
+
+MAX_VISITORS = 64
+"""Clients that wait for a slot of a server without a tracker."""
+
+NOT_FREE = "its key is not free here (used already, renewed, or another server's)"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the command line decides. ``tracked``: match keys of a tracker are wanted, not the plain key."""
+
+    key: str
+    slots: int = 1
+    tracked: bool = False
+    tvm: bool = True
+    grace_s: float = 10.0
+
+
+class State:
+    """What a device server knows. ``handle`` is the only way in; ``deadline`` says when to send a Tick."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.board = Board(policy.slots)
+        self.offers = Offers()
+        self.openings: dict[int, float] = {}
+        self.visitors: list[Session] = []
+        self.serving = False
+        self.stopping = False
+        self.grace_until: float | None = None
+        self._exited = False
+
+    def start(self) -> list[ev.Action]:
+        """What comes before the first event."""
+        return [ev.StartZygote()]
+
+    def handle(self, event: ev.Event) -> list[ev.Action]:
+        """Take one event in; what to do about it, in order."""
+        return _HANDLERS[type(event)](self, event) + self._settle(event.now)
+
+    def deadline(self) -> float | None:
+        """When the next Tick is needed, None for never."""
+        times = [
+            *self.openings.values(),
+            self.offers.deadline(),
+            self.board.deadline(spares=not self.stopping),
+        ]
+        times += [visitor.early_until for visitor in self.visitors]
+        times.append(self.grace_until)
+        return min((time for time in times if time is not None), default=None)
+
+    # Strangers and visitors
+
+    def _accepted(self, event: ev.Accepted) -> list[ev.Action]:
+        if self.stopping:
+            return [ev.Drop(event.conn)]
+        actions: list[ev.Action] = []
+        if len(self.openings) >= MAX_OPENINGS:
+            actions = self._drop_opening(next(iter(self.openings)))
+        self.openings[event.conn] = event.now + HANDSHAKE_S
+        return actions
+
+    def _broken(self, event: ev.Broken) -> list[ev.Action]:
+        actions = self._drop_opening(event.conn)
+        return [_warning(f"connection dropped: {event.why}"), *actions] if event.why else actions
+
+    def _drop_opening(self, conn: int) -> list[ev.Action]:
+        return [] if self.openings.pop(conn, None) is None else [ev.Drop(conn)]
+
+    def _opened(self, event: ev.Opened) -> list[ev.Action]:
+        if self.openings.pop(event.conn, None) is None:
+            return []
+        key = self.offers.find(event.key) if self.policy.tracked else None
+        refusal = self._refusal(event, key)
+        if refusal:
+            how = "version" if event.session not in (None, SESSION) else "mismatch"
+            actions = [_warning(f"{event.peer} refused: {refusal}"), ev.Refuse(event.conn, how)]
+            return actions + (self._wasted(key) if key else [])
+        visitor = Session(event.conn, event.peer, RPCSYS if event.session else TVM)
+        visitor.limit(event.timeout_s)
+        if key is not None:
+            visitor.matchkey = key.matchkey
+            if self.offers.may_precede_its_lease(key):
+                visitor.early_until = event.now + EARLY_S
+            _lease(visitor, key.lease, key.epoch, key.limit_s)
+            self.offers.use(key)
+        self.visitors.append(visitor)
+        return []
+
+    def _refusal(self, event: ev.Opened, key: Key | None) -> str:
+        """Why a visitor cannot be let in; empty when it can."""
+        if event.role != CLIENT:
+            return "it is a server itself; servers go to a proxy or a tracker"
+        if (self.policy.tracked and key is None) or (
+            not self.policy.tracked and not same(event.key, self.policy.key)
+        ):
+            return NOT_FREE
+        if len(self.visitors) >= MAX_VISITORS:
+            return f"{MAX_VISITORS} clients are waiting already"
+        if event.serve is not None:
+            return "it asks for a deployed module, and this server has none"
+        if event.session not in (None, SESSION):
+            return f"it speaks {event.session}, this server {SESSION}"
+        if event.session is None and not self.policy.tvm:
+            return (
+                "it speaks TVM's protocol, and this server does not (it runs with --tvm off or without tvm)"
+            )
+        return ""
+
+    def _wasted(self, key: Key) -> list[ev.Action]:
+        self.offers.use(key)
+        return [] if key.lease is None else self.offers.report(ev.Ended(key.lease, key.epoch, "unused"))
+
+    def _hung_up(self, event: ev.HungUp) -> list[ev.Action]:
+        for visitor in self.visitors:
+            if visitor.conn == event.conn:
+                self.visitors.remove(visitor)
+                return [ev.Drop(event.conn), *self._report_end(visitor, "lost")]
+        session = self.board.by_conn(event.conn)
+        return [] if session is None else self.board.hung_up(event.now, session)
+
+    # Processes
+
+    def _zygote_up(self, event: ev.ZygoteUp) -> list[ev.Action]:
+        self.board.zygote_up(event.now)
+        return []
+
+    def _zygote_down(self, event: ev.ZygoteDown) -> list[ev.Action]:
+        return self.board.zygote_down(event.now, event.cleaned)
+
+    def _failed(self, event: ev.Failed) -> list[ev.Action]:
+        if self.serving or self.stopping:
+            return [ev.Log("error", event.why)]
+        return self._exit(event.why)
+
+    def _child_ready(self, event: ev.ChildReady) -> list[ev.Action]:
+        if not self.board.child_ready(event.child) or self.serving:
+            return []
+        self.serving = True
+        actions: list[ev.Action] = [ev.Announce()]
+        return actions + (self.offers.open(event.now) if self.policy.tracked and not self.stopping else [])
+
+    def _child_done(self, event: ev.ChildDone) -> list[ev.Action]:
+        self.board.child_done(event.now, event.child, event.outcome)
+        return []
+
+    def _child_dead(self, event: ev.ChildDead) -> list[ev.Action]:
+        return self.board.child_dead(event.now, event)
+
+    def _start_failed(self, event: ev.StartFailed) -> list[ev.Action]:
+        return [
+            ev.Log("error", f"a session could not start: {event.why}"),
+            *self.board.start_failed(event.session),
+        ]
+
+    def _removed(self, event: ev.Removed) -> list[ev.Action]:
+        session = self.board.removed(event.session)
+        if session is None:
+            return []
+        lasted = event.now - session.started if session.started else 0.0
+        line = f"session {session.number} of {session.peer} ended after {lasted:.1f} s: {session.outcome}"
+        if session.cleaned:
+            line += "; had to be killed: " + ", ".join(session.cleaned)
+        return [ev.Log("info", line), *self._report_end(session, session.outcome)]
+
+    def _report_end(self, session: Session, outcome: str) -> list[ev.Action]:
+        if session.lease is None:
+            return []
+        return self.offers.report(ev.Ended(session.lease, session.epoch, outcome, session.cleaned))
+
+    # The tracker
+
+    def _link_up(self, event: ev.LinkUp) -> list[ev.Action]:
+        running = tuple(
+            (session.lease, session.epoch, event.now - session.started)
+            for session in self.board.sessions.values()
+            if session.lease is not None and session.state == "running"
+        )
+        return self.offers.up(event.now, event.ours, running)
+
+    def _link_down(self, event: ev.LinkDown) -> list[ev.Action]:
+        for visitor in self.visitors:
+            visitor.early_until = None
+        return self.offers.down(event.now, event.why)
+
+    def _registered(self, event: ev.Registered) -> list[ev.Action]:
+        return self.offers.registered(event.now)
+
+    def _offered(self, event: ev.Offered) -> list[ev.Action]:
+        self.offers.offered(event.matchkey)
+        return []
+
+    def _pending(self, event: ev.Pending) -> list[ev.Action]:
+        self.offers.pending(event.now, event.matchkeys)
+        return []
+
+    def _taken(self, event: ev.Taken) -> list[ev.Action]:
+        if self.offers.taken(event):
+            return []
+        for session in [*self.visitors, *self.board.sessions.values()]:
+            if session.matchkey == event.matchkey and session.lease is None:
+                return self._leased(session, event)
+        return [_warning("the tracker has handed out a match key that is not in use any more")]
+
+    def _leased(self, session: Session, event: ev.Taken) -> list[ev.Action]:
+        """The tracker's word came after its client."""
+        _lease(session, event.lease, event.epoch, event.limit_s)
+        session.early_until = None
+        if session.state != "running":
+            return []
+        session.due = session.overdue_at()
+        return self.offers.report(ev.Started(event.lease, event.epoch, session.peer))
+
+    def _end_lease(self, event: ev.EndLease) -> list[ev.Action]:
+        if self.offers.end(event.lease, event.epoch) or event.reason == UNUSED:
+            return []
+        for visitor in self.visitors:
+            if (visitor.lease, visitor.epoch) == (event.lease, event.epoch):
+                self.visitors.remove(visitor)
+                return [ev.Drop(visitor.conn), *self._report_end(visitor, "ended")]
+        for session in self.board.sessions.values():
+            if (session.lease, session.epoch) == (event.lease, event.epoch):
+                line = f"session {session.number} is ended by the tracker: {event.reason}"
+                return [ev.Log("info", line), *self.board.end(event.now, session, "ended")]
+        return []
+
+    # Time, and the end of it
+
+    def _tick(self, event: ev.Tick) -> list[ev.Action]:
+        actions: list[ev.Action] = []
+        for conn, until in list(self.openings.items()):
+            if event.now >= until:
+                actions += [_warning(f"no greeting within {HANDSHAKE_S:g} s: connection dropped")]
+                actions += self._drop_opening(conn)
+        for visitor in self.visitors:
+            if visitor.early_until is not None and event.now >= visitor.early_until:
+                visitor.early_until = None
+        if self.grace_until is not None and event.now >= self.grace_until:
+            actions += self._end_all(event.now)
+        return actions + self.board.tick(event.now) + self.offers.tick(event.now)
+
+    def _stop(self, event: ev.Stop) -> list[ev.Action]:
+        if self.stopping:
+            return self._end_all(event.now)
+        self.stopping = True
+        self.grace_until = event.now + self.policy.grace_s
+        strangers = [*self.openings, *(visitor.conn for visitor in self.visitors)]
+        self.openings.clear()
+        self.visitors.clear()
+        return [ev.StopListening(), *self.offers.close(), *map(ev.Drop, strangers)]
+
+    def _end_all(self, now: float) -> list[ev.Action]:
+        self.grace_until = None
+        actions: list[ev.Action] = []
+        for session in list(self.board.sessions.values()):
+            actions += self.board.end(now, session, "ended")
+        return actions
+
+    def _exit(self, why: str = "") -> list[ev.Action]:
+        if self._exited:
+            return []
+        self._exited = True
+        return [ev.Exit(why)]
+
+    def _settle(self, now: float) -> list[ev.Action]:
+        if self._exited:
+            return []
+        for visitor in [visitor for visitor in self.visitors if visitor.early_until is None]:
+            if self.board.free > 0:
+                self.visitors.remove(visitor)
+                self.board.admit(visitor)
+        actions, begun = self.board.settle(now, spares=not self.stopping)
+        for session in begun:
+            actions += self._began(session)
+        if self.stopping:
+            return actions if self.board.sessions else actions + self._exit()
+        if self.policy.tracked:
+            held = sum(bool(visitor.matchkey) for visitor in self.visitors)
+            actions += self.offers.offer(self.board.free - held)
+        return actions
+
+    def _began(self, session: Session) -> list[ev.Action]:
+        line = f"session {session.number} of {session.peer} begins: {session.kind}"
+        if session.limit_s is not None:
+            line += f", for at most {session.limit_s:g} s"
+        report: list[ev.Action] = []
+        if session.lease is not None:
+            report = self.offers.report(ev.Started(session.lease, session.epoch, session.peer))
+        return [ev.Log("info", line), *report]
+
+
+def _lease(session: Session, lease: str | None, epoch: int, limit_s: float | None) -> None:
+    session.lease, session.epoch = lease, epoch
+    session.limit(limit_s)
+
+
+def _warning(text: str) -> ev.Action:
+    return ev.Log("warning", text)
+
+
+_HANDLERS: dict[type, Callable[[State, Any], list[ev.Action]]] = {
+    ev.Tick: State._tick,
+    ev.Accepted: State._accepted,
+    ev.Opened: State._opened,
+    ev.Broken: State._broken,
+    ev.HungUp: State._hung_up,
+    ev.ZygoteUp: State._zygote_up,
+    ev.ZygoteDown: State._zygote_down,
+    ev.Failed: State._failed,
+    ev.ChildReady: State._child_ready,
+    ev.ChildDone: State._child_done,
+    ev.ChildDead: State._child_dead,
+    ev.StartFailed: State._start_failed,
+    ev.Removed: State._removed,
+    ev.LinkUp: State._link_up,
+    ev.LinkDown: State._link_down,
+    ev.Registered: State._registered,
+    ev.Offered: State._offered,
+    ev.Pending: State._pending,
+    ev.Taken: State._taken,
+    ev.EndLease: State._end_lease,
+    ev.Stop: State._stop,
+}

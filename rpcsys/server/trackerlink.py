@@ -1,0 +1,174 @@
+"""The server's words to a tracker, and the tracker's to it, over a :class:`rpcsys.link.Link`.
+
+To ours: one registration, then TVM's PUT for every match key. To TVM's: its own codes, whose replies carry
+no id and come in the order of the requests.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+from rpcsys.errors import ConnectError, ProtocolError
+from rpcsys.link import Link
+from rpcsys.server import events as ev
+from rpcsys.server.loop import Loop
+from rpcsys.wire import control, tracker
+from rpcsys.wire.keys import new_match_key
+
+MAX_UNANSWERED = 100
+"""Commands without a reply: match keys for every slot, and polls for a minute."""
+
+
+class TrackerLink:
+    """At most one connection at a time. ``card``: the fields of a registration that never change."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        address: tuple[str, int],
+        card: dict[str, Any],
+        feed: Callable[[ev.Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._loop = loop
+        self._address = address
+        self._card = card
+        self._feed = feed
+        self._clock = clock
+        self._link: Link | None = None
+        self._told_up = False
+        self._registration = 0
+        self._replies: collections.deque[str] = collections.deque()
+
+    def connect(self) -> None:
+        """Start connecting: LinkUp or LinkDown follows."""
+        self.close()
+        self._told_up = False
+        self._replies.clear()
+        self._link = Link(self._address)
+        self._loop.add(self._link.fileno(), self._advance)
+        self._advance()
+
+    def close(self) -> None:
+        """End the connection without a word to anyone."""
+        if self._link is not None:
+            self._loop.remove(self._link.fileno())
+            self._link.close()
+            self._link = None
+
+    def register(self, running: tuple[tuple[str, int, float], ...]) -> None:
+        """Say who we are: Registered follows."""
+        if self._link is None:
+            return
+        if not self._link.ours:
+            host, port = self._card["address"], self._card["port"]
+            self._command("info", tracker.UpdateInfo("server:" + self._card["key"], host, port))
+            return
+        self._registration = self._link.next_id()
+        leases = tuple(control.Running(*lease) for lease in running)
+        self._send(control.Register(self._registration, running=leases, **self._card))
+
+    def offer(self) -> None:
+        """Offer a new match key: Offered follows."""
+        matchkey = new_match_key(self._card["key"])
+        self._command(
+            "put", tracker.Put(self._card["key"], self._card["port"], matchkey, self._card["address"])
+        )
+        self._feed(ev.Offered(self._clock(), matchkey))
+
+    def poll(self) -> None:
+        """Ask TVM's tracker which match keys it still has: Pending follows."""
+        if len(self._replies) > MAX_UNANSWERED:
+            self._down("it does not answer any more")
+        else:
+            self._command("pending", tracker.GetPending())
+
+    def report(self, action: ev.Started | ev.Ended) -> None:
+        """Tell our tracker about a lease."""
+        if self._link is None:
+            return
+        number = self._link.next_id()
+        if isinstance(action, ev.Started):
+            self._send(control.LeaseStarted(number, action.lease, action.epoch, action.peer))
+            return
+        cleaned = {"processes": list(action.cleaned)} if action.cleaned else {}
+        self._send(control.LeaseEnded(number, action.lease, action.epoch, action.outcome, cleaned))
+
+    def _command(self, reply: str, message: Any) -> None:
+        self._replies.append(reply)
+        self._send(message)
+
+    def _send(self, message: Any) -> None:
+        if self._link is None:
+            return
+        try:
+            self._link.send(message)
+        except ConnectError as error:
+            self._down(str(error))
+
+    def _down(self, why: str) -> None:
+        self.close()
+        self._feed(ev.LinkDown(self._clock(), why))
+
+    def _advance(self) -> None:
+        if self._link is None:
+            return
+        try:
+            said = self._link.advance()
+            if self._link.ready and not self._told_up:
+                self._told_up = True
+                self._feed(ev.LinkUp(self._clock(), bool(self._link.ours)))
+            for message in said:
+                self._hear(message)
+        except (ConnectError, ProtocolError) as error:
+            self._down(str(error))
+
+    def _hear(self, message: Any) -> None:
+        if not isinstance(message, dict):
+            self._hear_reply(message)
+            return
+        try:
+            parsed = tracker.parse_from_tracker(message)
+        except tracker.BadMessage as error:
+            if error.fatal:
+                raise
+            self._send(error.reply)
+            return
+        if isinstance(parsed, control.Answer):
+            self._hear_answer(parsed)
+        elif isinstance(parsed, (control.Taken, control.End)):
+            self._obey(parsed)
+            self._send(control.Answer(parsed.id, True))
+        elif isinstance(parsed, control.Ask):
+            refusal = f"this version of the server has no {parsed.op} yet"
+            self._send(control.Answer(parsed.id, False, "BadRequest", refusal))
+
+    def _obey(self, order: control.Taken | control.End) -> None:
+        now = self._clock()
+        if isinstance(order, control.End):
+            self._feed(ev.EndLease(now, order.lease, order.epoch, order.reason))
+            return
+        self._feed(
+            ev.Taken(now, order.lease, order.epoch, order.matchkey, order.user, order.address, order.limit_s)
+        )
+
+    def _hear_answer(self, answer: control.Answer) -> None:
+        if answer.id != self._registration:
+            return
+        if not answer.ok:
+            raise ProtocolError(f"it refused the registration: {answer.message or answer.error}")
+        self._feed(ev.Registered(self._clock()))
+
+    def _hear_reply(self, reply: Any) -> None:
+        """A reply to one of TVM's codes."""
+        if not self._replies:
+            raise ProtocolError("the tracker replied to nothing")
+        asked = self._replies.popleft()
+        if asked == "pending" and isinstance(reply, list):
+            self._feed(ev.Pending(self._clock(), tuple(map(str, reply))))
+        elif asked == "pending" or reply != tracker.SUCCESS:
+            raise ProtocolError(f"the tracker answered {asked} with {reply!r:.60}")
+        elif asked == "info":
+            self._feed(ev.Registered(self._clock()))

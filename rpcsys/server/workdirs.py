@@ -1,0 +1,88 @@
+"""The directories of sessions: one for each, made before it and removed after it.
+
+All are below one folder of the server's own, which goes with the server (a killed server's is removed by its
+zygote). Removing goes in small steps, because a session may leave a million files and the server's loop
+has others to serve meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+STEP = 200
+"""Entries removed in one step: some milliseconds."""
+
+
+def make_folder(parent: str) -> str:
+    """A new folder for a server's sessions below ``parent``, for this user only. Raises OSError."""
+    folder = os.path.join(parent, f"rpcsys-server-{os.getpid()}-{os.urandom(4).hex()}")
+    os.mkdir(folder, 0o700)
+    return folder
+
+
+def home(folder: str, number: int) -> str:
+    """What :func:`removal` is given after session ``number``."""
+    return os.path.join(folder, f"session-{number}")
+
+
+def make(folder: str, number: int) -> str:
+    """The empty directory of session ``number``, with one for temporary files beside it.
+
+    Also when ``folder`` has vanished. Raises OSError.
+    """
+    files = os.path.join(home(folder, number), "files")
+    os.makedirs(files, 0o700)
+    os.mkdir(temporary(files), 0o700)
+    return files
+
+
+def temporary(files: str) -> str:
+    """Where the temporary files of the session in the directory ``files`` go: not into its listings."""
+    return os.path.join(os.path.dirname(files), "tmp")
+
+
+def removal(root: str) -> Iterator[None]:
+    """Remove a tree, a step with every ``next``. What cannot be removed is left; links are not followed.
+
+    A folder found inside is first moved up to ``root``: a session can nest them deeper than a path may be long.
+    """
+    counter = itertools.count(1)
+    folders: list[str] = []
+
+    def take(entry: os.DirEntry[str]) -> None:
+        if not entry.is_dir(follow_symlinks=False):
+            os.unlink(entry.path)
+            return
+        os.chmod(entry.path, 0o700)
+        place = os.path.join(root, f".removing-{next(counter)}")
+        os.rename(entry.path, place)
+        folders.append(place)
+
+    yield from _each(root, take)
+    while folders:
+        folder = folders.pop()
+        yield from _each(folder, take)
+        _quietly(os.rmdir, folder)
+    _quietly(os.rmdir, root)
+
+
+def _each(folder: str, take: Callable[[os.DirEntry[str]], None]) -> Iterator[None]:
+    """``take`` every entry, pausing after each STEP of them."""
+    try:
+        with os.scandir(folder) as entries:
+            for number, entry in enumerate(entries, 1):
+                _quietly(take, entry)
+                if number % STEP == 0:
+                    yield
+    except OSError:
+        return
+
+
+def _quietly(act: Callable[[Any], object], what: Any) -> None:
+    try:
+        act(what)
+    except OSError:
+        pass

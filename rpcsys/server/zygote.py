@@ -1,0 +1,188 @@
+"""The zygote: holds what sessions need already imported, forks the children, and cleans up after them.
+
+It opens no session, pool or driver and holds no client's descriptor. It is the subreaper of everything
+below it: a child of its own that it did not make is an orphan of a dead session, and is killed. A child
+counts as dead only when nothing that descended from it is left.
+
+When its control socket ends, its supervisor is gone (perhaps killed): it kills everything below it,
+removes the sessions' directories, and leaves.
+
+numpy and onnxruntime start threads when imported; they are told to start none here, and only plain
+code runs between fork and session, so that no lock of theirs can be held across a fork.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any, NoReturn
+
+from rpcsys.server import launch, messages, processes, workdirs
+from rpcsys.server.child import live
+
+SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Thread counts that libraries read when they are loaded."""
+
+AGAIN_S = 0.005
+"""Between two looks at processes that were killed and are not gone yet."""
+
+PATIENCE_S = 5.0
+"""After that, processes that no signal ends (stuck in the kernel) are reported as killed."""
+
+
+def main(settings: dict[str, Any]) -> NoReturn:
+    """The life of a zygote in its own interpreter. ``settings``: see :func:`rpcsys.server.service.settings`."""
+    control = socket.socket(fileno=launch.HANDED)
+    control.set_inheritable(False)
+    processes.become_subreaper()
+    zygote = Zygote(control, settings)
+    try:
+        if settings["fork"]:
+            preload(settings)
+    except ImportError as error:
+        messages.tell(control, failed=str(error))
+        os._exit(0)
+    gc.collect()
+    gc.freeze()
+    try:
+        messages.tell(control, ready=True)
+        zygote.run()
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    zygote.leave()
+
+
+def preload(settings: dict[str, Any]) -> None:
+    """Import what sessions will need. Raises ImportError, saying which flag asked for it."""
+    before = {name: os.environ.get(name) for name in SINGLE}
+    os.environ.update(dict.fromkeys(SINGLE, "1"))
+    try:
+        for flag, names in (("--preload", settings["preload"]), ("--import", settings["imports"])):
+            for name in names:
+                _import(flag, name)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _import(flag: str, name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        raise ImportError(f"{flag} {name}: {type(error).__name__}: {error}") from error
+
+
+class Zygote:
+    """``known``: living children by process number. ``ended``: dead ones whose descendants may not be."""
+
+    def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
+        self.control = control
+        self.settings = settings
+        self.known: dict[int, int] = {}
+        self.ended: list[tuple[int, int]] = []
+        self.cleaned: list[str] = []
+        self.patience = 0.0
+        self._deaths, self._wakeup = socket.socketpair()
+        for end in (self._deaths, self._wakeup):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+
+    def run(self) -> None:
+        """Serve the supervisor until it is gone."""
+        poll = select.poll()
+        poll.register(self.control, select.POLLIN)
+        poll.register(self._deaths, select.POLLIN)
+        while True:
+            ready = poll.poll(AGAIN_S * 1000 if self.ended else None)
+            descriptors = [descriptor for descriptor, _ in ready]
+            if self._deaths.fileno() in descriptors:
+                self._deaths.recv(4096)
+            self.bury()
+            if self.control.fileno() in descriptors and not self.obey():
+                return
+
+    def obey(self) -> bool:
+        """Take one order; False when there will be no more."""
+        data, tether = messages.receive(self.control)
+        if not data:
+            return False
+        order = json.loads(data)
+        if "spawn" in order and tether is not None:
+            self.spawn(order["spawn"], tether)
+        for pid, child in self.known.items():
+            if child == order.get("kill"):
+                processes.kill(pid)  # what is below it becomes ours by that, and is seen when it is buried
+        return True
+
+    def spawn(self, child: int, tether: int) -> None:
+        """Make a child; with ``--no-fork`` a fresh interpreter."""
+        try:
+            if self.settings["fork"]:
+                pid = os.fork()
+                if not pid:
+                    self._become_child(tether)
+            else:
+                settings = {**self.settings, "parent": os.getpid()}
+                pid = launch.start("rpcsys.server.child", settings, tether, "rpcsys-session")
+            self.known[pid] = child
+        except OSError as error:
+            # Too many processes, or no memory: the supervisor tries again after a pause.
+            sys.stderr.write(f"rpcsys-server: no session process: {error.strerror}\n")
+            self.ended.append((child, 1))
+            self.patience = time.monotonic() + PATIENCE_S
+        finally:
+            os.close(tether)
+
+    def _become_child(self, tether: int) -> NoReturn:
+        """In the child, right after the fork: let go of all that is the zygote's, then live."""
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            parent = os.getppid()
+            for own in (self.control, self._deaths, self._wakeup):
+                own.close()
+            live(socket.socket(fileno=tether), self.settings, parent)
+        finally:
+            os._exit(1)
+
+    def bury(self) -> None:
+        """Collect the dead; kill what they left behind; report those of whom nothing is left."""
+        for pid, status in processes.reap():
+            child = self.known.pop(pid, None)
+            if child is not None:
+                self.ended.append((child, status))
+                self.patience = time.monotonic() + PATIENCE_S
+        if not self.ended:
+            return
+        strangers = [pid for pid in processes.children(os.getpid()) if pid not in self.known]
+        self.cleaned += processes.kill_trees(strangers)
+        if strangers and time.monotonic() < self.patience:
+            return
+        for child, status in self.ended:
+            messages.tell(self.control, dead=child, status=status, cleaned=sorted(self.cleaned)[:32])
+            self.cleaned = []
+        self.ended = []
+
+    def leave(self) -> NoReturn:
+        """The supervisor is gone: so is everything below, then the directories, then this process."""
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            processes.kill_trees(processes.children(os.getpid()))
+            processes.reap()
+            if not processes.children(os.getpid()):
+                break
+            time.sleep(AGAIN_S)
+        for _ in workdirs.removal(self.settings["folder"]):
+            pass
+        os._exit(0)
