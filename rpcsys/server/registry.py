@@ -12,8 +12,7 @@ may be anything the wire can carry, or a function, which then stays on the devic
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Callable, TypeVar
 
 from rpcsys.errors import ConfigError
 
