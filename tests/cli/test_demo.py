@@ -23,16 +23,16 @@ def test_demo_shows_the_queue_a_run_and_its_time(rpcsys: Command, tmp_path: Path
     queues = re.findall(r"^ +cpu +(\d+) +(\d+) +(\d+)", done.stdout, re.MULTILINE)  # total, free, pending
     assert queues == [("2", "2", "0"), ("2", "0", "1"), ("2", "2", "0")]
     assert re.search(r"softmax_1 +float32 \[1, 1000\]", done.stdout)
-    assert re.search(r"largest absolute difference \S+", done.stdout)
+    assert re.search(r"largest absolute difference of the outputs: \S+", done.stdout)
     assert re.search(r"time +mean [\d.]+ ms", done.stdout)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_difference_ends_the_demo_with_an_error() -> None:
     with pytest.raises(RpcsysError, match=r"differ from the local run by 0\.5"):
-        demo._compare({"y": np.ones(3)}, {"y": np.array([1, 1, 0.5])})
+        demo._difference({"y": np.ones(3)}, {"y": np.array([1, 1, 0.5])})
     with pytest.raises(RpcsysError, match="nan"):
-        demo._compare({"y": np.full(3, np.nan)}, {"y": np.ones(3)})
+        demo._difference({"y": np.full(3, np.nan)}, {"y": np.ones(3)})
 
 
 def test_without_onnxruntime_one_line_says_what_to_type(
