@@ -135,6 +135,14 @@ class Board:
         child.state = "waiting"
         return True
 
+    def limit_asked(self, number: int, limit_s: float) -> None:
+        """A session is to be shorter than its lease."""
+        session = self._served_by(number)
+        if session is not None:
+            session.limit(limit_s)
+            if session.state == "running":
+                session.due = session.overdue_at()
+
     def child_done(self, now: float, number: int, outcome: str) -> None:
         """A session is over, its process about to exit."""
         session = self._served_by(number)

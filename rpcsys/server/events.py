@@ -90,6 +90,14 @@ class ChildReady(Event):
 
 
 @dataclass(frozen=True)
+class LimitAsked(Event):
+    """The client of a child's session asked for a time limit of its own."""
+
+    child: int
+    limit_s: float
+
+
+@dataclass(frozen=True)
 class ChildDone(Event):
     """A child's session is over, and the child is about to exit."""
 

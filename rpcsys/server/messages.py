@@ -4,7 +4,7 @@ A message is one JSON object and at most one descriptor beside it. To the zygote
 the child's end of its tether, ``{"kill": child}``. From it: ``{"ready": true}`` or ``{"failed": why}``, and
 ``{"dead": child, "status": …, "cleaned": […]}``. On a tether, to the child: its job
 (:mod:`rpcsys.server.job`) with the client's descriptor; from it: ``{"ready": true}`` or
-``{"failed": why}``, and ``{"outcome": word}``.
+``{"failed": why}``, then ``{"limit_s": seconds}`` if its client asks for a limit, and ``{"outcome": word}``.
 """
 
 from __future__ import annotations

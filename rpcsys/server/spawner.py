@@ -137,6 +137,8 @@ class Spawner:
             self._feed(ev.ChildReady(self._clock(), child))
         elif "failed" in said:
             self._feed(ev.Failed(self._clock(), str(said["failed"])))
+        elif "limit_s" in said:
+            self._feed(ev.LimitAsked(self._clock(), child, float(said["limit_s"])))
         else:
             word = said.get("outcome")
             self._feed(ev.ChildDone(self._clock(), child, word if word in OUTCOMES else "closed"))

@@ -172,6 +172,10 @@ class State:
         actions: list[ev.Action] = [ev.Announce()]
         return actions + (self.offers.open(event.now) if self.policy.tracked and not self.stopping else [])
 
+    def _limit_asked(self, event: ev.LimitAsked) -> list[ev.Action]:
+        self.board.limit_asked(event.child, event.limit_s)
+        return []
+
     def _child_done(self, event: ev.ChildDone) -> list[ev.Action]:
         self.board.child_done(event.now, event.child, event.outcome)
         return []
@@ -340,6 +344,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[ev.Action]]] = {
     ev.ZygoteDown: State._zygote_down,
     ev.Failed: State._failed,
     ev.ChildReady: State._child_ready,
+    ev.LimitAsked: State._limit_asked,
     ev.ChildDone: State._child_done,
     ev.ChildDead: State._child_dead,
     ev.StartFailed: State._start_failed,
