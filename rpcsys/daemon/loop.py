@@ -1,0 +1,36 @@
+"""Running a daemon's event loop: uvloop's where it exists, asyncio's own where not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from rpcsys.serve import Signals
+
+
+def run(main: Coroutine[Any, Any, int]) -> int:
+    """Run a coroutine to its end on a new loop; what it returns (an exit status)."""
+    try:
+        import uvloop
+
+        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    except ImportError:
+        loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(main)
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def until_signal(signals: Signals, stopped: asyncio.Event) -> None:
+    """Return when SIGTERM or SIGINT comes, or ``stopped`` is set."""
+    loop = asyncio.get_running_loop()
+    loop.add_reader(signals.fileno(), stopped.set)
+    try:
+        await stopped.wait()
+    finally:
+        loop.remove_reader(signals.fileno())

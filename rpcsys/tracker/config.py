@@ -1,0 +1,66 @@
+"""The tracker's flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rpcsys.errors import ConfigError
+from rpcsys.serve import Parser, port_number
+
+NAME = "rpcsys-tracker"
+_PORTS = 9  # TVM's default range is 9190 to 9198
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a tracker is started. ``port_end`` is exclusive; ``http_port`` 0 is off; without ``stop_key`` no message
+    can end it.
+    """
+
+    host: str = "0.0.0.0"
+    port: int = 9190
+    port_end: int = 9199
+    http_port: int = 0
+    stop_key: str | None = None
+    silent: bool = False
+
+
+def parse(arguments: Sequence[str] | None = None) -> Config:
+    """The configuration that the command line asks for; exits with 2 on a bad flag.
+
+    Raises
+    ------
+    ConfigError: a flag of a later version.
+    """
+    parser = Parser(
+        NAME, description="Queue requests for devices by key, and match them with servers that are free."
+    )
+    parser.add_argument("--host", default=Config.host, help="address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=port_number, default=Config.port, help="first port to try; 0 takes any free one"
+    )
+    parser.add_argument(
+        "--port-end", type=port_number, help=f"try ports below this one (default: {_PORTS} ports from --port)"
+    )
+    parser.add_argument(
+        "--http-port", type=port_number, default=0, help="/healthz, /metrics and /api/summary; 0 is off"
+    )
+    parser.add_argument(
+        "--stop-key", help="let a message with this key end the tracker, as TVM's protocol has it"
+    )
+    parser.add_argument("--state-dir", help="not available in this version: the queue lives in memory")
+    parser.add_argument("--silent", action="store_true", help="log warnings and errors only")
+    flags = parser.parse_args(arguments)
+    if flags.state_dir is not None:
+        raise ConfigError(
+            "--state-dir is not available in this version: start without it, the queue lives in memory"
+        )
+    return Config(
+        flags.host,
+        flags.port,
+        flags.port + _PORTS if flags.port_end is None else flags.port_end,
+        flags.http_port,
+        flags.stop_key,
+        flags.silent,
+    )

@@ -1,0 +1,224 @@
+"""The tracker's sockets: frames in, events to the state, actions out. It decides nothing about devices.
+
+Whatever a peer does costs it its own connection and no more: frames are handled in turns, replies that it does
+not read stop its being read, and silence in the middle of something ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from typing import Any
+
+from rpcsys.daemon.acceptor import Acceptor
+from rpcsys.daemon.http import health_page, metrics_page, serve_pages
+from rpcsys.daemon.loop import until_signal
+from rpcsys.errors import LimitExceeded
+from rpcsys.serve import Signals, announce, bind, tune
+from rpcsys.tracker.config import Config
+from rpcsys.tracker.connection import Connection
+from rpcsys.tracker.events import Action, Close, Connected, Disconnected, Event, Received, Send, Started, Tick
+from rpcsys.tracker.pages import Figures, summary_page
+from rpcsys.tracker.state import State
+from rpcsys.wire import tracker
+from rpcsys.wire.control import Answer
+
+log = logging.getLogger(__name__)
+
+SWEEP_S = 1.0
+"""How often connections are looked at that may have gone silent."""
+
+_SUCCESS = tracker.encode(tracker.SUCCESS)
+
+
+class Clock:
+    """Seconds since 1970 that never run backwards: the time of day at the start, and what has passed since."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._offset + time.monotonic()
+
+
+class Service:
+    """A running tracker. To be made inside its event loop."""
+
+    def __init__(self, config: Config) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.clock = Clock()
+        self.state = State(Started(self.clock.now(), os.urandom(4).hex(), config.stop_key))
+        self.connections: dict[int, Connection] = {}
+        self.strangers: dict[Connection, None] = {}
+        self.frames_in = 0
+        self.frames_out = 0
+        self.stopped = asyncio.Event()
+        self._numbers = 0
+        self._unsent: dict[Connection, None] = {}
+        self._adopting: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+
+    # Connections.
+
+    def accept(self, sock: socket.socket, address: Any) -> None:
+        """Take in a connection that has just been accepted."""
+        tune(sock)
+        adopting = self.loop.create_task(self._adopt(sock))
+        self._adopting.add(adopting)
+        adopting.add_done_callback(self._adopting.discard)
+
+    async def _adopt(self, sock: socket.socket) -> None:
+        try:
+            local, remote = sock.getsockname()[0], sock.getpeername()[0]
+            await self.loop.connect_accepted_socket(lambda: Connection(self, sock, remote, local), sock)
+        except OSError:  # gone already
+            sock.close()
+
+    def greeted(self, connection: Connection) -> int:
+        """The connection has said the magic; its number."""
+        self._numbers += 1
+        self.connections[self._numbers] = connection
+        connection.queue(tracker.MAGIC_BYTES)
+        self.perform(Connected(self.clock.now(), self._numbers, connection.address, connection.local))
+        return self._numbers
+
+    def received(self, connection: Connection, frame: bytes) -> None:
+        """Handle one frame.
+
+        Raises
+        ------
+        ProtocolError: the connection cannot go on.
+        """
+        self.frames_in += 1
+        try:
+            message = tracker.parse_to_tracker(tracker.decode_json(frame))
+        except tracker.BadMessage as problem:
+            if problem.reply is not None:
+                self._send(connection, problem.reply)
+            if problem.fatal:
+                raise
+            return
+        self.perform(Received(self.clock.now(), connection.number, message))
+
+    def lost(self, connection: Connection) -> None:
+        """The connection is gone."""
+        self.strangers.pop(connection, None)
+        self._unsent.pop(connection, None)
+        if self.connections.pop(connection.number, None) is not None:
+            self.perform(Disconnected(self.clock.now(), connection.number))
+            self.flush()
+
+    # Actions.
+
+    def perform(self, event: Event) -> None:
+        """Give an event to the state and do what it says. What is to be sent waits for `flush`."""
+        for action in self.state.apply(event):
+            if type(action) is Send:
+                connection = self.connections.get(action.conn)
+                if connection is not None:
+                    self._send(connection, action.message)
+            else:
+                self._perform_rarity(action)
+        deadline = self.state.next_deadline
+        if deadline is not None and deadline < self._timer_at:
+            self._arm(deadline)
+
+    def _perform_rarity(self, action: Action) -> None:
+        if isinstance(action, Close):
+            connection = self.connections.get(action.conn)
+            if connection is not None:
+                connection.drop(action.reason)
+        else:
+            log.info("stopping, as a message with the stop key asks")
+            self.stopped.set()
+
+    def _send(self, connection: Connection, message: Any) -> None:
+        self.frames_out += 1
+        if message == 0 and type(message) is int:
+            connection.queue(_SUCCESS)
+        else:
+            try:
+                connection.queue(tracker.encode(message))
+            except LimitExceeded as problem:
+                connection.queue(tracker.encode(_too_long(message, problem)))
+
+    def to_flush(self, connection: Connection) -> None:
+        """The connection has something to send."""
+        self._unsent[connection] = None
+
+    def flush(self) -> None:
+        """Send what is to be sent: one write for each connection, however many replies it gets."""
+        while self._unsent:
+            self._unsent.popitem()[0].flush()
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self.loop.call_later(max(0.0, deadline - self.clock.now()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        self.perform(Tick(self.clock.now()))
+        self.flush()
+
+    def _sweep(self) -> None:
+        now = self.loop.time()
+        for connection in [*self.strangers, *self.connections.values()]:
+            connection.look(now)
+        self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+
+    def close(self) -> None:
+        """Close every connection and forget the timers."""
+        self._sweeper.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.flush()
+        for connection in [*self.strangers, *self.connections.values()]:
+            connection.close()
+
+
+def _too_long(message: Any, problem: LimitExceeded) -> Any:
+    """What is sent in place of a reply that has no place in a frame."""
+    if isinstance(message, dict) and "id" in message:
+        return Answer(message["id"], False, "TooLong", str(problem)).to_json()
+    return [tracker.FAIL, str(problem)]
+
+
+async def serve(config: Config) -> int:
+    """Serve until a signal or a stop message comes; the exit status.
+
+    Raises
+    ------
+    PortRangeError, ConfigError: as `rpcsys.serve.bind`.
+    """
+    listener = bind(config.host, config.port, config.port_end)
+    web = bind(config.host, config.http_port, config.http_port + 1) if config.http_port else None
+    signals = Signals()
+    service = Service(config)
+    acceptors = [Acceptor(listener, service.accept)]
+    if web is not None:
+        pages = {
+            "/healthz": health_page,
+            "/metrics": metrics_page(Figures(service)),
+            "/api/summary": lambda: summary_page(service),
+        }
+        acceptors.append(serve_pages(web, pages))
+    try:
+        port = acceptors[0].port
+        log.info("serving on %s:%d", config.host, port)
+        announce("tracker", config.host, port, http_port=config.http_port or None)
+        await until_signal(signals, service.stopped)
+    finally:
+        for acceptor in acceptors:
+            acceptor.close()
+        service.close()
+        signals.close()
+        await asyncio.sleep(0)  # the transports close in the loop's next turn
+    return 0
