@@ -30,6 +30,9 @@ from rpcsys.server.child import live
 SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Thread counts that libraries read when they are loaded."""
 
+OWN = ("rpcsys.server.session", "rpcsys.server.tvm_python")
+"""What every session runs, whatever else is imported ahead."""
+
 AGAIN_S = 0.005
 """Between two looks at processes that were killed and are not gone yet."""
 
@@ -64,6 +67,8 @@ def preload(settings: dict[str, Any]) -> None:
     before = {name: os.environ.get(name) for name in SINGLE}
     os.environ.update(dict.fromkeys(SINGLE, "1"))
     try:
+        for name in OWN:
+            importlib.import_module(name)
         for flag, names in (("--preload", settings["preload"]), ("--import", settings["imports"])):
             for name in names:
                 _import(flag, name)
