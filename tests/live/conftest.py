@@ -64,10 +64,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     """Show what the daemons said where a test failed."""
     report = yield
     if report.failed:
-        for value in getattr(item, "funcargs", {}).values():
-            for daemon in getattr(value, "started", ()):
-                text = daemon.stderr()[-SHOWN_BYTES:]
-                report.sections.append((f"standard error of {daemon.name} ({daemon.pid})", text))
+        values = getattr(item, "funcargs", {}).values()
+        daemons = {daemon.pid: daemon for value in values for daemon in getattr(value, "started", ())}
+        for pid, daemon in daemons.items():
+            text = daemon.stderr()[-SHOWN_BYTES:]
+            report.sections.append((f"standard error of {daemon.name} ({pid})", text))
     return report
 
 

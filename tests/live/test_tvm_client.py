@@ -200,7 +200,7 @@ def test_session_timeout(lab: TargetLab):
     started = time.monotonic()
     remote = lab.request(session_timeout=2)
     nap = load(remote, lab.artefacts.hostile)["nap"]
-    with pytest.raises(Exception, match=r"session has expired") as caught:
+    with pytest.raises(Exception, match="session_timeout") as caught:
         nap()
     assert type(caught.value).__name__ == "RPCSessionTimeoutError"
     assert 1.5 <= time.monotonic() - started < 12
