@@ -75,10 +75,7 @@ def _use(session: Session, path: Path) -> None:
     host, port = session.address
     show.rows(
         [
-            (
-                "device",
-                f"{session.lease.get('server') or KEY} at {host}:{port}, session process {session.info['pid']}",
-            ),
+            ("device", f"{host}:{port}, session process {session.info['pid']}"),
             ("machine", "{system} on {arch}, {cores} cores".format(**session.info["machine"])),
         ]
     )
@@ -89,9 +86,12 @@ def _use(session: Session, path: Path) -> None:
     worst = _difference(outputs, samples.run_here(path, feed))
     show.rows(
         [
-            *((f"in   {name}", show.array(value)) for name, value in feed.items()),
-            *((f"out  {name}", show.array(value)) for name, value in outputs.items()),
-            ("run here", f"largest absolute difference of the outputs: {worst:.3g}"),
+            *(("in", f"{name}  {show.array(value)}") for name, value in feed.items()),
+            *(("out", f"{name}  {show.array(value)}") for name, value in outputs.items()),
+            (
+                "here",
+                f"the same run by onnxruntime without a session: largest absolute difference {worst:.3g}",
+            ),
         ]
     )
     args = [session.array(feed[spec["name"]]) for spec in model.inputs]

@@ -30,7 +30,7 @@ def rows(pairs: Sequence[tuple[str, str]]) -> None:
 def indented(text: str) -> None:
     """Somebody else's text, as part of ours."""
     for line in text.strip("\n").splitlines():
-        click.echo(f"  {line}")
+        click.echo(f"  {line}".rstrip())
 
 
 def array(value: np.ndarray[Any, Any]) -> str:

@@ -13,7 +13,6 @@ from tests.cli.conftest import Command
 
 
 @pytest.mark.live
-@pytest.mark.slow
 def test_demo_shows_the_queue_a_run_and_its_time(rpcsys: Command, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     done = rpcsys("demo")
@@ -22,8 +21,8 @@ def test_demo_shows_the_queue_a_run_and_its_time(rpcsys: Command, tmp_path: Path
     assert moments == sorted(moments)
     queues = re.findall(r"^ +cpu +(\d+) +(\d+) +(\d+)", done.stdout, re.MULTILINE)  # total, free, pending
     assert queues == [("2", "2", "0"), ("2", "0", "1"), ("2", "2", "0")]
-    assert re.search(r"softmax_1 +float32 \[1, 1000\]", done.stdout)
-    assert re.search(r"largest absolute difference of the outputs: \S+", done.stdout)
+    assert re.search(r"softmax_1  float32 \[1, 1000\]", done.stdout)
+    assert re.search(r"largest absolute difference \S+", done.stdout)
     assert re.search(r"time +mean [\d.]+ ms", done.stdout)
     assert list(tmp_path.iterdir()) == []
 
