@@ -165,7 +165,7 @@ class RemoteError(RpcsysError):
         self.fault = fault
 
     def __str__(self) -> str:
-        text = "{}: {}".format(self.type, self.args[0])
+        text = f"{self.type}: {self.args[0]}"
         if self.remote_traceback:
             text += "\n\nTraceback on the device:\n" + self.remote_traceback.rstrip()
         return text

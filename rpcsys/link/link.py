@@ -145,7 +145,7 @@ class Link:
             self._lookup = None
         self._selector.close()
 
-    def __enter__(self) -> Link:  # noqa: PYI034 (Self needs 3.11)
+    def __enter__(self) -> Link:
         return self
 
     def __exit__(self, *_: object) -> None:
