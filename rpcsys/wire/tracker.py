@@ -167,17 +167,15 @@ def decode_json(data: bytes) -> Any:
 def _deeper(value: Any, limit: int) -> bool:
     """Whether lists and objects in ``value`` are nested more than ``limit`` deep."""
     level = [value]
-    for _ in range(limit + 1):
+    for _ in range(limit):
         inner: list[Any] = []
         for item in level:
             if type(item) is list:
                 inner.extend(item)
             elif type(item) is dict:
                 inner.extend(item.values())
-        if not inner:
-            return False
         level = inner
-    return True
+    return any(type(item) in (list, dict) for item in level)
 
 
 def frame(text: str) -> bytes:

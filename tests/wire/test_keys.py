@@ -1,0 +1,69 @@
+"""What may be a key, how match keys are made and split, and which keys a server's name stands for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.errors import ProtocolError
+from rpcsys.wire import keys
+
+
+@pytest.mark.parametrize("key", ["rpi4", "127.0.0.1:5555", "a" * keys.MAX_KEY, "größe", "a.b-c_d/e(1)"])
+def test_a_key_may_hold_colons_and_most_else(key):
+    assert keys.is_key(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("", "a b", "a,b", "a[0]", "]", "a\tb", "a\n", "a\x00", "a\x7f", "\ud800", "a" * (keys.MAX_KEY + 1)),
+        *(None, 3, ["rpi4"]),
+    ],
+)
+def test_what_is_no_key(key):
+    assert not keys.is_key(key)
+
+
+def test_a_match_key_is_split_at_its_last_colon():
+    assert keys.split_match_key("127.0.0.1:5555:0.123") == ("127.0.0.1:5555", "0.123")
+    with pytest.raises(ProtocolError):
+        keys.split_match_key("rpi4")
+
+
+def test_our_match_keys_carry_128_bits_and_are_never_the_same():
+    made = {keys.new_match_key("127.0.0.1:5555") for _ in range(100)}
+    assert len(made) == 100
+    for match_key in made:
+        key, random_part = keys.split_match_key(match_key)
+        assert key == "127.0.0.1:5555"
+        assert len(bytes.fromhex(random_part)) == 16
+        assert keys.is_match_key(match_key)
+
+
+def test_secrets_are_compared_whatever_characters_they_hold():
+    assert keys.same("a:é\ud800", "a:é\ud800")
+    assert not keys.same("a:1", "a:2")
+    assert not keys.same("a", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "served"),
+    [
+        ("server:rpi4", ("rpi4",)),
+        ("server:127.0.0.1:5555", ("127.0.0.1:5555",)),
+        ("server:proxy[rpi4,rpi3]", ("rpi4", "rpi3")),
+        ("server:proxy[]", ()),
+        ("server:proxy[rpi4", ()),
+        ("server:a b", ()),
+        ("server:", ()),
+        ("client:rpi4", ()),
+        ("", ()),
+    ],
+)
+def test_a_servers_name_says_which_keys_it_serves(name, served):
+    assert keys.served_keys(name) == served
+
+
+@given(st.text())
+def test_any_name_serves_valid_keys_only(name):
+    assert all(keys.is_key(key) for key in keys.served_keys("server:" + name))
