@@ -18,6 +18,9 @@ from typing import Any
 MAX_BYTES = 65536
 """Of a message. The longest is a job: a greeting and a few paths."""
 
+MAX_NAMES = 32
+"""Names of processes that had to be killed, in one report."""
+
 
 def pair() -> tuple[socket.socket, socket.socket]:
     """Two connected ends; each read gives one message."""
@@ -40,7 +43,7 @@ def tell(sock: socket.socket, descriptor: int | None = None, **fields: Any) -> N
 def receive(sock: socket.socket) -> tuple[bytes, int | None]:
     """One message and the descriptor beside it; ``b""`` when the other end is gone. Raises OSError."""
     size = array.array("i").itemsize
-    data, beside, _, _ = sock.recvmsg(MAX_BYTES, socket.CMSG_SPACE(size))
+    data, beside, _, _ = sock.recvmsg(MAX_BYTES, socket.CMSG_SPACE(size), socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
     for level, kind, payload in beside:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -72,16 +72,16 @@ def name_of(pid: int) -> str:
         return ""
 
 
-def kill_trees(roots: list[int]) -> list[str]:
-    """SIGKILL ``roots``, children of this process, and all below them; the names of those still alive.
+def kill_trees(roots: list[int]) -> dict[int, str]:
+    """SIGKILL ``roots``, children of this process, and all below them; those still alive, with their names.
 
     One round: what was forked meanwhile, or is being reaped, shows in the next.
     """
-    names = []
+    names = {}
     for root in roots:
         for pid in (root, *descendants(root)):
             if alive(pid):
-                names.append(name_of(pid))
+                names[pid] = name_of(pid)
                 kill(pid)
     return names
 

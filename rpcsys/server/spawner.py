@@ -44,7 +44,7 @@ class Spawner:
         self._zygote: int | None = None
         self._control: socket.socket | None = None
         self._tethers: dict[int, socket.socket] = {}
-        self._cleaned: list[str] = []
+        self._cleaned: dict[int, str] = {}
         self.sweeping = False
 
     def start(self) -> None:
@@ -166,15 +166,15 @@ class Spawner:
         """One round of killing what a dead zygote left behind; to be called again while ``sweeping``."""
         if self._sweep():
             self.sweeping = False
-            cleaned, self._cleaned = self._cleaned, []
-            self._feed(ev.ZygoteDown(self._clock(), tuple(sorted(cleaned)[:32])))
+            cleaned, self._cleaned = self._cleaned, {}
+            self._feed(ev.ZygoteDown(self._clock(), tuple(sorted(cleaned.values())[: messages.MAX_NAMES])))
 
     def _sweep(self) -> bool:
         """Whether nothing is left below this process."""
         ours = os.getpid()
         if any(pid == self._zygote for pid, _ in processes.reap()):
             self._zygote = None
-        self._cleaned += processes.kill_trees(processes.children(ours))
+        self._cleaned.update(processes.kill_trees(processes.children(ours)))
         return not processes.children(ours)
 
     def leave(self) -> None:

@@ -95,7 +95,7 @@ class Zygote:
         self.settings = settings
         self.known: dict[int, int] = {}
         self.ended: list[tuple[int, int]] = []
-        self.cleaned: list[str] = []
+        self.cleaned: dict[int, str] = {}
         self.patience = 0.0
         self._deaths, self._wakeup = socket.socketpair()
         for end in (self._deaths, self._wakeup):
@@ -171,12 +171,17 @@ class Zygote:
         if not self.ended:
             return
         strangers = [pid for pid in processes.children(os.getpid()) if pid not in self.known]
-        self.cleaned += processes.kill_trees(strangers)
+        self.cleaned.update(processes.kill_trees(strangers))
         if strangers and time.monotonic() < self.patience:
             return
         for child, status in self.ended:
-            messages.tell(self.control, dead=child, status=status, cleaned=sorted(self.cleaned)[:32])
-            self.cleaned = []
+            messages.tell(
+                self.control,
+                dead=child,
+                status=status,
+                cleaned=sorted(self.cleaned.values())[: messages.MAX_NAMES],
+            )
+            self.cleaned = {}
         self.ended = []
 
     def leave(self) -> NoReturn:

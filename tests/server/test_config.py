@@ -1,0 +1,93 @@
+"""The device server's flags: what they mean, and what is said about those that mean nothing."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rpcsys.errors import ConfigError
+from rpcsys.server.config import LATER, Config, parse
+
+
+def test_defaults():
+    config = parse(["--tvm", "off", "--preload", "none", "--name", "n"])
+    assert config == Config(name="n")
+    assert (config.host, config.port, config.port_end) == ("0.0.0.0", 9090, 9199)
+
+
+def test_everything(tmp_path):
+    library = tmp_path / "lib.so"
+    library.touch()
+    config = parse(
+        [
+            *["--host", "::1", "--port", "0", "--port-end", "9", "--key", "rpi4", "--tracker", "10.0.0.1"],
+            *["--custom-addr", "10.0.0.9", "--load-library", str(library), "--no-fork", "--silent"],
+            *["--slots", "4", "--tvm", "off", "--name", "shelf 3", "--label", "os=linux", "--label", "a="],
+            *["--preload", "json,re", "--import", "lab_one", "--import", "lab_two", "--grace", "2.5"],
+        ]
+    )
+    assert config == Config(
+        host="::1",
+        port=0,
+        port_end=9,
+        key="rpi4",
+        tracker=("10.0.0.1", 9190),
+        custom_addr="10.0.0.9",
+        load_library=(str(library),),
+        fork=False,
+        silent=True,
+        slots=4,
+        tvm="off",
+        name="shelf 3",
+        labels=(("os", "linux"), ("a", "")),
+        preload=("json", "re"),
+        imports=("lab_one", "lab_two"),
+        grace_s=2.5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--tracker", "localhost:9190"], "--tracker needs --key"),
+        (["--tracker", "host:nine", "--key", "k"], "nine"),
+        (["--key", "a b"], "no space, comma or bracket"),
+        (["--load-library", "/no/such.so"], "there is no such file"),
+        (["--label", "colour"], "labels look like"),
+        (["--tvm", "ctypes"], "no --tvm ctypes yet"),
+        *([[name, *(["x"] if value else [])], f"no {name} yet"] for name, value in LATER),
+    ],
+)
+def test_refused_in_one_line(flags, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        parse(flags)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--slots", "0"],
+        ["--slots", "many"],
+        ["--port", "70000"],
+        ["--grace", "nan"],
+        ["--tvm", "java"],
+        ["--nonsense"],
+        ["--tracker", "h:1"],
+        ["--http-port", "80"],
+        ["--preload", "no_such_module_at_all", "--port", "0"],
+        ["--import", "no_such_module_at_all", "--port", "0", "--no-fork", "--preload", "none"],
+    ],
+)
+def test_the_command_says_one_line_and_exits_with_2(flags):
+    done = subprocess.run(
+        [sys.executable, "-m", "rpcsys.server", "--host", "127.0.0.1", *flags],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.startswith("rpcsys-server: error: ")

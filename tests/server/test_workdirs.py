@@ -1,0 +1,73 @@
+"""Sessions' directories: made empty, removed in steps, whatever a session has put there."""
+
+import os
+
+from rpcsys.server import workdirs
+
+
+def remove(path):
+    return sum(1 for _ in workdirs.removal(path))
+
+
+def test_each_session_has_its_own(tmp_path):
+    folder = workdirs.make_folder(str(tmp_path))
+    first, second = workdirs.make(folder, 1), workdirs.make(folder, 2)
+    assert os.listdir(first) == os.listdir(second) == []
+    assert os.path.isdir(workdirs.temporary(first))
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+    remove(workdirs.home(folder, 1))
+    assert os.listdir(folder) == ["session-2"]
+    remove(folder)
+    assert os.listdir(tmp_path) == []
+
+
+def test_one_is_made_also_when_the_folder_has_vanished(tmp_path):
+    assert os.path.isdir(workdirs.make(str(tmp_path / "gone"), 3))
+
+
+def test_many_files_take_many_steps(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    for number in range(workdirs.STEP * 3):
+        (root / str(number)).touch()
+    assert remove(str(root)) == 3
+    assert not root.exists()
+
+
+def test_links_are_removed_and_not_followed(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    root = tmp_path / "root"
+    (root / "sub").mkdir(parents=True)
+    (root / "sub" / "link").symlink_to(tmp_path / "kept")
+    (root / "dangling").symlink_to("nowhere")
+    remove(str(root))
+    assert os.listdir(tmp_path) == ["kept"]
+    assert (tmp_path / "kept" / "file").exists()
+
+
+def test_folders_without_rights_and_special_files(tmp_path):
+    root = tmp_path / "root"
+    (root / "closed" / "inner").mkdir(parents=True)
+    os.mkfifo(root / "closed" / "fifo")
+    (root / "closed").chmod(0)
+    remove(str(root))
+    assert not root.exists()
+
+
+def test_folders_deeper_than_a_path_may_be_long(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    here = os.open(root, os.O_RDONLY)
+    for _ in range(60):
+        os.mkdir("d" * 200, dir_fd=here)
+        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    remove(str(root))
+    assert not root.exists()
+
+
+def test_what_is_not_there(tmp_path):
+    assert remove(str(tmp_path / "nothing")) == 0

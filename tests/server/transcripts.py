@@ -1,0 +1,106 @@
+"""Drives a server's state as a transcript: events in, actions out, and a log of both that can be replayed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from rpcsys.server import events as ev
+from rpcsys.server.state import Policy, State
+
+QUIET = (ev.Log,)
+
+
+class Transcript:
+    """A `State` with a clock. ``say`` sends an event of a class and returns what it leads to, logs aside."""
+
+    def __init__(self, **policy):
+        self.policy = Policy(**{"key": "k", **policy})
+        self.state = State(self.policy)
+        self.now = 100.0
+        self.log = []
+        self.out = list(self.state.start())
+
+    def say(self, kind, *args, after=0.0, **fields):
+        self.now += after
+        event = kind(self.now, *args, **fields)
+        actions = self.state.handle(event)
+        self.log.append((event, actions))
+        self.out += actions
+        return [action for action in actions if not isinstance(action, QUIET)]
+
+    def tick(self, after):
+        """Time passes; every deadline on the way is honoured, as the loop does."""
+        end = self.now + after
+        actions = []
+        for _ in range(1000):
+            due = self.state.deadline()
+            if due is None or due > end:
+                break
+            self.now = max(self.now, due)
+            actions += self.say(ev.Tick)
+        else:
+            raise AssertionError("the deadline does not move: the loop would spin")
+        self.now = end
+        return actions
+
+    def logged(self):
+        return [action.text for _, actions in self.log for action in actions if isinstance(action, ev.Log)]
+
+    # Shorthands
+
+    def boot(self):
+        """A zygote with a ready child for every slot; returns what these led to."""
+        spawned = self.say(ev.ZygoteUp)
+        assert spawned == [ev.Spawn(number + 1) for number in range(self.policy.slots)]
+        return [action for child in spawned for action in self.say(ev.ChildReady, child.child)]
+
+    def register(self, ours=True):
+        """Up to the offers of a tracker; the match keys are ``k:1`` and so on."""
+        assert isinstance(self.say(ev.LinkUp, ours)[0], ev.Register)
+        offers = self.say(ev.Registered)
+        return self.offers(offers)
+
+    def offers(self, actions):
+        keys = []
+        for action in actions:
+            if isinstance(action, ev.Offer):
+                self._keys = getattr(self, "_keys", 0) + 1
+                keys.append(f"k:{self._keys}")
+                self.say(ev.Offered, keys[-1])
+        return keys
+
+    def visit(self, conn, key="k", session="rpcsys/1", **fields):
+        self.say(ev.Accepted, conn, f"peer{conn}")
+        return self.say(ev.Opened, conn, f"peer{conn}", "client", key, session, **fields)
+
+    def bury(self, child, status=0, cleaned=()):
+        """A child dies, and its session's directory is removed."""
+        actions = self.say(ev.ChildDead, child, status, cleaned)
+        for action in actions:
+            if isinstance(action, ev.Finish):
+                actions += self.say(ev.Removed, action.session)
+        return actions
+
+    def replay(self):
+        """The whole log, through JSON text, into a new state: it must decide the same."""
+        again = State(self.policy)
+        again.start()
+        for event, actions in self.log:
+            copy = ev.from_json(json.loads(json.dumps(ev.to_json(event))))
+            assert copy == event
+            assert again.handle(copy) == actions
+        assert snapshot(again) == snapshot(self.state)
+
+
+def snapshot(thing):
+    """Everything a state holds, as plain values."""
+    if dataclasses.is_dataclass(thing):
+        return {field.name: snapshot(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
+    if isinstance(thing, dict):
+        return {key: snapshot(value) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return [snapshot(item) for item in thing]
+    return (
+        {key: snapshot(value) for key, value in vars(thing).items()} if hasattr(thing, "__dict__") else thing
+    )
