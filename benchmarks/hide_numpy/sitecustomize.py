@@ -1,16 +1,26 @@
-"""Make numpy look as if it were not installed, in this interpreter and all it starts.
+"""Make numpy, and what needs it, look as if not installed, in this interpreter and all it starts.
 
 Python imports a module of this name at start-up when its folder is on PYTHONPATH.
 """
 
-import importlib.abc
 import sys
 
+HIDDEN = {"numpy", "ml_dtypes", "onnx", "onnxruntime", "tvm", "tvm_ffi"}
 
-class _Hidden(importlib.abc.MetaPathFinder):
+
+class _Hiding:
+    """A finder of modules that overlooks some. Everything else it does as the finder it stands for."""
+
+    def __init__(self, finder):
+        self._finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self._finder, name)
+
     def find_spec(self, fullname, path=None, target=None):
-        if fullname == "numpy" or fullname.startswith("numpy."):
-            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        if fullname.partition(".")[0] in HIDDEN:
+            return None
+        return self._finder.find_spec(fullname, path, target)
 
 
-sys.meta_path.insert(0, _Hidden())
+sys.meta_path[:] = [_Hiding(finder) for finder in sys.meta_path]
