@@ -8,14 +8,17 @@ guard that holds the other end of a pipe stops them instead.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 
 START_S = 30.0  # a board under load imports onnxruntime in seconds; a daemon that takes longer hangs
-STOP_S = 8.0  # a daemon's own grace and a little more, then it is killed
+GRACE_S = 2.0  # what sessions get when the lab is closed under them
+STOP_S = 8.0  # the grace and a little more for a daemon to clean up, then it is killed
 POLL_S = 0.05
 READY_LINE_LIMIT = 64 * 1024  # a ready line has a few hundred bytes; more is not one
 LOG_TAIL_LINES = 15
@@ -175,8 +179,8 @@ class Lab:
         for key, count in self.servers.items():
             for number in range(count):
                 name = f"{key}-{number}"
-                args = ["--key", key, "--name", name, "--tracker", tracker, *self._server_args]
-                self._spawn(name, "rpcsys.server", args)
+                args = ["--key", key, "--name", name, "--tracker", tracker, "--grace", str(GRACE_S)]
+                self._spawn(name, "rpcsys.server", [*args, *self._server_args])
         self._await_ready(self.daemons[1:], deadline)
         self._await_registered(deadline)
 
@@ -185,7 +189,7 @@ class Lab:
         assert self._guard is not None
         assert self._guard.stdin is not None
         log = self._folder / f"{len(self.daemons)}.log"
-        with log.open("wb") as stderr:
+        with log.open("wb") as stderr, _uninterrupted():
             process = subprocess.Popen(
                 [sys.executable, "-m", module, "--host", HOST, "--port", "0", *args],
                 stdin=subprocess.DEVNULL,
@@ -195,8 +199,8 @@ class Lab:
                 env=_environment(),
                 start_new_session=True,
             )
-        self.daemons.append(Daemon(name, process, log))
-        _tell(self._guard.stdin, f"+{process.pid}\n")
+            self.daemons.append(Daemon(name, process, log))
+            _tell(self._guard.stdin, f"+{process.pid}\n")
 
     def _await_ready(self, daemons: Sequence[Daemon], deadline: float) -> None:
         with selectors.DefaultSelector() as selector:
@@ -245,6 +249,23 @@ class Lab:
             daemon.process.stdout.close()
         if self._guard is not None and self._guard.stdin is not None:
             _tell(self._guard.stdin, f"-{daemon.pid}\n")
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C waiting: between a daemon's start and the note of it nobody would know whom to stop."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield  # Ctrl-C raises in the main thread only
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _environment() -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rpcsys.errors import RpcsysError, UsageError
+from rpcsys.errors import RpcsysError, SessionError, UsageError
 from rpcsys.lab import Lab
 
 pytestmark = pytest.mark.live
@@ -46,7 +46,10 @@ def eventually(true: Callable[[], bool], within_s: float = 20) -> bool:
 
 def labs_of(pid: int) -> list[int]:
     """Every process below ``pid``."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+    except OSError:
+        return []
     return [int(child) for child in children] + [
         deeper for child in children for deeper in labs_of(int(child))
     ]
@@ -108,12 +111,15 @@ def test_nothing_outlives_the_program_that_started_it(number: signal.Signals) ->
         program.stdout.close()
 
 
-def test_interrupted_half_way_leaves_nothing() -> None:
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_interrupted_half_way_leaves_nothing(processes: int) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", HOST_PROGRAM], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        assert eventually(lambda: len(labs_of(program.pid)) >= 2)  # the guard and the tracker
+        assert eventually(
+            lambda: len(labs_of(program.pid)) >= processes
+        )  # the guard, the tracker, the server
         below = labs_of(program.pid)
         program.send_signal(signal.SIGINT)
         program.wait(30)
@@ -121,3 +127,14 @@ def test_interrupted_half_way_leaves_nothing() -> None:
     finally:
         program.kill()
         program.wait()
+
+
+def test_closing_ends_a_session_that_is_still_open() -> None:
+    with Lab({"cpu": 1}) as lab, lab.connect() as tracker:
+        session = tracker.request("cpu")
+        pid = session.info["pid"]
+        lab.close()
+        assert not alive(pid)
+        with pytest.raises(SessionError):
+            session.ping()
+        session.close()
