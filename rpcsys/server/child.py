@@ -36,6 +36,7 @@ def live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoRetu
     try:
         processes.die_with_parent(parent)
         processes.become_subreaper()
+        processes.leave_without_destructors()
         os.setsid()
         messages.tell(tether, ready=True)
         data, descriptor = messages.receive(tether)

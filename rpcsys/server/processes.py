@@ -35,6 +35,17 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def leave_without_destructors() -> None:
+    """Have ``exit()``, called by a library of the user's, end this process at once.
+
+    The C library would first run the destructors of what the zygote had imported, and onnxruntime's wait for
+    ever for a thread that a fork does not copy. What is registered last runs first.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):  # glibc has it, musl has not
+        libc.on_exit(libc._exit, None)
+
+
 def children(pid: int) -> list[int]:
     """The children of ``pid``, zombies included; empty when it is gone."""
     found: list[int] = []
