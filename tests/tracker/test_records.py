@@ -1,0 +1,41 @@
+"""Queues keep their order, deadlines their time, and neither keeps what is over."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.tracker.records import Deadlines, Queue, Waiting
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60))
+def test_a_queue_is_served_by_priority_then_arrival(steps):
+    queue, model = Queue("k"), []
+    for arrival, (priority, add) in enumerate(steps):
+        if add or not model:
+            request = Waiting(arrival, 1, None, "k", priority)
+            queue.add(request)
+            model.append(request)
+            model.sort(key=lambda request: (-request.priority, request.arrival))
+        else:
+            gone = model.pop(arrival % len(model))
+            queue.remove(gone)
+        assert [queue.index(request) for request in model] == list(range(len(model)))
+    assert [queue.first() for _ in range(len(model))] == model
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 20), st.booleans()), max_size=200))
+def test_deadlines_come_when_they_were_last_set(steps):
+    deadlines, model = Deadlines(), {}
+    for name, at, take in steps:
+        if at is None:
+            deadlines.drop((name,))
+            model.pop((name,), None)
+        elif take:
+            taken = deadlines.take(at)
+            assert set(taken) == {what for what, due in model.items() if due <= at}
+            assert [model[what] for what in taken] == sorted(model[what] for what in taken)
+            model = {what: due for what, due in model.items() if due > at}
+        else:
+            deadlines.set((name,), at)
+            model[name,] = at
+        assert deadlines.next == min(model.values(), default=None)
+        assert len(deadlines._heap) <= 2 * len(model) + 64 + 1

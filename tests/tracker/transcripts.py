@@ -1,0 +1,110 @@
+"""A tracker without sockets: what is said to it and what it says, as plain JSON, on a clock of the test's own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rpcsys.tracker import events
+from rpcsys.tracker.state import State
+from rpcsys.wire.tracker import parse_to_tracker
+
+START = 1_000_000.0
+
+
+class Scene:
+    """Events go in through JSON, and so do actions on their way out, as if both had been logged."""
+
+    def __init__(self, stop_key: str | None = None) -> None:
+        self.now = START
+        started = events.Started(self.now, "run", stop_key)
+        self.log: list[dict[str, Any]] = [events.to_json(started)]
+        self.state = State(started)
+        self.heard: dict[int, list[Any]] = {}
+        self.closed: list[int] = []
+        self.stopped = False
+        self._conns = 0
+
+    def connect(self, address: str = "10.0.0.5", local: str = "10.0.0.1") -> int:
+        self._conns += 1
+        self.heard[self._conns] = []
+        self.apply(events.Connected(self.now, self._conns, address, local))
+        return self._conns
+
+    def say(self, conn: int, message: Any) -> list[Any]:
+        """``conn`` sends the JSON ``message``; what it hears by then."""
+        self.apply(events.Received(self.now, conn, parse_to_tracker(message)))
+        return self.hear(conn)
+
+    def hear(self, conn: int) -> list[Any]:
+        """What was sent to ``conn`` since it was last asked for."""
+        heard, self.heard[conn] = self.heard[conn], []
+        return heard
+
+    def leave(self, conn: int) -> None:
+        self.apply(events.Disconnected(self.now, conn))
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, with a tick at each deadline."""
+        end = self.now + seconds
+        while (due := self.state.next_deadline) is not None and due <= end:
+            self.now = max(self.now, due)
+            self.apply(events.Tick(self.now))
+        self.now = end
+
+    def apply(self, event: events.Event) -> None:
+        plain = json.loads(json.dumps(events.to_json(event)))
+        self.log.append(plain)
+        for action in self.state.apply(events.from_json(plain)):
+            assert events.from_json(json.loads(json.dumps(events.to_json(action)))) == action
+            if isinstance(action, events.Send):
+                self.heard[action.conn].append(action.message)
+            elif isinstance(action, events.Close):
+                self.closed.append(action.conn)
+            else:
+                self.stopped = True
+
+    def replayed(self) -> State:
+        return events.replay(events.from_json(plain) for plain in self.log)
+
+    # What clients and servers say in most scenes.
+
+    def tvm_server(
+        self, key: str = "rpi4", port: int = 9090, address: str = "10.0.0.7", custom: str | None = None
+    ) -> int:
+        conn = self.connect(address)
+        assert self.say(conn, [5, {"key": f"server:{key}", "addr": [custom, port]}]) == [0]
+        return conn
+
+    def put(self, conn: int, match_key: str, port: Any = 9090, custom: str | None = None) -> list[Any]:
+        return self.say(conn, [3, match_key.rpartition(":")[0], [port, match_key], custom])
+
+    def server(self, key: str = "rpi4", name: str = "board", port: int | None = 9090, **fields: Any) -> int:
+        conn = self.connect("10.0.0.8")
+        self.say(conn, [1, {"op": "hello", "version": "0"}])
+        (answer,) = self.ask(conn, "register", key=key, name=name, port=port, **fields)
+        assert answer["ok"], answer
+        return conn
+
+    def client(self, user: str = "ann", address: str = "10.0.0.5") -> int:
+        conn = self.connect(address)
+        assert self.say(conn, [1, {"op": "hello", "version": "0", "user": user}])[0]["ok"]
+        return conn
+
+    def ask(self, conn: int, op: str, id: int = 1, **fields: Any) -> list[Any]:
+        return self.say(conn, {"op": op, "id": id, **fields})
+
+    def queue(self, key: str = "rpi4") -> tuple[int, int] | None:
+        """(free, pending) of a key, None if the summary has no such key."""
+        viewer = self.connect()
+        ((code, summary),) = self.say(viewer, [6])
+        assert code == 0
+        self.leave(viewer)
+        row = summary["queue_info"].get(key)
+        return row and (row["free"], row["pending"])
+
+    def summary(self) -> dict[str, Any]:
+        viewer = self.connect()
+        (answer,) = self.ask(viewer, "summary")
+        self.leave(viewer)
+        return answer["summary"]
