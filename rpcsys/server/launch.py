@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from typing import Any
 
 HANDED = 3
 """The descriptor at which the new process finds its socket."""
@@ -21,11 +22,14 @@ _START = (
 )
 
 
-def start(module: str, settings: dict[str, object], descriptor: int, name: str) -> int:
+def start(
+    module: str, settings: dict[str, object], descriptor: int, name: str, *, leader: bool = False
+) -> int:
     """Run ``module.main(settings)`` in a fresh interpreter; its process number.
 
     ``descriptor`` becomes number 3 there. Its standard input is empty, and what it prints goes to standard
-    error: standard output is for the ready line. Raises OSError.
+    error: standard output is for the ready line. A ``leader`` has a process group of its own: Ctrl-C in a
+    terminal is not for it. Raises OSError.
     """
     # One that is already at its place would stay close-on-exec: have dup2 move every one.
     source = os.dup(descriptor) if descriptor == HANDED else descriptor
@@ -40,6 +44,7 @@ def start(module: str, settings: dict[str, object], descriptor: int, name: str) 
         json.dumps(settings),
         name,
     ]
+    group: dict[str, Any] = {"setpgroup": 0} if leader else {}
     try:
         return os.posix_spawn(
             sys.executable,
@@ -50,9 +55,9 @@ def start(module: str, settings: dict[str, object], descriptor: int, name: str) 
                 (os.POSIX_SPAWN_DUP2, 2, 1),
                 (os.POSIX_SPAWN_DUP2, source, HANDED),
             ],
-            setpgroup=0,  # Ctrl-C in a terminal is for the supervisor, which lets sessions finish
             setsigmask=(),
             setsigdef=(signal.SIGTERM, signal.SIGINT, signal.SIGPIPE),
+            **group,
         )
     finally:
         if source != descriptor:

@@ -53,7 +53,7 @@ class Spawner:
         ours.setblocking(False)
         try:
             self._zygote = launch.start(
-                "rpcsys.server.zygote", self._settings, theirs.fileno(), "rpcsys-zygote"
+                "rpcsys.server.zygote", self._settings, theirs.fileno(), "rpcsys-zygote", leader=True
             )
         except OSError as error:
             ours.close()
