@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rpcsys import client, errors, lab, module, server
+    from rpcsys import client, errors, graph, lab, module, server
     from rpcsys.client import connect, connect_tracker, empty, inout
     from rpcsys.errors import RpcsysError
 
@@ -30,6 +30,7 @@ __all__ = [
     "connect_tracker",
     "empty",
     "errors",
+    "graph",
     "inout",
     "lab",
     "module",
@@ -43,8 +44,8 @@ _HOMES = {
     "empty": "rpcsys.client",
     "inout": "rpcsys.client",
 }
-_PACKAGES = ("client", "errors", "lab", "module", "server")
-_HOST_ONLY = ("lab",)
+_PACKAGES = ("client", "errors", "graph", "lab", "module", "server")
+_HOST_ONLY = ("graph", "lab")
 _HOST_PYTHON = (3, 10)
 
 

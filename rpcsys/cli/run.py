@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -41,9 +43,13 @@ def run(
     address = parse_address(tracker) if tracker is not None else tracker_defaults()
     with (
         connect_tracker(address) as connection,
-        connection.request(key, wait_timeout=wait_timeout) as session,
+        connection.request(key, wait_timeout=wait_timeout, on_queued=_say_place) as session,
     ):
         _run_on(session, model, given, repeat)
+
+
+def _say_place(event: Mapping[str, Any]) -> None:
+    click.echo(f"waiting for a device: place {event['position']} in the queue", err=True)
 
 
 def _run_on(session: Session, path: Path, given: inputs.Arrays | None, repeat: int) -> None:

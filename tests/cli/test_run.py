@@ -60,6 +60,7 @@ def test_errors_are_one_line(lab: Lab, model: Path, tmp_path: Path, rpcsys: Comm
         (["--key", "cpu", model, "shape.npz"], "data_0"),
         (["--key", "cpu", model, "dtype.npz"], "data_0"),
         (["--key", "cpu", model, "nowhere.npz"], "cannot read nowhere.npz"),
+        (["--key", "cpus", model], "no server offers 'cpus'; there are cpu"),
     ]:
         done = rpcsys("run", *args, tracker=lab.tracker_address)
         line = done.stderr.splitlines()[-1]
@@ -67,3 +68,12 @@ def test_errors_are_one_line(lab: Lab, model: Path, tmp_path: Path, rpcsys: Comm
         assert line.startswith("rpcsys: error: ")
         assert says in line
         assert "Traceback" not in done.stderr
+
+
+def test_who_waits_is_told_the_place_and_when_it_was_too_long(lab: Lab, model: Path, rpcsys: Command) -> None:
+    with lab.connect() as tracker, tracker.request("cpu", wait_timeout=30):
+        done = rpcsys("run", "--key", "cpu", "--wait-timeout", 1, model, tracker=lab.tracker_address)
+    assert done.returncode == 1
+    place, error = done.stderr.splitlines()
+    assert place == "waiting for a device: place 1 in the queue"
+    assert error.startswith("rpcsys: error: ")
