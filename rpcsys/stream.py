@@ -16,6 +16,10 @@ from rpcsys.wire.frames import Buffer, Frame, FrameReader
 
 #: One sendmsg takes at most 1,024 buffers (UIO_MAXIOV).
 _MAX_PIECES = 1000
+# As plain numbers: joining two of socket's enumeration members costs half a microsecond.
+DONT_WAIT = int(socket.MSG_DONTWAIT)
+_BLOCKING = int(socket.MSG_NOSIGNAL)
+_NOT_BLOCKING = _BLOCKING | DONT_WAIT
 
 
 class Ended(Exception):
@@ -43,12 +47,10 @@ class Stream:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
 
     def receive(self, flags: int = 0) -> Optional[Frame]:
-        """The next frame; None when the tick went by, or with MSG_DONTWAIT when no whole one is here."""
+        """The next frame; None when the tick went by, or with `DONT_WAIT` when no whole one is here."""
         reader = self.reader
-        while True:
-            frame = reader.next()
-            if frame is not None:
-                return frame
+        frame = reader.next() if reader.unread else None
+        while frame is None:
             try:
                 count = self.socket.recv_into(reader.space(), 0, flags)
             except BlockingIOError:
@@ -57,29 +59,31 @@ class Stream:
                 raise Ended(error.strerror or str(error)) from None
             if not count:
                 raise Ended("the connection was closed")
-            reader.filled(count)
+            frame = reader.received(count)
+        return frame
 
     def send(self, pieces: Sequence[Buffer], on_full: Optional[Callable[[], None]] = None) -> None:
         """Send the pieces of one or more frames, end to end.
 
         With ``on_full`` it never blocks in the system: while the peer takes nothing, ``on_full`` is
-        called to wait and to do the other half of the work (`wait_writable`).
+        called to wait (`wait`) and to do the other half of the work.
         """
-        flags = socket.MSG_NOSIGNAL | (socket.MSG_DONTWAIT if on_full else 0)
-        todo: List[Buffer] = list(pieces)
-        while todo:
+        flags = _BLOCKING if on_full is None else _NOT_BLOCKING
+        while pieces:
             try:
-                count = self.socket.sendmsg(todo[:_MAX_PIECES], (), flags)
+                if len(pieces) == 1:
+                    count = self.socket.send(pieces[0], flags)
+                    if count == len(pieces[0]):
+                        return
+                else:
+                    count = self.socket.sendmsg(pieces[:_MAX_PIECES], (), flags)
             except BlockingIOError:
-                if on_full is None:
-                    continue  # SO_SNDTIMEO is not set: only a signal brings us here
-                on_full()
+                if on_full is not None:
+                    on_full()
                 continue
             except OSError as error:
                 raise Ended(error.strerror or str(error)) from None
-            if len(todo) == 1 and count == len(todo[0]):
-                return
-            todo = _rest(todo, count)
+            pieces = _rest(pieces, count)
 
     def wait(self, timeout: Optional[float], *, write: bool = False) -> int:
         """Wait for the peer; the poll events that came, 0 after ``timeout`` seconds."""
@@ -93,7 +97,7 @@ class Stream:
         self.socket.close()
 
 
-def _rest(pieces: List[Buffer], count: int) -> List[Buffer]:
+def _rest(pieces: Sequence[Buffer], count: int) -> List[Buffer]:
     """What is left of ``pieces`` after ``count`` bytes went out."""
     for index, piece in enumerate(pieces):
         if count < len(piece):

@@ -24,7 +24,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 
 from rpcsys.client import faults
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionClosed, SessionLost
-from rpcsys.stream import Ended, Stream
+from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame
 
@@ -115,8 +115,34 @@ class Channel:
 
         Raises what the call raised on the device, `DeadlineExceeded`, or a `SessionError`.
         """
+        if deadline_s is None and not self._freed and self._read_lock.acquire(False):
+            try:
+                frame = self._exchange(head, buffers)
+            finally:
+                self._leave()
+            return convert(frame)
         pending = self.start(head, buffers, convert, deadline_s)
         return self.finish(pending, deadline_s)
+
+    def _exchange(self, head: bytes, buffers: Sequence[Buffer]) -> Frame:
+        """Send a CALL and read until its RESULT, with the read lock held: nobody else has to be told of it.
+
+        What `start` and `finish` do, without an object for a call that this very thread waits for.
+        """
+        with self._send_lock:
+            call_id = self._next_id = (self._next_id % 0xFFFFFFFF) + 1
+            self._send(frames.pack(frames.CALL, call_id, head, buffers), reading=True)
+        while True:
+            frame = self._receive()
+            if frame is None:
+                if self._broken is not None:
+                    raise self._broken
+            elif frame.call_id != call_id:
+                self._dispatch(frame)
+            elif frame.kind == frames.RESULT:
+                return frame
+            elif frame.kind == frames.ERROR:
+                raise faults.error_of(frame)
 
     def submit(
         self,
@@ -202,13 +228,15 @@ class Channel:
 
     # -------------------------------------------------------------- sending
 
-    def _send(self, pieces: Sequence[Buffer]) -> None:
+    def _send(self, pieces: Sequence[Buffer], reading: bool = False) -> None:
+        """Send, with the send lock held; ``reading``: this thread holds the read lock as well."""
         if self._broken is not None:
             raise self._broken
+        read = self._read_what_came if reading else self.drain
         try:
-            self._stream.send(pieces, self._while_full)
+            self._stream.send(pieces, self._while_full_reading if reading else self._while_full)
         except Ended as end:
-            self._read_what_came()
+            read()  # the device may have said why before it hung up
             raise self._break(self._lost(end)) from None
         except RpcsysError:
             raise
@@ -219,10 +247,18 @@ class Channel:
 
     def _while_full(self) -> None:
         """The peer takes nothing now: read what it sends, then wait until it takes or sends more."""
+        self.drain()
+        self._wait_for_peer()
+
+    def _while_full_reading(self) -> None:
+        """`_while_full` for the thread that holds the read lock already."""
+        self._read_what_came()
+        self._wait_for_peer()
+
+    def _wait_for_peer(self) -> None:
         if self._broken is not None:
             raise self._broken
-        self.drain()
-        self._stream.wait(_TICK_S if self._read_lock.locked() else 0.2, write=True)
+        self._stream.wait(_TICK_S, write=True)
 
     def _wait_for_window(self, size: int) -> None:
         """Wait until the device can hold another call of ``size`` bytes; called with the send lock held."""
@@ -255,20 +291,23 @@ class Channel:
         if not self._read_lock.acquire(False):
             return
         try:
-            while self._broken is None:
-                frame = self._receive(socket.MSG_DONTWAIT)
-                if frame is None:
-                    return
-                self._dispatch(frame)
+            self._read_what_came()
         finally:
             self._leave()
+
+    def _read_what_came(self) -> None:
+        while self._broken is None:
+            frame = self._receive(DONT_WAIT)
+            if frame is None:
+                return
+            self._dispatch(frame)
 
     def _read_until(self, pending: Pending, deadline: Optional[float]) -> None:
         while not pending.done:
             if deadline is None:
                 frame = self._receive()
             else:
-                frame = self._receive(socket.MSG_DONTWAIT)
+                frame = self._receive(DONT_WAIT)
                 if frame is None and not pending.done:
                     left = deadline - time.monotonic()
                     if left <= 0:
@@ -288,15 +327,13 @@ class Channel:
             )
         return None
 
-    def _read_what_came(self) -> None:
-        """The device may have said why before it hung up."""
-        if self._broken is None:
-            self.drain()
-
     def _leave(self) -> None:
         """Stop reading, and let those who sleep look again: one of them reads on."""
-        self._last_read = time.monotonic()
+        if self._helper is not None:
+            self._last_read = time.monotonic()
         self._read_lock.release()
+        if not self._sleepers:
+            return
         for sleeper in list(self._sleepers):
             wake = sleeper.wake
             if wake is not None and wake.locked():

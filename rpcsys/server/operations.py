@@ -22,7 +22,7 @@ class Operations:
         self._session = session
         self._objects = session.objects
         self._directory = session.directory
-        self._own: Dict[str, Callable[..., Any]] = {
+        self._named: Dict[str, Callable[..., Any]] = {
             "session.has_function": self._has_function,
             "session.load_module": self._load_module,
             "session.listdir": self._directory.listdir,
@@ -40,7 +40,7 @@ class Operations:
         Raises `RemoteFunctionError` when there is none.
         """
         if type(target) is str:
-            return self._own.get(target) or self._registered(target)
+            return self._named.get(target) or self._registered(target)
         if type(target) is list and len(target) == 2:
             function: Callable[..., Any] = self.module(target[0]).function(target[1])
             return function
@@ -62,7 +62,8 @@ class Operations:
 
     def _registered(self, name: str) -> Callable[..., Any]:
         try:
-            return registry.lookup(name)
+            function = self._named[name] = registry.lookup(name)
+            return function
         except KeyError:
             raise RemoteFunctionError(
                 "the device has no function {!r}; it has {}".format(name[:200], ", ".join(registry.names())),

@@ -32,6 +32,7 @@ WINDOW_CALLS = 256
 #: A client that says nothing after the handshake is dropped after this many seconds.
 HELLO_S = 10.0
 _EXIT_AFTER_ABANDON = 0
+_NOTHING = b'{"r":null}'
 
 Report = Callable[[Dict[str, Any]], None]
 
@@ -63,7 +64,6 @@ class Session:
         self._send_lock = threading.Lock()
         self._watcher = Watcher(self)
         self._handlers: Dict[int, Callable[[Frame], None]] = {
-            frames.CALL: self._call,
             frames.CHUNK: self._chunk,
             frames.FREE: self._free,
             frames.PING: self._ping,
@@ -76,6 +76,9 @@ class Session:
             self._open()
             while True:
                 frame = self._next()
+                if frame.kind == frames.CALL:
+                    self._call(frame)
+                    continue
                 if frame.kind == frames.GOODBYE:
                     return "closed"
                 handler = self._handlers.get(frame.kind)
@@ -184,7 +187,7 @@ class Session:
     # -------------------------------------------------------------- calls
 
     def _call(self, frame: Frame) -> None:
-        self._watcher.begin(frame.call_id, frame.deadline_ms)
+        self._watcher.begin(frame)
         try:
             pieces = self._answer(frame)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
@@ -212,10 +215,11 @@ class Session:
         if "k" in head:
             result = self._run_by_name(frame, written)
         else:
-            args = [
-                to_function(values.build(item, buffers), self.objects, self._pool, written)
-                for item in _listed(head.get("a", ()))
-            ]
+            args = _listed(head.get("a", ()))
+            if args:
+                args = [
+                    to_function(values.build(arg, buffers), self.objects, self._pool, written) for arg in args
+                ]
             result = self._operations.resolve(target)(*args)
         return self._result(frame.call_id, result, written, "keep" in head)
 
@@ -227,6 +231,8 @@ class Session:
         return self._operations.module(target[0]).run(named, frame.get("outputs"))
 
     def _result(self, call_id: int, result: Any, written: List[Any], keep: bool) -> List[Buffer]:
+        if result is None and not written:
+            return frames.pack(frames.RESULT, call_id, _NOTHING)
         if keep:
             result = keep_arrays(result, self.objects)
         elif plain_result(result) and not written:

@@ -16,20 +16,20 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from rpcsys.errors import ProtocolError
-from rpcsys.stream import Ended
-from rpcsys.wire import frames
+from rpcsys.stream import DONT_WAIT, Ended
+from rpcsys.wire import frames, values
 from rpcsys.wire.frames import Frame
 
 if TYPE_CHECKING:
     from rpcsys.server.session import Session
 
 PATIENCE_S = 0.02
+_NO_CALL = Frame(frames.CALL, 0, 0, 0, values.Plan({}, ()), ())
 #: Looks without any call before the watcher goes to sleep: one second.
 _QUIET_LOOKS = 50
 
@@ -44,8 +44,7 @@ class Watcher:
         self._asleep = False
         self._reading = False
         self._wake = threading.Event()
-        self._call_id = 0
-        self._deadline_ms = 0
+        self._call = _NO_CALL
         self._limit_at: float | None = None
         self._limit_s = 0.0
         self._look, self._nudge = os.pipe()
@@ -62,10 +61,9 @@ class Watcher:
             self._limit_s = seconds
             self._wake.set()
 
-    def begin(self, call_id: int, deadline_ms: int) -> None:
+    def begin(self, call: Frame) -> None:
         """The main thread starts a call."""
-        self._call_id = call_id
-        self._deadline_ms = deadline_ms
+        self._call = call
         self.turn += 1
         if self._asleep:
             self._wake.set()
@@ -106,7 +104,7 @@ class Watcher:
     def _take_over(self, turn: int) -> None:
         """Read for as long as this call lasts."""
         started = time.monotonic() - PATIENCE_S
-        deadline = started + self._deadline_ms / 1000 if self._deadline_ms else None
+        deadline = started + self._call.deadline_ms / 1000 if self._call.deadline_ms else None
         with self.read_lock:
             self._reading = True
             try:
@@ -114,7 +112,8 @@ class Watcher:
                     self._check_limit()
                     if deadline is not None and time.monotonic() >= deadline:
                         self._end_call(
-                            "DeadlineExceeded", f"the call was not done in its {self._deadline_ms / 1000:g} s"
+                            "DeadlineExceeded",
+                            f"the call was not done in its {self._call.deadline_ms / 1000:g} s",
                         )
                     if self._readable(deadline) and self.turn == turn:
                         self._read()
@@ -145,7 +144,7 @@ class Watcher:
         session = self._session
         try:
             while session.has_room():
-                frame = session.stream.receive(socket.MSG_DONTWAIT)
+                frame = session.stream.receive(DONT_WAIT)
                 if frame is None:
                     return
                 self._meanwhile(frame)
@@ -158,7 +157,7 @@ class Watcher:
         if frame.kind == frames.PING:
             self._session.send(frames.pack(frames.PONG, frame.call_id))
         elif frame.kind == frames.CANCEL:
-            if frame.call_id == self._call_id:
+            if frame.call_id == self._call.call_id:
                 self._end_call("Cancelled", "the call was cancelled")
             self._session.cancel_waiting(frame.call_id)
         elif frame.kind == frames.GOODBYE:
@@ -169,7 +168,9 @@ class Watcher:
     def _end_call(self, kind: str, message: str) -> None:
         """Stop a running call the only way that always works."""
         text = message + "; its process was ended, and the session with it"
-        self._session.send(frames.encode(frames.ERROR, self._call_id, error_fields(kind, text)), wait_s=1.0)
+        self._session.send(
+            frames.encode(frames.ERROR, self._call.call_id, error_fields(kind, text)), wait_s=1.0
+        )
         self._session.abandon("ended", kind, text)
 
     def _check_limit(self) -> None:

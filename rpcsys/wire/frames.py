@@ -59,6 +59,7 @@ REMEMBERED_BYTES = 1024
 
 _SCRATCH = 64 << 10
 _EMPTY = values.Plan({}, ())
+_NO_CHUNK = (b"",)
 
 Buffer = Any  # bytes, bytearray, memoryview or an ndarray: whatever sendmsg takes
 
@@ -144,7 +145,8 @@ def encode(
 class FrameReader:
     """Bytes in, frames out.
 
-    Fill ``space()``, say ``filled(n)``, then take ``next()`` until it gives None. Any error is final:
+    Fill ``space()``, say ``received(n)``, which gives the first frame that completes, then take ``next()``
+    until it gives None: there is more only while ``unread`` is not 0. Any error is final:
     what follows on that connection cannot be understood.
 
     ``max_body`` bounds what one frame may make this end allocate.
@@ -155,8 +157,8 @@ class FrameReader:
         self._pool = pool or Pool()
         self._plans: Dict[bytes, values.Plan] = {}
         self._scratch = memoryview(bytearray(_SCRATCH))
-        self._start = 0  # scratch[start:end] is received and not yet understood
-        self._end = 0
+        self._start = 0  # scratch[start:unread] is received and not yet understood; both 0 when nothing is
+        self.unread = 0
         self._body: Optional[_Body] = None  # the frame whose body is being received
 
     def space(self) -> memoryview:
@@ -164,15 +166,19 @@ class FrameReader:
         body = self._body
         if body is not None and body.remaining > _SCRATCH // 4:
             return body.space()
-        return self._scratch[self._end :]
+        return self._scratch[self.unread :] if self.unread else self._scratch
 
-    def filled(self, count: int) -> None:
-        """``count`` bytes of the last `space` have been filled."""
+    def received(self, count: int) -> Optional[Frame]:
+        """``count`` bytes of the last `space` have been filled; then as `next`."""
         body = self._body
-        if body is not None and body.remaining > _SCRATCH // 4:
+        if body is None:
+            self.unread += count
+            return self._next_head()
+        if body.remaining > _SCRATCH // 4:
             body.filled(count)
         else:
-            self._end += count
+            self.unread += count
+        return self.next()
 
     def next(self) -> Optional[Frame]:
         """The next complete frame, or None until more is received.
@@ -181,10 +187,12 @@ class FrameReader:
         """
         body = self._body
         if body is None:
-            return self._next_head()
-        self._start += body.take(self._scratch[self._start : self._end])
+            return self._next_head() if self.unread else None
+        if self.unread:
+            self._start += body.take(self._scratch[self._start : self.unread])
+            if self._start == self.unread:
+                self._start = self.unread = 0
         if body.remaining:
-            self._rewind()
             return None
         self._body = None
         return body.frame
@@ -198,8 +206,7 @@ class FrameReader:
             count = min(len(space), len(view))
             space[:count] = view[:count]
             view = view[count:]
-            self.filled(count)
-            frame = self.next()
+            frame = self.received(count)
             while frame is not None:
                 frames.append(frame)
                 frame = self.next()
@@ -208,11 +215,11 @@ class FrameReader:
     @property
     def idle(self) -> bool:
         """Whether nothing of a next frame has been received."""
-        return self._body is None and self._start == self._end
+        return self._body is None and self._start == self.unread
 
     def _next_head(self) -> Optional[Frame]:
         start = self._start
-        have = self._end - start
+        have = self.unread - start
         if have < HEADER_BYTES:
             self._rewind()
             return None
@@ -226,43 +233,46 @@ class FrameReader:
         if body_bytes > self._max_body:
             raise LimitExceeded(f"a body of {body_bytes} bytes (at most {self._max_body} here)")
         body_start = start + HEADER_BYTES + head_bytes
-        if body_start > self._end:
+        if body_start > self.unread:
             self._rewind(HEADER_BYTES + head_bytes)
             return None
-        plan = self._plan(bytes(self._scratch[start + HEADER_BYTES : body_start])) if head_bytes else _EMPTY
-        self._start = body_start
+        if head_bytes:
+            head = self._scratch[start + HEADER_BYTES : body_start].tobytes()
+            plan = self._plans.get(head) or self._plan(head)
+        else:
+            plan = _EMPTY
+        if body_start == self.unread:
+            self._start = self.unread = 0
+            if len(self._scratch) > _SCRATCH:
+                self._scratch = memoryview(bytearray(_SCRATCH))
+        else:
+            self._start = body_start
         if not body_bytes and not plan.sizes:
-            if kind == CHUNK:
-                return Frame(kind, flags, deadline_ms, call_id, plan, (b"",))
-            return Frame(kind, flags, deadline_ms, call_id, plan, ())
+            return Frame(kind, flags, deadline_ms, call_id, plan, _NO_CHUNK if kind == CHUNK else ())
         sizes = _sizes(kind, plan, body_bytes)
         frame = Frame(kind, flags, deadline_ms, call_id, plan, self._pool.take_all(sizes))
         self._body = _Body(frame, body_bytes)
         return self.next()
 
     def _plan(self, head: bytes) -> values.Plan:
-        plan = self._plans.get(head)
-        if plan is None:
-            plan = values.parse(head)
-            if len(head) <= REMEMBERED_BYTES:
-                if len(self._plans) >= REMEMBERED_HEADS:
-                    self._plans.clear()
-                self._plans[head] = plan
+        plan = values.parse(head)
+        if len(head) <= REMEMBERED_BYTES:
+            if len(self._plans) >= REMEMBERED_HEADS:
+                self._plans.clear()
+            self._plans[head] = plan
         return plan
 
     def _rewind(self, wanted: int = 0) -> None:
         """Move what is not yet understood to the front, with room behind it for ``wanted`` bytes in all."""
-        have = self._end - self._start
+        have = self.unread - self._start
         if wanted > len(self._scratch):
             larger = memoryview(bytearray(wanted + HEADER_BYTES))
-            larger[:have] = self._scratch[self._start : self._end]
+            larger[:have] = self._scratch[self._start : self.unread]
             self._scratch = larger
         elif self._start:
             # Both sides of this assignment are one buffer; memoryview copies overlapping parts rightly.
-            self._scratch[:have] = self._scratch[self._start : self._end]
-        self._start, self._end = 0, have
-        if not have and len(self._scratch) > _SCRATCH:
-            self._scratch = memoryview(bytearray(_SCRATCH))
+            self._scratch[:have] = self._scratch[self._start : self.unread]
+        self._start, self.unread = 0, have
 
 
 def _sizes(kind: int, plan: values.Plan, body_bytes: int) -> Tuple[int, ...]:
