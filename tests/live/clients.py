@@ -56,7 +56,7 @@ class TvmWorker:
 
         host, port = address.split(":")
         tracker = rpc.connect_tracker(host, int(port))
-        self.session: Any = tracker.request(key, session_timeout=limit_s or 0, max_retry=1)
+        self.session: Any = tracker.request(key, session_timeout=limit_s or 0)
         self.session.upload(library)
         self.module: Any = self.session.load_module(os.path.basename(library))
 

@@ -39,7 +39,7 @@ class FaultLab:
     def server_flags(self, slots: int) -> tuple[str, ...]:
         # tvm takes two seconds to import; sessions of our own kind need not wait for it
         preload = ("--preload", "none") if self.kind == "rpcsys" else ()
-        return ("--slots", str(slots), "--import", "tests.live.hostile", *preload)
+        return ("--slots", str(slots), "--grace", "1", "--import", "tests.live.hostile", *preload)
 
     def client(self, limit_s: float = 0, kind: str | None = None) -> Client:
         """A client that asks for a device; see :meth:`Client.leased`."""
@@ -56,8 +56,8 @@ class FaultLab:
         wait_until(lambda: queue(self.tracker, KEY)["pending"] == count, deadline_s, f"{count} pending")
 
     def still_serves(self) -> None:
-        """A new client gets a device and gives it back."""
-        client = self.client().leased()
+        """A new client gets a device and gives it back; ours, which starts in no time."""
+        client = self.client(kind="rpcsys").leased()
         assert client.call("pid")["value"] == client.session_pid
         client.close()
 
