@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from rpcsys import serve
 from rpcsys.errors import ConfigError
-from rpcsys.link import DEFAULT_TRACKER
 from rpcsys.server.capabilities import installed
 from rpcsys.wire.keys import is_key
 
@@ -70,7 +69,7 @@ def parse(arguments: Sequence[str]) -> Config:
         port=flags.port,
         port_end=flags.port_end,
         key=_key(flags.key, flags.tracker),
-        tracker=serve.parse_address(flags.tracker, DEFAULT_TRACKER[1]) if flags.tracker else None,
+        tracker=serve.parse_address(flags.tracker) if flags.tracker else None,
         custom_addr=flags.custom_addr,
         load_library=_libraries(flags.load_library),
         fork=not flags.no_fork,

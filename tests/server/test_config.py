@@ -20,7 +20,18 @@ def test_everything(tmp_path):
     library.touch()
     config = parse(
         [
-            *["--host", "::1", "--port", "0", "--port-end", "9", "--key", "rpi4", "--tracker", "10.0.0.1"],
+            *[
+                "--host",
+                "::1",
+                "--port",
+                "0",
+                "--port-end",
+                "9",
+                "--key",
+                "rpi4",
+                "--tracker",
+                "10.0.0.1:9191",
+            ],
             *["--custom-addr", "10.0.0.9", "--load-library", str(library), "--no-fork", "--silent"],
             *["--slots", "4", "--tvm", "off", "--name", "shelf 3", "--label", "os=linux", "--label", "a="],
             *["--preload", "json,re", "--import", "lab_one", "--import", "lab_two", "--grace", "2.5"],
@@ -31,7 +42,7 @@ def test_everything(tmp_path):
         port=0,
         port_end=9,
         key="rpi4",
-        tracker=("10.0.0.1", 9190),
+        tracker=("10.0.0.1", 9191),
         custom_addr="10.0.0.9",
         load_library=(str(library),),
         fork=False,
@@ -51,6 +62,7 @@ def test_everything(tmp_path):
     [
         (["--tracker", "localhost:9190"], "--tracker needs --key"),
         (["--tracker", "host:nine", "--key", "k"], "nine"),
+        (["--tracker", "nonsense", "--key", "k"], "nonsense"),
         (["--key", "a b"], "no space, comma or bracket"),
         (["--load-library", "/no/such.so"], "there is no such file"),
         (["--label", "colour"], "labels look like"),

@@ -187,8 +187,8 @@ def test_silence_after_half_a_greeting(server):
     start = time.monotonic()
     sock.settimeout(60)
     assert sock.recv(1) == b""
-    assert 5 < time.monotonic() - start < 20
-    assert "no greeting within 10 s" in server.stderr()
+    assert 5 < time.monotonic() - start < 18
+    assert "no greeting within 8 s" in server.stderr()
 
 
 def test_random_bytes(server):
