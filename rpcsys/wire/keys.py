@@ -10,9 +10,11 @@ compared in constant time.
 
 from __future__ import annotations
 
-import hmac
 import os
 import re
+
+# What hmac.compare_digest is; importing hmac would load OpenSSL, 3.5 MB of a board's memory.
+from _operator import _compare_digest
 
 from rpcsys.errors import ProtocolError
 
@@ -60,7 +62,7 @@ def split_match_key(match_key: str) -> tuple[str, str]:
 
 def same(left: str, right: str) -> bool:
     """Compare two secrets in a time that does not tell how much of them is equal."""
-    return hmac.compare_digest(left.encode("utf-8", "surrogatepass"), right.encode("utf-8", "surrogatepass"))
+    return _compare_digest(left.encode("utf-8", "surrogatepass"), right.encode("utf-8", "surrogatepass"))
 
 
 def served_keys(info_key: str) -> tuple[str, ...]:
