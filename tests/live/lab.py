@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
 import psutil
@@ -71,11 +70,6 @@ def all_gone(pids: Iterable[int], deadline_s: float) -> None:
     """Wait until none of the processes lives."""
     pids = list(pids)
     wait_until(lambda: not any(map(alive, pids)), deadline_s, f"none of {pids} lives")
-
-
-def gone(path: str, deadline_s: float) -> None:
-    """Wait until nothing is left at ``path``."""
-    wait_until(lambda: not os.path.lexists(path), deadline_s, f"{path} is removed")
 
 
 def busy(pid: int) -> None:

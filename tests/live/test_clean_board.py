@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import signal
 from collections.abc import Callable
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.live.clients import Client
-from tests.live.daemons import alive
-from tests.live.lab import FaultLab, all_gone, gone
+from tests.live.daemons import alive, wait_until
+from tests.live.lab import FaultLab, all_gone
 
 pytestmark = pytest.mark.live
 
@@ -27,23 +28,30 @@ class Board:
     lab: FaultLab
     client: Client
     processes: list[int]
+    files_before: set[str]
 
     def is_clean(self) -> None:
         all_gone(self.processes, CLEAN_S)
-        gone(self.client.workdir, CLEAN_S)
+        wait_until(lambda: files(self.lab) == self.files_before, CLEAN_S, "no file is left")
         self.lab.free(2, CLEAN_S)
         self.lab.still_serves()
 
 
+def files(lab: FaultLab) -> set[str]:
+    """All there is in the daemons' folder, which is also where they put temporary files."""
+    return set(glob.glob(f"{lab.daemons.folder}/**", recursive=True, include_hidden=True))
+
+
 def used_board(lab: FaultLab, limit_s: float = 0) -> Board:
     """A session that has files, a child and a daemon, all alive."""
+    before = files(lab)
     client = lab.client(limit_s).leased()
     started = [client.call(name)["value"] for name in ("spawn", "daemonise")]
     with open(os.path.join(client.workdir, "a file"), "w") as file:
         file.write("left behind")
     processes = [client.session_pid, *started]
     assert all(map(alive, processes))
-    return Board(lab, client, processes)
+    return Board(lab, client, processes, before)
 
 
 @pytest.fixture
@@ -89,7 +97,7 @@ def test_the_server_is_asked_to_stop(lab: FaultLab):
     tree = lab.server.tree()
     assert lab.server.terminate(deadline_s=40) == 0
     all_gone([*board.processes, *tree], CLEAN_S)
-    gone(board.client.workdir, CLEAN_S)
+    assert not os.path.exists(os.path.dirname(board.client.workdir))
     assert "error" in board.client.call("pid")
 
 
