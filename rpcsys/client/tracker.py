@@ -15,7 +15,6 @@ from rpcsys.client.session import Session
 from rpcsys.client.summary import text_summary
 from rpcsys.errors import (
     ConnectError,
-    NotSupported,
     ProtocolError,
     ServerRefused,
     ServerUnreachable,
@@ -123,12 +122,12 @@ class Tracker:
                         session_timeout=session_timeout,
                         lease=lease,
                     )
-                except NotSupported:
-                    raise
-                except ConnectError as error:
-                    if not isinstance(error, (ServerRefused, ServerUnreachable)) or attempt == _TRIES - 1:
-                        raise
+                except (ServerRefused, ServerUnreachable) as error:
+                    if attempt == _TRIES - 1:
+                        raise  # which closes the link, and so ends the lease
                     _log.warning("a device of %s did not answer, trying another: %s", key, error)
+                    if link.ours:
+                        link.ask("release", timeout=_REPLY_S, lease=lease["lease"])
         raise AssertionError("the loop returns or raises")
 
     def _lease(
