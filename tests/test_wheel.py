@@ -102,9 +102,7 @@ def test_a_device_is_leased_from_an_empty_folder(installed: Path, tmp_path: Path
 
 @pytest.mark.parametrize("version", [version for version in pythons() if version in ("3.8", "3.9")])
 def test_an_old_python_is_told_what_the_command_needs(version: str, wheel: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from rpcsys.cli.__main__ import main; sys.exit(main())"
-    )
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from rpcsys.__main__ import main; sys.exit(main())"
     command = [pythons()[version], "-I", "-S", "-c", code, str(wheel)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

@@ -21,7 +21,7 @@ def rpcsys(tmp_path: Path) -> Command:
         env = {name: value for name, value in os.environ.items() if "_TRACKER_" not in name}
         if tracker is not None:
             env.update(RPCSYS_TRACKER_HOST=tracker[0], RPCSYS_TRACKER_PORT=str(tracker[1]))
-        command = [sys.executable, "-m", "rpcsys.cli", *map(str, args)]
+        command = [sys.executable, "-m", "rpcsys", *map(str, args)]
         return subprocess.run(
             command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90, check=False
         )

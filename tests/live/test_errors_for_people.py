@@ -81,7 +81,7 @@ def make_files(folder: Path) -> None:
 
 TRACKER = "-m rpcsys.tracker --host 127.0.0.1"
 SERVER = "-m rpcsys.server --host 127.0.0.1"
-RUN = "-m rpcsys.cli run --tracker {tracker} --key board"
+RUN = "-m rpcsys run --tracker {tracker} --key board"
 
 MISTAKES = [
     # what is typed, the exit status, and what the line must say
@@ -105,10 +105,10 @@ MISTAKES = [
     ("-m rpcsys.query --host 127.0.0.1 --port {deadport}", FAILED, "{deadport}"),
     ("-m rpcsys.query --host 127.0.0.1 --port many", USAGE, "many"),
     ("-m rpcsys.query --jason", USAGE, "--jason"),
-    ("-m rpcsys.cli nonsense", USAGE, "nonsense"),
-    ("-m rpcsys.cli tracker --prot 1", USAGE, "--prot"),
-    ("-m rpcsys.cli run --tracker {tracker} {folder}/model.onnx", USAGE, "--key"),
-    ("-m rpcsys.cli run --tracker {dead} --key board {folder}/model.onnx", FAILED, "{dead}"),
+    ("-m rpcsys nonsense", USAGE, "nonsense"),
+    ("-m rpcsys tracker --prot 1", USAGE, "--prot"),
+    ("-m rpcsys run --tracker {tracker} {folder}/model.onnx", USAGE, "--key"),
+    ("-m rpcsys run --tracker {dead} --key board {folder}/model.onnx", FAILED, "{dead}"),
     (f"{RUN} {{folder}}/nowhere.onnx", USAGE, "nowhere.onnx"),
     (f"{RUN} {{folder}}/text.onnx", FAILED, "text.onnx"),
     (f"{RUN} {{folder}}/model.onnx {{folder}}/nowhere.npz", USAGE, "nowhere.npz"),
@@ -148,7 +148,7 @@ def test_a_mistake_costs_one_line(lab: Lab, command: str, status: int, pattern: 
 
 def test_an_unknown_key_costs_one_line(lab: Lab):
     """And the keys that there are are named."""
-    command = f"-m rpcsys.cli run --tracker {lab.tracker.where} --key bored {lab.folder}/model.onnx"
+    command = f"-m rpcsys run --tracker {lab.tracker.where} --key bored {lab.folder}/model.onnx"
     is_one_clear_line(run(command), FAILED, r"bored.*board")
 
 
