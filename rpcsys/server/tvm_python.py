@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
-import struct
 from typing import Any
 
 from rpcsys.server.job import TVM_TIMEOUT, Job
@@ -19,16 +18,13 @@ from rpcsys.server.paths import confine
 MODULE = "tvm.rpc.server"
 """What a zygote imports ahead for these sessions."""
 
-SEND_S = 1
-"""For the message that a session's time is over, to a client that may not be reading."""
-
 
 def serve(sock: socket.socket, job: Job) -> str:
     """Serve a TVM session to its end, or tell the client of one that its time is over; the outcome."""
     from tvm.rpc import _ffi_api
 
     if job.kind == TVM_TIMEOUT:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_S, 0))
+        # A client that does not read would keep this waiting: the supervisor ends it after some seconds.
         _ffi_api.ReturnException(sock.fileno(), timeout_message(job.limit_s or 0.0))
         return "timeout"
     _register(job.workdir)

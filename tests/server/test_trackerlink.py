@@ -1,0 +1,235 @@
+"""The server's conversation with a tracker, which here is a script."""
+
+from __future__ import annotations
+
+import collections
+import socket
+import time
+
+import pytest
+
+from rpcsys.server import events as ev
+from rpcsys.server.loop import Loop
+from rpcsys.server.trackerlink import MAX_UNANSWERED, TrackerLink
+from rpcsys.wire import tracker
+
+CARD = {
+    "key": "k",
+    "name": "n",
+    "slots": 2,
+    "port": 5000,
+    "address": None,
+    "labels": {"os": "linux"},
+    "loads": (),
+}
+SOON_S = 15.0
+
+
+class Script:
+    """A tracker that says what a test has it say; ``ours`` decides how it answers the hello."""
+
+    def __init__(self, ours):
+        self.ours = ours
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.events = collections.deque()
+        self.loop = Loop()
+        self.link = TrackerLink(
+            self.loop, self.listener.getsockname(), CARD, self.events.append, time.monotonic
+        )
+        self.reader = tracker.FrameReader()
+
+    def meet(self):
+        """Let the link connect and say hello."""
+        self.link.connect()
+        self.pump(self._accepted)
+        self.sock.sendall(tracker.MAGIC_BYTES)
+        assert self.hear()[0] == tracker.PING
+        self.say({"ok": True, "tracker": "rpcsys", "version": "0"} if self.ours else 0)
+        self.pump(lambda: self.events)
+        (up,) = self.taken()
+        assert (type(up), up.ours) == (ev.LinkUp, self.ours)
+
+    def _accepted(self):
+        self.listener.setblocking(False)
+        try:
+            self.sock, _ = self.listener.accept()
+        except BlockingIOError:
+            return False
+        self.sock.setblocking(False)
+        return True
+
+    def pump(self, until):
+        """Run the link's loop until something is the case."""
+        end = time.monotonic() + SOON_S
+        while True:
+            found = until()
+            if found:
+                return found
+            assert time.monotonic() < end
+            self.loop.run_once(0.01)
+
+    def hear(self):
+        """The next message the link sends."""
+
+        def message():
+            try:
+                self.reader.feed(self.sock.recv(65536))
+            except BlockingIOError:
+                pass
+            frame = self.reader.next()
+            return None if frame is None else [tracker.decode_json(frame)]
+
+        return self.pump(message)[0]
+
+    def say(self, message):
+        self.sock.sendall(tracker.encode(message))
+
+    def taken(self):
+        """The events so far."""
+        events = list(self.events)
+        self.events.clear()
+        return events
+
+    def told(self, count=1):
+        """The next ``count`` events."""
+        self.pump(lambda: len(self.events) >= count)
+        return self.taken()
+
+    def close(self):
+        self.link.close()
+        self.loop.close()
+        self.listener.close()
+        self.sock.close()
+
+
+@pytest.fixture
+def ours():
+    script = Script(ours=True)
+    script.meet()
+    yield script
+    script.close()
+
+
+@pytest.fixture
+def tvms():
+    script = Script(ours=False)
+    script.meet()
+    yield script
+    script.close()
+
+
+def register(script):
+    script.link.register((("L0", 3, 1.5),))
+    said = script.hear()
+    script.say({"id": said["id"], "ok": True, "server": "s1"})
+    assert [type(event) for event in script.told()] == [ev.Registered]
+    return said
+
+
+def test_registration_with_ours(ours):
+    said = register(ours)
+    assert said["op"] == "register"
+    assert (said["key"], said["name"], said["slots"], said["port"]) == ("k", "n", 2, 5000)
+    assert said["labels"] == {"os": "linux"}
+    assert said["running"] == [{"lease": "L0", "epoch": 3, "since_s": 1.5}]
+
+
+def test_registration_refused(ours):
+    ours.link.register(())
+    ours.say({"id": ours.hear()["id"], "ok": False, "error": "BadRequest", "message": "no such key here"})
+    (down,) = ours.told()
+    assert isinstance(down, ev.LinkDown)
+    assert "no such key here" in down.why
+
+
+def test_match_keys_are_offered_and_never_the_same(ours):
+    register(ours)
+    for _ in range(2):
+        ours.link.offer()
+    offered = [event.matchkey for event in ours.told(2)]
+    heard = [ours.hear(), ours.hear()]
+    assert heard == [[tracker.PUT, "k", [5000, key], None] for key in offered]
+    assert len(set(offered)) == 2
+    assert all(len(key) == len("k:") + 32 for key in offered)
+
+
+def test_orders_are_obeyed_and_answered(ours):
+    register(ours)
+    lease = {"lease": "L1", "epoch": 7}
+    ours.say({"op": "taken", "id": 1, **lease, "matchkey": "k:1", "user": "u", "address": "a", "limit_s": 9})
+    ours.say({"op": "end", "id": 2, **lease, "reason": "unused"})
+    taken, end = ours.told(2)
+    assert (taken.lease, taken.epoch, taken.matchkey, taken.limit_s) == ("L1", 7, "k:1", 9)
+    assert (end.lease, end.epoch, end.reason) == ("L1", 7, "unused")
+    assert [ours.hear(), ours.hear()] == [{"id": 1, "ok": True}, {"id": 2, "ok": True}]
+
+
+def test_orders_of_later_trackers_are_refused_politely(ours):
+    register(ours)
+    ours.say({"op": "drain", "id": 5, "server": None})
+    ours.say({"op": "dance", "id": 6})
+    answers = [ours.hear(), ours.hear()]
+    assert [(answer["id"], answer["ok"]) for answer in answers] == [(5, False), (6, False)]
+    assert not ours.taken()
+
+
+def test_reports_about_leases(ours):
+    register(ours)
+    ours.link.report(ev.Started("L1", 7, "10.0.0.1:5"))
+    ours.link.report(ev.Ended("L1", 7, "crashed", ("sleep",)))
+    started, ended = ours.hear(), ours.hear()
+    assert (started["op"], started["lease"], started["peer"]) == ("lease_started", "L1", "10.0.0.1:5")
+    assert (ended["op"], ended["outcome"]) == ("lease_ended", "crashed")
+    assert ended["cleaned"] == {"processes": ["sleep"]}
+    assert started["id"] != ended["id"]
+
+
+def test_a_tracker_that_leaves(ours):
+    ours.sock.close()
+    assert [type(event) for event in ours.told()] == [ev.LinkDown]
+
+
+def test_a_tracker_that_talks_nonsense(ours):
+    ours.say([1, 2, 3])
+    assert [type(event) for event in ours.told()] == [ev.LinkDown]
+
+
+def test_no_tracker_at_all():
+    script = Script(ours=True)
+    script.listener.close()
+    script.link.connect()
+    (down,) = script.told()
+    assert isinstance(down, ev.LinkDown)
+    script.loop.close()
+
+
+def test_registration_with_tvms(tvms):
+    tvms.link.register(())
+    assert tvms.hear() == [tracker.UPDATE_INFO, {"key": "server:k", "addr": [None, 5000]}]
+    tvms.say(0)
+    assert [type(event) for event in tvms.told()] == [ev.Registered]
+
+
+def test_tvms_replies_come_in_order(tvms):
+    tvms.link.offer()
+    (offered,) = tvms.told()
+    tvms.link.poll()
+    assert [tvms.hear()[0], tvms.hear()[0]] == [tracker.PUT, tracker.GET_PENDING]
+    tvms.say(0)
+    tvms.say([offered.matchkey])
+    (pending,) = tvms.told()
+    assert pending.matchkeys == (offered.matchkey,)
+
+
+def test_tvms_tracker_refuses(tvms):
+    tvms.link.offer()
+    tvms.told()
+    tvms.say(-1)
+    (down,) = tvms.told()
+    assert "-1" in down.why
+
+
+def test_tvms_tracker_that_stopped_answering(tvms):
+    for _ in range(MAX_UNANSWERED + 2):
+        tvms.link.poll()
+    assert [type(event) for event in tvms.told()] == [ev.LinkDown]
