@@ -15,7 +15,7 @@ EVERYTHING = "*"
 
 #: What each part imports directly. A dotted name is a part within a part, with rules of its own.
 ARROWS: dict[str, tuple[str, ...]] = {
-    "__main__": ("cli",),
+    "__main__": (EVERYTHING,),
     "cli": (EVERYTHING,),
     "lab": (EVERYTHING,),
     "query": ("client",),

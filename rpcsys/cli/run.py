@@ -49,7 +49,7 @@ def run(
 
 
 def _say_place(event: Mapping[str, Any]) -> None:
-    click.echo(f"waiting for a device: place {event['position']} in the queue", err=True)
+    click.echo(f"  waiting for a device: place {event['position']} in the queue", err=True)
 
 
 def _run_on(session: Session, path: Path, given: inputs.Arrays | None, repeat: int) -> None:
