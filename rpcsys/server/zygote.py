@@ -88,12 +88,17 @@ def _import(flag: str, name: str) -> None:
 
 
 class Zygote:
-    """``known``: living children by process number. ``ended``: dead ones whose descendants may not be."""
+    """The children and their ends.
+
+    ``known``: living children by process number; ``ended``: dead ones, whose descendants may not be;
+    ``helpers``: processes that modules of ``--import`` have started, which are no session's.
+    """
 
     def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
         self.control = control
         self.settings = settings
         self.known: dict[int, int] = {}
+        self.helpers: frozenset[int] = frozenset()
         self.ended: list[tuple[int, int]] = []
         self.cleaned: dict[int, str] = {}
         self.patience = 0.0
@@ -105,6 +110,7 @@ class Zygote:
 
     def run(self) -> None:
         """Serve the supervisor until it is gone."""
+        self.helpers = frozenset(processes.children(os.getpid()))
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         poll.register(self._deaths, select.POLLIN)
@@ -170,7 +176,8 @@ class Zygote:
                 self.patience = time.monotonic() + PATIENCE_S
         if not self.ended:
             return
-        strangers = [pid for pid in processes.children(os.getpid()) if pid not in self.known]
+        ours = self.known.keys() | self.helpers
+        strangers = [pid for pid in processes.children(os.getpid()) if pid not in ours]
         self.cleaned.update(processes.kill_trees(strangers))
         if strangers and time.monotonic() < self.patience:
             return

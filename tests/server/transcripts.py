@@ -89,6 +89,7 @@ class Transcript:
         for event, actions in self.log:
             copy = ev.from_json(json.loads(json.dumps(ev.to_json(event))))
             assert copy == event
+            assert [ev.from_json(json.loads(json.dumps(ev.to_json(action)))) for action in actions] == actions
             assert again.handle(copy) == actions
         assert snapshot(again) == snapshot(self.state)
 
