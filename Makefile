@@ -38,6 +38,7 @@ lint: .venv/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/vermin --quiet --no-tips -t=3.8- --violations $$($(DEVICE))
+	$(BIN)/vermin --quiet --no-tips -t=3.10- --violations rpcsys
 
 fix: .venv/.ready-dev
 	$(BIN)/ruff check --fix .

@@ -26,6 +26,7 @@ _COMMANDS = {"python": [sys.executable, "-"], "sh": ["sh", "-eu"]}
 
 
 def documents() -> list[Path]:
+    """Every document of the repository: at its root and in docs/."""
     return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
@@ -84,6 +85,7 @@ def _anchors(path: Path) -> set[str]:
 
 
 def main() -> int:
+    """Check everything; the exit status."""
     complaints = 0
     ran = 0
     for path in documents():

@@ -70,6 +70,7 @@ class Daemon:
 
     @property
     def pid(self) -> int:
+        """Its process number."""
         return self.process.pid
 
     def tail(self) -> str:

@@ -30,7 +30,7 @@ A model on a device:      rpcsys run --key rpi4 model.onnx
 @click.group(help=_HELP)
 @click.version_option(rpcsys.__version__, prog_name="rpcsys")
 def group() -> None:
-    pass
+    """All commands; what they have in common is said in `_HELP`."""
 
 
 def _daemon(name: str, module: str, summary: str) -> None:
