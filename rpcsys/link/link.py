@@ -164,9 +164,9 @@ class Link:
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._inbox:
             left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            self._pump(left if left is None else max(0.0, left))
+            if not self._inbox and left is not None and left <= 0:
                 raise TimeoutError(f"no message from the tracker within {timeout or 0:g} s")
-            self._pump(left)
         return self._inbox.popleft()
 
     def ask(

@@ -43,14 +43,17 @@ def command(host: str | None, port: int | None, as_json: bool, watch: bool) -> N
     default_host, default_port = tracker_defaults()
     address = (host or default_host, port or default_port)
     with connect_tracker(address) as tracker:
-        while True:
-            shown = _as_json(tracker.summary()) if as_json else _as_text(address, tracker.summary())
-            if watch and not as_json:
-                click.clear()  # only where there is a screen to clear
-            click.echo(shown)
-            if not watch:
-                return
-            time.sleep(EVERY_S)
+        try:
+            while True:
+                shown = _as_json(tracker.summary()) if as_json else _as_text(address, tracker.summary())
+                if watch and not as_json:
+                    click.clear()  # only where there is a screen to clear
+                click.echo(shown)
+                if not watch:
+                    return
+                time.sleep(EVERY_S)
+        except KeyboardInterrupt:
+            return  # how a watcher leaves
 
 
 def _as_json(summary: dict[str, Any]) -> str:
@@ -73,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return 0  # how a watcher leaves
+        return _fail("interrupted", 130)
     except click.UsageError as error:
         return _fail(error.format_message(), UsageError.exit_status)
     except RpcsysError as error:

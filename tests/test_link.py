@@ -1,0 +1,355 @@
+"""The link to a tracker: addresses, the hello, blocking and non-blocking use, and every way it can end."""
+
+import json
+import selectors
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from rpcsys import link as link_module
+from rpcsys.errors import (
+    ConfigError,
+    ProtocolError,
+    TrackerError,
+    TrackerLost,
+    TrackerUnreachable,
+    UnknownKey,
+    WaitTimeout,
+)
+from rpcsys.link import Link, error_of, parse_address, tracker_defaults, tune
+
+MAGIC = struct.pack("<i", 0x2F271)
+WELCOME = {"ok": True, "tracker": "rpcsys", "version": "0", "capabilities": []}
+
+
+def raw(value):
+    data = json.dumps(value).encode()
+    return struct.pack("<i", len(data)) + data
+
+
+class FakeTracker:
+    """Takes one connection and does with it what the test says, in a thread."""
+
+    def __init__(self, *script):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(30)
+        self.address = self.listener.getsockname()
+        self.script = script
+        self.got = []
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        conn, _ = self.listener.accept()
+        with conn:
+            conn.settimeout(30)
+            for step in self.script:
+                if isinstance(step, bytes):
+                    conn.sendall(step)
+                elif step == "magic":
+                    assert self.read(conn, 4) == MAGIC
+                elif step == "frame":
+                    (size,) = struct.unpack("<i", self.read(conn, 4))
+                    self.got.append(json.loads(self.read(conn, size)))
+                elif step == "end":
+                    assert conn.recv(1) == b""
+                else:
+                    time.sleep(step)
+
+    def read(self, conn, size):
+        data = b""
+        while len(data) < size:
+            piece = conn.recv(size - len(data))
+            if not piece:
+                raise EOFError
+            data += piece
+        return data
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.thread.join(30)
+        self.listener.close()
+        assert not self.thread.is_alive()
+
+
+OURS = ("magic", MAGIC, "frame", raw(WELCOME))
+TVMS = ("magic", MAGIC, "frame", raw(0))
+
+
+# --- addresses ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "address"),
+    [
+        ("10.0.0.1:9190", None, ("10.0.0.1", 9190)),
+        ("tracker.lab:1", None, ("tracker.lab", 1)),
+        ("tracker.lab", 9190, ("tracker.lab", 9190)),
+        ("[::1]:9190", None, ("::1", 9190)),
+        ("[::1]", 9190, ("::1", 9190)),
+        ("fe80::1", 9190, ("fe80::1", 9190)),
+    ],
+)
+def test_addresses(text, default, address):
+    assert parse_address(text, default) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":",
+        ":1",
+        "h:",
+        "h",
+        "h:0",
+        "h:65536",
+        "h:x",
+        "h:-1",
+        "[::1",
+        "[::1]x:1",
+        "[]:1",
+        "::1",
+        "h:9999999999",
+        "h:²",
+    ],
+)
+def test_what_is_no_address(text):
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        parse_address(text)
+
+
+def test_defaults_come_from_the_environment(monkeypatch):
+    for name in ("RPCSYS_TRACKER_HOST", "RPCSYS_TRACKER_PORT", "TVM_TRACKER_HOST", "TVM_TRACKER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert tracker_defaults() == ("127.0.0.1", 9190)
+    monkeypatch.setenv("TVM_TRACKER_HOST", "tvm.lab")
+    monkeypatch.setenv("TVM_TRACKER_PORT", "1")
+    assert tracker_defaults() == ("tvm.lab", 1)
+    monkeypatch.setenv("RPCSYS_TRACKER_PORT", "2")
+    assert tracker_defaults() == ("tvm.lab", 2)
+    monkeypatch.setenv("RPCSYS_TRACKER_HOST", "our.lab")
+    assert tracker_defaults() == ("our.lab", 2)
+    monkeypatch.setenv("RPCSYS_TRACKER_PORT", "many")
+    with pytest.raises(ConfigError, match="RPCSYS_TRACKER_PORT"):
+        tracker_defaults()
+
+
+def test_a_vanished_peer_is_noticed_within_15_s():
+    with socket.socket() as sock:
+        tune(sock)
+        get = sock.getsockopt
+        assert get(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert get(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            idle, every, count = (
+                get(socket.IPPROTO_TCP, name)
+                for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            )
+            assert idle + every * count < 15
+    left, right = socket.socketpair()
+    tune(left)  # not TCP: left as it is
+    left.close()
+    right.close()
+
+
+# --- the hello ---------------------------------------------------------------------------------
+
+
+def test_our_tracker_is_told_from_tvms():
+    with FakeTracker(*OURS, "end") as tracker:
+        with Link.open(tracker.address, user="ann") as link:
+            assert link.ours is True
+            assert link.tracker == WELCOME
+            assert link.ready
+    (hello,) = tracker.got
+    assert hello[0] == 1
+    assert (hello[1]["op"], hello[1]["user"]) == ("hello", "ann")
+    with FakeTracker(*TVMS, "end") as tracker, Link.open(tracker.address) as link:
+        assert link.ours is False
+
+
+def test_the_magic_is_sent_alone():
+    """TVM's tracker takes the first bytes it gets for the magic, all of them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = Link(listener.getsockname())
+        link.advance()
+        conn, _ = listener.accept()
+        with conn:
+            conn.settimeout(0.3)
+            link.advance()
+            assert conn.recv(100) == MAGIC
+            link.advance()
+            with pytest.raises(TimeoutError):
+                conn.recv(100)
+        link.close()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        ("magic",),
+        ("magic", b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        ("magic", MAGIC, "frame"),
+        ("magic", MAGIC, "frame", raw({"ok": False})),
+        ("magic", MAGIC, "frame", raw("hello yourself")),
+        ("magic", MAGIC, "frame", struct.pack("<i", 2**30)),
+        ("magic", MAGIC, "frame", struct.pack("<i", 1) + b"?"),
+    ],
+)
+def test_what_does_not_speak_the_protocol_is_no_tracker(script):
+    with FakeTracker(*script) as tracker:
+        with pytest.raises(TrackerUnreachable, match=r"no tracker at 127\.0\.0\.1:"):
+            Link.open(tracker.address)
+
+
+def test_nobody_there():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+    with pytest.raises(TrackerUnreachable, match="Connection refused"):
+        Link.open(address)
+    with pytest.raises(TrackerUnreachable, match=r"python -m rpcsys\.tracker"):
+        Link.open("no-such-host.invalid:9190")
+
+
+def test_a_tracker_that_does_not_answer():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        before = time.monotonic()
+        with pytest.raises(TrackerUnreachable, match="no answer in time"):
+            Link.open(listener.getsockname(), timeout=0.3)
+        assert time.monotonic() - before < 10
+
+
+def test_all_addresses_of_a_name_are_tried():
+    """localhost is often ::1 first, and the tracker listens on 127.0.0.1."""
+    with FakeTracker(*OURS, "end") as tracker, Link.open(("localhost", tracker.address[1])) as link:
+        assert link.ready
+
+
+# --- messages ----------------------------------------------------------------------------------
+
+
+def test_ask_gives_events_to_the_asker_and_keeps_what_is_not_its_own():
+    events = [{"id": 1, "event": "queued", "position": n} for n in (2, 1)]
+    push = {"op": "taken", "id": 1}
+    with FakeTracker(
+        *OURS, "frame", raw(events[0]) + raw(push) + raw(0) + raw(events[1])[:9], 0.05, raw(events[1])[9:],
+        raw({"id": 7, "ok": True}), raw({"id": 1, "ok": True, "x": 5}), "end",
+    ) as tracker:  # fmt: skip
+        with Link.open(tracker.address) as link:
+            seen = []
+            assert link.ask("request", timeout=30, on_event=seen.append, key="k")["x"] == 5
+            assert seen == events
+            assert [link.receive(1) for _ in range(3)] == [push, 0, {"id": 7, "ok": True}]
+            with pytest.raises(TimeoutError):
+                link.receive(0)
+    assert tracker.got[1] == {"op": "request", "id": 1, "key": "k"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("UnknownKey", UnknownKey),
+        ("WaitTimeout", WaitTimeout),
+        ("BadRequest", TrackerError),
+        ("SystemExit", TrackerError),
+    ],
+)
+def test_a_refusal_is_raised_as_what_it_says_it_is(name, kind):
+    error = error_of({"id": 1, "ok": False, "error": name, "message": "no"})
+    assert type(error) is kind
+    assert str(error) == "no"
+    assert str(error_of({"ok": False}))
+
+
+def test_no_answer_in_time():
+    with FakeTracker(*OURS, "frame", "frame", "end") as tracker, Link.open(tracker.address) as link:
+        with pytest.raises(TrackerLost, match="did not answer summary"):
+            link.ask("summary", timeout=0.2)
+        with pytest.raises(TimeoutError):
+            link.command([1], timeout=0.2)
+
+
+def test_a_tracker_that_goes_is_lost():
+    with FakeTracker(*OURS, "frame", raw(0), "frame") as tracker:
+        link = Link.open(tracker.address)
+        assert link.command([1], timeout=30) == 0
+        with pytest.raises(TrackerLost, match="gone"):
+            link.command([1], timeout=30)
+        link.close()
+        link.close()
+        with pytest.raises(TrackerLost, match="not open"):
+            link.send([1])
+        with pytest.raises(TrackerLost):
+            link.receive(1)
+
+
+def test_a_tracker_that_breaks_the_rules():
+    bad = struct.pack("<i", 3) + b"nan"
+    with FakeTracker(*OURS, "frame", bad) as tracker, Link.open(tracker.address) as link:
+        with pytest.raises(ProtocolError):
+            link.command([1], timeout=30)
+
+
+def test_a_tracker_that_stops_reading_is_lost(monkeypatch):
+    monkeypatch.setattr(link_module.link, "MAX_UNSENT", 1 << 20)
+    with FakeTracker(*OURS, "frame", 0.5) as tracker, Link.open(tracker.address) as link:
+        with pytest.raises(TrackerLost):
+            flood(link)
+
+
+def flood(link):
+    for _ in range(1000):
+        link.send(["x" * 100_000])
+
+
+# --- in a loop ---------------------------------------------------------------------------------
+
+
+def turn(link, until, deadline_s=30):
+    """A loop on selectors, registered once, that ends when ``until(messages)``; the messages."""
+    messages = []
+    selector = selectors.DefaultSelector()
+    selector.register(link, link.wants())
+    end = time.monotonic() + deadline_s
+    while not until(messages):
+        assert time.monotonic() < end
+        selector.select(1)
+        messages += link.advance()
+    selector.close()
+    return messages
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_one_registration_serves_from_lookup_to_message(host):
+    with FakeTracker(*OURS, "frame", raw(0) * 3, "end") as tracker:
+        link = Link((host, tracker.address[1]))
+        number = link.fileno()
+        turn(link, lambda _: link.ready)
+        assert link.fileno() == number
+        link.send([7])
+        assert turn(link, lambda messages: len(messages) == 3) == [0, 0, 0]
+        link.close()
+
+
+def test_a_loop_is_woken_by_the_end_of_the_link():
+    with FakeTracker(*OURS) as tracker:
+        link = Link(tracker.address)
+        with pytest.raises(TrackerLost):
+            turn(link, lambda _: False)
+        link.close()
+
+
+def test_what_cannot_be_sent_at_once_is_sent_later():
+    big = ["x" * 900_000]
+    with FakeTracker(*OURS, 0.3, "frame", "frame", "frame", raw("done"), "end") as tracker:
+        with Link.open(tracker.address) as link:
+            for _ in range(3):
+                link.send(big)
+            assert turn(link, bool) == ["done"]
+    assert tracker.got[1:] == [big] * 3

@@ -1,0 +1,201 @@
+"""What every daemon does alike."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from rpcsys import serve
+from rpcsys.errors import ConfigError, PortRangeError, TrackerUnreachable
+
+
+def run_python(code, *arguments, **popen):
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **popen,
+    )
+
+
+# --- bind --------------------------------------------------------------------------------------
+
+
+def test_bind_takes_any_port_for_0():
+    with serve.bind("127.0.0.1", 0, 0) as listener:
+        host, port = listener.getsockname()
+        assert (host, port > 0) == ("127.0.0.1", True)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_bind_takes_the_first_free_port():
+    with serve.bind("127.0.0.1", 0, 0) as taken:
+        port = taken.getsockname()[1]
+        with serve.bind("127.0.0.1", port, port + 50) as listener:
+            assert port < listener.getsockname()[1] < port + 50
+
+
+def test_bind_says_that_a_range_is_full():
+    with serve.bind("127.0.0.1", 0, 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortRangeError, match=f"no free port in \\[{port}, {port + 1}\\)") as caught:
+            serve.bind("127.0.0.1", port, port + 1)
+        assert caught.value.exit_status == 3
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "port_end"),
+    [("127.0.0.1", 9000, 9000), ("203.0.113.1", 0, 0), ("no-such-host.invalid", 0, 0)],
+)
+def test_bind_says_what_cannot_be(host, port, port_end):
+    with pytest.raises(ConfigError) as caught:
+        serve.bind(host, port, port_end)
+    assert "\n" not in str(caught.value)
+
+
+def test_bind_understands_names_and_ipv6():
+    with serve.bind("localhost", 0, 0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+    if socket.has_ipv6:
+        try:
+            with serve.bind("::1", 0, 0) as listener:
+                assert listener.family == socket.AF_INET6
+        except ConfigError:
+            pytest.skip("this machine has no IPv6")
+
+
+# --- the ready line, errors, logs --------------------------------------------------------------
+
+
+def test_the_ready_line(capsys):
+    serve.announce("tracker", "0.0.0.0", 9190)
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    line = json.loads(out)
+    assert line.pop("version")
+    assert line == {
+        "ready": "tracker",
+        "host": "0.0.0.0",
+        "port": 9190,
+        "http_port": None,
+        "web_port": None,
+        "pid": os.getpid(),
+    }
+
+
+def test_a_daemon_whose_output_nobody_reads_serves_all_the_same():
+    code = "import sys; from rpcsys import serve; sys.stdin.read(); serve.announce('x', 'h', 1); sys.exit(7)"
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    os.close(reader)
+    _, stderr = process.communicate("", timeout=60)
+    assert (process.returncode, stderr) == (7, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(PortRangeError("no\nport"), 3), (ConfigError("bad"), 2), (TrackerUnreachable("x"), 1)],
+)
+def test_errors_on_purpose_become_one_line_and_a_status(capsys, error, status):
+    def main():
+        raise error
+
+    assert serve.run(main, "rpcsys-tracker") == status
+    err = capsys.readouterr().err
+    assert err.startswith("rpcsys-tracker: error: ")
+    assert err.count("\n") == 1
+
+
+def test_other_outcomes(capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert serve.run(lambda: 0, "x") == 0
+    assert serve.run(interrupted, "x") == 130
+    with pytest.raises(ZeroDivisionError):
+        serve.run(lambda: 1 // 0, "x")
+
+
+def test_bad_flags_are_one_line_and_status_2(capsys):
+    parser = serve.Parser("rpcsys-tracker")
+    parser.add_argument("--port", type=serve.port_number)
+    assert parser.parse_args(["--port", "65535"]).port == 65535
+    for arguments in (["--port", "x"], ["--port", "65536"], ["--port", "-1"], ["--port"], ["--nonsense"]):
+        with pytest.raises(SystemExit) as caught:
+            parser.parse_args(arguments)
+        assert caught.value.code == 2
+        err = capsys.readouterr().err
+        assert err.startswith("rpcsys-tracker: error: ")
+        assert err.count("\n") == 1
+
+
+def test_logs_go_to_standard_error():
+    code = (
+        "import logging, sys; from rpcsys import serve; serve.setup_logging('100%', silent='silent' in sys.argv)\n"
+        "logging.info('news %s', 1); logging.warning('bad \\ud800 news')"
+    )
+    for arguments, lines in ([], 2), (["silent"], 1):
+        out, err = run_python(code, *arguments).communicate(timeout=60)
+        assert out == ""
+        assert len(err.splitlines()) == lines
+        assert "100% WARNING bad" in err
+
+
+def test_setup_logging_leaves_the_root_logger_usable():
+    before = logging.getLogger().handlers[:]
+    serve.setup_logging("x")
+    logging.getLogger().handlers[:] = before
+
+
+# --- signals -----------------------------------------------------------------------------------
+
+WAIT_SELECTORS = """
+import selectors, sys
+from rpcsys.serve import Signals
+signals = Signals()
+assert not signals.received()
+selector = selectors.DefaultSelector()
+selector.register(signals, selectors.EVENT_READ)
+print("waiting", flush=True)
+selector.select(60)
+assert signals.received() and not signals.received()
+signals.close()
+sys.exit(5)
+"""
+
+WAIT_ASYNCIO = """
+import asyncio, sys
+from rpcsys.daemon import loop
+from rpcsys.serve import Signals
+async def main():
+    signals = Signals()
+    print("waiting", flush=True)
+    await asyncio.wait_for(loop.until_signal(signals, asyncio.Event()), 60)
+    signals.close()
+    return 5
+sys.exit(loop.run(main()))
+"""
+
+WAIT_PLAIN_ASYNCIO = "import sys; sys.modules['uvloop'] = None\n" + WAIT_ASYNCIO
+
+
+@pytest.mark.parametrize(
+    "code", [WAIT_SELECTORS, WAIT_ASYNCIO, WAIT_PLAIN_ASYNCIO], ids=["selectors", "uvloop", "asyncio"]
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_reach_the_loop(code, number):
+    process = run_python(code)
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (5, "")
