@@ -1,0 +1,39 @@
+"""A tracker in a process of its own, and connections to it that speak raw frames."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+from tests.live.conftest import daemons  # noqa: F401 (a fixture)
+from tests.live.probe import TrackerProbe
+
+
+@pytest.fixture
+def tracker(daemons):  # noqa: F811
+    """A tracker that answers."""
+    return daemons.tracker()
+
+
+@pytest.fixture
+def connect(tracker):
+    """Makes connections to the tracker, past the magic."""
+    made = []
+
+    def make():
+        made.append(TrackerProbe(tracker.address))
+        return made[-1]
+
+    yield make
+    for probe in made:
+        probe.close()
+
+
+@pytest.fixture
+def descriptors():
+    """Lets this process open many sockets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
