@@ -1,22 +1,43 @@
-"""Entry point of the ``rpcsys`` command. Its errors are one line on standard error, never a traceback."""
+"""Entry points of the ``rpcsys`` and ``query_tracker`` commands.
+
+pip installs them on a board's older Python too, where they are told in one line what they need: this file
+keeps to Python 3.8 and the standard library. Their errors are one line on standard error, never a traceback.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
+_NEEDED = (3, 10)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line ``argv`` (the process's own by default); the exit status."""
-    if sys.version_info < (3, 10):  # noqa: UP036 - pip installs the wheel on a board's older Python too
-        sys.stderr.write(
-            "rpcsys: error: this command needs Python 3.10 or later; a board's server is started with: "
-            "python3 -m rpcsys.server\n"
-        )
+    """Run ``rpcsys`` with the arguments ``argv`` (the process's own by default); the exit status."""
+    if _too_old("rpcsys"):
         return 2
     from rpcsys.cli.commands import run_group
 
     return run_group(argv)
+
+
+def query_tracker() -> int:
+    """Run ``query_tracker`` with the process's own arguments; the exit status."""
+    if _too_old("query_tracker"):
+        return 2
+    from rpcsys.query.__main__ import main as query
+
+    return query()
+
+
+def _too_old(command: str) -> bool:
+    if sys.version_info >= _NEEDED:
+        return False
+    sys.stderr.write(
+        "{}: error: this command needs Python {}.{} or later; a board's server is started with: "
+        "python3 -m rpcsys.server\n".format(command, *_NEEDED)
+    )
+    return True
 
 
 if __name__ == "__main__":

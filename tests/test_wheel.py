@@ -100,11 +100,14 @@ def test_a_device_is_leased_from_an_empty_folder(installed: Path, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["main", "query_tracker"])
 @pytest.mark.parametrize("version", [version for version in pythons() if version in ("3.8", "3.9")])
-def test_an_old_python_is_told_what_the_command_needs(version: str, wheel: Path, tmp_path: Path) -> None:
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from rpcsys.__main__ import main; sys.exit(main())"
-    command = [pythons()[version], "-I", "-S", "-c", code, str(wheel)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+def test_an_old_python_is_told_what_a_command_needs(
+    version: str, command: str, wheel: Path, tmp_path: Path
+) -> None:
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); from rpcsys.__main__ import {command} as c; sys.exit(c())"
+    python = [pythons()[version], "-I", "-S", "-c", code, str(wheel)]
+    done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "needs Python 3.10 or later" in done.stderr

@@ -56,7 +56,7 @@ def _require(*packages: str) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"the demo runs a network with {' and '.join(missing)}, which this Python does not have; {samples.MISSING}"
+            f"the demo runs a network with {' and '.join(missing)}, which this Python does not have; {samples.INSTALL}"
         )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-MISSING = "the graph extra is not installed; type: pip install 'rpcsys[graph]'"
+INSTALL = "type: pip install 'rpcsys[graph]'"
 
 #: A model's graph inputs are its weights too up to IR version 3; later ones name the data alone.
 IR_VERSION = 8
@@ -93,7 +93,7 @@ def run_here(
     try:
         import onnxruntime
     except ImportError:
-        raise UsageError(f"onnxruntime is needed to run a model here; {MISSING}") from None
+        raise UsageError(f"onnxruntime is needed to run a model here; {INSTALL}") from None
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     outputs = [output.name for output in session.get_outputs()]
     return dict(zip(outputs, session.run(outputs, dict(inputs)), strict=True))
@@ -103,7 +103,9 @@ def _folder() -> Path:
     try:
         import onnx
     except ImportError:
-        raise UsageError(f"sample networks come out of the onnx package; {MISSING}") from None
+        raise UsageError(
+            f"sample networks come out of the onnx package, which is not installed; {INSTALL}"
+        ) from None
     return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 
