@@ -229,7 +229,9 @@ class Board:
     def _clean(self, session: Session) -> list[ev.Action]:
         session.state = "cleaning"
         session.due = None
-        return [ev.Finish(session.number, session.conn)]
+        # A session says so itself, unless native code keeps all its threads from running.
+        unsaid = session.outcome == "timeout" and session.kind != TVM
+        return [ev.Finish(session.number, session.conn, session.limit_s if unsaid else None)]
 
     # What is due
 

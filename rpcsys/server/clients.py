@@ -31,6 +31,9 @@ BURST = 64
 PAUSE_S = 0.5
 """When descriptors or memory run out, for sessions to end."""
 
+UNREAD_PIECES = 16
+"""Of 64 KiB, read before a close: unread bytes turn it into a reset, which can overtake the last word said."""
+
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -157,6 +160,22 @@ class Clients:
             pass
         self.drop(conn)
 
+    def tell_overdue(self, conn: int, limit_s: float) -> None:
+        """Tell an rpcsys/1 client whose session was ended from outside that its time is over.
+
+        Its process is dead. If that was in the middle of a frame, the client takes this for a part of it, and
+        sees a broken connection; if the process has said it itself, nothing more can be sent.
+        """
+        from rpcsys.server.watcher import error_fields
+        from rpcsys.wire import frames
+
+        text = f"the session's time limit of {limit_s:g} s is over; ask for more with session_timeout="
+        pieces = frames.encode(frames.ERROR, 0, error_fields("SessionTimeout", text))
+        try:
+            self._sockets[conn].sendmsg(pieces, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except (KeyError, OSError):
+            pass
+
     def drop(self, conn: int) -> None:
         """Close a connection for everyone who holds a copy of it."""
         sock = self._sockets.pop(conn, None)
@@ -165,6 +184,9 @@ class Clients:
         self._loop.remove(sock.fileno())
         try:
             sock.shutdown(socket.SHUT_RDWR)
+            for _ in range(UNREAD_PIECES):
+                if not sock.recv(65536, socket.MSG_DONTWAIT):
+                    break
         except OSError:
             pass
         sock.close()

@@ -292,10 +292,14 @@ class Drop(Action):
 
 @dataclass(frozen=True)
 class Finish(Action):
-    """Close a session's connection for everyone who holds it and remove its directory: :class:`Removed`."""
+    """Close a session's connection for everyone who holds it and remove its directory: :class:`Removed`.
+
+    ``overdue_s``: first tell its rpcsys/1 client that this time limit is over.
+    """
 
     session: int
     conn: int
+    overdue_s: float | None = None
 
 
 @dataclass(frozen=True)

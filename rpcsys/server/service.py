@@ -167,6 +167,8 @@ class Service:
         )
 
     def _finish(self, action: ev.Finish) -> None:
+        if action.overdue_s is not None:
+            self._clients.tell_overdue(action.conn, action.overdue_s)
         self._clients.drop(action.conn)
         self._removals[action.session] = workdirs.removal(workdirs.home(self._folder, action.session))
         self._remove_some()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 
@@ -42,6 +43,12 @@ def daemon() -> int:
 @register("board.sleep")
 def sleep(seconds: float) -> None:
     time.sleep(seconds)
+
+
+@register("board.seize")
+def seize() -> None:
+    """Hold the interpreter's lock in one call of C code, for ever."""
+    sum(itertools.repeat(0))
 
 
 @register("board.descriptors")

@@ -121,6 +121,14 @@ def test_a_time_limit(server):
     gone(pid)
 
 
+def test_a_time_limit_where_no_other_thread_has_a_turn(server):
+    with session(server, session_timeout=1) as one:
+        pid = ask(one, "pid")
+        with pytest.raises(rpcsys.errors.SessionTimeout, match="limit of 1 s"):
+            ask(one, "seize")
+    gone(pid)
+
+
 def test_the_directory_of_sessions_may_vanish(server, daemons):
     folder = folder_of(server, daemons)
     folder.rename(folder.with_name("elsewhere"))
