@@ -108,6 +108,8 @@ class Connection(asyncio.Protocol):
             if frame is None:
                 return True
             self._service.received(self, frame)
+            if not self._reader.partial:
+                return True
         return False
 
     def _call_again(self) -> None:

@@ -10,6 +10,7 @@ compared in constant time.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 
@@ -34,7 +35,13 @@ _MATCH_KEY = re.compile(r"[^\s\x00-\x1f\x7f\ud800-\udfff]+")
 
 def is_key(text: object) -> bool:
     """Whether ``text`` may name a kind of device."""
-    return isinstance(text, str) and len(text) <= MAX_KEY and _KEY.fullmatch(text) is not None
+    return isinstance(text, str) and _is_key(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_key(text: str) -> bool:
+    # Remembered because the same few keys come with every request and every offer.
+    return len(text) <= MAX_KEY and _KEY.fullmatch(text) is not None
 
 
 def is_match_key(text: object) -> bool:

@@ -24,7 +24,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Callable, Union
 
-from rpcsys.errors import LimitExceeded, ProtocolError
+from rpcsys.errors import LimitExceeded, ProtocolError, ValueNotSupported
 from rpcsys.wire import checks, control, keys
 from rpcsys.wire.control import Ask, Hello
 
@@ -134,7 +134,20 @@ def _short_integer(digits: str) -> int:
 
 _quick = json.JSONDecoder(parse_constant=_no_constant)
 _careful = json.JSONDecoder(parse_constant=_no_constant, parse_int=_short_integer)
-_text: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def _make_text() -> Callable[[Any], str]:
+    """The encoder of JSON texts. `json` builds its C encoder anew for every text, which costs as much as the text."""
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return _encoder.encode
+    escape = json.encoder.encode_basestring_ascii
+    encode = make(None, _encoder.default, escape, None, ":", ",", False, False, False)
+    return lambda value: "".join(encode(value, 0))
+
+
+_text = _make_text()
 
 
 def decode_json(data: bytes) -> Any:
@@ -192,9 +205,14 @@ def encode(message: Any) -> bytes:
     Raises
     ------
     LimitExceeded: the frame would be longer than `MAX_FRAME`.
+    ValueNotSupported: it holds what JSON has no form for, NaN among it.
     """
     plain = message.to_json() if hasattr(message, "to_json") else message
-    return frame(_text(plain))
+    try:
+        text = _text(plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueNotSupported(f"a message to or from the tracker: {error}") from None
+    return frame(text)
 
 
 # TVM's messages.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcsys.errors import LimitExceeded, ProtocolError
+from rpcsys.errors import LimitExceeded, ProtocolError, ValueNotSupported
 from rpcsys.wire import control, tracker
 from rpcsys.wire.tracker import MAGIC_BYTES, MAX_FRAME, BadMessage, FrameReader
 from tests.wire.messages import FROM_TRACKER, LEASES, TO_TRACKER
@@ -110,6 +110,12 @@ def test_a_long_stream_leaves_nothing_behind():
 def test_a_message_too_long_for_a_frame_is_not_sent():
     with pytest.raises(LimitExceeded):
         tracker.encode(["x" * MAX_FRAME])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {"x": b"bytes"}])
+def test_what_json_cannot_say_is_not_sent(value):
+    with pytest.raises(ValueNotSupported):
+        tracker.encode([4, "rpi4", "", value])
 
 
 # --- JSON --------------------------------------------------------------------------------------
