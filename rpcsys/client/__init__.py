@@ -10,7 +10,7 @@ from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule
 from rpcsys.client.session import Session
 from rpcsys.client.timing import TimingResult
 from rpcsys.client.tracker import Tracker, connect_tracker
-from rpcsys.wire.values import Tensor
+from rpcsys.wire.tensor import Tensor
 
 __all__ = [
     "RemoteArray",

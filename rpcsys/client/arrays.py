@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Sequence, Union
 
 from rpcsys.errors import ValueNotSupported
-from rpcsys.wire.values import InOut, Out, Ref, Tensor, as_tensor
+from rpcsys.wire.tensor import Tensor, as_tensor
+from rpcsys.wire.values import InOut, Out, Ref
 
 np: Any
 try:

@@ -7,9 +7,10 @@ import sys
 from typing import Any, Dict, List, Optional
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError, ValueNotSupported
-from rpcsys.wire import dtypes, values
+from rpcsys.wire import dtypes
 from rpcsys.wire.memory import Pool
-from rpcsys.wire.values import InOut, Out, Ref, Tensor
+from rpcsys.wire.tensor import Tensor, as_tensor
+from rpcsys.wire.values import InOut, Out, Ref
 
 #: Objects one session may keep: a client that never frees anything must not fill the table without end.
 MAX_OBJECTS = 1 << 20
@@ -113,7 +114,7 @@ def keep_arrays(value: Any, objects: Objects) -> Any:
         return type(value)(keep_arrays(item, objects) for item in value)
     if isinstance(value, dict):
         return {key: keep_arrays(item, objects) for key, item in value.items()}
-    tensor = values.as_tensor(value)
+    tensor = as_tensor(value)
     if tensor is None:
         return value
     return objects.keep(value, {"is": "array", "dtype": tensor.dtype, "shape": list(tensor.shape)})

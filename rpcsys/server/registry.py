@@ -5,7 +5,7 @@ A module named by ``--import`` registers its functions where sessions find them:
     @rpcsys.server.register("lab.temperature")
     def temperature(): …
 
-Arguments come as numpy arrays where numpy is installed, else as `rpcsys.wire.values.Tensor`; a result
+Arguments come as numpy arrays where numpy is installed, else as `rpcsys.wire.tensor.Tensor`; a result
 may be anything the wire can carry, or a function, which then stays on the device.
 """
 

@@ -22,14 +22,15 @@ from typing import TYPE_CHECKING
 
 from rpcsys.errors import ProtocolError
 from rpcsys.stream import DONT_WAIT, Ended
-from rpcsys.wire import frames, values
+from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
+from rpcsys.wire.plan import Plan
 
 if TYPE_CHECKING:
     from rpcsys.server.session import Session
 
 PATIENCE_S = 0.02
-_NO_CALL = Frame(frames.CALL, 0, 0, 0, values.Plan({}, ()), ())
+_NO_CALL = Frame(frames.CALL, 0, 0, 0, Plan({}, ()), ())
 #: Looks without any call before the watcher goes to sleep: one second.
 _QUIET_LOOKS = 50
 

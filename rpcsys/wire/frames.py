@@ -23,9 +23,10 @@ from __future__ import annotations
 import struct
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from rpcsys.errors import LimitExceeded, ProtocolError
+from rpcsys.errors import LimitExceeded, ProtocolError, ValueNotSupported
 from rpcsys.wire import values
 from rpcsys.wire.memory import Pool
+from rpcsys.wire.plan import MAX_BUFFERS, Plan, parse
 
 HEADER = struct.Struct("<IBBHIIQ")
 HEADER_BYTES = HEADER.size
@@ -58,7 +59,7 @@ REMEMBERED_HEADS = 256
 REMEMBERED_BYTES = 1024
 
 _SCRATCH = 64 << 10
-_EMPTY = values.Plan({}, ())
+_EMPTY = Plan({}, ())
 _NO_CHUNK = (b"",)
 
 Buffer = Any  # bytes, bytearray, memoryview or an ndarray: whatever sendmsg takes
@@ -70,7 +71,7 @@ class Frame:
     __slots__ = ("buffers", "call_id", "deadline_ms", "flags", "kind", "plan")
 
     def __init__(
-        self, kind: int, flags: int, deadline_ms: int, call_id: int, plan: values.Plan, buffers: Sequence[Any]
+        self, kind: int, flags: int, deadline_ms: int, call_id: int, plan: Plan, buffers: Sequence[Any]
     ) -> None:
         self.kind = kind
         self.flags = flags
@@ -95,18 +96,21 @@ class Frame:
 def encode_head(fields: Dict[str, Any]) -> Tuple[bytes, List[Buffer]]:
     """The head of ``fields`` and the buffers behind it.
 
-    Raises `ValueNotSupported` for values without a form on the wire and `LimitExceeded` for a head
+    Raises `ValueNotSupported` for values without a form on the wire, and `LimitExceeded` for a head
     above `MAX_HEAD` bytes (a list of a million numbers: send an array).
     """
     buffers: List[Buffer] = []
     plain = {name: values.encode(item, buffers) for name, item in fields.items()}
-    head = values.dump(plain).encode("ascii")
+    try:
+        head = values.dump(plain).encode("ascii")
+    except ValueError:  # Python's own limit, 4,300 digits, on this side or the other
+        raise ValueNotSupported("a whole number of too many digits for the wire; send it as bytes") from None
     if len(head) > MAX_HEAD:
         raise LimitExceeded(
             f"a call whose names and numbers take {len(head)} bytes (at most {MAX_HEAD}); send long lists as arrays"
         )
-    if len(buffers) > values.MAX_BUFFERS:
-        raise LimitExceeded(f"more than {values.MAX_BUFFERS} arrays in one call; join them")
+    if len(buffers) > MAX_BUFFERS:
+        raise LimitExceeded(f"more than {MAX_BUFFERS} arrays in one call; join them")
     return head, buffers
 
 
@@ -155,7 +159,7 @@ class FrameReader:
     def __init__(self, *, max_body: int = MAX_BODY, pool: Optional[Pool] = None) -> None:
         self._max_body = max_body
         self._pool = pool or Pool()
-        self._plans: Dict[bytes, values.Plan] = {}
+        self._plans: Dict[bytes, Plan] = {}
         self._scratch = memoryview(bytearray(_SCRATCH))
         self._start = 0  # scratch[start:unread] is received and not yet understood; both 0 when nothing is
         self.unread = 0
@@ -254,8 +258,8 @@ class FrameReader:
         self._body = _Body(frame, body_bytes)
         return self.next()
 
-    def _plan(self, head: bytes) -> values.Plan:
-        plan = values.parse(head)
+    def _plan(self, head: bytes) -> Plan:
+        plan = parse(head)
         if len(head) <= REMEMBERED_BYTES:
             if len(self._plans) >= REMEMBERED_HEADS:
                 self._plans.clear()
@@ -275,7 +279,7 @@ class FrameReader:
         self._start, self.unread = 0, have
 
 
-def _sizes(kind: int, plan: values.Plan, body_bytes: int) -> Tuple[int, ...]:
+def _sizes(kind: int, plan: Plan, body_bytes: int) -> Tuple[int, ...]:
     """The sizes of a frame's buffers, checked against what its header promises."""
     if kind == CHUNK:
         if plan.sizes:

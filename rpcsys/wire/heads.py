@@ -10,7 +10,7 @@ import sys
 from typing import Any, Dict, Hashable, List, Optional, Sequence, Tuple
 
 from rpcsys.wire.frames import REMEMBERED_BYTES, REMEMBERED_HEADS, Buffer
-from rpcsys.wire.values import Tensor
+from rpcsys.wire.tensor import Tensor
 
 _SCALARS = (bool, int, type(None))
 _PLAIN_KINDS = "biufc"
@@ -39,7 +39,7 @@ def signature(values: Sequence[Any], key: List[Hashable], buffers: List[Buffer])
             key.append((kind, value))
         elif kind is Tensor and value.dtype != "strings" and value.device == "cpu:0":
             buffers.append(value.data)
-            key.append((value.dtype, value.shape))
+            key.append((value.dtype, value.shape, len(value.data)))
         else:
             return False
     return True

@@ -14,12 +14,13 @@ import os
 import sys
 from typing import List, Sequence
 
+from rpcsys.errors import LimitExceeded
+
 ALIGNMENT = 64
 # At 1 MB and below a bytearray is as fast as a reused buffer, and a mapping is not (page faults).
 LARGE = 1 << 20
 # Huge pages are 2 MiB on the machines that have them; a multiple lets one block serve many sizes.
 _GRAIN = 2 << 20
-_REFERENCES_WHEN_FREE = 3  # the pool's list, the loop's name, and getrefcount's own argument
 
 
 def _aligned(total: int) -> memoryview:
@@ -28,6 +29,16 @@ def _aligned(total: int) -> memoryview:
     address = ctypes.addressof(ctypes.c_char.from_buffer(block))
     start = -address % ALIGNMENT
     return memoryview(block)[start : start + total]
+
+
+def _references_when_free() -> int:
+    """The count, as `Pool` meets it, of a block without views: the list's, and what this Python's loop adds."""
+    for block in [bytearray()]:
+        count = sys.getrefcount(block)
+    return count
+
+
+_FREE = _references_when_free()
 
 
 def _default_cap() -> int:
@@ -51,7 +62,10 @@ class Pool:
         self._kept: List[mmap.mmap] = []
 
     def take(self, size: int) -> memoryview:
-        """``size`` bytes on a 64-byte boundary; their contents are undefined."""
+        """``size`` bytes on a 64-byte boundary; their contents are undefined.
+
+        Raises `LimitExceeded` for more than the system gives.
+        """
         return self._mapping(size) if size > LARGE else _aligned(size)
 
     def take_all(self, sizes: Sequence[int]) -> List[memoryview]:
@@ -74,9 +88,12 @@ class Pool:
     def _mapping(self, size: int) -> memoryview:
         rounded = -(-size // _GRAIN) * _GRAIN
         for mapping in self._kept:
-            if rounded <= len(mapping) <= 2 * rounded and sys.getrefcount(mapping) == _REFERENCES_WHEN_FREE:
+            if rounded <= len(mapping) <= 2 * rounded and sys.getrefcount(mapping) == _FREE:
                 return memoryview(mapping)[:size]
-        block = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            block = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError):
+            raise LimitExceeded(f"no memory here for {size} bytes of arrays") from None
         if hasattr(mmap, "MADV_HUGEPAGE"):
             try:
                 block.madvise(mmap.MADV_HUGEPAGE)

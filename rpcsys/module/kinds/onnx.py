@@ -19,7 +19,7 @@ import onnxruntime
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
 from rpcsys.module.loading import model_error
-from rpcsys.wire.values import Tensor, as_tensor
+from rpcsys.wire.tensor import Tensor, as_tensor
 
 os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
 

@@ -1,0 +1,179 @@
+"""A head from the wire, parsed and checked: what it says, and how many bytes the buffers it names take.
+
+The forms of `values` are the rules; this file holds a peer to them before any memory is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Callable, Dict, List, Tuple
+
+from rpcsys.errors import LimitExceeded, ProtocolError
+from rpcsys.wire import dtypes
+
+#: Deeper than any real argument, and far from Python's own recursion limit.
+MAX_DEPTH = 64
+#: numpy allows 64 dimensions since 2.0.
+MAX_RANK = 64
+#: One sendmsg takes 1,024; ten thousand arrays in one call is a list meant to be one array.
+MAX_BUFFERS = 16384
+#: What JSON has no number for.
+FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+#: Forms that may travel both ways.
+BOTH_WAYS = ("tensor", "strings", "ref")
+
+
+class Plan:
+    """A parsed head and the sizes, in bytes, of the buffers it names. Nothing in it may be changed."""
+
+    __slots__ = ("body_bytes", "head", "sizes")
+
+    def __init__(self, head: Dict[str, Any], sizes: Tuple[int, ...]) -> None:
+        self.head = head
+        self.sizes = sizes
+        self.body_bytes = sum(sizes)
+
+
+def parse(head: bytes) -> Plan:
+    """The plan of a head. Raises `ProtocolError` for anything but a JSON object of the forms of `values`."""
+    if not head:
+        return Plan({}, ())
+    try:
+        value = json.loads(head.decode("utf-8"), parse_constant=_no_constant)
+    except RecursionError:
+        raise LimitExceeded("a head nested too deeply") from None
+    except ValueError as error:  # JSON, UTF-8, and numbers of more digits than Python reads
+        raise ProtocolError(f"a head that is not JSON: {error}"[:200]) from None
+    if type(value) is not dict:
+        raise ProtocolError("a head must be a JSON object")
+    sizes: List[int] = []
+    for item in value.values():
+        _measure(item, sizes, 0)
+    return Plan(value, tuple(sizes))
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _measure(value: Any, sizes: List[int], depth: int) -> None:
+    """Append the sizes of the buffers that ``value`` names, checking every form on the way."""
+    if depth > 2 * MAX_DEPTH + 2:  # a tuple or a dict takes two levels of JSON
+        raise LimitExceeded(f"a value nested deeper than {MAX_DEPTH} levels")
+    if type(value) is list:
+        for item in value:
+            _measure(item, sizes, depth + 1)
+    elif type(value) is dict:
+        form = value.get("@")
+        if form is None:
+            for item in value.values():
+                _measure(item, sizes, depth + 1)
+        else:
+            measure = _MEASURES.get(form) if type(form) is str else None
+            if measure is None:
+                raise ProtocolError(f"unknown form {form!r} of a value"[:200])
+            measure(value, sizes, depth)
+
+
+def _claim(value: Dict[str, Any], size: int, sizes: List[int]) -> None:
+    if value.get("buffer") != len(sizes) or type(value["buffer"]) is not int:
+        raise ProtocolError("buffers must be numbered in the order the head names them")
+    if len(sizes) >= MAX_BUFFERS:
+        raise LimitExceeded(f"more than {MAX_BUFFERS} buffers in one message")
+    sizes.append(size)
+
+
+def _natural(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ProtocolError("a size must be a whole number from 0 to 2**63 - 1")
+    return value
+
+
+def _shape(value: Any) -> Tuple[int, ...]:
+    if type(value) is not list or len(value) > MAX_RANK:
+        raise ProtocolError(f"a shape must be a list of at most {MAX_RANK} sizes")
+    return tuple(_natural(extent) for extent in value)
+
+
+def array_bytes(dtype: Any, shape: Any) -> int:
+    """Bytes of an array as a head describes it, checked to be one that numpy can make."""
+    width = dtypes.item_bytes(dtype)
+    extents = _shape(shape)
+    # An extent of 0 does not excuse the others, nor a string of width 0: numpy counts with 4 bytes then.
+    _natural(max(width, 4) * dtypes.count(tuple(extent for extent in extents if extent)))
+    return width * dtypes.count(extents)
+
+
+def _measure_tensor(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+    if type(value.get("device", "")) is not str:
+        raise ProtocolError("a device must be a string")
+    _claim(value, array_bytes(value.get("dtype"), value.get("shape")), sizes)
+
+
+def _measure_strings(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+    lengths = value.get("sizes")
+    array_bytes("int64", value.get("shape"))  # a reference each, in numpy
+    if type(lengths) is not list or len(lengths) != dtypes.count(value["shape"]):
+        raise ProtocolError("an array of strings needs one size for each element")
+    _claim(value, _natural(sum(_natural(length) for length in lengths)), sizes)
+
+
+def _measure_raw(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+    _claim(value, _natural(value.get("size")), sizes)
+
+
+def _measure_items(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+    items = value.get("items")
+    if type(items) is not list:
+        raise ProtocolError("a {} needs a list of items".format(value["@"]))
+    if value["@"] == "dict" and any(type(pair) is not list or len(pair) != 2 for pair in items):
+        raise ProtocolError("the items of a dict are pairs")
+    _measure(items, sizes, depth + 1)
+
+
+def _measure_number(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+    number = value.get("value")
+    if value["@"] == "complex":
+        if type(number) is not list or len(number) != 2 or not all(_is_real(part) for part in number):
+            raise ProtocolError("a complex number is a pair of numbers")
+    elif type(number) is not str or number not in FLOATS:
+        raise ProtocolError("a float is written out only as nan, inf or -inf")
+
+
+def _is_real(part: Any) -> bool:
+    if type(part) is dict:
+        return part.get("@") == "float" and type(part.get("value")) is str and part["value"] in FLOATS
+    return type(part) is float
+
+
+def _measure_ref(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+    _natural(value.get("id"))
+    for item in value.values():
+        _measure(item, sizes, depth + 1)
+
+
+def _measure_out(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+    array_bytes(value.get("dtype"), value.get("shape"))
+
+
+def _measure_inout(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+    inner = value.get("value")
+    if type(inner) is not dict or inner.get("@") not in BOTH_WAYS:
+        raise ProtocolError("only an array can travel both ways")
+    _measure(inner, sizes, depth + 1)
+
+
+_MEASURES: Dict[str, Callable[[Dict[str, Any], List[int], int], None]] = {
+    "tensor": _measure_tensor,
+    "strings": _measure_strings,
+    "bytes": _measure_raw,
+    "text": _measure_raw,
+    "tuple": _measure_items,
+    "dict": _measure_items,
+    "float": _measure_number,
+    "complex": _measure_number,
+    "ref": _measure_ref,
+    "out": _measure_out,
+    "inout": _measure_inout,
+}
