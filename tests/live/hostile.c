@@ -45,6 +45,8 @@ EXPORT(spin) {
   }
 }
 
+EXPORT(seize) { return __tvm_ffi_spin(self, args, count, result); }
+
 EXPORT(spawn) {
   pid_t child = fork();
   if (child == 0) linger();

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import time
@@ -45,6 +46,12 @@ def nap() -> None:
 def spin() -> None:
     while True:
         pass
+
+
+@register("hostile.seize")
+def seize() -> None:
+    """Inside one C function that holds the interpreter's lock: no other thread here has a turn again."""
+    sum(itertools.repeat(0))
 
 
 @register("hostile.spawn")

@@ -75,7 +75,7 @@ def test_ended(lab: FaultLab, ending: str):
     board.is_clean()
 
 
-@pytest.mark.parametrize("doing", ["nap", "spin"])
+@pytest.mark.parametrize("doing", ["nap", "spin", "seize"])
 def test_over_its_time_limit(lab: FaultLab, doing: str):
     board = used_board(lab, LIMIT_S)
     answer = board.client.call(doing, deadline_s=LIMIT_S + CLEAN_S)

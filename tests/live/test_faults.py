@@ -61,7 +61,7 @@ def test_a_killed_waiting_client_leaves_no_trace(lab: FaultLab):
 # --- kill -9 -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("doing", ["nothing", "spin"])
+@pytest.mark.parametrize("doing", ["nothing", "spin", "seize"])
 def test_a_killed_client_gives_its_device_back(lab: FaultLab, doing: str, record_property):
     client = lab.client().leased()
     if doing != "nothing":
