@@ -1,7 +1,6 @@
 """The tracker connection: TVM's frames and messages, and the way to ours.
 
-Both sides send the int32 `MAGIC` first, the client before the tracker. Then frames: int32 length, that
-many bytes of UTF-8 JSON, at most `MAX_FRAME`. All integers are little-endian. A frame that holds a list is
+After the magic come frames of JSON (:mod:`rpcsys.wire.tracker_frames`). A frame that holds a list is
 TVM's (`Put` and its like, a code first); an object is ours (:mod:`rpcsys.wire.control`). A reply
 to a TVM frame carries no id: replies come in the order of their requests, but for `TvmRequest`, whose
 reply comes when a server is free.
@@ -11,7 +10,6 @@ Rules this file keeps:
 - Bytes in, messages out; any bytes give a message or a :class:`~rpcsys.errors.ProtocolError`, and a
   `FrameReader` holds no more than one frame beyond what it was fed.
 - `BadMessage` is a whole frame that says something it may not; the connection can answer and go on.
-- JSON is taken strictly: no NaN or Infinity, no nesting or number that would exhaust the parser.
 
 Known weakness: TVM's client writes length and text of a frame in two pieces with Nagle's algorithm on, so
 whoever reads these frames must send its acknowledgements at once (TCP_QUICKACK) or wait 40 ms for each.
@@ -19,30 +17,46 @@ whoever reads these frames must send its acknowledgements at once (TCP_QUICKACK)
 
 from __future__ import annotations
 
-import json
-import struct
 from dataclasses import dataclass
 from typing import Any, Callable, Union
 
-from rpcsys.errors import LimitExceeded, ProtocolError, ValueNotSupported
-from rpcsys.wire import checks, control, keys
+from rpcsys.errors import ProtocolError
+from rpcsys.wire import checks, control
 from rpcsys.wire.control import Ask, Hello
+from rpcsys.wire.tracker_frames import MAGIC, MAGIC_BYTES, MAX_FRAME, FrameReader, decode_json, encode
 
-MAGIC = 0x2F271
-MAGIC_BYTES = struct.pack("<i", MAGIC)
-
-MAX_FRAME = 1 << 20
-"""Bytes of JSON in a frame: TVM's own limit, and room for a summary of some thousand servers."""
-
-MAX_DEPTH = 32
-"""Lists and objects inside each other. No message needs six; Python's own limit would end whoever prints one."""
+__all__ = [
+    "FAIL",
+    "GET_PENDING",
+    "MAGIC",
+    "MAGIC_BYTES",
+    "MAX_FRAME",
+    "PING",
+    "PUT",
+    "REQUEST",
+    "STOP",
+    "SUCCESS",
+    "SUMMARY",
+    "UPDATE_INFO",
+    "BadMessage",
+    "FrameReader",
+    "GetPending",
+    "Ping",
+    "Put",
+    "Stop",
+    "ToTracker",
+    "Tvm",
+    "TvmRequest",
+    "TvmSummary",
+    "UpdateInfo",
+    "decode_json",
+    "encode",
+    "parse_from_tracker",
+    "parse_to_tracker",
+]
 
 PING, STOP, PUT, REQUEST, UPDATE_INFO, SUMMARY, GET_PENDING = 1, 2, 3, 4, 5, 6, 7
 SUCCESS, FAIL = 0, -1
-
-_LENGTH = struct.Struct("<i")
-# Python turns at most 4,300 digits into a number, and older versions any count in quadratic time.
-_MAX_DIGITS = 4300
 
 
 class BadMessage(ProtocolError):
@@ -56,163 +70,6 @@ class BadMessage(ProtocolError):
         super().__init__(message)
         self.reply = reply
         self.fatal = fatal
-
-
-# Frames.
-
-
-class FrameReader:
-    """Takes bytes as they come, gives frames as they are whole.
-
-    With ``magic`` the bytes begin with `MAGIC`. ``partial`` tells whether something begun is unfinished.
-    """
-
-    def __init__(self, magic: bool = True) -> None:
-        self._buffer = bytearray()
-        self._at = 0
-        self._magic_due = magic
-
-    @property
-    def magic_due(self) -> bool:
-        """Whether the magic has not arrived yet."""
-        return self._magic_due
-
-    @property
-    def partial(self) -> bool:
-        """Whether bytes are held that no call of `next` has given out."""
-        return len(self._buffer) > self._at
-
-    def feed(self, data: bytes) -> None:
-        """Take ``data``; what was given out before is forgotten."""
-        if self._at:
-            del self._buffer[: self._at]
-            self._at = 0
-        self._buffer += data
-
-    def next(self) -> bytes | None:
-        """The next whole frame, None if there is none yet.
-
-        Raises
-        ------
-        ProtocolError: the bytes do not begin with the magic.
-        LimitExceeded: a length below 1 or above `MAX_FRAME`, refused before the frame is awaited.
-        """
-        if self._magic_due and not self._take_magic():
-            return None
-        start = self._at + 4
-        have = len(self._buffer)
-        if have < start:
-            return None
-        (size,) = _LENGTH.unpack_from(self._buffer, self._at)
-        if not 0 < size <= MAX_FRAME:
-            raise LimitExceeded(f"a tracker frame of {size} bytes (allowed: 1 to {MAX_FRAME})")
-        if have < start + size:
-            return None
-        self._at = start + size
-        return bytes(self._buffer[start : self._at])
-
-    def _take_magic(self) -> bool:
-        held = bytes(self._buffer[:4])
-        if not MAGIC_BYTES.startswith(held):
-            raise ProtocolError(f"not a tracker connection: it begins with {held!r}")
-        if len(held) < 4:
-            return False
-        self._at = 4
-        self._magic_due = False
-        return True
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _short_integer(digits: str) -> int:
-    if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"a number of {len(digits)} digits")
-    return int(digits)
-
-
-_quick = json.JSONDecoder(parse_constant=_no_constant)
-_careful = json.JSONDecoder(parse_constant=_no_constant, parse_int=_short_integer)
-_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-
-
-def _make_text() -> Callable[[Any], str]:
-    """The encoder of JSON texts. `json` builds its C encoder anew for every text, which costs as much as the text."""
-    make: Any = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:
-        return _encoder.encode
-    escape = json.encoder.encode_basestring_ascii
-    encode = make(None, _encoder.default, escape, None, ":", ",", False, False, False)
-    return lambda value: "".join(encode(value, 0))
-
-
-_text = _make_text()
-
-
-def decode_json(data: bytes) -> Any:
-    """The JSON value in ``data``.
-
-    Raises
-    ------
-    ProtocolError: not UTF-8, not JSON, NaN or Infinity, nested too deeply, or a number too long.
-    """
-    # Only a text longer than the longest number can hold one that is too long.
-    decoder = _quick if len(data) <= _MAX_DIGITS else _careful
-    try:
-        text = data.decode("utf-8")
-        value, end = decoder.raw_decode(text)
-        if end != len(text):
-            value = decoder.decode(text)
-    except RecursionError:
-        raise ProtocolError("JSON nested too deeply") from None
-    except ValueError as error:
-        # The careful way skips white space in front, which some writers put there.
-        if data[:1] in (b" ", b"\t", b"\n", b"\r"):
-            return decode_json(data.strip(b" \t\n\r"))
-        raise ProtocolError(f"not JSON: {error}") from None
-    # Only a text with that many brackets can be nested that deeply.
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
-        raise ProtocolError(f"JSON nested more than {MAX_DEPTH} deep")
-    return value
-
-
-def _deeper(value: Any, limit: int) -> bool:
-    """Whether lists and objects in ``value`` are nested more than ``limit`` deep."""
-    level = [value]
-    for _ in range(limit):
-        inner: list[Any] = []
-        for item in level:
-            if type(item) is list:
-                inner.extend(item)
-            elif type(item) is dict:
-                inner.extend(item.values())
-        level = inner
-    return any(type(item) in (list, dict) for item in level)
-
-
-def frame(text: str) -> bytes:
-    """``text``, which must be ASCII, as a frame."""
-    data = text.encode("ascii")
-    if len(data) > MAX_FRAME:
-        raise LimitExceeded(f"a tracker frame of {len(data)} bytes (allowed: {MAX_FRAME})")
-    return _LENGTH.pack(len(data)) + data
-
-
-def encode(message: Any) -> bytes:
-    """A message (one of this protocol, or plain JSON) as a frame.
-
-    Raises
-    ------
-    LimitExceeded: the frame would be longer than `MAX_FRAME`.
-    ValueNotSupported: it holds what JSON has no form for, NaN among it.
-    """
-    plain = message.to_json() if hasattr(message, "to_json") else message
-    try:
-        text = _text(plain)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueNotSupported(f"a message to or from the tracker: {error}") from None
-    return frame(text)
 
 
 # TVM's messages.
@@ -426,8 +283,3 @@ def _parse_ours(value: dict[str, Any], known: dict[str, type[Ask]]) -> Any:
     except ProtocolError as error:
         refusal = control.Answer(asker, False, "BadRequest", str(error))
         raise BadMessage(str(error), refusal.to_json(), fatal=False) from None
-
-
-def session_key(match_key: str) -> str:
-    """The key that a match key is for (the part before its last colon)."""
-    return keys.split_match_key(match_key)[0]
