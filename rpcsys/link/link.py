@@ -20,7 +20,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple, 
 from rpcsys import __version__, errors
 from rpcsys.errors import ProtocolError, TrackerError, TrackerLost, TrackerUnreachable
 from rpcsys.link.address import Lookup, parse_address
-from rpcsys.link.tcp import acknowledge_at_once, tune
+from rpcsys.link.tcp import acknowledge_at_once, connecting
 from rpcsys.wire import tracker
 from rpcsys.wire.control import Hello
 
@@ -281,25 +281,12 @@ class Link:
         """Start connecting to the next of the host's addresses."""
         self._drop_socket()
         while self._candidates:
-            family, kind, protocol, _, address = self._candidates.pop(0)
             try:
-                sock = socket.socket(family, kind, protocol)
+                self._sock = connecting(*self._candidates.pop(0))
+                self._selector.register(self._sock, selectors.EVENT_WRITE)
+                return
             except OSError as error:
                 problem = error
-                continue
-            sock.setblocking(False)
-            tune(sock)
-            try:
-                sock.connect(address)
-            except BlockingIOError:
-                pass
-            except OSError as error:
-                sock.close()
-                problem = error
-                continue
-            self._sock = sock
-            self._selector.register(sock, selectors.EVENT_WRITE)
-            return
         raise self._unreachable(problem.strerror if problem and problem.strerror else "no address")
 
     def _finish_connect(self, sock: socket.socket) -> None:

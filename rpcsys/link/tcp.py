@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import Optional
+from typing import Any, Optional
 
 
 def tune(sock: socket.socket) -> None:
@@ -42,3 +42,23 @@ def acknowledge_at_once(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, _TCP_QUICKACK, 1)
         except OSError:
             pass  # the read that comes next will say what is wrong with the socket
+
+
+def connecting(family: int, kind: int, protocol: int, _: str, address: Any) -> socket.socket:
+    """A non-blocking socket that has begun to connect; the arguments are an entry of ``getaddrinfo``'s.
+
+    Raises
+    ------
+    OSError: it cannot even begin.
+    """
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        tune(sock)
+        sock.connect(address)
+    except BlockingIOError:
+        pass
+    except OSError:
+        sock.close()
+        raise
+    return sock
