@@ -88,7 +88,10 @@ class Stream:
     def wait(self, timeout: Optional[float], *, write: bool = False) -> int:
         """Wait for the peer; the poll events that came, 0 after ``timeout`` seconds."""
         poll = select.poll()
-        poll.register(self.socket, select.POLLIN | (select.POLLOUT if write else 0))
+        try:
+            poll.register(self.socket, select.POLLIN | (select.POLLOUT if write else 0))
+        except ValueError:  # closed by another thread: the next receive or send says so
+            return select.POLLNVAL
         events = poll.poll(None if timeout is None else max(0, int(timeout * 1000)))
         return events[0][1] if events else 0
 

@@ -9,13 +9,15 @@ The rules of this file:
   another one reads sleeps on a lock of its own, until its reply is there or the reader leaves.
 - Futures of `submit` are completed by whoever reads. If nobody does, a helper thread that starts with
   the first `submit` looks every 20 ms: so callbacks and `concurrent.futures.wait` work, and plain
-  calls never pay for it.
+  calls never pay for it. Callbacks run in a thread of their own, which holds none of the locks.
+- Who holds the read lock never waits for the send lock: its holder may wait for somebody to read.
 - Once the stream is broken every call, present and future, ends with the same error.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import logging
 import socket
 import threading
 import time
@@ -23,6 +25,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 
 from rpcsys.client import faults
+from rpcsys.client.pending import CallFuture, Pending, settle
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionClosed, SessionLost
 from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames
@@ -35,48 +38,7 @@ _IDLE_S = 0.02
 #: What the device is given beyond a call's deadline to report it itself.
 _GRACE_S = 2.0
 
-
-class Pending:
-    """One call under way. ``frame`` is its reply, ``error`` why there will be none."""
-
-    __slots__ = ("bytes", "call_id", "convert", "done", "error", "frame", "future", "sink", "wake")
-
-    def __init__(self, call_id: int, convert: Callable[[Frame], Any]) -> None:
-        self.call_id = call_id
-        self.convert = convert
-        self.done = False
-        self.frame: Optional[Frame] = None
-        self.error: Optional[BaseException] = None
-        self.future: Optional[CallFuture] = None
-        self.sink: Optional[Callable[[Frame], None]] = None
-        self.wake: Optional[threading.Lock] = None
-        self.bytes = 0
-
-
-class CallFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not subscriptable on 3.8
-    """The future of one submitted call. Waiting for it reads the session."""
-
-    def __init__(self, channel: Channel, pending: Pending) -> None:
-        super().__init__()
-        self._channel = channel
-        self._pending = pending
-        self.set_running_or_notify_cancel()
-
-    def result(self, timeout: Optional[float] = None) -> Any:
-        """The call's result. ``timeout`` in seconds; `concurrent.futures.TimeoutError` when it is over."""
-        self._channel.drive(self._pending, timeout)
-        return super().result(0)
-
-    def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
-        """The call's error, or None if it succeeded. ``timeout`` as for `result`."""
-        self._channel.drive(self._pending, timeout)
-        return super().exception(0)
-
-    def done(self) -> bool:
-        """Whether the reply is here; takes what has arrived, without waiting."""
-        if not self._pending.done:
-            self._channel.drain()
-        return super().done()
+_log = logging.getLogger("rpcsys.session")
 
 
 class Channel:
@@ -88,8 +50,8 @@ class Channel:
         self._stream = stream
         self._peer = peer
         self._on_log = on_log
-        self._window_calls = int(window.get("calls", 64))
-        self._window_bytes = int(window.get("bytes", 64 << 20))
+        self._window_calls: int = window.get("calls", 64)
+        self._window_bytes: int = window.get("bytes", 64 << 20)
         self._bytes_under_way = 0
         self._pending: Dict[int, Pending] = {}
         self._next_id = 0
@@ -100,6 +62,7 @@ class Channel:
         self._broken: Optional[RpcsysError] = None
         self._last_read = 0.0
         self._helper: Optional[threading.Thread] = None
+        self._callbacks: Optional[concurrent.futures.ThreadPoolExecutor] = None
         stream.tick(_TICK_S)
 
     # -------------------------------------------------------------- calls
@@ -117,28 +80,31 @@ class Channel:
         """
         if deadline_s is None and not self._freed and self._read_lock.acquire(False):
             try:
-                frame = self._exchange(head, buffers)
+                frame = self._exchange(head, buffers) if self._send_lock.acquire(False) else None
             finally:
                 self._leave()
-            return convert(frame)
+            if frame is not None:
+                return convert(frame)
         pending = self.start(head, buffers, convert, deadline_s)
         return self.finish(pending, deadline_s)
 
     def _exchange(self, head: bytes, buffers: Sequence[Buffer]) -> Frame:
-        """Send a CALL and read until its RESULT, with the read lock held: nobody else has to be told of it.
+        """Send a CALL and read until its RESULT, with both locks held: nobody else has to be told of it.
 
         What `start` and `finish` do, without an object for a call that this very thread waits for.
         """
-        with self._send_lock:
+        try:
             call_id = self._next_id = (self._next_id % 0xFFFFFFFF) + 1
             self._send(frames.pack(frames.CALL, call_id, head, buffers), reading=True)
+        finally:
+            self._send_lock.release()
         while True:
             frame = self._receive()
-            if frame is None:
+            if frame is None or frame.call_id != call_id:
+                if frame is not None:
+                    self._dispatch(frame)
                 if self._broken is not None:
                     raise self._broken
-            elif frame.call_id != call_id:
-                self._dispatch(frame)
             elif frame.kind == frames.RESULT:
                 return frame
             elif frame.kind == frames.ERROR:
@@ -210,6 +176,36 @@ class Channel:
         head, more = frames.encode_head(fields) if fields else (b"", [])
         with self._send_lock:
             self._send(frames.pack(kind, call_id, head, [*more, *buffers], flags=flags))
+
+    def ping(self, deadline_s: float) -> None:
+        """Wait for a PONG, which comes while a call runs, too. Raises `DeadlineExceeded` or a `SessionError`."""
+        with self._send_lock:
+            call_id = self._next_id = (self._next_id % 0xFFFFFFFF) + 1
+            pending = self._pending[call_id] = Pending(call_id, lambda frame: None)
+            self._send(frames.pack(frames.PING, call_id))
+        try:
+            self.drive(pending, deadline_s)
+        except concurrent.futures.TimeoutError:
+            self._forget(pending)
+            raise DeadlineExceeded(
+                f"no sign of life from {self._peer} within {deadline_s:g} s; the device may hang: close the session"
+            ) from None
+        if pending.error is not None:
+            raise pending.error
+
+    def cancel(self, pending: Pending) -> None:
+        """Give up a call that is sent in pieces and not complete. Says so, and waits for nothing."""
+        self._forget(pending)
+        try:
+            self.send(frames.CANCEL, pending.call_id, {})
+        except RpcsysError:
+            pass  # then there is nothing left to be cancelled
+
+    def call_back(self, callback: Callable[[Any], Any], future: CallFuture) -> None:
+        """Have ``callback`` called with ``future`` by a thread that holds no lock of this file."""
+        if self._callbacks is None:
+            self._callbacks = concurrent.futures.ThreadPoolExecutor(1, "rpcsys-callbacks")
+        self._callbacks.submit(_call_back, callback, future)
 
     def free(self, ref: int) -> None:
         """Note that the device may drop object ``ref``; said with the next call. For finalisers: never blocks."""
@@ -322,9 +318,14 @@ class Channel:
         except Ended as end:
             self._break(self._lost(end))
         except ProtocolError as error:
+            self._break(self._nonsense(error))
+        except BaseException:
+            # What was received may be lost between two instructions: nothing sensible can follow it.
             self._break(
-                SessionLost(f"{self._peer} sent what is no rpcsys/1 frame ({error}); the session is closed")
+                SessionLost("the session was interrupted while it waited for a reply; open a new one")
             )
+            self._hang_up()
+            raise
         return None
 
     def _leave(self) -> None:
@@ -356,8 +357,14 @@ class Channel:
             pending.wake = None
 
     def _dispatch(self, frame: Frame) -> None:
+        try:
+            self._take(frame)
+        except ProtocolError as error:
+            self._break(self._nonsense(error))
+
+    def _take(self, frame: Frame) -> None:
         kind = frame.kind
-        if kind == frames.RESULT:
+        if kind == frames.RESULT or kind == frames.PONG:
             pending = self._pending.pop(frame.call_id, None)
             if pending is not None:
                 self._bytes_under_way -= pending.bytes
@@ -388,13 +395,16 @@ class Channel:
         pending.frame = frame
         pending.error = error
         if pending.future is not None:
-            _settle(pending.future, pending)
+            settle(pending.future, pending)
         pending.done = True  # last: whoever sees it takes the result at once
         wake = pending.wake
         if wake is not None and wake.locked():
             _release(wake)
 
     # -------------------------------------------------------------- the end
+
+    def _nonsense(self, error: ProtocolError) -> RpcsysError:
+        return SessionLost(f"{self._peer} sent what is no rpcsys/1 frame ({error}); the session is closed")
 
     def _lost(self, end: Ended) -> RpcsysError:
         return SessionLost(
@@ -425,11 +435,15 @@ class Channel:
             finally:
                 self._send_lock.release()
         self._break(SessionClosed("the session is closed; open a new one"))
+        self._hang_up()
+        self._stream.close()
+
+    def _hang_up(self) -> None:
+        """End the connection: a thread that reads wakes up, and the device ends what it runs."""
         try:
-            self._stream.socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
+            self._stream.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
-        self._stream.close()
 
     @property
     def broken(self) -> Optional[RpcsysError]:
@@ -455,17 +469,11 @@ class Channel:
                 self.drain()
 
 
-def _settle(future: CallFuture, pending: Pending) -> None:
-    """Give a future its result; what goes wrong in converting a reply is its error."""
-    error = pending.error
-    if error is None:
-        assert pending.frame is not None
-        try:
-            future.set_result(pending.convert(pending.frame))
-            return
-        except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to the future
-            error = problem
-    future.set_exception(error)
+def _call_back(callback: Callable[[Any], Any], future: CallFuture) -> None:
+    try:
+        callback(future)
+    except Exception:  # noqa: BLE001 - as concurrent.futures has it: told, and nobody's end
+        _log.exception("a callback of %r raised", future)
 
 
 def _release(lock: threading.Lock) -> None:

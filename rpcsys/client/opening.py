@@ -16,6 +16,7 @@ from rpcsys.errors import (
     ServerRefused,
     ServerUnreachable,
     SessionLost,
+    UsageError,
 )
 from rpcsys.link import parse_address, tune
 from rpcsys.stream import Ended, Stream
@@ -40,7 +41,7 @@ def connect(
     after that time; ``timeout`` (seconds) bounds how long a busy server may let this wait.
 
     Raises `ServerUnreachable`, `ServerRefused` (wrong key), `NotSupported` (a server that cannot do
-    rpcsys/1), `ProtocolError`.
+    rpcsys/1), `ProtocolError`, `UsageError` (what is no address).
     """
     address = (host, port) if port is not None else parse_address(host)
     return open_session(address, key, session_timeout=session_timeout, timeout=timeout)
@@ -62,12 +63,11 @@ def open_session(
     sock = dial(address, timeout)
     try:
         tune(sock)
-        sock.sendall(opening)
-        _check(_answer(sock, address, deadline), address, match_key)
+        _check(_answer(sock, opening, address, deadline), address, match_key)
         stream = Stream(sock)
         hello = _hello(stream, address, deadline, session_timeout)
         peer = "{}:{}".format(*address)
-        channel = Channel(stream, peer, hello.get("window") or {}, _log_line)
+        channel = Channel(stream, peer, hello["window"], _log_line)
         return Session(channel, hello, lease or {}, address)
     except BaseException:
         sock.close()
@@ -78,6 +78,10 @@ def dial(address: Tuple[str, int], timeout: float) -> socket.socket:
     """A connected TCP socket. Raises `ServerUnreachable` with what to check."""
     try:
         return socket.create_connection(address, timeout=timeout)
+    except (OverflowError, UnicodeError):
+        raise UsageError(
+            "{}:{} is no address; write a host and a port below 65536".format(*address)
+        ) from None
     except OSError as error:
         reason = (
             f"no answer within {timeout:g} s"
@@ -89,12 +93,18 @@ def dial(address: Tuple[str, int], timeout: float) -> socket.socket:
         ) from None
 
 
-def _answer(sock: socket.socket, address: Tuple[str, int], deadline: float) -> handshake.Answer:
+def _answer(
+    sock: socket.socket, opening: bytes, address: Tuple[str, int], deadline: float
+) -> handshake.Answer:
+    """Send the greeting; what the server answers."""
     reader = handshake.AnswerReader()
     answer = None
     while answer is None:
         sock.settimeout(max(0.001, deadline - time.monotonic()))
         try:
+            if opening:
+                sock.sendall(opening)
+                opening = b""
             data = sock.recv(reader.needed)
         except socket.timeout:
             raise ServerUnreachable(
@@ -152,7 +162,18 @@ def _hello(
         raise faults.error_of(frame)
     if frame.kind != frames.HELLO:
         raise ProtocolError(f"a session begins with HELLO, not with {frames.KINDS[frame.kind]}")
-    return frame.fields()
+    return _checked(frame.fields())
+
+
+def _checked(hello: Dict[str, Any]) -> Dict[str, Any]:
+    """A HELLO with the fields that this client relies on. Raises `ProtocolError` where they make no sense."""
+    for name in ("window", "capabilities"):
+        if type(hello.setdefault(name, {})) is not dict:
+            raise ProtocolError(f"the server's HELLO has a {name} that makes no sense")
+    window = hello["window"]
+    if any(type(window.get(name, 1)) is not int or window.get(name, 1) < 1 for name in ("calls", "bytes")):
+        raise ProtocolError("the server's HELLO has a window that lets no call through")
+    return hello
 
 
 def _log_line(frame: Frame) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, Hashable, List, Optional, Sequence, Tuple, Union
 
 from rpcsys.client.arrays import outputs_of, to_user, write_back
-from rpcsys.client.channel import CallFuture
+from rpcsys.client.pending import CallFuture
 from rpcsys.client.timing import TimingResult
-from rpcsys.errors import RemoteFunctionError, SessionLost
+from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.heads import signature
+from rpcsys.wire.tensor import Tensor
 from rpcsys.wire.values import InOut, Ref
 
 if TYPE_CHECKING:
@@ -223,10 +224,13 @@ def of_ref(session: Session, ref: Ref) -> Any:
     Raises `SessionLost` for one of a kind this client does not know (a newer server).
     """
     kind = ref.about.get("is")
-    if kind == "array":
-        return RemoteArray(session, ref)
-    if kind == "module":
-        return RemoteModule(session, ref)
+    try:
+        if kind == "array":
+            return RemoteArray(session, ref)
+        if kind == "module":
+            return RemoteModule(session, ref)
+    except TypeError:
+        raise ProtocolError(f"the device described its {kind} in a way that makes no sense") from None
     if kind == "function":
         return RemoteFunction(session, ref.id, str(ref.about.get("name", "")), _Owned(session, ref.id))
     raise SessionLost(f"the device returned an object of unknown kind {kind!r}; update this client")
@@ -240,6 +244,8 @@ def _with_written(session: Session, frame: Frame, arguments: Sequence[Any]) -> A
     """The result of a call that wrote into arguments: those arrays, after the function's own result if it has one."""
     result = session._result(frame)
     written = frame.get("w", [])
+    if type(written) is not list or [type(item) for item in written] != [Tensor] * len(arguments):
+        raise ProtocolError("the device did not send back the arrays that the function wrote into")
     for argument, tensor in zip(arguments, written):
         if isinstance(argument, InOut):
             write_back(argument.value, tensor)

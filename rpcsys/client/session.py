@@ -121,8 +121,11 @@ class Session:
     # -------------------------------------------------------------- the rest
 
     def ping(self, deadline_s: float = 5.0) -> None:
-        """Ask the device for a sign of life. Raises a `SessionError` if there is none in ``deadline_s`` seconds."""
-        self._builtin("session.ping", deadline_s=deadline_s)
+        """Ask the device for a sign of life, which it gives while a call runs, too.
+
+        Raises `DeadlineExceeded`, or another `SessionError`, if there is none in ``deadline_s`` seconds.
+        """
+        self._channel.ping(deadline_s)
 
     def close(self) -> None:
         """End the session and give the device back. Does nothing the second time."""

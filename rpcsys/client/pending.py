@@ -1,0 +1,73 @@
+"""A call under way, and its future."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import threading
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from rpcsys.wire.frames import Frame
+
+if TYPE_CHECKING:
+    from rpcsys.client.channel import Channel
+
+
+class Pending:
+    """One call under way. ``frame`` is its reply, ``error`` why there will be none."""
+
+    __slots__ = ("bytes", "call_id", "convert", "done", "error", "frame", "future", "sink", "wake")
+
+    def __init__(self, call_id: int, convert: Callable[[Frame], Any]) -> None:
+        self.call_id = call_id
+        self.convert = convert
+        self.done = False
+        self.frame: Optional[Frame] = None
+        self.error: Optional[BaseException] = None
+        self.future: Optional[CallFuture] = None
+        self.sink: Optional[Callable[[Frame], None]] = None
+        self.wake: Optional[threading.Lock] = None
+        self.bytes = 0
+
+
+class CallFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not subscriptable on 3.8
+    """The future of one submitted call. Waiting for it reads the session."""
+
+    def __init__(self, channel: Channel, pending: Pending) -> None:
+        super().__init__()
+        self._channel = channel
+        self._pending = pending
+        self.set_running_or_notify_cancel()
+
+    def result(self, timeout: Optional[float] = None) -> Any:
+        """The call's result. ``timeout`` in seconds; `concurrent.futures.TimeoutError` when it is over."""
+        self._channel.drive(self._pending, timeout)
+        return super().result(0)
+
+    def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
+        """The call's error, or None if it succeeded. ``timeout`` as for `result`."""
+        self._channel.drive(self._pending, timeout)
+        return super().exception(0)
+
+    def done(self) -> bool:
+        """Whether the reply is here; takes what has arrived, without waiting."""
+        if not self._pending.done:
+            self._channel.drain()
+        return super().done()
+
+    def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
+        """Call ``fn`` with this future when the reply is here, in a thread of its own: it may use the session."""
+        super().add_done_callback(functools.partial(self._channel.call_back, fn))
+
+
+def settle(future: CallFuture, pending: Pending) -> None:
+    """Give a future its result; what goes wrong in converting a reply is its error."""
+    error = pending.error
+    if error is None:
+        assert pending.frame is not None
+        try:
+            future.set_result(pending.convert(pending.frame))
+            return
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to the future
+            error = problem
+    future.set_exception(error)
