@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Union
 
 from rpcsys.errors import ValueNotSupported
+from rpcsys.wire import dtypes
 from rpcsys.wire.tensor import Tensor, as_tensor
 from rpcsys.wire.values import InOut, Out, Ref
 
@@ -18,10 +19,22 @@ except ImportError:
 def empty(shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Out:
     """An argument that a function only writes: memory is taken on the device, and it comes back.
 
-    ``dtype`` is a name such as ``"float32"``, or anything numpy takes for one.
+    ``dtype`` is a name such as ``"float32"``, or anything numpy takes for one. Raises `ValueNotSupported`.
     """
-    name = dtype if type(dtype) is str else np.dtype(dtype).name
-    return Out((shape,) if isinstance(shape, int) else shape, name)
+    return Out(shape if isinstance(shape, (tuple, list)) else (shape,), _dtype_name(dtype))
+
+
+def _dtype_name(dtype: Any) -> str:
+    if dtype in dtypes.ITEM_BYTES:
+        return str(dtype)
+    if np is None:
+        raise ValueNotSupported(
+            f"{dtype!r} is no dtype of the wire; without numpy, name one such as 'float32'"
+        )
+    try:
+        return dtypes.name_of_numpy(np.dtype(dtype))
+    except TypeError as error:
+        raise ValueNotSupported(f"{dtype!r} is no dtype: {error}") from None
 
 
 def inout(value: Any) -> InOut:
@@ -50,9 +63,17 @@ def _numpy_or_tensor(tensor: Tensor) -> Any:
         return tensor
 
 
-def outputs_of(args: Sequence[Any]) -> List[Any]:
-    """The arguments that come back, in order."""
-    return [arg for arg in args if isinstance(arg, (Out, InOut))]
+def outputs_of(args: Iterable[Any]) -> List[Any]:
+    """The arguments that come back, in the order in which the device meets them."""
+    found: List[Any] = []
+    for arg in args:
+        if isinstance(arg, (Out, InOut)):
+            found.append(arg)
+        elif isinstance(arg, (list, tuple)):
+            found.extend(outputs_of(arg))
+        elif isinstance(arg, dict):
+            found.extend(outputs_of(arg.values()))
+    return found
 
 
 def write_back(target: Any, written: Tensor) -> None:

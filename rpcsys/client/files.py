@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, Optional, Sequence, Tuple, Union
 
 from rpcsys.client.channel import Channel
+from rpcsys.client.pending import Pending
 from rpcsys.errors import ModelError, ProtocolError, UsageError
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
@@ -44,27 +45,41 @@ def upload(channel: Channel, source: Source, target: Optional[str], progress: Op
     with _open_source(source) as (stream, size):
         head, _ = frames.encode_head({"f": "session.upload", "a": [name, size]})
         pending = channel.start(head, (), lambda frame: frame.get("r"))
-        digest = hashlib.sha256()
-        done = 0
-        while not pending.done:
-            piece = stream.read(PIECE)
-            digest.update(piece)
-            done += len(piece)
-            last = not piece
-            fields = {"sha256": digest.hexdigest()} if last else {}
-            channel.send(frames.CHUNK, pending.call_id, fields, (piece,), frames.LAST if last else 0)
-            if progress is not None and piece:
-                progress(done, size)
-            if last:
-                break
+        try:
+            _send_pieces(channel, pending, stream, size, progress)
+        except BaseException as problem:
+            channel.cancel(pending)
+            if isinstance(problem, OSError):
+                raise UsageError(f"cannot read {name}: {problem.strerror or problem}") from None
+            raise
         stored: str = channel.finish(pending)
     return stored
+
+
+def _send_pieces(
+    channel: Channel, pending: Pending, stream: BinaryIO, size: int, progress: Optional[Progress]
+) -> None:
+    """Send all of ``stream``, or until the device has answered: then it wants no more."""
+    digest = hashlib.sha256()
+    done = 0
+    while not pending.done:
+        piece = stream.read(PIECE)
+        digest.update(piece)
+        done += len(piece)
+        last = not piece
+        fields = {"sha256": digest.hexdigest()} if last else {}
+        channel.send(frames.CHUNK, pending.call_id, fields, (piece,), frames.LAST if last else 0)
+        if last:
+            return
+        if progress is not None:
+            progress(done, size)
+        channel.drain()  # nobody else may be reading, and a refusal is worth knowing before the next megabyte
 
 
 @contextlib.contextmanager
 def _open_source(source: Source) -> Iterator[Tuple[BinaryIO, int]]:
     if isinstance(source, (bytes, bytearray, memoryview)):
-        yield io.BytesIO(source), len(source)
+        yield io.BytesIO(source), memoryview(source).nbytes
         return
     try:
         stream = open(source, "rb")  # noqa: SIM115 - closed below

@@ -11,6 +11,8 @@ from rpcsys.errors import RemoteArgumentError
 
 #: Calls in one repeat: a mistake in min_repeat_ms must not run for days.
 MAX_NUMBER = 10_000_000
+#: All figures go back in one head, at most 25 bytes each.
+MAX_REPEAT = 30_000
 
 
 def evaluate(call: Callable[[], Any], options: dict[str, Any]) -> list[float]:
@@ -21,7 +23,7 @@ def evaluate(call: Callable[[], Any], options: dict[str, Any]) -> list[float]:
     is not counted. Raises `RemoteArgumentError` for options out of range.
     """
     number = _whole(options, "number", 10, MAX_NUMBER)
-    repeat = _whole(options, "repeat", 1, 1_000_000)
+    repeat = _whole(options, "repeat", 1, MAX_REPEAT)
     least = _seconds(options, "min_repeat_ms", 1e-3)
     cooldown = _seconds(options, "cooldown_s", 1.0)
     call()

@@ -111,7 +111,10 @@ def _zeroed(pool: Pool, size: int) -> memoryview:
 def keep_arrays(value: Any, objects: Objects) -> Any:
     """``value`` with every array in it kept on the device, a ref in its place."""
     if isinstance(value, (list, tuple)):
-        return type(value)(keep_arrays(item, objects) for item in value)
+        kind = (
+            list if isinstance(value, list) else tuple
+        )  # a named tuple is no more than a tuple to the client
+        return kind(keep_arrays(item, objects) for item in value)
     if isinstance(value, dict):
         return {key: keep_arrays(item, objects) for key, item in value.items()}
     tensor = as_tensor(value)

@@ -9,7 +9,7 @@ from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
 from rpcsys.module import loading
 from rpcsys.server import objects, registry
 from rpcsys.server.evaluator import evaluate
-from rpcsys.wire.values import Ref
+from rpcsys.wire.tensor import as_tensor
 
 if TYPE_CHECKING:
     from rpcsys.server.session import Session
@@ -30,7 +30,6 @@ class Operations:
             "session.put": self._put,
             "session.get": self._get,
             "session.time": self._time,
-            "session.ping": lambda: None,
             "session.functions": registry.names,
         }
 
@@ -78,12 +77,11 @@ class Operations:
         return loading.load_file(self._directory.existing(name), name)
 
     def _put(self, value: Any) -> Any:
-        kept = objects.keep_arrays(value, self._objects)
-        if not isinstance(kept, Ref):
+        if as_tensor(value) is None:
             raise RemoteArgumentError(
                 f"session.array takes an array, not a {type(value).__name__}", type="RemoteArgumentError"
             )
-        return kept
+        return objects.keep_arrays(value, self._objects)
 
     def _get(self, value: Any) -> Any:
         return value

@@ -6,6 +6,7 @@ lasts. When `serve` returns, or `Session.abandon` ends the process, the supervis
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -67,7 +68,7 @@ class Session:
             frames.CHUNK: self._chunk,
             frames.FREE: self._free,
             frames.PING: self._ping,
-            frames.CANCEL: lambda frame: None,  # of a call that is done: its answer is on its way
+            frames.CANCEL: self._cancel,
         }
 
     def run(self) -> str:
@@ -116,7 +117,7 @@ class Session:
         if frame is None or frame.kind != frames.HELLO:
             raise ProtocolError("a session begins with HELLO")
         asked = frame.get("limit_s")
-        if isinstance(asked, (int, float)) and not isinstance(asked, bool) and asked > 0:
+        if type(asked) in (int, float) and 0 < asked < math.inf:
             self._report({"limit_s": float(asked)})
             self._watcher.limit(float(asked))
         if limit_s is not None:
@@ -146,23 +147,29 @@ class Session:
         """Whether another frame may be read while a call runs: the window that the client was told."""
         return len(self.inbox) < 2 * WINDOW_CALLS
 
-    def cancel_waiting(self, call_id: int) -> None:
-        """Drop a call that has been read and not begun."""
+    def cancel_waiting(self, cancel: Frame) -> None:
+        """Drop a call that has been read and not begun; what has begun, an upload, is the main thread's."""
         for frame in list(self.inbox):
-            if frame.call_id == call_id and frame.kind == frames.CALL:
+            if frame.call_id == cancel.call_id and frame.kind == frames.CALL:
                 self.inbox.remove(frame)
-                self.send(
-                    frames.encode(
-                        frames.ERROR,
-                        call_id,
-                        error_fields("Cancelled", "the call was cancelled before it began"),
-                    )
-                )
+                self._say_cancelled(cancel.call_id, "the call was cancelled before it began")
+                return
+        self.inbox.append(cancel)
+
+    def _cancel(self, cancel: Frame) -> None:
+        """Forget an upload. Of any other call the answer is on its way already."""
+        upload = self._uploads.pop(cancel.call_id, None)
+        if upload is not None:
+            upload.discard()
+            self._say_cancelled(cancel.call_id, "the upload was cancelled")
+
+    def _say_cancelled(self, call_id: int, message: str) -> None:
+        self.send(frames.encode(frames.ERROR, call_id, error_fields("Cancelled", message)))
 
     def abandon(self, outcome: str, kind: str = "", message: str = "") -> None:
         """End this process now, whatever it is doing, having told the client why if there is something to tell."""
-        self._report({"outcome": outcome})
         try:
+            self._report({"outcome": outcome})
             if kind:
                 self._say(kind, message, "user")
         finally:
@@ -192,10 +199,10 @@ class Session:
             pieces = self._answer(frame)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             pieces = frames.encode(frames.ERROR, frame.call_id, _described(error))
-        except SystemExit as end:
+        except BaseException as end:  # noqa: BLE001 - sys.exit(), and what else means to end a process
             self._watcher.end()
             self.abandon(
-                "ended", "SessionLost", f"a function on the device ended its process (sys.exit({end.code!r}))"
+                "ended", "SessionLost", f"a function on the device ended its process ({end!r})"[:500]
             )
             return
         self._watcher.end()
@@ -221,7 +228,7 @@ class Session:
                     to_function(values.build(arg, buffers), self.objects, self._pool, written) for arg in args
                 ]
             result = self._operations.resolve(target)(*args)
-        return self._result(frame.call_id, result, written, "keep" in head)
+        return self._result(frame.call_id, result, written, head.get("keep") is True)
 
     def _run_by_name(self, frame: Frame, written: List[Any]) -> Any:
         target = frame.plan.head.get("f")
@@ -290,7 +297,11 @@ def _described(error: Exception) -> Dict[str, Any]:
         fault = error.fault if isinstance(error, RemoteError) else "user"
         return error_fields(type(error).__name__, one_line(error, None), fault=fault)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return error_fields(type(error).__name__, str(error), trace[-64000:])
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - a user's exception may fail at anything
+        message = "an exception whose text cannot be made"
+    return error_fields(type(error).__name__, message, trace[-64000:])
 
 
 def _listed(value: Any) -> Sequence[Any]:

@@ -33,6 +33,8 @@ PATIENCE_S = 0.02
 _NO_CALL = Frame(frames.CALL, 0, 0, 0, Plan({}, ()), ())
 #: Looks without any call before the watcher goes to sleep: one second.
 _QUIET_LOOKS = 50
+#: The system's clocks take no limit of centuries in one piece.
+_LONGEST_SLEEP_S = 3600.0
 
 
 class Watcher:
@@ -98,7 +100,7 @@ class Watcher:
         self._asleep = True
         if self.turn == turn:
             left = None if self._limit_at is None else max(0.0, self._limit_at - time.monotonic())
-            self._wake.wait(left)
+            self._wake.wait(None if left is None else min(left, _LONGEST_SLEEP_S))
         self._wake.clear()
         self._asleep = False
 
@@ -160,7 +162,7 @@ class Watcher:
         elif frame.kind == frames.CANCEL:
             if frame.call_id == self._call.call_id:
                 self._end_call("Cancelled", "the call was cancelled")
-            self._session.cancel_waiting(frame.call_id)
+            self._session.cancel_waiting(frame)
         elif frame.kind == frames.GOODBYE:
             self._session.abandon("closed")
         else:
@@ -169,9 +171,12 @@ class Watcher:
     def _end_call(self, kind: str, message: str) -> None:
         """Stop a running call the only way that always works."""
         text = message + "; its process was ended, and the session with it"
-        self._session.send(
-            frames.encode(frames.ERROR, self._call.call_id, error_fields(kind, text)), wait_s=1.0
-        )
+        try:
+            self._session.send(
+                frames.encode(frames.ERROR, self._call.call_id, error_fields(kind, text)), wait_s=1.0
+            )
+        except Ended:
+            pass  # nobody is left to be told
         self._session.abandon("ended", kind, text)
 
     def _check_limit(self) -> None:
