@@ -177,6 +177,8 @@ class Service:
     def close(self) -> None:
         """Close every connection and forget the timers."""
         self._sweeper.cancel()
+        for adopting in self._adopting:
+            adopting.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self.flush()

@@ -8,6 +8,7 @@ import pytest
 
 from tests.live.conftest import daemons  # noqa: F401 (a fixture)
 from tests.live.probe import TrackerProbe
+from tests.tracker.transcripts import Scene
 
 
 @pytest.fixture
@@ -37,3 +38,12 @@ def descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def scene():
+    """A tracker that has been up for long enough to know its keys; replayed at the end."""
+    scene = Scene()
+    scene.wait(60)
+    yield scene
+    assert scene.replayed() == scene.state

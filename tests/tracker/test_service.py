@@ -108,6 +108,25 @@ def test_the_stop_message(daemons, tracker, connect):
     assert tracker.running()
 
 
+WITHOUT_UVLOOP = """
+import sys
+sys.modules["uvloop"] = None
+from rpcsys.tracker.__main__ import main
+sys.exit(main(["--host", "127.0.0.1", "--port", "0"]))
+"""
+
+
+def test_it_serves_where_there_is_no_uvloop(daemons):
+    tracker = daemons.launch("tracker", [sys.executable, "-c", WITHOUT_UVLOOP])
+    tracker.await_ready_line()
+    throw(tracker.address, random.Random(5), 200)
+    with TrackerProbe(tracker.address) as probe:
+        probe.socket.sendall(raw([1]) * 5000)
+        assert [probe.receive() for _ in range(5000)] == [0] * 5000
+    assert tracker.terminate() == 0
+    assert "Traceback" not in tracker.stderr()
+
+
 # --- frames over real sockets ------------------------------------------------------------------
 
 

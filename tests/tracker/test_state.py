@@ -1,19 +1,13 @@
-"""The tracker's decisions, as transcripts."""
+"""The tracker's decisions, as transcripts: TVM's messages, what goes with a connection, and bounds."""
 
 import pytest
 
+from rpcsys.tracker import events
 from rpcsys.tracker import state as state_module
 from rpcsys.tracker.book import GRACE_S
+from rpcsys.tracker.state import State
+from rpcsys.wire.tracker import Put, TvmRequest
 from tests.tracker.transcripts import START, Scene
-
-
-@pytest.fixture
-def scene():
-    """A tracker that has been up for long enough to know its keys; replayed at the end."""
-    scene = Scene()
-    scene.wait(60)
-    yield scene
-    assert scene.replayed() == scene.state
 
 
 def granted(heard):
@@ -208,348 +202,6 @@ def test_clients_are_told_an_address_they_can_reach(scene, server_at, custom, cl
     assert scene.say(client, [4, "rpi4", "", 1]) == [[0, [told, 9090, "rpi4:1"]]]
 
 
-# --- our requests ------------------------------------------------------------------------------
-
-
-def test_our_clients_get_a_lease_and_our_servers_hear_of_it(scene):
-    server, client = scene.server(), scene.client()
-    scene.put(server, "rpi4:1")
-    (answer,) = scene.ask(client, "request", id=3, key="rpi4", session_timeout=60)
-    assert (answer["id"], answer["ok"]) == (3, True)
-    (lease,) = answer["leases"]
-    place = {name: lease[name] for name in ("key", "host", "port", "matchkey", "server", "limit_s")}
-    assert place == {
-        "key": "rpi4",
-        "host": "10.0.0.8",
-        "port": 9090,
-        "matchkey": "rpi4:1",
-        "server": "board",
-        "limit_s": 60,
-    }
-    (taken,) = scene.hear(server)
-    assert taken == {
-        "op": "taken",
-        "id": 1,
-        "lease": lease["lease"],
-        "epoch": lease["epoch"],
-        "matchkey": "rpi4:1",
-        "user": "ann",
-        "address": "10.0.0.5",
-        "limit_s": 60,
-    }
-    assert scene.say(server, {"id": 1, "ok": True}) == []
-
-
-def test_our_server_hears_of_tvms_clients_too(scene):
-    server, client = scene.server(), scene.connect()
-    scene.put(server, "rpi4:1")
-    scene.say(client, [4, "rpi4", "bob", 1])
-    (taken,) = scene.hear(server)
-    assert (taken["op"], taken["user"], taken["limit_s"]) == ("taken", "bob", None)
-
-
-def test_who_waits_is_told_its_position_and_when_it_changes(scene):
-    server = scene.server()
-    first, second, third = (scene.client() for _ in range(3))
-    assert scene.ask(first, "request", key="rpi4")[0]["position"] == 1
-    assert scene.ask(second, "request", id=2, key="rpi4") == [
-        {"id": 2, "event": "queued", "position": 2, "ahead": 1, "eta_s": None, "ticket": None}
-    ]
-    assert scene.ask(third, "request", key="rpi4", priority=5)[0]["position"] == 1
-    scene.wait(1)
-    assert [event["position"] for event in scene.hear(first)] == [2]
-    assert [event["position"] for event in scene.hear(second)] == [3]
-    assert scene.hear(third) == []
-    scene.put(server, "rpi4:1")
-    scene.leave(first)
-    assert scene.hear(third)[0]["ok"]
-    assert scene.hear(second) == []
-    scene.wait(1)
-    assert [event["position"] for event in scene.hear(second)] == [1]
-    scene.wait(100)
-    assert scene.hear(second) == []
-
-
-def test_wait_timeout(scene):
-    scene.server()
-    client = scene.client()
-    scene.ask(client, "request", key="rpi4", wait_timeout=5)
-    scene.wait(4.9)
-    assert scene.hear(client) == []
-    scene.wait(0.2)
-    (answer,) = scene.hear(client)
-    assert (answer["ok"], answer["error"]) == (False, "WaitTimeout")
-    assert scene.queue() == (0, 0)
-
-
-def test_no_wait_at_all(scene):
-    server, client = scene.server(), scene.client()
-    scene.ask(client, "request", key="rpi4", wait_timeout=0)
-    scene.wait(0)
-    assert scene.hear(client)[0]["error"] == "WaitTimeout"
-    scene.put(server, "rpi4:1")
-    assert scene.ask(client, "request", key="rpi4", wait_timeout=0)[0]["ok"]
-
-
-def test_cancel(scene):
-    scene.server()
-    client, other = scene.client(), scene.client()
-    scene.ask(client, "request", id=1, key="rpi4")
-    scene.ask(client, "request", id=2, key="rpi4")
-    scene.ask(other, "request", id=1, key="rpi4")
-    answers = scene.ask(client, "cancel", id=3, request=1)
-    assert [(answer["id"], answer["ok"]) for answer in answers] == [(1, False), (3, True)]
-    assert answers[0]["error"] == "Cancelled"
-    assert scene.ask(client, "cancel", id=4, request=1) == [{"id": 4, "ok": True, "cancelled": False}]
-    assert scene.queue() == (0, 2)
-    scene.wait(1)
-    assert [event["position"] for event in scene.hear(client)] == [1]
-
-
-def test_an_unknown_key_is_refused_with_the_nearest_names(scene):
-    scene.server("raspberry4")
-    scene.tvm_server("jetson")
-    client = scene.client()
-    (answer,) = scene.ask(client, "request", key="rapsberry4")
-    assert answer["error"] == "UnknownKey"
-    assert "raspberry4" in answer["message"]
-    assert "jetson" not in answer["message"]
-    (answer,) = scene.ask(client, "request", key="quantum")
-    assert "jetson, raspberry4" in answer["message"]
-    assert scene.state.queues.keys() == {"raspberry4", "jetson"}
-
-
-def test_an_unknown_key_can_be_waited_for(scene):
-    client = scene.client()
-    assert scene.ask(client, "request", key="rpi4", wait_for_key=True)[0]["event"] == "queued"
-    scene.wait(1000)
-    scene.put(scene.server(), "rpi4:1")
-    assert scene.hear(client)[-1]["ok"]
-
-
-def test_a_tracker_that_has_just_started_waits_for_its_servers():
-    scene = Scene()
-    served, unserved = scene.client(), scene.client()
-    assert scene.ask(served, "request", key="rpi4")[0]["event"] == "queued"
-    assert scene.ask(unserved, "request", key="gpu")[0]["event"] == "queued"
-    scene.wait(4)
-    server = scene.server()
-    scene.wait(GRACE_S)
-    assert scene.now > START + GRACE_S
-    assert scene.hear(unserved)[-1]["error"] == "UnknownKey"
-    assert scene.hear(served) == []
-    scene.put(server, "rpi4:1")
-    assert scene.hear(served)[-1]["ok"]
-
-
-def test_a_key_is_still_known_while_its_server_restarts(scene):
-    server, client = scene.server(), scene.client()
-    scene.leave(server)
-    scene.wait(4)
-    assert scene.ask(client, "request", key="rpi4")[0]["event"] == "queued"
-    scene.put(scene.server(), "rpi4:1")
-    assert scene.hear(client)[-1]["ok"]
-
-
-def test_who_asked_while_the_key_was_served_waits_on(scene):
-    server, client = scene.server(), scene.client()
-    scene.ask(client, "request", key="rpi4")
-    scene.leave(server)
-    scene.wait(1000)
-    assert scene.queue() == (0, 1)
-    scene.put(scene.server(), "rpi4:1")
-    assert scene.hear(client)[-1]["ok"]
-
-
-@pytest.mark.parametrize("fields", [{"labels": {"os": "linux"}}, {"count": 2}, {"ticket": "t"}])
-def test_what_is_not_supported_is_refused(scene, fields):
-    scene.server()
-    (answer,) = scene.ask(scene.client(), "request", key="rpi4", **fields)
-    assert answer["error"] == "BadRequest"
-    assert "does not support" in answer["message"]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *(
-            {"op": "history"},
-            {"op": "why"},
-            {"op": "drain"},
-            {"op": "enable", "server": "x"},
-            {"op": "health"},
-        ),
-        *({"op": "renew", "lease": "x"}, {"op": "resolve", "name": "x"}, {"op": "end", "lease": "x"}),
-    ],
-)
-def test_what_other_trackers_can_do_is_refused(scene, fields):
-    (answer,) = scene.say(scene.client(), {"id": 1, **fields})
-    assert answer["error"] == "BadRequest"
-
-
-def test_an_id_in_use_is_refused(scene):
-    scene.server()
-    client = scene.client()
-    scene.ask(client, "request", id=1, key="rpi4")
-    (answer,) = scene.ask(client, "request", id=1, key="rpi4")
-    assert answer["error"] == "BadRequest"
-    assert scene.queue() == (0, 1)
-
-
-# --- leases ------------------------------------------------------------------------------------
-
-
-def lease_of(scene, server, client, number=1):
-    scene.put(server, f"rpi4:{number}")
-    scene.hear(server)
-    lease = scene.ask(client, "request", key="rpi4")[-1]["leases"][0]
-    scene.hear(server)
-    return {"lease": lease["lease"], "epoch": lease["epoch"]}
-
-
-def test_a_lease_from_grant_to_end(scene):
-    server, client = scene.server(), scene.client()
-    lease = lease_of(scene, server, client)
-    (row,) = scene.summary()["leases"]
-    assert (row["state"], row["holder"], row["address"]) == ("granted", "ann", "10.0.0.5")
-    assert scene.ask(server, "lease_started", **lease, peer="10.0.0.5:1") == [{"id": 1, "ok": True}]
-    scene.wait(10)
-    (row,) = scene.summary()["leases"]
-    assert (row["state"], row["since_s"]) == ("running", 10)
-    assert scene.summary()["servers"][0]["running"] == 1
-    assert scene.ask(server, "lease_ended", **lease, outcome="closed") == [{"id": 1, "ok": True}]
-    assert scene.summary()["leases"] == []
-
-
-def test_epochs_rise(scene):
-    server, client = scene.server(), scene.client()
-    leases = [lease_of(scene, server, client, number) for number in range(5)]
-    epochs = [lease["epoch"] for lease in leases]
-    assert epochs == sorted(set(epochs))
-    assert len({lease["lease"] for lease in leases}) == 5
-
-
-def test_a_late_message_about_an_old_lease_changes_nothing(scene):
-    server, other, client = scene.server(), scene.server(name="other"), scene.client()
-    lease = lease_of(scene, server, client)
-    scene.ask(server, "lease_ended", lease=lease["lease"], epoch=lease["epoch"] - 1, outcome="closed")
-    scene.ask(other, "lease_ended", **lease, outcome="closed")
-    assert len(scene.summary()["leases"]) == 1
-    assert scene.ask(server, "lease_ended", lease="never was", epoch=0, outcome="closed")[0]["ok"]
-
-
-def test_a_client_that_leaves_before_its_session_gives_the_device_back(scene):
-    server, client = scene.server(), scene.client()
-    lease = lease_of(scene, server, client)
-    scene.leave(client)
-    (end,) = scene.hear(server)
-    assert end == {"op": "end", "id": 2, **lease, "reason": "unused"}
-    scene.ask(server, "lease_ended", **lease, outcome="unused")
-    assert scene.summary()["leases"] == []
-
-
-def test_a_client_that_leaves_during_its_session_keeps_it(scene):
-    server, client = scene.server(), scene.client()
-    lease = lease_of(scene, server, client)
-    scene.ask(server, "lease_started", **lease)
-    scene.leave(client)
-    assert scene.hear(server) == []
-    assert len(scene.summary()["leases"]) == 1
-
-
-def test_release(scene):
-    server, client, other = scene.server(), scene.client(), scene.client()
-    lease = lease_of(scene, server, client)
-    assert scene.ask(other, "release", lease=lease["lease"])[0]["ok"]
-    assert scene.hear(server) == []
-    assert scene.ask(client, "release", lease=lease["lease"])[0]["ok"]
-    (end,) = scene.hear(server)
-    assert (end["op"], end["reason"]) == ("end", "released")
-
-
-def test_leases_go_with_their_server(scene):
-    server, client = scene.server(), scene.client()
-    lease_of(scene, server, client)
-    scene.leave(server)
-    assert scene.summary()["leases"] == []
-    scene.leave(client)
-
-
-def test_a_tvm_servers_lease_lasts_until_its_next_offer(scene):
-    server, client = scene.tvm_server(), scene.connect()
-    scene.put(server, "rpi4:1")
-    scene.say(client, [4, "rpi4", "", 1])
-    assert len(scene.summary()["leases"]) == 1
-    scene.put(server, "rpi4:2")
-    assert scene.summary()["leases"] == []
-
-
-# --- servers -----------------------------------------------------------------------------------
-
-
-def test_a_row_for_each_slot(scene):
-    server = scene.server(slots=3, labels={"os": "linux"}, loads=["so"])
-    scene.put(server, "rpi4:1")
-    summary = scene.summary()
-    assert summary["server_info"] == [{"key": "server:rpi4", "addr": ["10.0.0.8", 9090]}] * 3
-    (row,) = summary["servers"]
-    assert row == {
-        "name": "board",
-        "key": "rpi4",
-        "address": "10.0.0.8",
-        "port": 9090,
-        "slots": 3,
-        "free": 1,
-        "running": 0,
-        "labels": {"os": "linux"},
-        "loads": ["so"],
-    }
-
-
-def test_a_server_behind_a_proxy_has_a_row_too(scene):
-    scene.server(port=None, address="proxy.lab")
-    assert scene.summary()["server_info"] == [{"key": "server:rpi4", "addr": ["proxy.lab", None]}]
-
-
-def test_names_are_made_different(scene):
-    first, second = scene.server(port=1), scene.server(port=2)
-    assert [row["name"] for row in scene.summary()["servers"]] == ["board", "board-2"]
-    scene.leave(first)
-    scene.leave(second)
-    scene.server()
-    assert [row["name"] for row in scene.summary()["servers"]] == ["board"]
-
-
-def test_a_server_that_registers_again_replaces_its_dead_connection(scene):
-    old = scene.server()
-    scene.put(old, "rpi4:old")
-    new = scene.server()
-    assert scene.closed == [old]
-    assert scene.queue() == (0, 0)
-    assert scene.put(old, "rpi4:older") == []
-    scene.put(new, "rpi4:new")
-    (row,) = scene.summary()["servers"]
-    assert (row["name"], row["free"]) == ("board", 1)
-
-
-def test_a_registration_can_be_repeated(scene):
-    server = scene.server(slots=1)
-    (answer,) = scene.ask(server, "register", key="rpi4", name="board", port=9090, slots=2)
-    assert answer["server"] == "board"
-    assert scene.closed == []
-    assert len(scene.summary()["server_info"]) == 2
-
-
-def test_leases_that_outlived_the_tracker_come_back(scene):
-    epoch = int((scene.now + 3600) * 1000)
-    server = scene.server(running=[{"lease": "old-1", "epoch": epoch, "since_s": 30}])
-    (row,) = scene.summary()["leases"]
-    assert (row["lease"], row["since_s"], row["state"]) == ("old-1", 30, "running")
-    assert lease_of(scene, server, scene.client())["epoch"] > epoch
-    scene.ask(server, "lease_ended", lease="old-1", epoch=epoch, outcome="closed")
-    assert len(scene.summary()["leases"]) == 1
-
-
 # --- bounds ------------------------------------------------------------------------------------
 
 
@@ -573,3 +225,32 @@ def test_requests_made_and_taken_back_leave_nothing(scene):
         scene.ask(client, "cancel", id=10_000, request=number)
     assert len(scene.state.deadlines._heap) < 200
     assert scene.state.waiting == {}
+
+
+def test_a_lab_of_ten_thousand_boards():
+    """Everybody comes, twice as many want a board as there are, all are served, and all go."""
+    boards, keys = 10_000, 40
+    state = State(events.Started(START, "run"))
+    granted = []
+
+    def happens(event):
+        sent = [action for action in state.apply(event) if isinstance(action, events.Send)]
+        granted.extend((action.conn, action.message[1][2]) for action in sent if type(action.message) is list)
+
+    servers, clients = range(1, boards + 1), range(boards + 1, 3 * boards + 1)
+    for conn in (*servers, *clients):
+        happens(events.Connected(START, conn, "10.0.0.5", "10.0.0.1"))
+    for conn in clients:
+        happens(events.Received(START, conn, TvmRequest(f"key{conn % keys}", "", conn % 3)))
+    for turn in range(2):
+        for conn in servers:
+            key = f"key{conn % keys}"
+            happens(events.Received(START + 1, conn, Put(key, 9090, f"{key}:{conn}.{turn}")))
+    assert sorted(conn for conn, _ in granted) == list(clients)
+    assert len({match_key for _, match_key in granted}) == len(granted)
+    priorities = [conn % 3 for conn, _ in granted if conn % keys == 0]
+    assert priorities == sorted(priorities, reverse=True)
+    for conn in (*clients, *servers):
+        happens(events.Disconnected(START + 2, conn))
+    happens(events.Tick(START + 60))
+    assert not any((state.peers, state.queues, state.waiting, state.leases))

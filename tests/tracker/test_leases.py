@@ -1,0 +1,152 @@
+"""The tracker's decisions, as transcripts: leases from grant to end, and the servers behind them."""
+
+
+def lease_of(scene, server, client, number=1):
+    scene.put(server, f"rpi4:{number}")
+    scene.hear(server)
+    lease = scene.ask(client, "request", key="rpi4")[-1]["leases"][0]
+    scene.hear(server)
+    return {"lease": lease["lease"], "epoch": lease["epoch"]}
+
+
+def test_a_lease_from_grant_to_end(scene):
+    server, client = scene.server(), scene.client()
+    lease = lease_of(scene, server, client)
+    (row,) = scene.summary()["leases"]
+    assert (row["state"], row["holder"], row["address"]) == ("granted", "ann", "10.0.0.5")
+    assert scene.ask(server, "lease_started", **lease, peer="10.0.0.5:1") == [{"id": 1, "ok": True}]
+    scene.wait(10)
+    (row,) = scene.summary()["leases"]
+    assert (row["state"], row["since_s"]) == ("running", 10)
+    assert scene.summary()["servers"][0]["running"] == 1
+    assert scene.ask(server, "lease_ended", **lease, outcome="closed") == [{"id": 1, "ok": True}]
+    assert scene.summary()["leases"] == []
+
+
+def test_epochs_rise(scene):
+    server, client = scene.server(), scene.client()
+    leases = [lease_of(scene, server, client, number) for number in range(5)]
+    epochs = [lease["epoch"] for lease in leases]
+    assert epochs == sorted(set(epochs))
+    assert len({lease["lease"] for lease in leases}) == 5
+
+
+def test_a_late_message_about_an_old_lease_changes_nothing(scene):
+    server, other, client = scene.server(), scene.server(name="other"), scene.client()
+    lease = lease_of(scene, server, client)
+    scene.ask(server, "lease_ended", lease=lease["lease"], epoch=lease["epoch"] - 1, outcome="closed")
+    scene.ask(other, "lease_ended", **lease, outcome="closed")
+    assert len(scene.summary()["leases"]) == 1
+    assert scene.ask(server, "lease_ended", lease="never was", epoch=0, outcome="closed")[0]["ok"]
+
+
+def test_a_client_that_leaves_before_its_session_gives_the_device_back(scene):
+    server, client = scene.server(), scene.client()
+    lease = lease_of(scene, server, client)
+    scene.leave(client)
+    (end,) = scene.hear(server)
+    assert end == {"op": "end", "id": 2, **lease, "reason": "unused"}
+    scene.ask(server, "lease_ended", **lease, outcome="unused")
+    assert scene.summary()["leases"] == []
+
+
+def test_a_client_that_leaves_during_its_session_keeps_it(scene):
+    server, client = scene.server(), scene.client()
+    lease = lease_of(scene, server, client)
+    scene.ask(server, "lease_started", **lease)
+    scene.leave(client)
+    assert scene.hear(server) == []
+    assert len(scene.summary()["leases"]) == 1
+
+
+def test_release(scene):
+    server, client, other = scene.server(), scene.client(), scene.client()
+    lease = lease_of(scene, server, client)
+    assert scene.ask(other, "release", lease=lease["lease"])[0]["ok"]
+    assert scene.hear(server) == []
+    assert scene.ask(client, "release", lease=lease["lease"])[0]["ok"]
+    (end,) = scene.hear(server)
+    assert (end["op"], end["reason"]) == ("end", "released")
+
+
+def test_leases_go_with_their_server(scene):
+    server, client = scene.server(), scene.client()
+    lease_of(scene, server, client)
+    scene.leave(server)
+    assert scene.summary()["leases"] == []
+    scene.leave(client)
+
+
+def test_a_tvm_servers_lease_lasts_until_its_next_offer(scene):
+    server, client = scene.tvm_server(), scene.connect()
+    scene.put(server, "rpi4:1")
+    scene.say(client, [4, "rpi4", "", 1])
+    assert len(scene.summary()["leases"]) == 1
+    scene.put(server, "rpi4:2")
+    assert scene.summary()["leases"] == []
+
+
+# --- servers -----------------------------------------------------------------------------------
+
+
+def test_a_row_for_each_slot(scene):
+    server = scene.server(slots=3, labels={"os": "linux"}, loads=["so"])
+    scene.put(server, "rpi4:1")
+    summary = scene.summary()
+    assert summary["server_info"] == [{"key": "server:rpi4", "addr": ["10.0.0.8", 9090]}] * 3
+    (row,) = summary["servers"]
+    assert row == {
+        "name": "board",
+        "key": "rpi4",
+        "address": "10.0.0.8",
+        "port": 9090,
+        "slots": 3,
+        "free": 1,
+        "running": 0,
+        "labels": {"os": "linux"},
+        "loads": ["so"],
+    }
+
+
+def test_a_server_behind_a_proxy_has_a_row_too(scene):
+    scene.server(port=None, address="proxy.lab")
+    assert scene.summary()["server_info"] == [{"key": "server:rpi4", "addr": ["proxy.lab", None]}]
+
+
+def test_names_are_made_different(scene):
+    first, second = scene.server(port=1), scene.server(port=2)
+    assert [row["name"] for row in scene.summary()["servers"]] == ["board", "board-2"]
+    scene.leave(first)
+    scene.leave(second)
+    scene.server()
+    assert [row["name"] for row in scene.summary()["servers"]] == ["board"]
+
+
+def test_a_server_that_registers_again_replaces_its_dead_connection(scene):
+    old = scene.server()
+    scene.put(old, "rpi4:old")
+    new = scene.server()
+    assert scene.closed == [old]
+    assert scene.queue() == (0, 0)
+    assert scene.put(old, "rpi4:older") == []
+    scene.put(new, "rpi4:new")
+    (row,) = scene.summary()["servers"]
+    assert (row["name"], row["free"]) == ("board", 1)
+
+
+def test_a_registration_can_be_repeated(scene):
+    server = scene.server(slots=1)
+    (answer,) = scene.ask(server, "register", key="rpi4", name="board", port=9090, slots=2)
+    assert answer["server"] == "board"
+    assert scene.closed == []
+    assert len(scene.summary()["server_info"]) == 2
+
+
+def test_leases_that_outlived_the_tracker_come_back(scene):
+    epoch = int((scene.now + 3600) * 1000)
+    server = scene.server(running=[{"lease": "old-1", "epoch": epoch, "since_s": 30}])
+    (row,) = scene.summary()["leases"]
+    assert (row["lease"], row["since_s"], row["state"]) == ("old-1", 30, "running")
+    assert lease_of(scene, server, scene.client())["epoch"] > epoch
+    scene.ask(server, "lease_ended", lease="old-1", epoch=epoch, outcome="closed")
+    assert len(scene.summary()["leases"]) == 1

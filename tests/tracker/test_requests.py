@@ -1,0 +1,191 @@
+"""The tracker's decisions, as transcripts: requests of our clients, and those of TVM's beside them."""
+
+import pytest
+
+from rpcsys.tracker.book import GRACE_S
+from tests.tracker.transcripts import START, Scene
+
+
+def test_our_clients_get_a_lease_and_our_servers_hear_of_it(scene):
+    server, client = scene.server(), scene.client()
+    scene.put(server, "rpi4:1")
+    (answer,) = scene.ask(client, "request", id=3, key="rpi4", session_timeout=60)
+    assert (answer["id"], answer["ok"]) == (3, True)
+    (lease,) = answer["leases"]
+    place = {name: lease[name] for name in ("key", "host", "port", "matchkey", "server", "limit_s")}
+    assert place == {
+        "key": "rpi4",
+        "host": "10.0.0.8",
+        "port": 9090,
+        "matchkey": "rpi4:1",
+        "server": "board",
+        "limit_s": 60,
+    }
+    (taken,) = scene.hear(server)
+    assert taken == {
+        "op": "taken",
+        "id": 1,
+        "lease": lease["lease"],
+        "epoch": lease["epoch"],
+        "matchkey": "rpi4:1",
+        "user": "ann",
+        "address": "10.0.0.5",
+        "limit_s": 60,
+    }
+    assert scene.say(server, {"id": 1, "ok": True}) == []
+
+
+def test_our_server_hears_of_tvms_clients_too(scene):
+    server, client = scene.server(), scene.connect()
+    scene.put(server, "rpi4:1")
+    scene.say(client, [4, "rpi4", "bob", 1])
+    (taken,) = scene.hear(server)
+    assert (taken["op"], taken["user"], taken["limit_s"]) == ("taken", "bob", None)
+
+
+def test_who_waits_is_told_its_position_and_when_it_changes(scene):
+    server = scene.server()
+    first, second, third = (scene.client() for _ in range(3))
+    assert scene.ask(first, "request", key="rpi4")[0]["position"] == 1
+    assert scene.ask(second, "request", id=2, key="rpi4") == [
+        {"id": 2, "event": "queued", "position": 2, "ahead": 1, "eta_s": None, "ticket": None}
+    ]
+    assert scene.ask(third, "request", key="rpi4", priority=5)[0]["position"] == 1
+    scene.wait(1)
+    assert [event["position"] for event in scene.hear(first)] == [2]
+    assert [event["position"] for event in scene.hear(second)] == [3]
+    assert scene.hear(third) == []
+    scene.put(server, "rpi4:1")
+    scene.leave(first)
+    assert scene.hear(third)[0]["ok"]
+    assert scene.hear(second) == []
+    scene.wait(1)
+    assert [event["position"] for event in scene.hear(second)] == [1]
+    scene.wait(100)
+    assert scene.hear(second) == []
+
+
+def test_wait_timeout(scene):
+    scene.server()
+    client = scene.client()
+    scene.ask(client, "request", key="rpi4", wait_timeout=5)
+    scene.wait(4.9)
+    assert scene.hear(client) == []
+    scene.wait(0.2)
+    (answer,) = scene.hear(client)
+    assert (answer["ok"], answer["error"]) == (False, "WaitTimeout")
+    assert scene.queue() == (0, 0)
+
+
+def test_no_wait_at_all(scene):
+    server, client = scene.server(), scene.client()
+    scene.ask(client, "request", key="rpi4", wait_timeout=0)
+    scene.wait(0)
+    assert scene.hear(client)[0]["error"] == "WaitTimeout"
+    scene.put(server, "rpi4:1")
+    assert scene.ask(client, "request", key="rpi4", wait_timeout=0)[0]["ok"]
+
+
+def test_cancel(scene):
+    scene.server()
+    client, other = scene.client(), scene.client()
+    scene.ask(client, "request", id=1, key="rpi4")
+    scene.ask(client, "request", id=2, key="rpi4")
+    scene.ask(other, "request", id=1, key="rpi4")
+    answers = scene.ask(client, "cancel", id=3, request=1)
+    assert [(answer["id"], answer["ok"]) for answer in answers] == [(1, False), (3, True)]
+    assert answers[0]["error"] == "Cancelled"
+    assert scene.ask(client, "cancel", id=4, request=1) == [{"id": 4, "ok": True, "cancelled": False}]
+    assert scene.queue() == (0, 2)
+    scene.wait(1)
+    assert [event["position"] for event in scene.hear(client)] == [1]
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_names(scene):
+    scene.server("raspberry4")
+    scene.tvm_server("jetson")
+    client = scene.client()
+    (answer,) = scene.ask(client, "request", key="rapsberry4")
+    assert answer["error"] == "UnknownKey"
+    assert "raspberry4" in answer["message"]
+    assert "jetson" not in answer["message"]
+    (answer,) = scene.ask(client, "request", key="quantum")
+    assert "jetson, raspberry4" in answer["message"]
+    assert scene.state.queues.keys() == {"raspberry4", "jetson"}
+
+
+def test_an_unknown_key_can_be_waited_for(scene):
+    client = scene.client()
+    assert scene.ask(client, "request", key="rpi4", wait_for_key=True)[0]["event"] == "queued"
+    scene.wait(1000)
+    scene.put(scene.server(), "rpi4:1")
+    assert scene.hear(client)[-1]["ok"]
+
+
+def test_a_tracker_that_has_just_started_waits_for_its_servers():
+    scene = Scene()
+    served, unserved = scene.client(), scene.client()
+    assert scene.ask(served, "request", key="rpi4")[0]["event"] == "queued"
+    assert scene.ask(unserved, "request", key="gpu")[0]["event"] == "queued"
+    scene.wait(4)
+    server = scene.server()
+    scene.wait(GRACE_S)
+    assert scene.now > START + GRACE_S
+    assert scene.hear(unserved)[-1]["error"] == "UnknownKey"
+    assert scene.hear(served) == []
+    scene.put(server, "rpi4:1")
+    assert scene.hear(served)[-1]["ok"]
+
+
+def test_a_key_is_still_known_while_its_server_restarts(scene):
+    server, client = scene.server(), scene.client()
+    scene.leave(server)
+    scene.wait(4)
+    assert scene.ask(client, "request", key="rpi4")[0]["event"] == "queued"
+    scene.put(scene.server(), "rpi4:1")
+    assert scene.hear(client)[-1]["ok"]
+
+
+def test_who_asked_while_the_key_was_served_waits_on(scene):
+    server, client = scene.server(), scene.client()
+    scene.ask(client, "request", key="rpi4")
+    scene.leave(server)
+    scene.wait(1000)
+    assert scene.queue() == (0, 1)
+    scene.put(scene.server(), "rpi4:1")
+    assert scene.hear(client)[-1]["ok"]
+
+
+@pytest.mark.parametrize("fields", [{"labels": {"os": "linux"}}, {"count": 2}, {"ticket": "t"}])
+def test_what_is_not_supported_is_refused(scene, fields):
+    scene.server()
+    (answer,) = scene.ask(scene.client(), "request", key="rpi4", **fields)
+    assert answer["error"] == "BadRequest"
+    assert "does not support" in answer["message"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *(
+            {"op": "history"},
+            {"op": "why"},
+            {"op": "drain"},
+            {"op": "enable", "server": "x"},
+            {"op": "health"},
+        ),
+        *({"op": "renew", "lease": "x"}, {"op": "resolve", "name": "x"}, {"op": "end", "lease": "x"}),
+    ],
+)
+def test_what_other_trackers_can_do_is_refused(scene, fields):
+    (answer,) = scene.say(scene.client(), {"id": 1, **fields})
+    assert answer["error"] == "BadRequest"
+
+
+def test_an_id_in_use_is_refused(scene):
+    scene.server()
+    client = scene.client()
+    scene.ask(client, "request", id=1, key="rpi4")
+    (answer,) = scene.ask(client, "request", id=1, key="rpi4")
+    assert answer["error"] == "BadRequest"
+    assert scene.queue() == (0, 1)
