@@ -118,7 +118,8 @@ class Connection(asyncio.Protocol):
             self._service.loop.call_soon(self._continue)
 
     def _continue(self) -> None:
-        if self._transport.is_closing():
+        self._again = False
+        if self._stuck or self._transport.is_closing():
             return
         self._transport.resume_reading()
         self._work()
