@@ -1,0 +1,207 @@
+"""Files kept between sessions by their SHA-256, so that the same model is sent to a board once.
+
+``objects/HASH`` are whole files, read-only; ``partial/HASH`` are uploads that broke off, to be resumed
+by a later session. A session is given a hard link (a copy where the file systems differ), and the hash
+is computed again each time: a file that a session has damaged, or a bad disk, costs one more upload
+and is never used. What was not used for longest goes first when the cache is full.
+
+Several session processes use one folder at the same time: objects appear by rename, and a partial file
+is locked by the one that writes it. Known weakness: a session runs with the server's rights and could
+change an object while another session uses its link; sessions of one board trust each other that far.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from typing import Any, BinaryIO, Callable, List, Optional, Tuple
+
+from rpcsys.errors import ConfigError
+
+_NAME = re.compile(r"[0-9a-f]{64}\Z")
+_PIECE = 1 << 20
+
+
+def valid(digest: Any) -> bool:
+    """Whether ``digest`` is a SHA-256 in lower-case hexadecimal digits."""
+    return isinstance(digest, str) and _NAME.match(digest) is not None
+
+
+def new_hash() -> Any:
+    """An empty SHA-256. Loaded when it is first needed: it brings OpenSSL along, 3.5 MB of a board's memory."""
+    import hashlib
+
+    return hashlib.sha256()
+
+
+class Cache:
+    """A folder of files by content, at most ``cap`` bytes of them.
+
+    Raises `ConfigError` when the folder cannot be made or written to.
+    """
+
+    def __init__(self, folder: str, cap: int) -> None:
+        self._objects = os.path.join(folder, "objects")
+        self._partial = os.path.join(folder, "partial")
+        self._cap = cap
+        try:
+            for path in (self._objects, self._partial):
+                os.makedirs(path, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot use {folder} as a cache: {error.strerror or error}") from None
+
+    def place(self, digest: str, target: str) -> bool:
+        """Put the file of that content at the path ``target``; False when it is not here, or damaged.
+
+        Raises OSError when ``target`` cannot be written.
+        """
+        path = os.path.join(self._objects, digest)
+        try:
+            with open(path, "rb") as stream:
+                sound = hash_of(stream) == digest
+            if not sound:
+                os.unlink(path)
+                return False
+            os.utime(path)
+        except FileNotFoundError:
+            return False
+        _link(path, target)
+        return True
+
+    def keep(self, digest: str, path: str) -> None:
+        """Remember the file at ``path``, whose content is known to be ``digest``; it stays where it is too.
+
+        A file that is larger than the cache is not kept. Raises OSError.
+        """
+        size = os.stat(path).st_size
+        if size > self._cap:
+            return
+        self._make_room(size)
+        fresh = os.path.join(self._objects, f".{digest}.{os.getpid()}")
+        try:
+            _link(path, fresh)
+            os.chmod(fresh, 0o444)
+            os.replace(fresh, os.path.join(self._objects, digest))
+        finally:
+            _forget(fresh)
+
+    def resume(self, digest: str) -> Optional[Partial]:
+        """The upload of that content, as far as an earlier session got with it; None while another one writes it."""
+        path = os.path.join(self._partial, digest)
+        stream = open(path, "a+b", buffering=0)  # noqa: SIM115 - the partial's own from here on
+        if not _lock(stream):
+            stream.close()
+            return None
+        return Partial(path, stream)
+
+    def offset(self, digest: str) -> int:
+        """How many bytes of that content an earlier session left."""
+        try:
+            return os.stat(os.path.join(self._partial, digest)).st_size
+        except FileNotFoundError:
+            return 0
+
+    def _make_room(self, wanted: int) -> None:
+        """Remove what was not used for longest until ``wanted`` bytes fit under the cap."""
+        files = self._files()
+        total = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if total + wanted <= self._cap:
+                return
+            _forget(path)
+            total -= size
+
+    def _files(self) -> List[Tuple[float, int, str]]:
+        """Time of last use, bytes and path of all that is kept."""
+        found = []
+        for folder in (self._objects, self._partial):
+            for entry in os.scandir(folder):
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    continue  # another session made room at the same time
+                found.append((status.st_mtime, status.st_blocks * 512, entry.path))
+        return found
+
+
+class Partial:
+    """An upload under way, of which every byte that arrived outlives its session. Locked while open."""
+
+    def __init__(self, path: str, stream: BinaryIO) -> None:
+        self.path = path
+        self.stream = stream
+
+    def rewind(self, offset: int) -> Any:
+        """Keep the first ``offset`` bytes and write behind them; the SHA-256 of those, to be continued."""
+        self.stream.truncate(offset)
+        self.stream.seek(0)
+        digest = new_hash()
+        feed(self.stream, digest.update)
+        return digest
+
+    def finish(self, target: str) -> None:
+        """It is whole: the file is at ``target`` now, and no longer partial."""
+        try:
+            os.replace(self.path, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            shutil.copyfile(self.path, target)
+            _forget(self.path)
+        self.stream.close()
+
+    def close(self) -> None:
+        """Leave it for a later session."""
+        self.stream.close()
+
+    def discard(self) -> None:
+        """Remove it: its content is not what it was said to be."""
+        _forget(self.path)
+        self.stream.close()
+
+
+def hash_of(stream: BinaryIO) -> str:
+    """The SHA-256 of the rest of ``stream``, in hexadecimal digits."""
+    digest = new_hash()
+    feed(stream, digest.update)
+    return str(digest.hexdigest())
+
+
+def feed(stream: BinaryIO, take: Callable[[Any], Any]) -> None:
+    """Give the rest of ``stream`` to ``take``, in pieces that share one buffer."""
+    buffer = memoryview(bytearray(_PIECE))
+    read = stream.readinto  # type: ignore[attr-defined]
+    count = read(buffer)
+    while count:
+        take(buffer[:count])
+        count = read(buffer)
+
+
+def _link(path: str, target: str) -> None:
+    """The same file under another name, or a copy of it on another file system."""
+    _forget(target)
+    try:
+        os.link(path, target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
+            raise
+        shutil.copyfile(path, target)
+
+
+def _lock(stream: BinaryIO) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _forget(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
