@@ -81,7 +81,7 @@ def test_half_a_handshake_is_dropped(lab: FaultLab, record_property):
 def _trickle(server: Daemon, took: dict[str, float]) -> None:
     with Probe(server.address, timeout_s=1.0) as probe:
         began = time.monotonic()
-        for byte in opening("k" * 100):
+        for byte in opening("k" * 100)[: int(DROPPED_S + LATE_S) + 1]:
             try:
                 probe.socket.sendall(bytes([byte]))
             except ConnectionError:
