@@ -59,7 +59,7 @@ def _no_constant(name: str) -> Any:
 
 def _measure(value: Any, sizes: List[int], depth: int) -> None:
     """Append the sizes of the buffers that ``value`` names, checking every form on the way."""
-    if depth > 2 * MAX_DEPTH + 2:  # a tuple or a dict takes two levels of JSON
+    if depth > 3 * (MAX_DEPTH + 1):  # a level of dict takes three of JSON: the form, its list, the pair
         raise LimitExceeded(f"a value nested deeper than {MAX_DEPTH} levels")
     if type(value) is list:
         for item in value:

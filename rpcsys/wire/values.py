@@ -140,11 +140,11 @@ def _encode_object(value: Any, buffers: List[Any], depth: int) -> Any:
     if isinstance(value, Out):
         _described_bytes(value)
         return {"@": "out", "dtype": value.dtype, "shape": list(value.shape)}
-    if isinstance(value, complex):
-        return {"@": "complex", "value": [encode(value.real, buffers), encode(value.imag, buffers)]}
     tensor = as_tensor(value)
     if tensor is not None:
         return tensor_head(tensor, buffers)
+    if isinstance(value, complex):
+        return {"@": "complex", "value": [encode(value.real, buffers), encode(value.imag, buffers)]}
     for base, plain in _PLAIN:
         if isinstance(value, base):
             return encode(plain(value), buffers, depth)
