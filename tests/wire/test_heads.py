@@ -1,0 +1,107 @@
+"""Heads that are remembered must be the heads that would be made."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.errors import ValueNotSupported
+from rpcsys.wire import frames
+from rpcsys.wire.heads import HeadTable, signature
+from rpcsys.wire.tensor import Tensor
+from tests.wire import strategies
+
+pytestmark = pytest.mark.skipif(
+    sys.byteorder != "little", reason="heads are remembered on little-endian machines"
+)
+
+plain = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    strategies.laid_out(),
+    st.binary(max_size=9).map(lambda data: Tensor("uint8", (len(data),), data)),
+    st.binary(min_size=4, max_size=4).map(lambda data: Tensor("float32", (1,), data)),
+    st.binary(min_size=4, max_size=4).map(lambda data: Tensor("float32", (1, 1), data)),
+)
+
+
+def known(args):
+    key, buffers = [], []
+    return (tuple(key), buffers) if signature(args, key, buffers) else None
+
+
+@given(st.lists(st.lists(st.one_of(plain, strategies.leaves), max_size=3), max_size=12))
+def test_a_remembered_head_is_the_one_that_would_be_made(calls):
+    table = HeadTable()
+    for args in calls:
+        head, buffers = frames.encode_head({"f": "f", "a": args})
+        found = known(args)
+        if found is None:
+            continue
+        key, memory = found
+        assert list(map(bytes, memory)) == list(map(bytes, buffers))
+        assert table.get(key) in (None, head)
+        table.put(key, head)
+
+
+@pytest.mark.parametrize(
+    "arg",
+    [
+        np.arange(3),
+        np.ones((2, 3), "f4"),
+        np.ones(2, bool),
+        np.ones((1, 1), "u8"),
+        1,
+        True,
+        None,
+        np.float64(1).reshape(1),
+    ],
+)
+def test_common_arguments_are_remembered(arg):
+    assert known([arg]) is not None
+
+
+@pytest.mark.parametrize(
+    "arg",
+    [1.5, "text", b"bytes", [1], np.ones((2, 3)).T, np.ones(2, ">f4"), np.array(["a"]), np.array(["a"], object),
+     np.zeros((0, 2)), np.ones(2, "M8[s]"), Tensor("strings", (1,), ["a"]), Tensor("uint8", (1,), b"x", "gpu:0"),
+     np.float32(2)],
+)  # fmt: skip
+def test_what_depends_on_more_is_not_remembered(arg):
+    assert known([arg]) is None
+
+
+def test_equal_looking_scalars_are_told_apart():
+    keys = {known([value])[0] for value in (0, False, 1, True, None)}
+    assert len(keys) == 5
+
+
+def test_a_tensor_of_the_wrong_length_never_meets_a_remembered_head():
+    right, wrong = Tensor("float32", (1,), b"1234"), Tensor("float32", (1,), b"123")
+    assert known([right])[0] != known([wrong])[0]
+    with pytest.raises(ValueNotSupported):
+        frames.encode_head({"a": [wrong]})
+
+
+def test_the_table_is_bounded():
+    table = HeadTable()
+    for number in range(3 * frames.REMEMBERED_HEADS):
+        table.put((number,), b"{}")
+        assert len(table._heads) <= frames.REMEMBERED_HEADS
+    table.put(("long",), b"x" * (frames.REMEMBERED_BYTES + 1))
+    table.put(("k" * 5000,), b"{}")
+    assert table.get(("long",)) is None
+    assert table.get(("k" * 5000,)) is None
+    assert table.get((3 * frames.REMEMBERED_HEADS - 1,)) == b"{}"
+
+
+def test_a_big_endian_machine_remembers_nothing(monkeypatch):
+    monkeypatch.setattr(sys, "byteorder", "big")
+    table = HeadTable()
+    table.put((1,), b"{}")
+    assert table.get((1,)) is None
