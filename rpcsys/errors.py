@@ -30,6 +30,7 @@
         RemoteFunctionError        no such function or module on the device
         RemoteArgumentError        a wrong number, name, shape or dtype of arguments
         ModelError                 a model that cannot be loaded
+      NativeError                native code failed in this process; carries what it said
 
 Each says in one line what happened, the likely cause, and what to do next. ``exit_status`` is what a
 command returns that ends with the error.
@@ -185,6 +186,21 @@ class RemoteArgumentError(RemoteError):
 
 class ModelError(RemoteError):
     """A model cannot be loaded on the device."""
+
+
+class NativeError(RpcsysError):
+    """Native code that was called in this process failed. On the wire it becomes a `RemoteError`.
+
+    Attributes
+    ----------
+    kind : the error's kind as native code names it, such as ``"ValueError"``
+    backtrace : where it came from, or ``""``
+    """
+
+    def __init__(self, message: str, *, kind: str = "RuntimeError", backtrace: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.backtrace = backtrace
 
 
 def one_line(error: BaseException, limit: Optional[int] = 500) -> str:

@@ -24,7 +24,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "proxy": ("daemon",),
     "daemon": ("serve",),
     "server": ("module", "ffi", "serve", "link", "stream"),
-    "module": ("wire",),
+    "module": ("wire", "ffi"),
     "module.kinds.remote": ("module", "client"),
     "client": ("link", "stream"),
     "serve": ("link",),

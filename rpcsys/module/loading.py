@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Optional, Protocol, Sequence, Tuple
 from rpcsys.errors import ModelError
 
 #: Ending of a file -> the packages that must be there to load it.
-SUFFIXES: Dict[str, Tuple[str, ...]] = {".onnx": ("numpy", "onnxruntime")}
+SUFFIXES: Dict[str, Tuple[str, ...]] = {".onnx": ("numpy", "onnxruntime"), ".so": ()}
 
 
 class Module(Protocol):
@@ -41,6 +41,10 @@ def load_file(path: str, name: str) -> Module:
                 f"{name} needs onnxruntime on the device, and it cannot be imported ({error}); pip install onnxruntime there"
             ) from None
         return onnx.load(path, name)
+    if path.endswith(".so"):
+        from rpcsys.module.kinds import native
+
+        return native.load(path, name)
     raise model_error("{}: no loader for this kind of file; known are {}".format(name, ", ".join(SUFFIXES)))
 
 

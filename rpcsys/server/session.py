@@ -14,7 +14,8 @@ import traceback
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Hashable, List, Optional, Sequence, Tuple
 
-from rpcsys.errors import ProtocolError, RemoteError, RpcsysError, one_line
+from rpcsys import errors
+from rpcsys.errors import NativeError, ProtocolError, RemoteError, RpcsysError, one_line
 from rpcsys.server import capabilities
 from rpcsys.server.job import Job
 from rpcsys.server.objects import Objects, from_function, keep_arrays, plain_result, to_function
@@ -293,6 +294,10 @@ class Session:
 
 def _described(error: Exception) -> Dict[str, Any]:
     """The head of an ERROR. Errors of ours explain themselves; a user's come with their traceback."""
+    if isinstance(error, NativeError):
+        # A kind of native code's own choosing must not pass for one of the session's.
+        kind = "NativeError" if hasattr(errors, error.kind) else error.kind
+        return error_fields(kind, str(error), error.backtrace[-64000:])
     if isinstance(error, RpcsysError):
         fault = error.fault if isinstance(error, RemoteError) else "user"
         return error_fields(type(error).__name__, one_line(error, None), fault=fault)

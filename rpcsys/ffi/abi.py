@@ -1,0 +1,164 @@
+"""The structures of the TVM-FFI and DLPack ABIs, as C lays them out.
+
+Their sizes do not depend on the machine where the ABI fixes them: an Any is 16 bytes and an object's
+header 24, on 32 bits as on 64. The address of an object is the address of its header; what a type adds
+stands right behind it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Type, TypeVar
+
+# What the type index of an Any says. Below OBJECT the value is in the Any itself or borrowed.
+NONE = 0
+INT = 1
+BOOL = 2
+FLOAT = 3
+POINTER = 4
+DTYPE = 5
+DEVICE = 6
+DLTENSOR = 7
+RAW_STR = 8
+BYTE_ARRAY = 9
+SMALL_STR = 11
+SMALL_BYTES = 12
+OBJECT = 64
+STR = 65
+BYTES = 66
+ERROR = 67
+FUNCTION = 68
+SHAPE = 69
+TENSOR = 70
+ARRAY = 71
+MAP = 72
+MODULE = 73
+LIST = 75
+DICT = 76
+
+#: A string or bytes of at most so many bytes may stand in the Any itself.
+SMALL = 7
+#: Every device that has plain memory a process can read.
+CPU = 1
+#: A tensor that its owner does not want written to (DLPack 1, ``flags``).
+READ_ONLY = 1
+
+
+class DataType(ctypes.Structure):
+    """DLDataType: an element type. ``code`` is the kind, ``bits`` the width of a lane."""
+
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class Device(ctypes.Structure):
+    """DLDevice: ``CPU`` and 0 for ordinary memory."""
+
+    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
+
+
+class _Value(ctypes.Union):
+    _fields_ = [
+        ("int", ctypes.c_int64),
+        ("float", ctypes.c_double),
+        ("pointer", ctypes.c_void_p),
+        ("dtype", DataType),
+        ("device", Device),
+        ("bytes", ctypes.c_uint8 * 8),
+    ]
+
+
+class Any(ctypes.Structure):
+    """TVMFFIAny: one argument or result. ``size`` is the length of a small string."""
+
+    _anonymous_ = ("value",)
+    _fields_ = [("type", ctypes.c_int32), ("size", ctypes.c_uint32), ("value", _Value)]
+
+
+class ByteArray(ctypes.Structure):
+    """TVMFFIByteArray: bytes that somebody else owns."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+
+class _Deleter(ctypes.Union):
+    _fields_ = [("call", ctypes.c_void_p), ("width", ctypes.c_int64)]
+
+
+class Header(ctypes.Structure):
+    """TVMFFIObject: the head of everything that is counted. The strong count is the lower half of ``counts``."""
+
+    _fields_ = [
+        ("counts", ctypes.c_uint64),
+        ("type", ctypes.c_int32),
+        ("padding", ctypes.c_uint32),
+        ("deleter", _Deleter),
+    ]
+
+
+HEADER_BYTES = ctypes.sizeof(Header)
+
+
+class DLTensor(ctypes.Structure):
+    """DLPack's tensor. ``strides`` counts elements; null for C order."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class ManagedTensor(ctypes.Structure):
+    """DLManagedTensor: a tensor whose last user calls ``deleter`` with this structure's address."""
+
+    _fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class VersionedTensor(ctypes.Structure):
+    """DLManagedTensorVersioned, of DLPack 1."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", DLTensor),
+    ]
+
+
+class ErrorCell(ctypes.Structure):
+    """What an error object adds to its header, as far as it is read here."""
+
+    _fields_ = [("kind", ByteArray), ("message", ByteArray), ("backtrace", ByteArray)]
+
+
+class ShapeCell(ctypes.Structure):
+    """What a shape object adds to its header."""
+
+    _fields_ = [("data", ctypes.POINTER(ctypes.c_int64)), ("size", ctypes.c_size_t)]
+
+
+#: ``int f(self, args, count, result)``: every native function; 0 is success.
+SafeCall = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Any), ctypes.c_int32, ctypes.POINTER(Any)
+)
+#: ``void f(pointer)``: frees what the pointer stands for.
+Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+Cell = TypeVar("Cell", bound=ctypes.Structure)
+
+
+def cell(address: int, kind: Type[Cell]) -> Cell:
+    """What an object of a type adds to its header, by the object's address."""
+    return kind.from_address(address + HEADER_BYTES)
+
+
+def bytes_at(array: ByteArray) -> bytes:
+    """A copy of borrowed bytes."""
+    return ctypes.string_at(array.data, array.size) if array.size else b""

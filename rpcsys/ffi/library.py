@@ -1,0 +1,171 @@
+"""Finding and loading libtvm_ffi and libtvm_runtime.
+
+libtvm_ffi is loaded first, and globally: libraries that TVM builds name no dependency, and bind what they
+need of it from what the process has. It alone is enough to call functions; libtvm_runtime adds TVM's
+loaders, its virtual machine and its RPC. Nothing is loaded before it is asked for, and nothing twice.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from rpcsys.errors import NativeError
+from rpcsys.ffi import abi
+
+_ENDING = ".dylib" if sys.platform == "darwin" else ".so"
+FFI = "libtvm_ffi" + _ENDING
+RUNTIME = "libtvm_runtime" + _ENDING
+#: Parts of TVM's runtime that stand beside it in its wheel, and are optional.
+EXTRA = "libtvm_runtime_extra" + _ENDING
+
+_pointer = ctypes.c_void_p
+_bytes = ctypes.POINTER(abi.ByteArray)
+_any = ctypes.POINTER(abi.Any)
+_out = ctypes.POINTER(ctypes.c_void_p)
+
+#: Functions of libtvm_ffi that are used here -> their arguments. Each returns 0, or sets an error.
+_FUNCTIONS: Dict[str, Tuple[Any, ...]] = {
+    "TVMFFIObjectIncRef": (_pointer,),
+    "TVMFFIObjectDecRef": (_pointer,),
+    "TVMFFIFunctionCreate": (_pointer, abi.SafeCall, abi.Deleter, _out),
+    "TVMFFIFunctionGetGlobal": (_bytes, _out),
+    "TVMFFIFunctionSetGlobal": (_bytes, _pointer, ctypes.c_int),
+    "TVMFFIFunctionCall": (_pointer, _pointer, ctypes.c_int32, _any),
+    "TVMFFIAnyViewToOwnedAny": (_any, _any),
+    "TVMFFIStringFromByteArray": (_bytes, _any),
+    "TVMFFIErrorCreate": (_bytes, _bytes, _bytes, _out),
+    "TVMFFITensorFromDLPack": (_pointer, ctypes.c_int32, ctypes.c_int32, _out),
+    "TVMFFITensorFromDLPackVersioned": (_pointer, ctypes.c_int32, ctypes.c_int32, _out),
+    "TVMFFITensorToDLPack": (_pointer, _out),
+    "TVMFFITensorToDLPackVersioned": (_pointer, _out),
+}
+#: Functions that return nothing and cannot fail.
+_SETTERS: Dict[str, Tuple[Any, ...]] = {
+    "TVMFFIErrorMoveFromRaised": (_out,),
+    "TVMFFIErrorSetRaised": (_pointer,),
+}
+
+
+class Paths(NamedTuple):
+    """Where the libraries are; ``runtime`` is None where there is libtvm_ffi alone."""
+
+    ffi: str
+    runtime: Optional[str]
+
+
+class _Loaded:
+    """What this process has loaded, and from where it would."""
+
+    folder: Optional[str] = None
+    api: Any = None
+    runtime = False
+    absent = False  # looked for and not found: a call must not look again each time
+
+
+def use(folder: Optional[str]) -> None:
+    """Have the libraries looked for in ``folder`` alone; None goes back to the usual places."""
+    _Loaded.folder = folder
+    _Loaded.absent = False
+
+
+def find(folder: Optional[str] = None) -> Optional[Paths]:
+    """Where the libraries are: in ``folder``, else where `use` said, else in the usual places; None if nowhere.
+
+    The usual places are the installed packages tvm_ffi and tvm, then the folder in which rpcsys itself
+    stands and its ``lib``. Imports nothing.
+    """
+    chosen = folder or _Loaded.folder
+    places = [chosen] if chosen else list(_places())
+    ffi = _first(places, FFI)
+    return Paths(ffi, _first(places, RUNTIME)) if ffi else None
+
+
+def api() -> Any:
+    """libtvm_ffi, its functions declared. Raises `NativeError` where it is not, or does not load."""
+    if _Loaded.api is None:
+        paths = find()
+        if paths is None:
+            raise NativeError(
+                f"there is no {FFI} on this device; install apache-tvm-ffi, or start the server with --tvm-library DIR",
+                kind="LibraryMissing",
+            )
+        _Loaded.api = _declare(_open(paths.ffi))
+    return _Loaded.api
+
+
+def present() -> bool:
+    """Whether libtvm_ffi is loaded or can be found."""
+    if _Loaded.api is None and not _Loaded.absent:
+        _Loaded.absent = find() is None
+    return not _Loaded.absent
+
+
+def load_runtime() -> None:
+    """Load libtvm_runtime, and what stands beside it. Raises `NativeError` where it is not, or does not load."""
+    if _Loaded.runtime:
+        return
+    api()
+    paths = find()
+    if paths is None or paths.runtime is None:
+        raise NativeError(
+            f"there is no {RUNTIME} on this device; install apache-tvm, or start the server with --tvm-library DIR",
+            kind="LibraryMissing",
+        )
+    _open(paths.runtime)
+    extra = os.path.join(os.path.dirname(paths.runtime), EXTRA)
+    if os.path.isfile(extra):
+        _open(extra)
+    _Loaded.runtime = True
+
+
+def has_runtime() -> bool:
+    """Whether libtvm_runtime is loaded or can be found."""
+    if _Loaded.runtime:
+        return True
+    paths = find()
+    return paths is not None and paths.runtime is not None
+
+
+def _places() -> Iterator[str]:
+    from importlib.util import find_spec
+
+    for package in ("tvm_ffi", "tvm"):
+        try:
+            spec = find_spec(package)
+        except (ImportError, ValueError):
+            continue
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            yield os.path.join(folder, "lib")
+    own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    yield own
+    yield os.path.join(own, "lib")
+
+
+def _first(places: List[str], name: str) -> Optional[str]:
+    paths = (os.path.abspath(os.path.join(place, name)) for place in places)
+    return next((path for path in paths if os.path.isfile(path)), None)
+
+
+def _open(path: str) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise NativeError(f"{path} does not load: {error}", kind="LibraryBroken") from None
+
+
+def _declare(lib: ctypes.CDLL) -> Any:
+    """``lib`` with the types of its functions. Raises `NativeError` when it lacks one."""
+    try:
+        for name, arguments in _FUNCTIONS.items():
+            getattr(lib, name).argtypes = arguments
+        for name, arguments in _SETTERS.items():
+            getattr(lib, name).argtypes = arguments
+            getattr(lib, name).restype = None
+    except AttributeError as error:
+        raise NativeError(
+            f"{lib._name} is too old or too new for rpcsys: {error}", kind="LibraryBroken"
+        ) from None
+    return lib

@@ -1,0 +1,142 @@
+"""Where an array of Python's lies in memory, whatever kind of array it is. Nothing is copied.
+
+Known are: numpy's arrays and what else has ``__array_interface__``; objects with a dtype name, a shape and flat
+``data`` (rpcsys' own arrays); whatever has a buffer (memoryview, array.array, bytes, mmap).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple, Optional, Tuple
+
+from rpcsys.errors import NativeError
+
+#: PyBUF_FORMAT | PyBUF_STRIDES of CPython's object.h: anything that has a shape, read-only or not.
+_PYBUF_STRIDES = 0x1C
+
+
+class Memory(NamedTuple):
+    """An array's place. ``strides`` counts elements and is None for C order; ``owner`` keeps the memory."""
+
+    address: int
+    dtype: str
+    shape: Tuple[int, ...]
+    strides: Optional[Tuple[int, ...]]
+    readonly: bool
+    owner: Any
+
+
+class _PyBuffer(ctypes.Structure):
+    """Py_buffer of CPython's C API, unchanged since 3.0."""
+
+    _fields_ = [
+        ("address", ctypes.c_void_p),
+        ("object", ctypes.c_void_p),
+        ("length", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    ]
+
+
+_get_buffer = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int)(
+    ("PyObject_GetBuffer", ctypes.pythonapi)
+)
+_release_buffer = ctypes.PYFUNCTYPE(None, ctypes.POINTER(_PyBuffer))(("PyBuffer_Release", ctypes.pythonapi))
+
+#: struct's format characters whose size is the same everywhere -> names of element types.
+_FORMATS = {
+    "?": "bool",
+    "b": "int8",
+    "c": "int8",
+    "B": "uint8",
+    "h": "int16",
+    "H": "uint16",
+    "i": "int32",
+    "I": "uint32",
+    "q": "int64",
+    "Q": "uint64",
+    "e": "float16",
+    "f": "float32",
+    "d": "float64",
+}
+_SIGNED = "ln"
+_UNSIGNED = "LN"
+
+
+def locate(array: Any) -> Optional[Memory]:
+    """Where ``array`` lies; None for what is no array. Raises `NativeError` for element types without a name."""
+    if type(array) is Memory:
+        return array
+    interface = getattr(array, "__array_interface__", None)
+    if interface is not None and hasattr(array, "dtype"):
+        return _of_interface(array, interface)
+    if hasattr(array, "data") and isinstance(getattr(array, "dtype", None), str):
+        return _of_parts(array)
+    try:
+        view = memoryview(array)
+    except TypeError:
+        return None
+    name = _name_of(view)
+    strides = None if view.c_contiguous else tuple(s // view.itemsize for s in view.strides or ())
+    return Memory(address_of(view), name, tuple(view.shape or ()), strides, view.readonly, view)
+
+
+def address_of(view: memoryview) -> int:
+    """The address of a view's first element; it stays there while the view is kept."""
+    buffer = _PyBuffer()
+    _get_buffer(view, ctypes.byref(buffer), _PYBUF_STRIDES)
+    address = buffer.address or 0
+    _release_buffer(ctypes.byref(buffer))
+    return int(address)
+
+
+def flat(address: int, size: int, owner: Any) -> memoryview:
+    """``size`` bytes at ``address`` as a flat view, which keeps ``owner``."""
+    # A cast would refuse the format that ctypes gives its arrays; raw() has none to refuse.
+    from _pickle import PickleBuffer
+
+    block: Any = (ctypes.c_ubyte * size).from_address(address)
+    block.owner = owner
+    view: memoryview = PickleBuffer(block).raw()
+    return view
+
+
+def _of_interface(array: Any, interface: Any) -> Memory:
+    dtype = array.dtype
+    if not dtype.isnative:
+        raise NativeError(f"an array of byte-swapped {dtype.name}; convert it first", kind="TypeError")
+    strides = interface["strides"]
+    if strides is not None:
+        strides = tuple(stride // dtype.itemsize for stride in strides)
+    address, readonly = interface["data"]
+    return Memory(address, dtype.name, interface["shape"], strides, readonly, array)
+
+
+def _of_parts(array: Any) -> Memory:
+    data = array.data
+    if isinstance(data, list):
+        raise NativeError("an array of strings cannot be given to native code", kind="TypeError")
+    interface = getattr(data, "__array_interface__", None)
+    if interface is not None:
+        address, readonly = interface["data"]
+        return Memory(address, array.dtype, tuple(array.shape), None, readonly, array)
+    view = memoryview(data)
+    return Memory(address_of(view), array.dtype, tuple(array.shape), None, view.readonly, (array, view))
+
+
+def _name_of(view: memoryview) -> str:
+    code = view.format.lstrip("@=<")
+    if code in _FORMATS:
+        return _FORMATS[code]
+    if code and code in _SIGNED + _UNSIGNED:
+        return "{}int{}".format("u" if code in _UNSIGNED else "", view.itemsize * 8)
+    raise NativeError(
+        f"a buffer of format {view.format!r} cannot be given to native code; cast it to a plain type first",
+        kind="TypeError",
+    )

@@ -1,0 +1,96 @@
+"""What libtvm_runtime adds: modules that TVM's loaders know, and TVM's virtual machine for Relax."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, List, NamedTuple, Optional, Union
+
+from rpcsys.errors import NativeError
+from rpcsys.ffi import abi, library
+from rpcsys.ffi.functions import Function, get_global
+from rpcsys.ffi.objects import Object
+
+#: The kind of a compiled Relax program.
+EXECUTABLE = "relax.VMExecutable"
+#: How the virtual machine takes memory: from a pool of its own.
+_POOLED = 2
+
+
+class Module:
+    """A module of TVM's: its functions are called like any other."""
+
+    def __init__(self, native: Object) -> None:
+        self.object = native
+
+    @property
+    def kind(self) -> str:
+        """What made it, such as ``library`` or ``relax.VMExecutable``."""
+        kind: str = get_global("ffi.ModuleGetKind")(self.object)
+        return kind
+
+    def function(self, name: str, imports: bool = True) -> Function:
+        """The function ``name`` of it, or of what it imports. Raises `NativeError` where there is none."""
+        found = get_global("ffi.ModuleGetFunction")(self.object, name, imports)
+        if found is None:
+            raise NativeError(f"the module has no function {name!r}", kind="AttributeError")
+        function: Function = found
+        function.__name__ = name
+        return function
+
+
+def load_module(path: str) -> Module:
+    """Load a file with the loader that TVM has for its ending. Raises `NativeError`, also where there is no TVM."""
+    library.load_runtime()
+    return Module(get_global("ffi.ModuleLoadFromFile").raw(path))
+
+
+class Parameter(NamedTuple):
+    """A parameter of a Relax function; extents that are free go by their names. None is what is not known."""
+
+    name: str
+    dtype: Optional[str]
+    shape: Optional[List[Union[int, str]]]
+
+
+class VirtualMachine:
+    """A Relax program that is ready to run on the CPU. Raises `NativeError`."""
+
+    def __init__(self, executable: Module) -> None:
+        self._machine = Module(executable.function("vm_load_executable").raw())
+        self._machine.function("vm_initialization")(abi.CPU, 0, _POOLED)
+        # Nothing lists a program's functions and their arguments but the text that TVM prints for people.
+        self._text: str = executable.function("stats")()
+
+    def functions(self) -> List[str]:
+        """Names of its functions, kernels among them."""
+        found = re.search(r"Globals \(#\d+\): \[([^\]]*)\]", self._text)
+        # What it only calls stands there, too, under a registered name, which has a dot in it.
+        return [name for name in found.group(1).split(", ") if name.isidentifier()] if found else []
+
+    def parameters(self, name: str) -> List[Parameter]:
+        """A function's parameters. Raises `NativeError` where there is no such function."""
+        arity = self._machine.function("get_function_arity")(name)
+        name_of = self._machine.function("get_function_param_name")
+        return [self._parameter(name, index, name_of(name, index)) for index in range(arity)]
+
+    def function(self, name: str) -> Function:
+        """The function ``name``. Raises `NativeError` where there is none."""
+        return self._machine.function(name)
+
+    def _parameter(self, function: str, index: int, name: str) -> Parameter:
+        pattern = (
+            rf"fn={re.escape(function)}, loc=param\[{index}\], "
+            r"[^\n]*?annotation=R\.Tensor\(\(([^()]*)\), dtype=\"(\w+)\"\)"
+        )
+        found = re.search(pattern, self._text)
+        if found is None:
+            return Parameter(name, None, None)
+        extents = [extent.strip() for extent in found.group(1).split(",") if extent.strip()]
+        shape: List[Union[int, str]] = [int(e) if e.isdigit() else e for e in extents]
+        return Parameter(name, found.group(2), shape)
+
+
+def call_global(name: str, *args: Any) -> Any:
+    """Call a function that TVM has registered. Raises `NativeError`."""
+    library.load_runtime()
+    return get_global(name)(*args)

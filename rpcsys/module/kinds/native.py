@@ -1,0 +1,222 @@
+"""Kind ``_lib``: a shared library of TVM-FFI functions, and the modules inside it where TVM's runtime is there.
+
+A native function writes into its arguments and returns little or nothing; which arguments come back is for the
+caller to say. Every array that it is given starts on a 64-byte boundary, as code that TVM or a vectorising
+compiler made may take for granted.
+
+Known weakness: TVM's loader does not tell which functions the modules inside a library have, other than for Relax;
+they can be called by name, but are not listed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import re
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from rpcsys.errors import ModelError, NativeError, RemoteArgumentError, RemoteFunctionError
+from rpcsys.ffi import library
+from rpcsys.ffi.memory import Memory, address_of, locate
+from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Library
+from rpcsys.ffi.tensors import TensorView
+from rpcsys.module import elf
+from rpcsys.module.loading import model_error
+from rpcsys.wire.memory import ALIGNMENT, Pool
+from rpcsys.wire.tensor import Tensor, as_tensor
+
+Lookup = Callable[[str], Callable[..., Any]]
+
+#: Symbols that are no functions: the modules inside, and what tvm-ffi says about functions.
+_DATA = ("_library_", "_metadata_", "_doc_")
+
+
+class NativeModule:
+    """A loaded library. Raises `NativeError` from calls that fail."""
+
+    def __init__(self, kind: str, functions: List[str], lookup: Lookup) -> None:
+        self.kind = kind
+        self.functions = functions
+        self.inputs: List[Dict[str, Any]] = []
+        self._lookup = lookup
+        self._found: Dict[str, Callable[..., Any]] = {}
+
+    def describe(self) -> Dict[str, Any]:
+        """Kind and functions; inputs of ``main`` where they are known, which native code does not tell."""
+        return {"kind": self.kind, "functions": self.functions, "inputs": self.inputs, "outputs": []}
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """The function ``name``. Raises `RemoteFunctionError`."""
+        function = self._found.get(name)
+        if function is None:
+            function = self._found[name] = _adapted(self._look_up(name))
+        return function
+
+    def run(self, inputs: Dict[str, Any], outputs: Optional[Sequence[str]] = None) -> Dict[str, Any]:
+        """``main`` by names, for a Relax program: ``output``, or ``output0``, ``output1``, … for several.
+
+        Raises `RemoteArgumentError` for names it does not have, and where no names are known.
+        """
+        names = [parameter["name"] for parameter in self.inputs]
+        if not names:
+            raise _refusal("a native function takes its arguments by place, not by name: call it")
+        if sorted(names) != sorted(inputs):
+            raise _refusal(
+                "main takes {}, and got {}".format(", ".join(names), ", ".join(inputs) or "nothing")
+            )
+        result = self.function("main")(*(inputs[name] for name in names))
+        several = isinstance(result, (tuple, list))
+        named = {f"output{i}": value for i, value in enumerate(result)} if several else {"output": result}
+        for name in outputs or ():
+            if name not in named:
+                raise _refusal("main has no output {!r}; it has {}".format(name, ", ".join(named)))
+        return {name: named[name] for name in (named if outputs is None else outputs)}
+
+    def _look_up(self, name: str) -> Callable[..., Any]:
+        try:
+            return self._lookup(name)
+        except NativeError:
+            raise RemoteFunctionError(
+                "the module has no function {!r}; it has {}".format(
+                    name[:200], ", ".join(self.functions) or "none"
+                ),
+                type="RemoteFunctionError",
+            ) from None
+
+
+def load(path: str, name: str) -> NativeModule:
+    """Load the library at ``path``, ``name`` in messages. Raises `ModelError`, in one line."""
+    functions, has_modules = _exports(path, name)
+    if library.present():
+        _checked(name, library.api)  # it must be there before the library is
+    _open(path, name)
+    if library.has_runtime():
+        module: NativeModule = _checked(name, lambda: _load_by_tvm(path, functions))
+        return module
+    if has_modules:
+        raise model_error(
+            f"{name} has modules inside, and this device has no libtvm_runtime to load them; "
+            "install apache-tvm there, or start the server with --tvm-library DIR"
+        )
+    return NativeModule("_lib", functions, Library(path).function)
+
+
+def _load_by_tvm(path: str, functions: List[str]) -> NativeModule:
+    from rpcsys.ffi import tvm
+
+    module = tvm.load_module(path)
+    if module.kind != tvm.EXECUTABLE:
+        return NativeModule("_lib", functions, module.function)
+    machine = tvm.VirtualMachine(module)
+    programs = [name for name in machine.functions() if name not in functions]
+
+    def lookup(name: str) -> Callable[..., Any]:
+        return module.function(name) if name in functions else machine.function(name)
+
+    loaded = NativeModule(tvm.EXECUTABLE, programs + functions, lookup)
+    if "main" in programs:
+        loaded.inputs = [parameter._asdict() for parameter in machine.parameters("main")]
+    return loaded
+
+
+def _checked(name: str, act: Callable[[], Any]) -> Any:
+    try:
+        return act()
+    except NativeError as error:
+        raise model_error(
+            "{} cannot be loaded: {}".format(name, " ".join(str(error).split())[:400])
+        ) from None
+
+
+def _exports(path: str, name: str) -> Tuple[List[str], bool]:
+    """The functions of a library, and whether it has modules inside. Raises `ModelError` for what cannot run here."""
+    try:
+        file = elf.read(path)
+    except elf.ElfError as error:
+        raise model_error(f"{name} {error}") from None
+    if not file.fits():
+        raise model_error(
+            f"{name} is built for {file.machine} ({file.bits} bits), and this device is {platform.machine()}; "
+            "compile it for this device"
+        )
+    defined = [symbol.name for symbol in file.symbols.values() if symbol.section]
+    functions = sorted(symbol[len(PREFIX) :] for symbol in defined if symbol.startswith(PREFIX))
+    functions = [function for function in functions if not function.startswith(_DATA)]
+    if not functions and LIBRARY_BIN not in defined:
+        raise model_error(f"{name} exports no TVM-FFI function (a symbol {PREFIX}NAME)")
+    return functions, LIBRARY_BIN in defined
+
+
+def _open(path: str, name: str) -> None:
+    """Have the linker look at every symbol now: one it misses later ends the process. Raises `ModelError`."""
+    try:
+        ctypes.CDLL(path)
+    except OSError as error:
+        raise _linker_error(name, str(error)) from None
+
+
+def _linker_error(name: str, said: str) -> ModelError:
+    missing = re.search(r"undefined symbol: (\w+)", said)
+    if missing:
+        hint = "; start the server with --tvm-library DIR" if missing.group(1).startswith("TVM") else ""
+        return model_error(f"{name} needs {missing.group(1)}, which no library on this device has{hint}")
+    absent = re.search(r"([^\s:]+): cannot open shared object file", said)
+    if absent:
+        return model_error(f"{name} needs the library {absent.group(1)}, which is not on this device")
+    return model_error(f"{name} cannot be loaded: {said[-400:]}")
+
+
+# ------------------------------------------------------------------ arguments and results
+
+
+def _adapted(native: Callable[..., Any]) -> Callable[..., Any]:
+    """A native function as a session calls it: arrays aligned on the way in, plain arrays on the way out."""
+
+    def call(*args: Any) -> Any:
+        restores: List[Callable[[], None]] = []
+        result = native(*[_argument(arg, restores) for arg in args])
+        for restore in restores:
+            restore()
+        return result if result is None else _result(result)
+
+    call.__name__ = getattr(native, "__name__", "")
+    return call
+
+
+def _argument(value: Any, restores: List[Callable[[], None]]) -> Any:
+    if type(value) in (int, float, str, bool, bytes) or value is None:
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(_argument(item, restores) for item in value)
+    memory = locate(value)
+    if memory is None or (memory.address % ALIGNMENT == 0 and memory.strides is None):
+        return value if memory is None else memory
+    return _aligned(value, memory, restores)
+
+
+def _aligned(value: Any, memory: Memory, restores: List[Callable[[], None]]) -> Memory:
+    """A copy of an array where it must lie; what is written into the copy is written back after the call."""
+    tensor = as_tensor(value)
+    assert tensor is not None
+    source = memoryview(tensor.data)
+    copy = Pool().take(source.nbytes)
+    copy[:] = source
+    if not memory.readonly and memory.strides is None:
+        restores.append(lambda: source.__setitem__(slice(None), copy))
+    elif not memory.readonly:
+        restores.append(lambda: value.__setitem__(..., Tensor(tensor.dtype, tensor.shape, copy).numpy()))
+    return Memory(address_of(copy), memory.dtype, memory.shape, None, False, copy)
+
+
+def _result(value: Any) -> Any:
+    if isinstance(value, TensorView):
+        return Tensor(value.dtype, value.shape, value.data)
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        return type(value)(_result(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _result(item) for key, item in value.items()}
+    return _adapted(value) if callable(value) else value
+
+
+def _refusal(message: str) -> RemoteArgumentError:
+    return RemoteArgumentError(message, type="RemoteArgumentError")
