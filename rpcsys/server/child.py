@@ -61,6 +61,10 @@ def _serve(sock: socket.socket, job: Job, tether: socket.socket) -> str:
         from rpcsys.server import session
 
         return session.serve(sock, job, lambda told: messages.tell(tether, **told))
+    if job.options.get("tvm") == "ctypes":
+        from rpcsys.server import tvm_ctypes
+
+        return tvm_ctypes.serve(sock, job)
     from rpcsys.server import tvm_python
 
     return tvm_python.serve(sock, job)

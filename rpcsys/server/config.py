@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rpcsys import serve
 from rpcsys.errors import ConfigError
+from rpcsys.ffi import library
 from rpcsys.server.capabilities import installed
 from rpcsys.wire.keys import is_key
 
@@ -24,7 +25,6 @@ LATER = (
     ("--cache", True),
     ("--cache-size", True),
     ("--http-port", True),
-    ("--tvm-library", True),
     ("--allow-pickle", False),
 )
 """Flags of servers to come, and whether they take a value: refused by name rather than as unknown."""
@@ -34,7 +34,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Config:
-    """What the command line says. ``tvm`` is ``python`` or ``off``; ``preload`` holds module names."""
+    """What the command line says. ``tvm`` is ``python``, ``ctypes`` or ``off``; ``preload`` holds module names."""
 
     host: str = "0.0.0.0"
     port: int = 9090
@@ -47,6 +47,7 @@ class Config:
     silent: bool = False
     slots: int = 1
     tvm: str = "off"
+    tvm_library: str | None = None
     name: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     preload: tuple[str, ...] = ()
@@ -63,7 +64,8 @@ def parse(arguments: Sequence[str]) -> Config:
     for name, _ in LATER:
         if getattr(flags, name[2:].replace("-", "_")) is not None:
             raise ConfigError(f"this version has no {name} yet")
-    tvm = _tvm(flags.tvm)
+    tvm_library = os.path.abspath(flags.tvm_library) if flags.tvm_library else None
+    tvm = _tvm(flags.tvm, tvm_library)
     return Config(
         host=flags.host,
         port=flags.port,
@@ -76,6 +78,7 @@ def parse(arguments: Sequence[str]) -> Config:
         silent=flags.silent,
         slots=flags.slots,
         tvm=tvm,
+        tvm_library=tvm_library,
         name=_name(flags.name),
         labels=_labels(flags.label),
         preload=_preload(flags.preload, tvm),
@@ -100,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--silent", action="store_true", help="log warnings and errors only")
     add("--slots", type=_slots, default=1, metavar="N", help="sessions at once (default: 1)")
     add("--tvm", choices=("auto", "python", "ctypes", "off"), default=AUTO, help="how to serve TVM's clients")
+    add("--tvm-library", metavar="DIR", help="the folder of libtvm_ffi and libtvm_runtime, for --tvm ctypes")
     add("--name", default="", help="this server's name in summaries (default: the host's)")
     add("--label", action="append", default=[], metavar="K=V", help="a fact about the device; repeatable")
     add(
@@ -171,13 +175,33 @@ def _libraries(text: str) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _tvm(wanted: str) -> str:
-    if wanted == "ctypes":
-        raise ConfigError("this version has no --tvm ctypes yet: use --tvm python, with apache-tvm installed")
-    has = installed("tvm")
-    if wanted == "python" and not has:
+def _tvm(wanted: str, folder: str | None) -> str:
+    """How TVM's clients are served: as wanted; of ``auto``, the first way that this board has.
+
+    A folder of libraries that is named is meant to be used: then ``auto`` does not look for the package.
+    """
+    if wanted == "off":
+        return wanted
+    if wanted == "python" and folder is not None:
+        raise ConfigError("--tvm-library is for --tvm ctypes: the tvm package has libraries of its own")
+    if folder is not None or wanted == "ctypes":
+        _check_libraries(folder)
+        return "ctypes"
+    if installed("tvm"):
+        return "python"
+    if wanted == "python":
         raise ConfigError("--tvm python: there is no tvm package here (python3 -m pip install apache-tvm)")
-    return "python" if has and wanted != "off" else "off"
+    return "ctypes" if library.has_runtime() else "off"
+
+
+def _check_libraries(folder: str | None) -> None:
+    found = library.find(folder)
+    if found is not None and found.runtime is not None:
+        return
+    missing = library.RUNTIME if found else library.FFI
+    if folder is not None:
+        raise ConfigError(f"--tvm-library {folder}: there is no {missing} in it")
+    raise ConfigError(f"--tvm ctypes: there is no {missing} here; say where it is with --tvm-library DIR")
 
 
 def _preload(text: str, tvm: str) -> tuple[str, ...]:

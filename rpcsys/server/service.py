@@ -80,6 +80,8 @@ class Service:
             "preload": list(config.preload),
             "imports": list(config.imports),
             "folder": self._folder,
+            "tvm": config.tvm,
+            "tvm_library": config.tvm_library,
         }
 
     def _card(self) -> dict[str, Any]:

@@ -24,13 +24,15 @@ import sys
 import time
 from typing import Any, NoReturn
 
+from rpcsys.errors import NativeError
+from rpcsys.ffi import library
 from rpcsys.server import launch, messages, processes, workdirs
 from rpcsys.server.child import live
 
 SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Thread counts that libraries read when they are loaded."""
 
-OWN = ("rpcsys.server.session", "rpcsys.server.tvm_python")
+OWN = ("rpcsys.server.session", "rpcsys.server.tvm_session")
 """What every session runs, whatever else is imported ahead."""
 
 AGAIN_S = 0.005
@@ -63,12 +65,15 @@ def main(settings: dict[str, Any]) -> NoReturn:
 
 
 def preload(settings: dict[str, Any]) -> None:
-    """Import what sessions will need. Raises ImportError, saying which flag asked for it."""
+    """Import and load what sessions will need. Raises ImportError, saying which flag asked for it."""
+    library.use(settings["tvm_library"])
     before = {name: os.environ.get(name) for name in SINGLE}
     os.environ.update(dict.fromkeys(SINGLE, "1"))
     try:
         for name in OWN:
             importlib.import_module(name)
+        if settings["tvm"] == "ctypes":
+            _load_runtime()
         for flag, names in (("--preload", settings["preload"]), ("--import", settings["imports"])):
             for name in names:
                 _import(flag, name)
@@ -78,6 +83,15 @@ def preload(settings: dict[str, Any]) -> None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _load_runtime() -> None:
+    """TVM's libraries: they start no thread until a session runs something."""
+    importlib.import_module("rpcsys.server.tvm_ctypes")
+    try:
+        library.load_runtime()
+    except NativeError as error:
+        raise ImportError(f"--tvm ctypes: {error}") from error
 
 
 def _import(flag: str, name: str) -> None:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from rpcsys.errors import ConfigError
+from rpcsys.ffi import library
 from rpcsys.server.config import LATER, Config, parse
 
 
@@ -66,7 +67,8 @@ def test_everything(tmp_path):
         (["--key", "a b"], "no space, comma or bracket"),
         (["--load-library", "/no/such.so"], "there is no such file"),
         (["--label", "colour"], "labels look like"),
-        (["--tvm", "ctypes"], "no --tvm ctypes yet"),
+        (["--tvm", "python", "--tvm-library", "/lib"], "--tvm-library is for --tvm ctypes"),
+        (["--tvm-library", "/no/such/folder"], "there is no libtvm_ffi"),
         *([[name, *(["x"] if value else [])], f"no {name} yet"] for name, value in LATER),
     ],
 )
@@ -103,3 +105,27 @@ def test_the_command_says_one_line_and_exits_with_2(flags):
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stderr.startswith("rpcsys-server: error: ")
+
+
+def test_how_tvms_clients_are_served(monkeypatch, tmp_path):
+    """As wanted; by default the package, then the libraries, then not at all."""
+    from rpcsys.server import config
+
+    for name in ("libtvm_ffi.so", "libtvm_runtime.so"):
+        (tmp_path / name).touch()
+    found = library.Paths("libtvm_ffi.so", "libtvm_runtime.so")
+    assert parse(["--tvm-library", str(tmp_path)]).tvm == "ctypes"
+    for package, libraries, served in [
+        (True, found, "python"),
+        (False, found, "ctypes"),
+        (False, None, "off"),
+    ]:
+        monkeypatch.setattr(config, "installed", lambda name, package=package: package)
+        monkeypatch.setattr(library, "find", lambda folder=None, libraries=libraries: libraries)
+        assert parse([]).tvm == served
+    with pytest.raises(ConfigError, match="--tvm-library DIR"):
+        parse(["--tvm", "ctypes"])
+    (tmp_path / "libtvm_runtime.so").unlink()
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="there is no libtvm_runtime"):
+        parse(["--tvm-library", str(tmp_path)])

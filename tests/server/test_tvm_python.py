@@ -6,7 +6,6 @@ import subprocess
 
 import pytest
 
-from rpcsys.server import tvm_python
 from tests.live.daemons import Daemons
 
 pytest.importorskip("tvm")
@@ -79,14 +78,3 @@ def test_a_library_named_by_the_server_is_loaded(tmp_path):
         assert "LOADED" in server.stderr()
     finally:
         daemons.stop()
-
-
-def test_only_what_can_be_linked():
-    with pytest.raises(ValueError, match=r"notes\.txt"):
-        tvm_python.link("/work/notes.txt")
-    assert tvm_python.link("/work/a.so") == "/work/a.so"
-
-
-def test_the_message_names_its_type_and_its_limit():
-    assert tvm_python.timeout_message(2.5).startswith("RPCSessionTimeoutError: ")
-    assert "2.5 s" in tvm_python.timeout_message(2.5)

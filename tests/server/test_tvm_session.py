@@ -1,0 +1,36 @@
+"""What every TVM session has, whichever way TVM's runtime is reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rpcsys.errors import PathError
+from rpcsys.server import tvm_session
+
+
+def test_the_message_names_its_type_and_its_limit() -> None:
+    assert tvm_session.timeout_message(2.5).startswith("RPCSessionTimeoutError: ")
+    assert "2.5 s" in tvm_session.timeout_message(2.5)
+
+
+def test_functions_stay_in_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "a.so").write_bytes(b"library")
+    loaded: list[str] = []
+    functions = tvm_session.functions(str(tmp_path), loaded.append)
+    functions["load_module"]("a.so")
+    assert loaded == [str(tmp_path / "a.so")]
+    assert functions["workpath"]("sub/x") == str(tmp_path / "sub/x")
+    assert functions["listdir"]("") == "a.so"
+    assert functions["download_linked_module"]("a.so") == b"library"
+    for name in ("workpath", "load_module", "listdir", "download_linked_module"):
+        with pytest.raises(PathError):
+            functions[name]("../x.so")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    functions = tvm_session.functions(str(tmp_path), lambda path: path)
+    for name in ("load_module", "download_linked_module"):
+        with pytest.raises(FileNotFoundError, match=r"nowhere\.so"):
+            functions[name]("nowhere.so")
