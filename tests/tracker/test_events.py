@@ -19,8 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 times = st.floats(0, 2e9)
 conns = st.integers(1, 2**53)
 texts = st.text(max_size=20)
+RECORDS = st.builds(events.Record, times, texts, st.dictionaries(texts, st.none() | times | texts))
 EVENTS = st.one_of(
-    st.builds(events.Started, times, texts, st.none() | texts),
+    st.builds(events.Started, times, texts, st.none() | texts, st.dictionaries(texts, times)),
+    st.builds(events.Restored, times, st.lists(RECORDS, max_size=3).map(tuple)),
+    RECORDS,
     st.builds(events.Connected, times, conns, texts, texts),
     st.builds(events.Received, times, conns, TO_TRACKER),
     st.builds(events.Disconnected, times, conns),
