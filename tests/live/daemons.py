@@ -115,6 +115,10 @@ SERVERS = {
         _module("rpcsys.server", "--tvm", "python"),
         frozenset({"ready", "testing", "listdir", "jail"}),
     ),
+    "ctypes": Flavour(
+        "ctypes", _module("rpcsys.server", "--tvm", "ctypes"), frozenset({"ready", "listdir", "jail"})
+    ),
+    "bare": Flavour("bare", _module("tests.live.bareboard"), frozenset({"ready", "listdir", "jail"})),
 }
 
 
