@@ -25,7 +25,8 @@ LIBRARIES = {"tvm_ffi": "libtvm_ffi.so", "tvm": "libtvm_runtime.so"}
 def library(package: str) -> Path:
     """Where the wheel of ``package`` has its library."""
     spec = find_spec(package)
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     return Path(spec.origin).parent / "lib" / LIBRARIES[package]
 
 
