@@ -1,17 +1,15 @@
-"""Calls under way on one session: who sends, who reads, and who waits.
+"""Calls on one session: who sends, and when. `Replies` says who reads.
 
-There is no reader thread: whoever waits for a reply reads, and hands the replies of others to them.
 The rules of this file:
 
 - A frame is written under the send lock; while the peer takes nothing, replies are read meanwhile, so
   that two full sockets never wait for each other.
-- Frames are read under the read lock, by one thread at a time. A thread that waits for a reply while
-  another one reads sleeps on a lock of its own, until its reply is there or the reader leaves.
-- Futures of `submit` are completed by whoever reads. If nobody does, a helper thread that starts with
-  the first `submit` looks every 20 ms: so callbacks and `concurrent.futures.wait` work, and plain
-  calls never pay for it. Callbacks run in a thread of their own, which holds none of the locks.
-- Who holds the read lock never waits for the send lock: its holder may wait for somebody to read.
-- Once the stream is broken every call, present and future, ends with the same error.
+- Submitted calls go out in batches: at once while few are under way, else when `BATCH` of them are
+  there, when anything else is sent, when somebody waits, or after `FLUSH_S`, by the helper thread.
+  What is held back is copied and small: a user may reuse an array once `submit` returns.
+- Futures are completed by whoever reads. If nobody does, the helper thread, which starts with the first
+  `submit`, looks every 20 ms: so callbacks and `concurrent.futures.wait` work, and plain calls never
+  pay for it. Callbacks run in a thread of their own, which holds none of the locks.
 """
 
 from __future__ import annotations
@@ -25,18 +23,25 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 
 from rpcsys.client import faults
-from rpcsys.client.pending import CallFuture, Pending, settle
-from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionClosed, SessionLost
-from rpcsys.stream import DONT_WAIT, Ended, Stream
+from rpcsys.client.pending import CallFuture, Pending
+from rpcsys.client.replies import TICK_S, Replies
+from rpcsys.errors import DeadlineExceeded, RpcsysError, SessionClosed, SessionLost
+from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame
 
-#: How often a blocked receive comes back to look at deadlines.
-_TICK_S = 1.0
+#: Calls under way up to which another one is sent at once: the device has nothing better to do.
+FEW = 2
+#: Calls that make a batch. More save little: one system call and one wake-up of the device are shared by these.
+BATCH = 16
+#: A call above this many bytes is worth a system call of its own, and not worth copying.
+SMALL = 4096
+#: How long a call is held back for others to join it.
+FLUSH_S = 0.0005
 #: How long replies may lie unread before the helper thread takes them.
 _IDLE_S = 0.02
-#: What the device is given beyond a call's deadline to report it itself.
-_GRACE_S = 2.0
+#: Looks without a call held back after which the helper goes back to sleep.
+_QUIET_LOOKS = 40
 
 _log = logging.getLogger("rpcsys.session")
 
@@ -49,21 +54,18 @@ class Channel:
     ) -> None:
         self._stream = stream
         self._peer = peer
-        self._on_log = on_log
+        self._replies = Replies(stream, peer, on_log)
         self._window_calls: int = window.get("calls", 64)
         self._window_bytes: int = window.get("bytes", 64 << 20)
-        self._bytes_under_way = 0
-        self._pending: Dict[int, Pending] = {}
         self._next_id = 0
         self._send_lock = threading.Lock()
-        self._read_lock = threading.Lock()
-        self._sleepers: Deque[Pending] = deque()
+        self._held: Dict[int, bytes] = {}
+        self._batches = 0
         self._freed: Deque[int] = deque()
-        self._broken: Optional[RpcsysError] = None
-        self._last_read = 0.0
         self._helper: Optional[threading.Thread] = None
+        self._helper_looks = False
+        self._alarm = threading.Event()
         self._callbacks: Optional[concurrent.futures.ThreadPoolExecutor] = None
-        stream.tick(_TICK_S)
 
     # -------------------------------------------------------------- calls
 
@@ -78,17 +80,17 @@ class Channel:
 
         Raises what the call raised on the device, `DeadlineExceeded`, or a `SessionError`.
         """
-        if deadline_s is None and not self._freed and self._read_lock.acquire(False):
+        replies = self._replies
+        if deadline_s is None and not self._freed and replies.read_lock.acquire(False):
             try:
-                frame = self._exchange(head, buffers) if self._send_lock.acquire(False) else None
+                frame = self._exchange(replies, head, buffers) if self._send_lock.acquire(False) else None
             finally:
-                self._leave()
+                replies.leave()
             if frame is not None:
                 return convert(frame)
-        pending = self.start(head, buffers, convert, deadline_s)
-        return self.finish(pending, deadline_s)
+        return self.finish(self.start(head, buffers, convert, deadline_s))
 
-    def _exchange(self, head: bytes, buffers: Sequence[Buffer]) -> Frame:
+    def _exchange(self, replies: Replies, head: bytes, buffers: Sequence[Buffer]) -> Frame:
         """Send a CALL and read until its RESULT, with both locks held: nobody else has to be told of it.
 
         What `start` and `finish` do, without an object for a call that this very thread waits for.
@@ -99,12 +101,14 @@ class Channel:
         finally:
             self._send_lock.release()
         while True:
-            frame = self._receive()
+            frame = replies.receive()
             if frame is None or frame.call_id != call_id:
                 if frame is not None:
-                    self._dispatch(frame)
-                if self._broken is not None:
-                    raise self._broken
+                    replies.dispatch(frame)
+                else:
+                    replies.enforce()
+                if replies.broken is not None:
+                    raise replies.broken
             elif frame.kind == frames.RESULT:
                 return frame
             elif frame.kind == frames.ERROR:
@@ -117,7 +121,7 @@ class Channel:
         convert: Callable[[Frame], Any],
         deadline_s: Optional[float] = None,
     ) -> CallFuture:
-        """Send a CALL; its future. Waits only while the device's window is full."""
+        """Send a CALL, now or with the next ones; its future. Waits only while the device's window is full."""
         pending = self.start(head, buffers, convert, deadline_s, future=True)
         assert pending.future is not None
         return pending.future
@@ -134,40 +138,45 @@ class Channel:
     ) -> Pending:
         """Send a CALL; what to wait for with `finish`. ``sink`` takes the CHUNKs that come before the reply."""
         deadline_ms = 0 if deadline_s is None else max(1, min(int(deadline_s * 1000), 0xFFFFFFFF))
+        replies = self._replies
         with self._send_lock:
             call_id = self._next_id = (self._next_id % 0xFFFFFFFF) + 1
             pending = Pending(call_id, convert)
             pending.sink = sink
+            pending.deadline_s = deadline_s
             for buffer in buffers:
                 pending.bytes += len(buffer)
             pieces = frames.pack(frames.CALL, call_id, head, buffers, deadline_ms=deadline_ms)
-            if self._pending:
+            under_way = len(replies.pending)
+            if under_way:
                 self._wait_for_window(pending.bytes)
             if future:
                 pending.future = CallFuture(self, pending)
                 if self._helper is None:
                     self._start_helper()
-            self._pending[call_id] = pending
-            self._bytes_under_way += pending.bytes
+            replies.expect(pending)
             if self._freed:
                 pieces = self._free_frame() + pieces
-            self._send(pieces)
+            if future and under_way > FEW and pending.bytes <= SMALL:
+                self._hold(call_id, pieces)
+            else:
+                self._send(pieces)
         return pending
 
-    def finish(self, pending: Pending, deadline_s: Optional[float] = None) -> Any:
+    def finish(self, pending: Pending) -> Any:
         """Wait for a call's reply and give its result, or raise its error."""
         if not pending.done:
-            try:
-                self.drive(pending, None if deadline_s is None else deadline_s + _GRACE_S)
-            except concurrent.futures.TimeoutError:
-                self._forget(pending)
-                raise DeadlineExceeded(
-                    f"no reply {_GRACE_S:g} s after the call's deadline of {deadline_s or 0:g} s; the device may hang: close the session"
-                ) from None
+            self._replies.drive(pending, None)
         if pending.error is not None:
             raise pending.error
         assert pending.frame is not None
         return pending.convert(pending.frame)
+
+    def wait(self, pending: Pending, timeout: Optional[float]) -> None:
+        """Wait until a submitted call is done. Raises `concurrent.futures.TimeoutError` after ``timeout`` seconds."""
+        if not pending.done:
+            self.flush()
+            self._replies.drive(pending, timeout)
 
     def send(
         self, kind: int, call_id: int, fields: Dict[str, Any], buffers: Sequence[Buffer] = (), flags: int = 0
@@ -181,25 +190,33 @@ class Channel:
         """Wait for a PONG, which comes while a call runs, too. Raises `DeadlineExceeded` or a `SessionError`."""
         with self._send_lock:
             call_id = self._next_id = (self._next_id % 0xFFFFFFFF) + 1
-            pending = self._pending[call_id] = Pending(call_id, lambda frame: None)
+            pending = Pending(call_id, lambda frame: None)
+            self._replies.expect(pending)
             self._send(frames.pack(frames.PING, call_id))
         try:
-            self.drive(pending, deadline_s)
+            self._replies.drive(pending, deadline_s)
         except concurrent.futures.TimeoutError:
-            self._forget(pending)
+            self._replies.forget(pending)
             raise DeadlineExceeded(
                 f"no sign of life from {self._peer} within {deadline_s:g} s; the device may hang: close the session"
             ) from None
         if pending.error is not None:
             raise pending.error
 
-    def cancel(self, pending: Pending) -> None:
-        """Give up a call that is sent in pieces and not complete. Says so, and waits for nothing."""
-        self._forget(pending)
+    def cancel(self, pending: Pending) -> bool:
+        """Have the device drop a call that waits, or end one that runs (and with it the session); waits for nothing.
+
+        False if the call is answered already.
+        """
+        if not self._replies.stop(pending):
+            return False
         try:
-            self.send(frames.CANCEL, pending.call_id, {})
+            with self._send_lock:
+                if self._held.pop(pending.call_id, None) is None:
+                    self._send(frames.pack(frames.CANCEL, pending.call_id))
         except RpcsysError:
             pass  # then there is nothing left to be cancelled
+        return True
 
     def call_back(self, callback: Callable[[Any], Any], future: CallFuture) -> None:
         """Have ``callback`` called with ``future`` by a thread that holds no lock of this file."""
@@ -217,216 +234,83 @@ class Channel:
             ids.append(self._freed.popleft())
         return frames.encode(frames.FREE, 0, {"ids": ids})
 
-    def _forget(self, pending: Pending) -> None:
-        """Nobody waits for this call any more: its reply, if it comes, is dropped."""
-        if self._pending.pop(pending.call_id, None) is not None:
-            self._bytes_under_way -= pending.bytes
+    def drain(self) -> None:
+        """Take the replies that have arrived, without waiting."""
+        self._replies.drain()
 
     # -------------------------------------------------------------- sending
 
+    def flush(self) -> None:
+        """Send what is held back. Waits for another thread that sends, which reads meanwhile."""
+        if self._held:
+            with self._send_lock:
+                if self._held:
+                    self._send([])
+
+    def _hold(self, call_id: int, pieces: Sequence[Buffer]) -> None:
+        self._held[call_id] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if len(self._held) >= BATCH:
+            self._send([])
+        elif not self._helper_looks:
+            self._alarm.set()
+
     def _send(self, pieces: Sequence[Buffer], reading: bool = False) -> None:
-        """Send, with the send lock held; ``reading``: this thread holds the read lock as well."""
-        if self._broken is not None:
-            raise self._broken
-        read = self._read_what_came if reading else self.drain
+        """Send what is held back and ``pieces``, with the send lock held; ``reading``: with the read lock, too."""
+        if self._replies.broken is not None:
+            raise self._replies.broken
+        if self._held:
+            pieces = [b"".join(self._held.values()), *pieces]
+            self._held.clear()
+            self._batches += 1
+        read = self._replies.take_what_came if reading else self._replies.drain
         try:
             self._stream.send(pieces, self._while_full_reading if reading else self._while_full)
         except Ended as end:
             read()  # the device may have said why before it hung up
-            raise self._break(self._lost(end)) from None
+            raise self._replies.break_(self._replies.lost(end)) from None
         except RpcsysError:
             raise
         except BaseException:
             # Half a frame may be out: nothing sensible can follow it.
-            self._break(SessionLost("the session was interrupted while it sent a call; open a new one"))
+            self._replies.break_(
+                SessionLost("the session was interrupted while it sent a call; open a new one")
+            )
             raise
 
     def _while_full(self) -> None:
         """The peer takes nothing now: read what it sends, then wait until it takes or sends more."""
-        self.drain()
+        self._replies.drain()
         self._wait_for_peer()
 
     def _while_full_reading(self) -> None:
         """`_while_full` for the thread that holds the read lock already."""
-        self._read_what_came()
+        self._replies.take_what_came()
         self._wait_for_peer()
 
     def _wait_for_peer(self) -> None:
-        if self._broken is not None:
-            raise self._broken
-        self._stream.wait(_TICK_S, write=True)
+        if self._replies.broken is not None:
+            raise self._replies.broken
+        self._stream.wait(TICK_S, write=True)
 
     def _wait_for_window(self, size: int) -> None:
         """Wait until the device can hold another call of ``size`` bytes; called with the send lock held."""
-        while self._pending and (
-            len(self._pending) >= self._window_calls or self._bytes_under_way + size > self._window_bytes
+        replies = self._replies
+        while replies.pending and (
+            len(replies.pending) >= self._window_calls or replies.bytes_under_way + size > self._window_bytes
         ):
-            oldest = next(iter(self._pending.values()), None)
+            oldest = replies.oldest()
             if oldest is None:
-                return
-            self.drive(oldest, None)
-
-    # -------------------------------------------------------------- reading
-
-    def drive(self, pending: Pending, timeout: Optional[float]) -> None:
-        """Read until ``pending`` is done. Raises `concurrent.futures.TimeoutError` after ``timeout`` seconds."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not pending.done:
-            if self._read_lock.acquire(False):
-                try:
-                    self._read_until(pending, deadline)
-                finally:
-                    self._leave()
-            else:
-                self._sleep(pending, deadline)
-            if deadline is not None and not pending.done and time.monotonic() >= deadline:
-                raise concurrent.futures.TimeoutError
-
-    def drain(self) -> None:
-        """Take the replies that have arrived, without waiting; nothing where another thread reads."""
-        if not self._read_lock.acquire(False):
-            return
-        try:
-            self._read_what_came()
-        finally:
-            self._leave()
-
-    def _read_what_came(self) -> None:
-        while self._broken is None:
-            frame = self._receive(DONT_WAIT)
-            if frame is None:
-                return
-            self._dispatch(frame)
-
-    def _read_until(self, pending: Pending, deadline: Optional[float]) -> None:
-        while not pending.done:
-            if deadline is None:
-                frame = self._receive()
-            else:
-                frame = self._receive(DONT_WAIT)
-                if frame is None and not pending.done:
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        return
-                    self._stream.wait(min(left, _TICK_S))
-            if frame is not None:
-                self._dispatch(frame)
-
-    def _receive(self, flags: int = 0) -> Optional[Frame]:
-        try:
-            return self._stream.receive(flags)
-        except Ended as end:
-            self._break(self._lost(end))
-        except ProtocolError as error:
-            self._break(self._nonsense(error))
-        except BaseException:
-            # What was received may be lost between two instructions: nothing sensible can follow it.
-            self._break(
-                SessionLost("the session was interrupted while it waited for a reply; open a new one")
-            )
-            self._hang_up()
-            raise
-        return None
-
-    def _leave(self) -> None:
-        """Stop reading, and let those who sleep look again: one of them reads on."""
-        if self._helper is not None:
-            self._last_read = time.monotonic()
-        self._read_lock.release()
-        if not self._sleepers:
-            return
-        for sleeper in list(self._sleepers):
-            wake = sleeper.wake
-            if wake is not None and wake.locked():
-                _release(wake)
-
-    def _sleep(self, pending: Pending, deadline: Optional[float]) -> None:
-        """Wait until ``pending`` may be done or the reader may have left."""
-        wake = threading.Lock()
-        wake.acquire()
-        pending.wake = wake
-        self._sleepers.append(pending)
-        try:
-            # Registered first, looked second: the reader either sees us when it leaves, or has left.
-            if pending.done or not self._read_lock.locked():
-                return
-            left = _TICK_S if deadline is None else max(0.0, min(_TICK_S, deadline - time.monotonic()))
-            wake.acquire(timeout=left)
-        finally:
-            self._sleepers.remove(pending)
-            pending.wake = None
-
-    def _dispatch(self, frame: Frame) -> None:
-        try:
-            self._take(frame)
-        except ProtocolError as error:
-            self._break(self._nonsense(error))
-
-    def _take(self, frame: Frame) -> None:
-        kind = frame.kind
-        if kind == frames.RESULT or kind == frames.PONG:
-            pending = self._pending.pop(frame.call_id, None)
-            if pending is not None:
-                self._bytes_under_way -= pending.bytes
-                self._complete(pending, frame, None)
-        elif kind == frames.ERROR:
-            error = faults.error_of(frame)
-            if not frame.call_id:
-                self._break(error)
-                return
-            pending = self._pending.pop(frame.call_id, None)
-            if pending is not None:
-                self._bytes_under_way -= pending.bytes
-                self._complete(pending, None, error)
-        elif kind == frames.CHUNK:
-            pending = self._pending.get(frame.call_id)
-            if pending is not None and pending.sink is not None:
-                pending.sink(frame)
-        elif kind == frames.LOG:
-            self._on_log(frame)
-        elif kind == frames.GOODBYE:
-            self._break(
-                SessionLost(
-                    "{} ended the session: {}".format(self._peer, frame.get("reason", "no reason given"))
-                )
-            )
-
-    def _complete(self, pending: Pending, frame: Optional[Frame], error: Optional[BaseException]) -> None:
-        pending.frame = frame
-        pending.error = error
-        if pending.future is not None:
-            settle(pending.future, pending)
-        pending.done = True  # last: whoever sees it takes the result at once
-        wake = pending.wake
-        if wake is not None and wake.locked():
-            _release(wake)
+                continue
+            if self._held:
+                self._send([])
+            replies.drive(oldest, None)
+            replies.drain()  # all that came with it, so that the next calls go out in a batch again
 
     # -------------------------------------------------------------- the end
 
-    def _nonsense(self, error: ProtocolError) -> RpcsysError:
-        return SessionLost(f"{self._peer} sent what is no rpcsys/1 frame ({error}); the session is closed")
-
-    def _lost(self, end: Ended) -> RpcsysError:
-        return SessionLost(
-            f"the session with {self._peer} is gone ({end}): its process or the board died, or the server stopped; "
-            "request a device again"
-        )
-
-    def _break(self, error: RpcsysError) -> RpcsysError:
-        """Nothing more comes or goes: every call ends with ``error`` (the first one given counts)."""
-        if self._broken is None:
-            self._broken = error
-        while self._pending:
-            try:
-                _, pending = self._pending.popitem()
-            except KeyError:
-                break
-            self._complete(pending, None, self._broken)
-        return self._broken
-
     def close(self) -> None:
         """Say goodbye if possible, then close. Calls under way end with `SessionClosed`."""
-        if self._broken is None and self._send_lock.acquire(timeout=1.0):
+        if self._replies.broken is None and self._send_lock.acquire(timeout=1.0):
             try:
                 goodbye = frames.encode(frames.GOODBYE, 0, {})
                 self._stream.socket.sendmsg(goodbye, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -434,39 +318,60 @@ class Channel:
                 pass  # the end of the connection says the same
             finally:
                 self._send_lock.release()
-        self._break(SessionClosed("the session is closed; open a new one"))
-        self._hang_up()
+        self._replies.break_(SessionClosed("the session is closed; open a new one"))
+        self._replies.hang_up()
         self._stream.close()
-
-    def _hang_up(self) -> None:
-        """End the connection: a thread that reads wakes up, and the device ends what it runs."""
-        try:
-            self._stream.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
+        self._alarm.set()
 
     @property
     def broken(self) -> Optional[RpcsysError]:
         """Why nothing works any more, or None."""
-        return self._broken
+        return self._replies.broken
 
     # -------------------------------------------------------------- the helper
 
     def _start_helper(self) -> None:
         helper = threading.Thread(target=self._help, name="rpcsys-futures", daemon=True)
         self._helper = helper
+        self._replies.watched = True
         helper.start()
 
     def _help(self) -> None:
-        """Read for futures that nobody waits for in `result`."""
-        while self._broken is None:
-            time.sleep(_IDLE_S)
+        """Send what nobody flushes, and read for futures that nobody waits for in `result`."""
+        replies = self._replies
+        while replies.broken is None:
+            self._look_after_held()
+            self._alarm.wait(_IDLE_S if replies.awaited else TICK_S)
+            self._alarm.clear()
             if (
-                self._pending
-                and not self._read_lock.locked()
-                and time.monotonic() - self._last_read > _IDLE_S
+                replies.awaited
+                and not replies.read_lock.locked()
+                and time.monotonic() - replies.last_read > _IDLE_S
             ):
-                self.drain()
+                replies.drain()
+                replies.enforce()
+
+    def _look_after_held(self) -> None:
+        """Flush batches that do not fill, for as long as there are any."""
+        self._helper_looks = True
+        quiet = 0
+        while quiet < _QUIET_LOOKS:
+            batches = self._batches
+            time.sleep(FLUSH_S)
+            quiet += 1
+            if self._held:
+                quiet = 0
+                if self._batches == batches:
+                    self._flush_quietly()
+        self._helper_looks = False
+        if self._held:  # added while this still looked as if it were looking
+            self._alarm.set()
+
+    def _flush_quietly(self) -> None:
+        try:
+            self.flush()
+        except RpcsysError:
+            pass  # every call under way ends with it
 
 
 def _call_back(callback: Callable[[Any], Any], future: CallFuture) -> None:
@@ -474,10 +379,3 @@ def _call_back(callback: Callable[[Any], Any], future: CallFuture) -> None:
         callback(future)
     except Exception:  # noqa: BLE001 - as concurrent.futures has it: told, and nobody's end
         _log.exception("a callback of %r raised", future)
-
-
-def _release(lock: threading.Lock) -> None:
-    try:
-        lock.release()
-    except RuntimeError:
-        pass  # two wakers met; one is enough

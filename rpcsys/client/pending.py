@@ -16,7 +16,19 @@ if TYPE_CHECKING:
 class Pending:
     """One call under way. ``frame`` is its reply, ``error`` why there will be none."""
 
-    __slots__ = ("bytes", "call_id", "convert", "done", "error", "frame", "future", "sink", "wake")
+    __slots__ = (
+        "bytes",
+        "call_id",
+        "convert",
+        "deadline_s",
+        "done",
+        "error",
+        "frame",
+        "future",
+        "runs_since",
+        "sink",
+        "wake",
+    )
 
     def __init__(self, call_id: int, convert: Callable[[Frame], Any]) -> None:
         self.call_id = call_id
@@ -28,6 +40,8 @@ class Pending:
         self.sink: Optional[Callable[[Frame], None]] = None
         self.wake: Optional[threading.Lock] = None
         self.bytes = 0
+        self.deadline_s: Optional[float] = None
+        self.runs_since: Optional[float] = None
 
 
 class CallFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not subscriptable on 3.8
@@ -37,17 +51,37 @@ class CallFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not su
         super().__init__()
         self._channel = channel
         self._pending = pending
-        self.set_running_or_notify_cancel()
 
     def result(self, timeout: Optional[float] = None) -> Any:
-        """The call's result. ``timeout`` in seconds; `concurrent.futures.TimeoutError` when it is over."""
-        self._channel.drive(self._pending, timeout)
+        """The call's result. ``timeout`` in seconds; `concurrent.futures.TimeoutError` when it is over.
+
+        Raises `concurrent.futures.CancelledError` after `cancel`.
+        """
+        self._channel.wait(self._pending, timeout)
         return super().result(0)
 
     def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
-        """The call's error, or None if it succeeded. ``timeout`` as for `result`."""
-        self._channel.drive(self._pending, timeout)
+        """The call's error, or None if it succeeded. ``timeout`` and errors as for `result`."""
+        self._channel.wait(self._pending, timeout)
         return super().exception(0)
+
+    def cancel(self) -> bool:
+        """Give the call up; False if it is done already.
+
+        A call that waits on the device is dropped, and nothing else. One that runs is really stopped: its
+        process is ended, and the session with it, since nothing else stops native code.
+        """
+        if not self._channel.cancel(self._pending):
+            return self.cancelled()
+        super().cancel()
+        self.set_running_or_notify_cancel()  # for those in concurrent.futures.wait
+        self._pending.done = True
+        wake(self._pending)
+        return True
+
+    def running(self) -> bool:
+        """Whether the call is under way, on the device or on its way there."""
+        return not self._pending.done
 
     def done(self) -> bool:
         """Whether the reply is here; takes what has arrived, without waiting."""
@@ -58,6 +92,16 @@ class CallFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not su
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
         """Call ``fn`` with this future when the reply is here, in a thread of its own: it may use the session."""
         super().add_done_callback(functools.partial(self._channel.call_back, fn))
+
+
+def wake(pending: Pending) -> None:
+    """Have a thread that sleeps until ``pending`` is done look again."""
+    lock = pending.wake
+    if lock is not None and lock.locked():
+        try:
+            lock.release()
+        except RuntimeError:
+            pass  # two wakers met; one is enough
 
 
 def settle(future: CallFuture, pending: Pending) -> None:
