@@ -29,10 +29,12 @@ class FaultLab:
     def started(self) -> list[Daemon]:
         return self.daemons.started
 
-    def start(self, slots: int = 2, tracker_flavour: str = "ours") -> FaultLab:
-        """Start both; returns when all slots are offered."""
+    def start(self, slots: int = 2, tracker_flavour: str = "ours", *flags: str) -> FaultLab:
+        """Start both, the server with ``flags``; returns when all slots are offered."""
         self.tracker = self.daemons.tracker(flavour=tracker_flavour)
-        self.server = self.daemons.server(KEY, *self.server_flags(slots), tracker=self.tracker, offers=slots)
+        self.server = self.daemons.server(
+            KEY, *self.server_flags(slots), *flags, tracker=self.tracker, offers=slots
+        )
         return self
 
     def server_flags(self, slots: int) -> tuple[str, ...]:

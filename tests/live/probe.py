@@ -67,14 +67,14 @@ class TrackerProbe(Probe):
         self.socket.sendall(struct.pack("<i", TRACKER_MAGIC))
         assert self.read_int() == TRACKER_MAGIC
 
-    def send(self, frame: list[Any]) -> None:
+    def send(self, frame: list[Any] | dict[str, Any]) -> None:
         data = json.dumps(frame).encode()
         self.socket.sendall(struct.pack("<i", len(data)) + data)
 
     def receive(self) -> Any:
         return json.loads(self.read(self.read_int()))
 
-    def ask(self, frame: list[Any]) -> Any:
+    def ask(self, frame: list[Any] | dict[str, Any]) -> Any:
         self.send(frame)
         return self.receive()
 

@@ -75,6 +75,13 @@ def test_ended(lab: FaultLab, ending: str):
     board.is_clean()
 
 
+@pytest.mark.parametrize("ending", ["closed", "client killed", "session crashed"])
+def test_ended_where_a_session_is_a_fresh_interpreter(fault_lab: FaultLab, ending: str):
+    board = used_board(fault_lab.start(2, "ours", "--no-fork"))
+    ENDINGS[ending](board.client)
+    board.is_clean()
+
+
 @pytest.mark.parametrize("doing", ["nap", "spin", "seize"])
 def test_over_its_time_limit(lab: FaultLab, doing: str):
     board = used_board(lab, LIMIT_S)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.live.daemons import Daemons, queue, wait_free, wait_until
 from tests.live.lab import KEY, FaultLab, all_gone, busy
-from tests.live.probe import TrackerProbe
+from tests.live.probe import MISMATCH, SessionProbe, TrackerProbe
 
 pytestmark = pytest.mark.live
 
@@ -55,6 +55,21 @@ def test_a_killed_waiting_client_leaves_no_trace(lab: FaultLab):
     lab.pending(0, SOON_S)
     holders[0].close()
     lab.free(1)  # and it is not handed to the dead
+    lab.still_serves()
+
+
+@pytest.mark.parametrize("kind", ["rpcsys"], indirect=True)
+def test_a_client_that_dies_with_a_lease_and_no_session_yet(lab: FaultLab, record_property):
+    """The tracker sees it go, so nobody waits until the match key counts as never used."""
+    with TrackerProbe(lab.tracker.address) as probe:
+        assert probe.ask([1, {"op": "hello", "version": "0.1.0"}])["ok"]
+        granted = probe.ask({"op": "request", "id": 1, "key": KEY})
+        assert granted["ok"], granted
+        lab.free(1)
+    record_property("device free again after, s", round(lab.free(2, SOON_S), 3))
+    place = granted["leases"][0]
+    with SessionProbe((place["host"], place["port"]), place["matchkey"]) as session:
+        assert session.code == MISMATCH
     lab.still_serves()
 
 

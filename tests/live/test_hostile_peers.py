@@ -17,7 +17,15 @@ import pytest
 
 from tests.live.daemons import Daemon, queue, rss_mb, wait_until
 from tests.live.lab import KEY, FaultLab
-from tests.live.probe import SESSION_MAGIC, TRACKER_MAGIC, Probe, SessionProbe, TrackerProbe, opening
+from tests.live.probe import (
+    MISMATCH,
+    SESSION_MAGIC,
+    TRACKER_MAGIC,
+    Probe,
+    SessionProbe,
+    TrackerProbe,
+    opening,
+)
 
 pytestmark = pytest.mark.live
 
@@ -224,6 +232,19 @@ def test_random_bytes_in_a_session(lab: FaultLab, record_property):
     record_property("grown by, MB", round(growth, 2))
     assert growth < GROWTH_MB
     lab.still_serves()
+
+
+@ours_only
+def test_a_match_key_serves_once(lab: FaultLab):
+    """Nor does one that is nearly right, nor the plain key of a server that has a tracker."""
+    with TrackerProbe(lab.tracker.address) as tracker:
+        host, port, matchkey = tracker.lease(KEY)
+    with SessionProbe((host, port), matchkey, "-session=rpcsys/1") as session:
+        assert session.code == SESSION_MAGIC
+        for wrong in (matchkey, matchkey[:-1], matchkey + "0", KEY, ""):
+            with SessionProbe((host, port), wrong, "-session=rpcsys/1") as another:
+                assert another.code == MISMATCH, wrong
+    lab.free(2)
 
 
 def session_frame(rng: random.Random) -> bytes:
