@@ -7,15 +7,17 @@ A session has a slot until its processes are dead and its directory is gone::
 
 A child waits for every slot that has no running session, so that opening one forks nothing; its
 replacement is asked for as soon as the end of a session is in sight, while the old process still exits.
+
+A board that could not be cleaned after a session (``unclean`` says why) has no free slot any more.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rpcsys.server import events as ev
 from rpcsys.server.backoff import Backoff
 from rpcsys.server.job import TVM, TVM_TIMEOUT
+from rpcsys.server.limits import breach
+from rpcsys.server.sessions import Child, Session
 
 GRACE_GONE_S = 0.4
 """For a session process to end by itself after its client hung up."""
@@ -23,69 +25,29 @@ GRACE_GONE_S = 0.4
 GRACE_DONE_S = 2.0
 """For a session process to exit after it said that it is done, and for a TVM client to be told its time is over."""
 
-LATE_S = 0.5
-"""An rpcsys/1 session tells its client about the limit itself; after so long it is ended regardless."""
-
 KILL_AGAIN_S = 5.0
 """A killed process is dead within milliseconds, unless the kernel holds it."""
+
+MAX_KILLS = 2
+"""A process that survives so many has to be reported."""
 
 ZYGOTE_PROVEN_S = 10.0
 """A zygote that lived so long is not one that dies at start."""
 
 
-@dataclass
-class Child:
-    """A process for one session: ``starting``, ``waiting``, ``serving`` it, or ``doomed``."""
-
-    state: str = "starting"
-    session: int | None = None
-
-
-@dataclass
-class Session:
-    """A client with its lease, and, once admitted, its slot (``number``).
-
-    ``early_until``: held back until the tracker's word about its lease is here; ``due``: when the next
-    thing has to be done about it; ``gone``: its client hung up; ``outcome``: how it ended.
-    """
-
-    conn: int
-    peer: str
-    kind: str
-    matchkey: str = ""
-    lease: str | None = None
-    epoch: int = 0
-    limit_s: float | None = None
-    early_until: float | None = None
-    number: int = 0
-    state: str = "opening"
-    child: int | None = None
-    started: float = 0.0
-    due: float | None = None
-    gone: bool = False
-    outcome: str = ""
-    cleaned: tuple[str, ...] = ()
-
-    def limit(self, seconds: float | None) -> None:
-        """Of all limits the shortest holds."""
-        if seconds is not None:
-            self.limit_s = seconds if self.limit_s is None else min(self.limit_s, seconds)
-
-    def overdue_at(self) -> float | None:
-        """When a running session has to be ended from outside."""
-        if self.limit_s is None:
-            return None
-        return self.started + self.limit_s + (0.0 if self.kind == TVM else LATE_S)
-
-
 class Board:
     """Sessions, children and the zygote. Methods note what happened and return what to do."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, import_s: float = 60.0, memory: int | None = None) -> None:
         self.slots = slots
+        self.unclean = ""
+        self.shared = False
         self.sessions: dict[int, Session] = {}
         self.children: dict[int, Child] = {}
         self.zygote = "starting"
+        self._import_s = import_s
+        self._memory = memory
+        self._imports: tuple[str, float] | None = None
         self._zygote_since = 0.0
         self._child_pause = Backoff()
         self._zygote_pause = Backoff()
@@ -95,12 +57,14 @@ class Board:
     @property
     def free(self) -> int:
         """Slots without a session."""
-        return self.slots - len(self.sessions)
+        return 0 if self.unclean else self.slots - len(self.sessions)
 
     def admit(self, session: Session) -> None:
         """Give a session a slot. There must be a free one."""
         self._last_session += 1
         session.number = self._last_session
+        taken = {other.slot for other in self.sessions.values()}
+        session.slot = next(slot for slot in range(self.slots) if slot not in taken)
         self.sessions[session.number] = session
 
     def by_conn(self, conn: int) -> Session | None:
@@ -109,14 +73,25 @@ class Board:
 
     # What happened to the processes
 
-    def zygote_up(self, now: float) -> list[ev.Action]:
-        """Children can be made from now on."""
+    def zygote_up(self, now: float, shared: bool) -> list[ev.Action]:
+        """Children can be made from now on; ``shared``: without namespaces of their own."""
+        self.shared = shared
         self.zygote = "up"
+        self._imports = None
         self._zygote_since = now
         return []
 
+    def importing(self, now: float, child: int | None, what: str) -> None:
+        """A zygote or a child has begun an import, which has its time."""
+        imports = (what, now + self._import_s)
+        if child is None:
+            self._imports = imports
+        elif child in self.children:
+            self.children[child].imports = imports
+
     def zygote_down(self, now: float, cleaned: tuple[str, ...]) -> list[ev.Action]:
         """The zygote died, and with it every session."""
+        self._imports = None
         if self.zygote == "up" and now - self._zygote_since >= ZYGOTE_PROVEN_S:
             self._zygote_pause.worked()
         self.zygote = "down"
@@ -132,7 +107,7 @@ class Board:
         child = self.children.get(number)
         if child is None or child.state != "starting":
             return False
-        child.state = "waiting"
+        child.state, child.imports = "waiting", None
         return True
 
     def limit_asked(self, number: int, limit_s: float) -> None:
@@ -143,18 +118,31 @@ class Board:
             if session.state == "running":
                 session.due = session.overdue_at()
 
-    def child_done(self, now: float, number: int, outcome: str) -> None:
+    def child_done(self, now: float, event: ev.ChildDone) -> None:
         """A session is over, its process about to exit."""
-        session = self._served_by(number)
+        session = self._served_by(event.child)
         if session is not None and session.state in ("running", "ending"):
-            session.outcome = session.outcome or outcome
+            session.outcome = session.outcome or event.outcome
+            session.removed += event.removed
             self._expect_end(session, now + GRACE_DONE_S)
+
+    def memory_exceeded(self, now: float, number: int) -> list[ev.Action]:
+        """The session of a child has more memory than it may."""
+        session = self._served_by(number)
+        if session is None or session.state != "running":
+            return []
+        return self.end(now, session, "memory")
 
     def child_dead(self, now: float, event: ev.ChildDead) -> list[ev.Action]:
         """A child and everything below it is dead."""
         child = self.children.get(event.child)
         if child is None:
             return []
+        session = self._served_by(event.child)
+        if session is not None:
+            session.removed += event.removed
+            if event.starved and not session.gone:
+                session.outcome = session.outcome or "memory"
         if child.state in ("starting", "waiting") and self._child_pause.failed(now):
             how = f"signal {-event.status}" if event.status < 0 else f"status {event.status}"
             line = f"a waiting session process died ({how}); making another, with growing pauses"
@@ -183,7 +171,21 @@ class Board:
         if session.state == "running":
             session.state = "ending"
         session.due = now + KILL_AGAIN_S
+        session.kills += 1
+        if session.kills == MAX_KILLS:
+            return [
+                ev.Kill(session.child),
+                *self.spoil(f"no signal ends the process of session {session.number}"),
+            ]
         return [ev.Kill(session.child)]
+
+    def spoil(self, why: str) -> list[ev.Action]:
+        """The board is not clean, and will not be: nobody is to get it."""
+        if self.unclean:
+            return []
+        self.unclean = why
+        line = f"this board is not clean and is not offered any more: {why}; see to it, then start this server again"
+        return [ev.Log("error", line)]
 
     def start_failed(self, number: int) -> list[ev.Action]:
         """A session got no process. The child it was meant for is of no use any more."""
@@ -229,15 +231,29 @@ class Board:
     def _clean(self, session: Session) -> list[ev.Action]:
         session.state = "cleaning"
         session.due = None
-        # A session says so itself, unless native code keeps all its threads from running.
-        unsaid = session.outcome == "timeout" and session.kind != TVM
-        return [ev.Finish(session.number, session.conn, session.limit_s if unsaid else None)]
+        idle = "idle" if len(self.sessions) == 1 else "busy"
+        words = self._last_words(session)
+        return [ev.Finish(session.number, session.conn, words, idle if self.shared else "")]
+
+    def _last_words(self, session: Session) -> tuple[str, ...]:
+        """The error that an rpcsys/1 client is told of, in case that its session could not do so itself."""
+        if session.kind == TVM:
+            return ()
+        if session.outcome == "timeout":
+            limit = f"{session.limit_s:g} s is over; ask for more with session_timeout="
+            return ("SessionTimeout", f"the session's time limit of {limit}")
+        if session.outcome == "memory" and self._memory is not None:
+            return ("MemoryLimit", breach(self._memory) + ", and its processes were ended")
+        return ()
 
     # What is due
 
     def deadline(self, spares: bool) -> float | None:
         """When :meth:`tick` or :meth:`settle` has something to do."""
         times = [session.due for session in self.sessions.values()]
+        if self._imports is not None:
+            times.append(self._imports[1])
+        times += [child.imports[1] for child in self.children.values() if child.imports is not None]
         if not spares:
             pass
         elif self.zygote == "down":
@@ -253,6 +269,24 @@ class Board:
             if session.due is not None and now >= session.due:
                 actions += self._overdue(now, session)
         return actions
+
+    def hanging(self, now: float) -> tuple[list[ev.Action], list[str]]:
+        """End what imports for too long; also what that was, in a line each."""
+        actions: list[ev.Action] = []
+        lines = []
+        if self._imports is not None and now >= self._imports[1]:
+            lines.append(self._hangs(self._imports[0]))
+            self._imports = None
+            actions.append(ev.KillZygote())
+        for number, child in self.children.items():
+            if child.imports is not None and now >= child.imports[1]:
+                lines.append(self._hangs(child.imports[0]))
+                child.imports = None
+                actions.append(ev.Kill(number))
+        return actions, lines
+
+    def _hangs(self, what: str) -> str:
+        return f"{what}: the import is not done after {self._import_s:g} s (does it wait for something? --import-timeout gives it longer)"
 
     def _overdue(self, now: float, session: Session) -> list[ev.Action]:
         if session.state == "running":
@@ -296,7 +330,15 @@ class Board:
             session.started = now
             session.due = session.overdue_at()
         return ev.Start(
-            session.number, session.conn, number, kind, session.peer, session.limit_s, session.lease
+            session.number,
+            session.conn,
+            number,
+            kind,
+            session.peer,
+            session.limit_s,
+            session.lease,
+            session.slot,
+            self.shared and len(self.sessions) == 1,
         )
 
     def _missing(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import platform
@@ -22,10 +23,21 @@ def capabilities() -> dict[str, Any]:
     return found
 
 
+def warm() -> None:
+    """Find out now what the processes forked from this one will tell: searching takes longer than a session's opening."""
+    capabilities()
+    machine()
+
+
 def installed(package: str) -> bool:
     """Whether ``package`` can be imported; does not import it."""
     if package in sys.modules:
         return sys.modules[package] is not None
+    return _found(package)
+
+
+@functools.lru_cache(maxsize=None)
+def _found(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):

@@ -12,8 +12,8 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from rpcsys.server import launch, messages, processes, workdirs
-from rpcsys.server.job import RPCSYS, Job
+from rpcsys.server import isolation, launch, leftovers, limits, messages, processes, workdirs
+from rpcsys.server.job import RPCSYS, TVM_TIMEOUT, Job
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
@@ -23,14 +23,23 @@ def main(settings: dict[str, Any]) -> NoReturn:
     tether = socket.socket(fileno=launch.HANDED)
     tether.set_inheritable(False)
     try:
-        zygote.preload(settings)
+        if settings["isolate"]:
+            isolation.enter(settings["memory"])  # ahead of the imports, which may start threads
+        zygote.preload(settings, tether)
     except ImportError as error:
         messages.tell(tether, failed=str(error))
         os._exit(1)
-    live(tether, settings, settings["parent"])
+    _live(tether, settings, settings["parent"])
 
 
 def live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoReturn:
+    """The life of a child that its zygote ``parent`` has just forked."""
+    if settings["isolate"]:
+        isolation.enter(settings["memory"])
+    _live(tether, settings, parent)
+
+
+def _live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoReturn:
     """Wait for a session, serve it, tell its outcome, exit. Nothing else of Python runs at the exit."""
     status = 1
     try:
@@ -38,11 +47,14 @@ def live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoRetu
         processes.become_subreaper()
         processes.leave_without_destructors()
         os.setsid()
-        messages.tell(tether, ready=True)
+        messages.tell(tether, ready=True, pid=os.getpid())
         data, descriptor = messages.receive(tether)
         if descriptor is not None:
-            outcome = _serve(socket.socket(fileno=descriptor), Job.from_bytes(data), tether)
-            messages.tell(tether, outcome=outcome)
+            job = Job.from_bytes(data)
+            _furnish(job, settings)
+            outcome = _serve(socket.socket(fileno=descriptor), job, tether)
+            removed = [str(thing) for thing in leftovers.found()] if settings["isolate"] else []
+            messages.tell(tether, outcome=outcome, removed=removed[: messages.MAX_NAMES])
         status = 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the supervisor is gone, and the zygote will say so with a signal
@@ -53,9 +65,20 @@ def live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoRetu
         os._exit(status)
 
 
-def _serve(sock: socket.socket, job: Job, tether: socket.socket) -> str:
-    """Serve the session in its directory; its outcome in a word."""
+def _furnish(job: Job, settings: dict[str, Any]) -> None:
+    """Give the session its place: namespaces, directory, CPUs, memory."""
+    if settings["isolate"] and job.kind != TVM_TIMEOUT:
+        home = os.path.dirname(job.workdir)
+        isolation.furnish(home, workdirs.temporary(job.workdir), settings["keep"])
     _stay_in(job.workdir)
+    if job.options.get("cpus"):
+        limits.stay_on(job.options["cpus"])
+    if settings["memory"] is not None:
+        limits.allow_memory(settings["memory"])
+
+
+def _serve(sock: socket.socket, job: Job, tether: socket.socket) -> str:
+    """Serve the session; its outcome in a word."""
     sock.setblocking(True)
     if job.kind == RPCSYS:
         from rpcsys.server import session

@@ -160,8 +160,8 @@ class Clients:
             pass
         self.drop(conn)
 
-    def tell_overdue(self, conn: int, limit_s: float) -> None:
-        """Tell an rpcsys/1 client whose session was ended from outside that its time is over.
+    def tell(self, conn: int, kind: str, text: str) -> None:
+        """Tell an rpcsys/1 client why its session was ended from outside: an error of the class ``kind``.
 
         Its process is dead. If that was in the middle of a frame, the client takes this for a part of it, and
         sees a broken connection; if the process has said it itself, nothing more can be sent.
@@ -169,8 +169,7 @@ class Clients:
         from rpcsys.server.watcher import error_fields
         from rpcsys.wire import frames
 
-        text = f"the session's time limit of {limit_s:g} s is over; ask for more with session_timeout="
-        pieces = frames.encode(frames.ERROR, 0, error_fields("SessionTimeout", text))
+        pieces = frames.encode(frames.ERROR, 0, error_fields(kind, text))
         try:
             self._sockets[conn].sendmsg(pieces, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except (KeyError, OSError):

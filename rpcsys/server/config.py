@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,12 @@ LATER = (
 
 AUTO = "auto"
 
+MIN_MEMORY = 32 << 20
+"""Less than this, and Python itself cannot work in a session."""
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
+
 
 @dataclass(frozen=True)
 class Config:
@@ -53,6 +60,10 @@ class Config:
     preload: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     grace_s: float = 10.0
+    cpus: tuple[tuple[int, ...], ...] = ()
+    session_memory: int | None = None
+    isolation: bool = True
+    import_timeout_s: float = 60.0
 
 
 def parse(arguments: Sequence[str]) -> Config:
@@ -84,6 +95,10 @@ def parse(arguments: Sequence[str]) -> Config:
         preload=_preload(flags.preload, tvm),
         imports=tuple(flags.imports),
         grace_s=flags.grace,
+        cpus=_cpus(flags.cpus, flags.slots) if flags.cpus else (),
+        session_memory=flags.session_memory,
+        isolation=not flags.no_isolation,
+        import_timeout_s=flags.import_timeout,
     )
 
 
@@ -102,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-fork", action="store_true", help="a fresh interpreter for every session")
     add("--silent", action="store_true", help="log warnings and errors only")
     add("--slots", type=_slots, default=1, metavar="N", help="sessions at once (default: 1)")
+    add("--cpus", metavar="SET,SET", help="the CPUs of each slot's sessions, such as 0-1,2-3 (or 0+2,1+3)")
+    add("--session-memory", type=_memory, metavar="SIZE", help="what a session may take, such as 512M or 2G")
+    add("--no-isolation", action="store_true", help="sessions see the host's /tmp, /dev/shm and System V IPC")
     add("--tvm", choices=("auto", "python", "ctypes", "off"), default=AUTO, help="how to serve TVM's clients")
     add("--tvm-library", metavar="DIR", help="the folder of libtvm_ffi and libtvm_runtime, for --tvm ctypes")
     add("--name", default="", help="this server's name in summaries (default: the host's)")
@@ -117,6 +135,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODULE",
         help="a module that registers functions for sessions; repeatable",
     )
+    add(
+        "--import-timeout",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="what one of these imports may take",
+    )
     add("--grace", type=_seconds, default=10.0, metavar="S", help="what sessions get when the server stops")
     for name, takes_value in LATER:
         if takes_value:
@@ -130,6 +155,57 @@ def _slots(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= MAX_SLOTS):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of slots (1 to {MAX_SLOTS})")
     return int(text)
+
+
+def _memory(text: str) -> int:
+    size = _size(text)
+    if size < MIN_MEMORY:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than a session needs (32M)")
+    return size
+
+
+def _size(text: str) -> int:
+    """Bytes, with K, M or G for the powers of 1024."""
+    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    if not (number.isascii() and number.isdigit() and len(number) <= 15 and unit in _UNITS):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size: a number of bytes, or one with K, M or G such as 512M"
+        )
+    return int(number) * _UNITS[unit]
+
+
+def _cpus(text: str, slots: int) -> tuple[tuple[int, ...], ...]:
+    """A set of CPUs for each slot: ``0-1,2-3``; parts of one set are joined by ``+``."""
+    sets = tuple(_cpu_set(text, part) for part in text.split(","))
+    if len(sets) != slots:
+        raise ConfigError(
+            f"--cpus {text}: {len(sets)} sets of CPUs for {slots} slots; give each slot one (--slots)"
+        )
+    everything = [cpu for chosen in sets for cpu in chosen]
+    for cpu in sorted(everything):
+        if everything.count(cpu) > 1:
+            raise ConfigError(
+                f"--cpus {text}: CPU {cpu} is named twice; sessions on one CPU would disturb each other"
+            )
+    here = os.sched_getaffinity(0)
+    missing = [str(cpu) for cpu in sorted(everything) if cpu not in here]
+    if missing:
+        raise ConfigError(
+            f"--cpus {text}: there is no CPU {', '.join(missing)} here; this server may use "
+            + ", ".join(map(str, sorted(here)))
+        )
+    return sets
+
+
+def _cpu_set(text: str, part: str) -> tuple[int, ...]:
+    found: list[int] = []
+    for piece in part.split("+"):
+        match = _CPUS.match(piece)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise ConfigError(f"--cpus {text}: {part!r} is no set of CPUs; they look like 0, 0-1 or 0+2")
+        found += range(first, last + 1)
+    return tuple(found)
 
 
 def _seconds(text: str) -> float:

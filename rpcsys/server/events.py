@@ -65,14 +65,31 @@ class HungUp(Event):
 
 @dataclass(frozen=True)
 class ZygoteUp(Event):
-    """The zygote has imported what it should, and forks when asked."""
+    """The zygote has imported what it should, and forks when asked.
+
+    ``shared``: why sessions share namespaces with all else on the board; empty when they have their own.
+    """
+
+    shared: str = ""
+
+
+@dataclass(frozen=True)
+class Importing(Event):
+    """A zygote, or the child ``child`` of a server that does not fork, is about to import ``what``."""
+
+    what: str
+    child: int | None = None
 
 
 @dataclass(frozen=True)
 class ZygoteDown(Event):
-    """The zygote is dead, and every process below it too; ``cleaned`` names what had to be killed."""
+    """The zygote is dead, and every process below it too; ``cleaned`` names what had to be killed.
+
+    ``stuck``: names of those that no signal ends.
+    """
 
     cleaned: tuple[str, ...] = ()
+    stuck: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,10 +116,21 @@ class LimitAsked(Event):
 
 @dataclass(frozen=True)
 class ChildDone(Event):
-    """A child's session is over, and the child is about to exit."""
+    """A child's session is over, and the child is about to exit.
+
+    ``removed``: shared memory and the like that will vanish with its namespaces.
+    """
 
     child: int
     outcome: str
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MemoryExceeded(Event):
+    """The processes of a child's session have more memory than a session may."""
+
+    child: int
 
 
 @dataclass(frozen=True)
@@ -110,12 +138,16 @@ class ChildDead(Event):
     """A child and all its descendants are dead.
 
     ``status``: exit status, or minus the signal that killed it; ``cleaned``: names of descendants that had
-    to be killed.
+    to be killed; ``stuck``: of those that no signal ends; ``removed``: shared memory and the like that a
+    killed child had; ``starved``: it had nearly all the memory that it may have when it died.
     """
 
     child: int
     status: int
     cleaned: tuple[str, ...] = ()
+    stuck: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    starved: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,9 +160,14 @@ class StartFailed(Event):
 
 @dataclass(frozen=True)
 class Removed(Event):
-    """The directory of a session is gone, and its client's connection is closed."""
+    """The directory of a session is gone, and its client's connection is closed.
+
+    ``removed``: what else of it had to be removed; ``left``: what could not be, and why.
+    """
 
     session: int
+    removed: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -235,17 +272,23 @@ class Started(Action):
 
 @dataclass(frozen=True)
 class Ended(Action):
-    """Report to our tracker how a lease ended, and what had to be killed."""
+    """Report to our tracker how a lease ended, what had to be killed, and what to be removed."""
 
     lease: str
     epoch: int
     outcome: str
     cleaned: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class StartZygote(Action):
     """Start a zygote."""
+
+
+@dataclass(frozen=True)
+class KillZygote(Action):
+    """Kill the zygote, with every process below it: ZygoteDown follows."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +307,10 @@ class Kill(Action):
 
 @dataclass(frozen=True)
 class Start(Action):
-    """Hand a client's connection to a waiting child. ``kind`` as in :class:`rpcsys.server.job.Job`."""
+    """Hand a client's connection to a waiting child. ``kind`` as in :class:`rpcsys.server.job.Job`.
+
+    ``slot``: from 0 on, of no other session at the time. ``note``: first note what shared memory there is.
+    """
 
     session: int
     conn: int
@@ -273,6 +319,8 @@ class Start(Action):
     peer: str
     limit_s: float | None = None
     lease: str | None = None
+    slot: int = 0
+    note: bool = False
 
 
 @dataclass(frozen=True)
@@ -292,14 +340,16 @@ class Drop(Action):
 
 @dataclass(frozen=True)
 class Finish(Action):
-    """Close a session's connection for everyone who holds it and remove its directory: :class:`Removed`.
+    """Close a session's connection for everyone who holds it and remove what is left of it: :class:`Removed`.
 
-    ``overdue_s``: first tell its rpcsys/1 client that this time limit is over.
+    ``error``: class and text of the error that its rpcsys/1 client is told of first; ``sweep``: where sessions
+    share namespaces, look for shared memory and the like too: ``idle`` if no other runs, else ``busy``.
     """
 
     session: int
     conn: int
-    overdue_s: float | None = None
+    error: tuple[str, ...] = ()
+    sweep: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """Messages between the server's own processes, over AF_UNIX SOCK_SEQPACKET sockets.
 
 A message is one JSON object and at most one descriptor beside it. To the zygote: ``{"spawn": child}`` with
-the child's end of its tether, ``{"kill": child}``. From it: ``{"ready": true}`` or ``{"failed": why}``, and
-``{"dead": child, "status": …, "cleaned": […]}``. On a tether, to the child: its job
-(:mod:`rpcsys.server.job`) with the client's descriptor; from it: ``{"ready": true}`` or
-``{"failed": why}``, then ``{"limit_s": seconds}`` if its client asks for a limit, and ``{"outcome": word}``.
+the child's end of its tether, ``{"kill": child}``. From it: ``{"importing": what}`` before each import, then
+``{"ready": true, "shared": why}`` or ``{"failed": why}``, and for each child ``{"dead": child, "status": …}`` with
+what :class:`rpcsys.server.events.ChildDead` says. On a tether, to the child: its job
+(:mod:`rpcsys.server.job`) with the client's descriptor; from it: ``{"importing": what}`` where it imports for
+itself, ``{"ready": true, "pid": …}`` or ``{"failed": why}``, then ``{"limit_s": seconds}`` if its client asks
+for a limit, and ``{"outcome": word, "removed": […]}``.
 """
 
 from __future__ import annotations

@@ -101,6 +101,14 @@ class Offers:
         self._complained = True
         return [ev.Log("warning", f"no tracker: {why}; trying again until it is back")]
 
+    def withdraw(self, now: float) -> list[ev.Action]:
+        """Take back what is offered; a tracker drops what a closed connection offered. Nothing if nothing is."""
+        if self.link != "up" or not (self.keys or self.asked):
+            return []
+        self.link, self.asked, self._next = "down", 0, now
+        self.keys.clear()
+        return [ev.Disconnect()]
+
     def offer(self, free: int) -> list[ev.Action]:
         """Offer what is missing for ``free`` slots."""
         if self.link != "up":

@@ -18,9 +18,18 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from typing import Iterable, NamedTuple
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+class Dead(NamedTuple):
+    """A child that was collected. ``status``: exit status or minus the signal; ``peak``: bytes it had resident."""
+
+    pid: int
+    status: int
+    peak: int
 
 
 def become_subreaper() -> None:
@@ -83,31 +92,37 @@ def name_of(pid: int) -> str:
         return ""
 
 
+def names(pids: Iterable[int]) -> tuple[str, ...]:
+    """What those of ``pids`` that live are called."""
+    return tuple(name_of(pid) for pid in pids if alive(pid))
+
+
 def kill_trees(roots: list[int]) -> dict[int, str]:
     """SIGKILL ``roots``, children of this process, and all below them; those still alive, with their names.
 
     One round: what was forked meanwhile, or is being reaped, shows in the next.
     """
-    names = {}
+    killed = {}
     for root in roots:
         for pid in (root, *descendants(root)):
             if alive(pid):
-                names[pid] = name_of(pid)
+                killed[pid] = name_of(pid)
                 kill(pid)
-    return names
+    return killed
 
 
-def reap() -> list[tuple[int, int]]:
-    """Collect dead children: (pid, exit status or minus the signal), without waiting."""
-    dead: list[tuple[int, int]] = []
+def reap() -> list[Dead]:
+    """Collect dead children, without waiting."""
+    dead: list[Dead] = []
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
             return dead
         if not pid:
             return dead
-        dead.append((pid, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)))
+        ended = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        dead.append(Dead(pid, ended, usage.ru_maxrss * 1024))
 
 
 def _prctl(option: int, value: int) -> None:

@@ -9,21 +9,25 @@ from __future__ import annotations
 import collections
 import logging
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from rpcsys import serve
 from rpcsys.errors import ConfigError
 from rpcsys.server import events as ev
-from rpcsys.server import processes, spawner, workdirs
+from rpcsys.server import isolation, processes, spawner, workdirs
 from rpcsys.server.capabilities import loads
+from rpcsys.server.cleaning import Cleaner
 from rpcsys.server.clients import Clients
 from rpcsys.server.config import Config
 from rpcsys.server.job import RPCSYS, TVM_TIMEOUT, Job
+from rpcsys.server.limits import MemoryWatch
 from rpcsys.server.loop import Loop
+from rpcsys.server.policy import Policy
 from rpcsys.server.spawner import Spawner
-from rpcsys.server.state import Policy, State
+from rpcsys.server.state import State
 from rpcsys.server.trackerlink import TrackerLink
 
 log = logging.getLogger("rpcsys.server")
@@ -41,18 +45,17 @@ class Service:
         self._folder = _make_folder()
         self._clock = time.monotonic
         self._events: collections.deque[ev.Event] = collections.deque()
-        self._removals: dict[int, Iterator[None]] = {}
         self._end: ev.Exit | None = None
         self._loop = Loop()
         common = (self._events.append, self._clock)
+        self._cleaner = Cleaner(self._folder, *common)
         self._clients = Clients(self._loop, listener, config.key, *common)
         self._spawner = Spawner(self._loop, self._settings(), *common)
+        self._memory = MemoryWatch(config.session_memory, *common)
         self._tracker: TrackerLink | None = None
         if config.tracker is not None:
             self._tracker = TrackerLink(self._loop, config.tracker, self._card(), *common)
-        self._state = State(
-            Policy(config.key, config.slots, config.tracker is not None, config.tvm != "off", config.grace_s)
-        )
+        self._state = State(_policy(config))
 
     def run(self) -> int:
         """Serve until told to stop; the exit status. Raises ConfigError if sessions cannot be served at all."""
@@ -80,6 +83,9 @@ class Service:
             "preload": list(config.preload),
             "imports": list(config.imports),
             "folder": self._folder,
+            "isolate": config.isolation,
+            "keep": isolation.hidden(_needed(config)),
+            "memory": config.session_memory,
             "tvm": config.tvm,
             "tvm_library": config.tvm_library,
         }
@@ -101,9 +107,9 @@ class Service:
 
     def _timeout(self) -> float | None:
         """Seconds until something is due without any descriptor being ready."""
-        if self._removals or self._events:
+        if self._cleaner.busy or self._events:
             return 0.0
-        due = [self._state.deadline(), self._clients.resume_at()]
+        due = [self._state.deadline(), self._clients.resume_at(), self._memory.due()]
         if self._spawner.sweeping:
             due.append(self._clock() + spawner.AGAIN_S)
         times = [time for time in due if time is not None]
@@ -111,8 +117,9 @@ class Service:
 
     def _work(self) -> None:
         """What follows from the descriptors that were ready, and from the time."""
-        self._remove_some()
+        self._cleaner.step()
         self._clients.resume(self._clock())
+        self._memory.look()
         if self._spawner.sweeping:
             self._spawner.sweep()
         deadline = self._state.deadline()
@@ -120,12 +127,6 @@ class Service:
             self._events.append(ev.Tick(self._clock()))
         while self._events and self._end is None:
             self._carry_out(self._state.handle(self._events.popleft()))
-
-    def _remove_some(self) -> None:
-        for session, removal in list(self._removals.items()):
-            if next(removal, self) is self:
-                del self._removals[session]
-                self._events.append(ev.Removed(self._clock(), session))
 
     def _stop(self, signals: serve.Signals) -> None:
         if signals.received():
@@ -139,8 +140,11 @@ class Service:
 
     def _start(self, action: ev.Start) -> None:
         try:
+            if action.note:
+                self._cleaner.note()
             folder = self._workdir(action)
             self._spawner.give(action.child, self._job(action, folder), self._clients.descriptor(action.conn))
+            self._memory.add(action.child, self._spawner.pid(action.child))
         except OSError as error:
             self._events.append(ev.StartFailed(self._clock(), action.session, error.strerror or str(error)))
 
@@ -156,6 +160,7 @@ class Service:
             "load_library": list(config.load_library),
             "imports": list(config.imports),
             "allow_pickle": False,
+            "cpus": list(config.cpus[action.slot]) if config.cpus else [],
         }
         return Job(
             kind=action.kind,
@@ -169,11 +174,10 @@ class Service:
         )
 
     def _finish(self, action: ev.Finish) -> None:
-        if action.overdue_s is not None:
-            self._clients.tell_overdue(action.conn, action.overdue_s)
+        if action.error:
+            self._clients.tell(action.conn, *action.error)
         self._clients.drop(action.conn)
-        self._removals[action.session] = workdirs.removal(workdirs.home(self._folder, action.session))
-        self._remove_some()
+        self._cleaner.start(action.session, action.sweep)
 
     def _announce(self, action: ev.Announce) -> None:
         serve.announce("server", self._config.host, self._port)
@@ -182,6 +186,23 @@ class Service:
 
     def _exit(self, action: ev.Exit) -> None:
         self._end = action
+
+
+def _needed(config: Config) -> list[str]:
+    """Paths that a session must still find where they are."""
+    return [*sys.path, sys.prefix, sys.base_prefix, *config.load_library, config.tvm_library or ""]
+
+
+def _policy(config: Config) -> Policy:
+    return Policy(
+        config.key,
+        config.slots,
+        tracked=config.tracker is not None,
+        tvm=config.tvm != "off",
+        grace_s=config.grace_s,
+        import_s=config.import_timeout_s,
+        memory=config.session_memory,
+    )
 
 
 def _make_folder() -> str:
@@ -211,6 +232,7 @@ _ACTIONS: dict[type, Callable[[Service, Any], None]] = {
     ev.Started: _tracker(TrackerLink.report),
     ev.Ended: _tracker(TrackerLink.report),
     ev.StartZygote: lambda service, action: service._spawner.start(),
+    ev.KillZygote: lambda service, action: service._spawner.kill_zygote(),
     ev.Spawn: lambda service, action: service._spawner.spawn(action.child),
     ev.Kill: lambda service, action: service._spawner.kill(action.child),
     ev.Start: Service._start,

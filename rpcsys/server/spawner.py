@@ -26,6 +26,9 @@ LEAVE_S = (1.0, 5.0)
 AGAIN_S = 0.005
 """Between two looks at processes that were killed and are not gone yet."""
 
+PATIENCE_S = 5.0
+"""After that, processes that no signal ends are taken for stuck in the kernel."""
+
 
 class Spawner:
     """One zygote at a time. What happens is told to ``feed``, with ``now`` from ``clock``."""
@@ -44,7 +47,9 @@ class Spawner:
         self._zygote: int | None = None
         self._control: socket.socket | None = None
         self._tethers: dict[int, socket.socket] = {}
+        self._pids: dict[int, int] = {}
         self._cleaned: dict[int, str] = {}
+        self._sweep_until = 0.0
         self.sweeping = False
 
     def start(self) -> None:
@@ -82,6 +87,15 @@ class Spawner:
         """Have a child and everything below it killed."""
         self._order(None, kill=child)
 
+    def kill_zygote(self) -> None:
+        """Kill the zygote: :class:`~rpcsys.server.events.ZygoteDown` follows."""
+        if self._zygote is not None:
+            processes.kill(self._zygote)
+
+    def pid(self, child: int) -> int:
+        """The process number of a child that waits or serves; 0 for another."""
+        return self._pids.get(child, 0)
+
     def give(self, child: int, job: Job, descriptor: int) -> None:
         """Hand a waiting child its job. Raises OSError if the child is gone."""
         tether = self._tethers.get(child)
@@ -96,8 +110,7 @@ class Spawner:
             messages.tell(self._control, descriptor, **order)
         except BlockingIOError:
             # It has not taken a message for hundreds of them: it is stuck.
-            if self._zygote is not None:
-                processes.kill(self._zygote)
+            self.kill_zygote()
         except OSError:
             pass  # it is dead, and its end of the socket tells so next
 
@@ -113,13 +126,15 @@ class Spawner:
             self._lost()
             return
         said = json.loads(data)
-        if "ready" in said:
-            self._feed(ev.ZygoteUp(self._clock()))
+        if "importing" in said:
+            self._feed(ev.Importing(self._clock(), said["importing"]))
+        elif "ready" in said:
+            self._feed(ev.ZygoteUp(self._clock(), said["shared"]))
         elif "failed" in said:
             self._feed(ev.Failed(self._clock(), said["failed"]))
         else:
             self._forget(said["dead"])
-            self._feed(ev.ChildDead(self._clock(), said["dead"], said["status"], tuple(said["cleaned"])))
+            self._feed(_death(self._clock(), said))
 
     def _hear_child(self, child: int, tether: socket.socket) -> None:
         try:
@@ -133,7 +148,10 @@ class Spawner:
         said = _parse(data)
         if said is None:
             self._forget(child)
+        elif "importing" in said:
+            self._feed(ev.Importing(self._clock(), str(said["importing"]), child))
         elif "ready" in said:
+            self._pids.setdefault(child, int(said["pid"]))
             self._feed(ev.ChildReady(self._clock(), child))
         elif "failed" in said:
             self._feed(ev.Failed(self._clock(), str(said["failed"])))
@@ -141,9 +159,11 @@ class Spawner:
             self._feed(ev.LimitAsked(self._clock(), child, float(said["limit_s"])))
         else:
             word = said.get("outcome")
-            self._feed(ev.ChildDone(self._clock(), child, word if word in OUTCOMES else "closed"))
+            removed = tuple(str(name)[:200] for name in said.get("removed") or ())[: messages.MAX_NAMES]
+            self._feed(ev.ChildDone(self._clock(), child, word if word in OUTCOMES else "closed", removed))
 
     def _forget(self, child: int) -> None:
+        self._pids.pop(child, None)
         tether = self._tethers.pop(child, None)
         if tether is not None:
             self._loop.remove(tether.fileno())
@@ -158,21 +178,25 @@ class Spawner:
             self._control = None
         for child in list(self._tethers):
             self._forget(child)
-        if self._zygote is not None:
-            processes.kill(self._zygote)
+        self.kill_zygote()
         self.sweeping = True
+        self._sweep_until = time.monotonic() + PATIENCE_S
 
     def sweep(self) -> None:
         """One round of killing what a dead zygote left behind; to be called again while ``sweeping``."""
-        if self._sweep():
-            self.sweeping = False
-            cleaned, self._cleaned = self._cleaned, {}
-            self._feed(ev.ZygoteDown(self._clock(), tuple(sorted(cleaned.values())[: messages.MAX_NAMES])))
+        done = self._sweep()
+        if not done and time.monotonic() < self._sweep_until:
+            return
+        self.sweeping = False
+        stuck = () if done else processes.names(processes.children(os.getpid()))
+        cleaned, self._cleaned = self._cleaned, {}
+        names = tuple(sorted(cleaned.values())[: messages.MAX_NAMES])
+        self._feed(ev.ZygoteDown(self._clock(), names, stuck))
 
     def _sweep(self) -> bool:
         """Whether nothing is left below this process."""
         ours = os.getpid()
-        if any(pid == self._zygote for pid, _ in processes.reap()):
+        if any(dead.pid == self._zygote for dead in processes.reap()):
             self._zygote = None
         self._cleaned.update(processes.kill_trees(processes.children(ours)))
         return not processes.children(ours)
@@ -189,6 +213,11 @@ class Spawner:
             time.sleep(AGAIN_S)
         while time.monotonic() < by_force and not self._sweep():
             time.sleep(AGAIN_S)
+
+
+def _death(now: float, said: dict[str, Any]) -> ev.ChildDead:
+    lists = {name: tuple(said[name]) for name in ("cleaned", "stuck", "removed")}
+    return ev.ChildDead(now, said["dead"], said["status"], starved=said["starved"], **lists)
 
 
 def _parse(data: bytes) -> dict[str, Any] | None:

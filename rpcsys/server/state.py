@@ -11,13 +11,14 @@ offers together, so that no order of events can leave a slot idle.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from rpcsys.server import events as ev
-from rpcsys.server.board import Board, Session
+from rpcsys.server.board import Board
 from rpcsys.server.job import RPCSYS, TVM
 from rpcsys.server.offers import Key, Offers
+from rpcsys.server.policy import Policy
+from rpcsys.server.sessions import Session
 from rpcsys.wire.control import UNUSED
 from rpcsys.wire.handshake import CLIENT, SESSION
 from rpcsys.wire.keys import same
@@ -37,29 +38,19 @@ MAX_VISITORS = 64
 NOT_FREE = "its key is not free here (used already, renewed, or another server's)"
 
 
-@dataclass(frozen=True)
-class Policy:
-    """What the command line decides. ``tracked``: match keys of a tracker are wanted, not the plain key."""
-
-    key: str
-    slots: int = 1
-    tracked: bool = False
-    tvm: bool = True
-    grace_s: float = 10.0
-
-
 class State:
     """What a device server knows. ``handle`` is the only way in; ``deadline`` says when to send a Tick."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.board = Board(policy.slots)
+        self.board = Board(policy.slots, policy.import_s, policy.memory)
         self.offers = Offers()
         self.openings: dict[int, float] = {}
         self.visitors: list[Session] = []
         self.serving = False
         self.stopping = False
         self.grace_until: float | None = None
+        self._told_shared = False
         self._exited = False
 
     def start(self) -> list[ev.Action]:
@@ -75,7 +66,7 @@ class State:
         times = [
             *self.openings.values(),
             self.offers.deadline(),
-            self.board.deadline(spares=not self.stopping),
+            self.board.deadline(self._spares()),
         ]
         times += [visitor.early_until for visitor in self.visitors]
         times.append(self.grace_until)
@@ -121,6 +112,8 @@ class State:
 
     def _refusal(self, event: ev.Opened, key: Key | None) -> str:
         """Why a visitor cannot be let in; empty when it can."""
+        if self.board.unclean:
+            return "the board is not clean"
         if event.role != CLIENT:
             return "it is a server itself; servers go to a proxy or a tracker"
         if (self.policy.tracked and key is None) or (
@@ -154,11 +147,22 @@ class State:
     # Processes
 
     def _zygote_up(self, event: ev.ZygoteUp) -> list[ev.Action]:
-        self.board.zygote_up(event.now)
+        self.board.zygote_up(event.now, bool(event.shared))
+        if not event.shared or self._told_shared:
+            return []
+        self._told_shared = True
+        line = f"sessions share /tmp, /dev/shm and System V IPC with all else here ({event.shared})"
+        return [ev.Log("info", line)]
+
+    def _importing(self, event: ev.Importing) -> list[ev.Action]:
+        self.board.importing(event.now, event.child, event.what)
         return []
 
     def _zygote_down(self, event: ev.ZygoteDown) -> list[ev.Action]:
-        return self.board.zygote_down(event.now, event.cleaned)
+        return [*self._stuck(event.stuck), *self.board.zygote_down(event.now, event.cleaned)]
+
+    def _stuck(self, names: tuple[str, ...]) -> list[ev.Action]:
+        return self.board.spoil(f"no signal ends {', '.join(names)}") if names else []
 
     def _failed(self, event: ev.Failed) -> list[ev.Action]:
         if self.serving or self.stopping:
@@ -177,11 +181,14 @@ class State:
         return []
 
     def _child_done(self, event: ev.ChildDone) -> list[ev.Action]:
-        self.board.child_done(event.now, event.child, event.outcome)
+        self.board.child_done(event.now, event)
         return []
 
+    def _memory_exceeded(self, event: ev.MemoryExceeded) -> list[ev.Action]:
+        return self.board.memory_exceeded(event.now, event.child)
+
     def _child_dead(self, event: ev.ChildDead) -> list[ev.Action]:
-        return self.board.child_dead(event.now, event)
+        return [*self._stuck(event.stuck), *self.board.child_dead(event.now, event)]
 
     def _start_failed(self, event: ev.StartFailed) -> list[ev.Action]:
         return [
@@ -193,16 +200,22 @@ class State:
         session = self.board.removed(event.session)
         if session is None:
             return []
+        session.removed += event.removed
         lasted = event.now - session.started if session.started else 0.0
         line = f"session {session.number} of {session.peer} ended after {lasted:.1f} s: {session.outcome}"
         if session.cleaned:
             line += "; had to be killed: " + ", ".join(session.cleaned)
-        return [ev.Log("info", line), *self._report_end(session, session.outcome)]
+        if session.removed:
+            line += "; had to be removed: " + ", ".join(session.removed)
+        spoilt = self.board.spoil(f"session {session.number} has left {event.left[0]}") if event.left else []
+        return [ev.Log("info", line), *spoilt, *self._report_end(session, session.outcome)]
 
     def _report_end(self, session: Session, outcome: str) -> list[ev.Action]:
         if session.lease is None:
             return []
-        return self.offers.report(ev.Ended(session.lease, session.epoch, outcome, session.cleaned))
+        return self.offers.report(
+            ev.Ended(session.lease, session.epoch, outcome, session.cleaned, session.removed)
+        )
 
     # The tracker
 
@@ -273,7 +286,15 @@ class State:
                 visitor.early_until = None
         if self.grace_until is not None and event.now >= self.grace_until:
             actions += self._end_all(event.now)
-        return actions + self.board.tick(event.now) + self.offers.tick(event.now)
+        return (
+            actions + self._end_hanging(event.now) + self.board.tick(event.now) + self.offers.tick(event.now)
+        )
+
+    def _end_hanging(self, now: float) -> list[ev.Action]:
+        actions, lines = self.board.hanging(now)
+        if lines and not (self.serving or self.stopping):
+            return actions + self._exit(lines[0])
+        return actions + [ev.Log("error", line) for line in lines]
 
     def _stop(self, event: ev.Stop) -> list[ev.Action]:
         if self.stopping:
@@ -305,14 +326,27 @@ class State:
             if self.board.free > 0:
                 self.visitors.remove(visitor)
                 self.board.admit(visitor)
-        actions, begun = self.board.settle(now, spares=not self.stopping)
+        actions, begun = self.board.settle(now, self._spares())
         for session in begun:
             actions += self._began(session)
         if self.stopping:
             return actions if self.board.sessions else actions + self._exit()
+        if self.board.unclean:
+            return actions + self._turn_away(now)
         if self.policy.tracked:
             held = sum(bool(visitor.matchkey) for visitor in self.visitors)
             actions += self.offers.offer(self.board.free - held)
+        return actions
+
+    def _spares(self) -> bool:
+        return not (self.stopping or self.board.unclean)
+
+    def _turn_away(self, now: float) -> list[ev.Action]:
+        """Nobody gets a board that is not clean."""
+        waiting, self.visitors = self.visitors, []
+        actions = self.offers.withdraw(now) if self.policy.tracked else []
+        for visitor in waiting:
+            actions += [ev.Refuse(visitor.conn, "mismatch"), *self._report_end(visitor, "unused")]
         return actions
 
     def _began(self, session: Session) -> list[ev.Action]:
@@ -341,11 +375,13 @@ _HANDLERS: dict[type, Callable[[State, Any], list[ev.Action]]] = {
     ev.Broken: State._broken,
     ev.HungUp: State._hung_up,
     ev.ZygoteUp: State._zygote_up,
+    ev.Importing: State._importing,
     ev.ZygoteDown: State._zygote_down,
     ev.Failed: State._failed,
     ev.ChildReady: State._child_ready,
     ev.LimitAsked: State._limit_asked,
     ev.ChildDone: State._child_done,
+    ev.MemoryExceeded: State._memory_exceeded,
     ev.ChildDead: State._child_dead,
     ev.StartFailed: State._start_failed,
     ev.Removed: State._removed,

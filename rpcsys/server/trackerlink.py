@@ -93,7 +93,8 @@ class TrackerLink:
         if isinstance(action, ev.Started):
             self._send(control.LeaseStarted(number, action.lease, action.epoch, action.peer))
             return
-        cleaned = {"processes": list(action.cleaned)} if action.cleaned else {}
+        lists = {"processes": list(action.cleaned), "removed": list(action.removed)}
+        cleaned = {what: names for what, names in lists.items() if names}
         self._send(control.LeaseEnded(number, action.lease, action.epoch, action.outcome, cleaned))
 
     def _command(self, reply: str, message: Any) -> None:

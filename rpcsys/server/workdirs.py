@@ -15,6 +15,9 @@ from typing import Any
 STEP = 200
 """Entries removed in one step: some milliseconds."""
 
+PIECE = 1 << 28
+"""Bytes of a large file that are given back in one step."""
+
 
 def make_folder(parent: str) -> str:
     """A new folder for a server's sessions below ``parent``, for this user only. Raises OSError."""
@@ -44,6 +47,17 @@ def temporary(files: str) -> str:
     return os.path.join(os.path.dirname(files), "tmp")
 
 
+def left_in(root: str) -> str:
+    """What :func:`removal` could not remove of ``root``, and why; empty when all of it is gone."""
+    try:
+        os.rmdir(root)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{root} ({error.strerror})"
+    return ""
+
+
 def removal(root: str) -> Iterator[None]:
     """Remove a tree, a step with every ``next``. What cannot be removed is left; links are not followed.
 
@@ -51,10 +65,14 @@ def removal(root: str) -> Iterator[None]:
     """
     counter = itertools.count(1)
     folders: list[str] = []
+    large: list[str] = []
 
     def take(entry: os.DirEntry[str]) -> None:
         if not entry.is_dir(follow_symlinks=False):
-            os.unlink(entry.path)
+            if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_size > PIECE:
+                large.append(entry.path)
+            else:
+                os.unlink(entry.path)
             return
         os.chmod(entry.path, 0o700)
         place = os.path.join(root, f".removing-{next(counter)}")
@@ -62,11 +80,28 @@ def removal(root: str) -> Iterator[None]:
         folders.append(place)
 
     yield from _each(root, take)
-    while folders:
+    while folders or large:
+        if large:
+            yield from _shrink(large.pop())
+            continue
         folder = folders.pop()
         yield from _each(folder, take)
+        while large:
+            yield from _shrink(large.pop())
         _quietly(os.rmdir, folder)
     _quietly(os.rmdir, root)
+
+
+def _shrink(path: str) -> Iterator[None]:
+    """Remove a large file, piece by piece: giving back gigabytes at once would hold up the loop."""
+    try:
+        status = os.lstat(path)
+        for size in range(status.st_size - PIECE, 0, -PIECE) if status.st_nlink == 1 else ():
+            os.truncate(path, size)
+            yield
+    except OSError:
+        pass  # then it goes at once, or not at all
+    _quietly(os.unlink, path)
 
 
 def _each(folder: str, take: Callable[[os.DirEntry[str]], None]) -> Iterator[None]:

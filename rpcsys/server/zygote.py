@@ -22,24 +22,27 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import library
-from rpcsys.server import launch, messages, processes, workdirs
+from rpcsys.server import capabilities, isolation, launch, leftovers, limits, messages, processes, workdirs
 from rpcsys.server.child import live
 
-SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 """Thread counts that libraries read when they are loaded."""
 
 OWN = ("rpcsys.server.session", "rpcsys.server.tvm_session")
 """What every session runs, whatever else is imported ahead."""
 
+PACKAGES = {"onnxruntime": "rpcsys.module.kinds.onnx", "tvm": "tvm.rpc.server"}
+"""What sessions use of a package that is to be preloaded."""
+
 AGAIN_S = 0.005
 """Between two looks at processes that were killed and are not gone yet."""
 
 PATIENCE_S = 5.0
-"""After that, processes that no signal ends (stuck in the kernel) are reported as killed."""
+"""After that, processes that no signal ends are taken for stuck in the kernel."""
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
@@ -47,25 +50,30 @@ def main(settings: dict[str, Any]) -> NoReturn:
     control = socket.socket(fileno=launch.HANDED)
     control.set_inheritable(False)
     processes.become_subreaper()
-    zygote = Zygote(control, settings)
+    shared = isolation.probe() if settings["isolate"] else "--no-isolation"
+    zygote = Zygote(control, {**settings, "isolate": not shared})
     try:
         if settings["fork"]:
-            preload(settings)
+            preload(settings, control)
+            capabilities.warm()
     except ImportError as error:
         messages.tell(control, failed=str(error))
         os._exit(0)
     gc.collect()
     gc.freeze()
     try:
-        messages.tell(control, ready=True)
+        messages.tell(control, ready=True, shared=shared)
         zygote.run()
     except (BrokenPipeError, ConnectionResetError):
         pass
     zygote.leave()
 
 
-def preload(settings: dict[str, Any]) -> None:
-    """Import and load what sessions will need. Raises ImportError, saying which flag asked for it."""
+def preload(settings: dict[str, Any], teller: socket.socket) -> None:
+    """Import and load what sessions will need, saying so before each import that a flag has asked for.
+
+    Raises ImportError, with that flag in its text.
+    """
     library.use(settings["tvm_library"])
     before = {name: os.environ.get(name) for name in SINGLE}
     os.environ.update(dict.fromkeys(SINGLE, "1"))
@@ -76,6 +84,7 @@ def preload(settings: dict[str, Any]) -> None:
             _load_runtime()
         for flag, names in (("--preload", settings["preload"]), ("--import", settings["imports"])):
             for name in names:
+                messages.tell(teller, importing=f"{flag} {name}")
                 _import(flag, name)
     finally:
         for name, value in before.items():
@@ -96,9 +105,17 @@ def _load_runtime() -> None:
 
 def _import(flag: str, name: str) -> None:
     try:
-        importlib.import_module(name)
+        importlib.import_module(PACKAGES.get(name, name))
     except Exception as error:
         raise ImportError(f"{flag} {name}: {type(error).__name__}: {error}") from error
+
+
+class Ended(NamedTuple):
+    """A child that is dead; see :class:`rpcsys.server.events.ChildDead`."""
+
+    child: int
+    status: int
+    starved: bool
 
 
 class Zygote:
@@ -113,8 +130,9 @@ class Zygote:
         self.settings = settings
         self.known: dict[int, int] = {}
         self.helpers: frozenset[int] = frozenset()
-        self.ended: list[tuple[int, int]] = []
+        self.ended: list[Ended] = []
         self.cleaned: dict[int, str] = {}
+        self.removed: dict[int, list[str]] = {}
         self.patience = 0.0
         self._deaths, self._wakeup = socket.socketpair()
         for end in (self._deaths, self._wakeup):
@@ -147,8 +165,17 @@ class Zygote:
             self.spawn(order["spawn"], tether)
         for pid, child in self.known.items():
             if child == order.get("kill"):
-                processes.kill(pid)  # what is below it becomes ours by that, and is seen when it is buried
+                self.kill(pid, child)
         return True
+
+    def kill(self, pid: int, child: int) -> None:
+        """Kill a child, whose namespaces vanish with it: what is in them is noted first.
+
+        What is below it becomes ours by that, and is seen when it is buried.
+        """
+        if self.settings["isolate"]:
+            self.removed[child] = [str(thing) for thing in leftovers.found(root=f"/proc/{pid}/root")]
+        processes.kill(pid)
 
     def spawn(self, child: int, tether: int) -> None:
         """Make a child; with ``--no-fork`` a fresh interpreter."""
@@ -164,7 +191,7 @@ class Zygote:
         except OSError as error:
             # Too many processes, or no memory: the supervisor tries again after a pause.
             sys.stderr.write(f"rpcsys-server: no session process: {error.strerror}\n")
-            self.ended.append((child, 1))
+            self.ended.append(Ended(child, 1, False))
             self.patience = time.monotonic() + PATIENCE_S
         finally:
             os.close(tether)
@@ -183,10 +210,10 @@ class Zygote:
 
     def bury(self) -> None:
         """Collect the dead; kill what they left behind; report those of whom nothing is left."""
-        for pid, status in processes.reap():
-            child = self.known.pop(pid, None)
+        for dead in processes.reap():
+            child = self.known.pop(dead.pid, None)
             if child is not None:
-                self.ended.append((child, status))
+                self.ended.append(Ended(child, dead.status, dead.status != 0 and self._starved(dead.peak)))
                 self.patience = time.monotonic() + PATIENCE_S
         if not self.ended:
             return
@@ -195,15 +222,25 @@ class Zygote:
         self.cleaned.update(processes.kill_trees(strangers))
         if strangers and time.monotonic() < self.patience:
             return
-        for child, status in self.ended:
+        stuck = processes.names(strangers)
+        self.helpers |= frozenset(strangers)  # what is stuck is told once
+        for ended in self.ended:
             messages.tell(
                 self.control,
-                dead=child,
-                status=status,
+                dead=ended.child,
+                status=ended.status,
+                starved=ended.starved,
                 cleaned=sorted(self.cleaned.values())[: messages.MAX_NAMES],
+                stuck=stuck[: messages.MAX_NAMES],
+                removed=self.removed.pop(ended.child, [])[: messages.MAX_NAMES],
             )
             self.cleaned = {}
         self.ended = []
+
+    def _starved(self, peak: int) -> bool:
+        """Whether a child with ``peak`` bytes resident came near its limit, beside what it had from here."""
+        limit = self.settings["memory"]
+        return limit is not None and peak > limits.inherited() + limits.NEARLY * limit
 
     def leave(self) -> NoReturn:
         """The supervisor is gone: so is everything below, then the directories, then this process."""

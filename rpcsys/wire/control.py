@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Mapping, Union
 from rpcsys.wire import checks
 from rpcsys.wire.checks import Message, field, optional
 
-OUTCOMES = ("closed", "lost", "timeout", "crashed", "unused", "ended")
-"""How a lease ended: its client closed it; the client vanished; its time was over; the session's process
-died; nobody came; the tracker ended it."""
+OUTCOMES = ("closed", "lost", "timeout", "memory", "crashed", "unused", "ended")
+"""How a lease ended: its client closed it; the client vanished; its time was over; its session wanted more
+memory than the server allows; the session's process died; nobody came; the tracker ended it."""
 
 UNUSED = "unused"
 """`End.reason` when the client left before it opened a session: the server drops the match key, and a

@@ -183,7 +183,9 @@ def test_an_rpcsys_session_has_the_first_word_about_its_limit(direct):
     assert direct.visit(1, timeout_s=3.0)[0].limit_s == 3.0
     assert direct.tick(3.4) == []
     assert direct.tick(0.2) == [ev.Kill(1), ev.Spawn(3)]
-    assert ev.Finish(1, 1, overdue_s=3.0) in direct.bury(1, -9)
+    (finish,) = only(direct.bury(1, -9), ev.Finish)
+    assert finish.error[0] == "SessionTimeout"
+    assert "limit of 3 s" in finish.error[1]
     assert any("timeout" in line for line in direct.logged())
 
 

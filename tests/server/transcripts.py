@@ -6,7 +6,8 @@ import dataclasses
 import json
 
 from rpcsys.server import events as ev
-from rpcsys.server.state import Policy, State
+from rpcsys.server.policy import Policy
+from rpcsys.server.state import State
 
 QUIET = (ev.Log,)
 

@@ -1,0 +1,131 @@
+"""What a session may use of the board: its CPUs, and its memory.
+
+Memory is limited twice. The kernel refuses a process of the session more private memory than the limit
+(RLIMIT_DATA: what is mapped from files and shared with others does not count, so that libraries and models
+do not), which Python raises as MemoryError: a call fails, and the session goes on. All processes of a session
+together, with what they share, are measured from outside a few times a second and ended when they
+have more. Both work without privileges and without control groups.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterable
+
+from rpcsys.server import events as ev
+from rpcsys.server import processes
+
+EVERY_S = 0.2
+"""Between two looks at what sessions use. One look is some 0.1 ms a process."""
+
+NEARLY = 0.8
+"""A process that crashed with so much of its limit in memory did so for want of more."""
+
+
+def stay_on(cpus: Iterable[int]) -> None:
+    """Have every thread of this process run on ``cpus`` only; those to come inherit it. Raises OSError."""
+    chosen = set(cpus)
+    for task in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(task), chosen)
+
+
+def allow_memory(size: int) -> None:
+    """Let this process, and each that it starts, take ``size`` bytes more of private memory than it has now."""
+    bound = _field("self", "status", b"VmData:") + size
+    resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+
+
+def inherited() -> int:
+    """Bytes that a child of this process has resident as soon as it is forked."""
+    return _field("self", "status", b"RssAnon:")
+
+
+def describe(size: int) -> str:
+    """A limit of memory for people."""
+    for unit, name in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit} {name}"
+    return f"{size} bytes"
+
+
+def breach(size: int) -> str:
+    """What a client is told of a session that wanted more than ``size``."""
+    return f"the session's memory limit of {describe(size)} was hit (the server's --session-memory)"
+
+
+def taken(root: int) -> int:
+    """Bytes of memory that ``root`` and everything below it have for themselves, pages they share counted once.
+
+    What can be read from files again is not counted, where the kernel tells the difference (Linux 5.4).
+    """
+    return sum(_private(pid) for pid in (root, *processes.descendants(root)))
+
+
+def resident(root: int) -> int:
+    """An upper bound of :func:`taken`, ten times as quick."""
+    return sum(_resident(pid) for pid in (root, *processes.descendants(root)))
+
+
+def _private(pid: int) -> int:
+    parts = [_field(str(pid), "smaps_rollup", name) for name in (b"Pss_Anon:", b"Pss_Shmem:")]
+    return sum(parts) or _field(str(pid), "smaps_rollup", b"Pss:")
+
+
+def _resident(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _field(pid: str, file: str, name: bytes) -> int:
+    """A size from /proc, in bytes; 0 where it is not told."""
+    try:
+        with open(f"/proc/{pid}/{file}", "rb") as lines:
+            for line in lines:
+                if line.startswith(name):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+class MemoryWatch:
+    """Looks at running sessions, ``EVERY_S`` apart, and tells ``feed`` of those above ``limit`` bytes (None: of none)."""
+
+    def __init__(
+        self, limit: int | None, feed: Callable[[ev.Event], None], clock: Callable[[], float]
+    ) -> None:
+        self._limit = limit
+        self._feed = feed
+        self._clock = clock
+        self._next = 0.0
+        self._roots: dict[int, int] = {}
+
+    def add(self, child: int, pid: int) -> None:
+        """Watch a child, process number ``pid``, that has been given a session; until it is dead."""
+        if self._limit is None or not pid:
+            return
+        if not self._roots:
+            self._next = self._clock() + EVERY_S
+        self._roots[child] = pid
+
+    def due(self) -> float | None:
+        """When :meth:`look` is wanted."""
+        return self._next if self._roots else None
+
+    def look(self) -> None:
+        """Look, if it is time."""
+        now = self._clock()
+        if not self._roots or now < self._next:
+            return
+        assert self._limit is not None
+        for child, pid in list(self._roots.items()):
+            bound = resident(pid)
+            if not bound:
+                del self._roots[child]
+            elif bound > self._limit and taken(pid) > self._limit:
+                self._feed(ev.MemoryExceeded(now, child))
+        self._next = self._clock() + EVERY_S

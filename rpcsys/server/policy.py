@@ -1,0 +1,21 @@
+"""What the command line decides for :class:`rpcsys.server.state.State`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the command line decides. ``tracked``: match keys of a tracker are wanted, not the plain key.
+
+    ``import_s``: what an import of a zygote or a child may take; ``memory``: bytes that a session may have.
+    """
+
+    key: str
+    slots: int = 1
+    tracked: bool = False
+    tvm: bool = True
+    grace_s: float = 10.0
+    import_s: float = 60.0
+    memory: int | None = None
