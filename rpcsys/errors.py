@@ -23,6 +23,7 @@
       SessionError               something about a running session
         SessionLost                the connection, the process or the device is gone
         SessionTimeout             the session's time limit is over
+        MemoryLimit                the session wanted more memory than its server allows
         SessionClosed              used after close()
         DeadlineExceeded           a call was not done in the time it was given
       RemoteError                a call failed on the device; carries what happened there
@@ -129,6 +130,10 @@ class SessionLost(SessionError):
 
 class SessionTimeout(SessionError):
     """The session reached its time limit and was ended by the server."""
+
+
+class MemoryLimit(SessionError):
+    """The session took more memory than its server allows, and was ended."""
 
 
 class SessionClosed(SessionError):

@@ -11,6 +11,7 @@ from rpcsys.wire.frames import Frame
 _SESSION_ERRORS = (
     "SessionLost",
     "SessionTimeout",
+    "MemoryLimit",
     "DeadlineExceeded",
     "PathError",
     "ValueNotSupported",

@@ -23,6 +23,12 @@ NEARLY = 0.8
 """A process that crashed with so much of its limit in memory did so for want of more."""
 
 
+_NO_MEMORY = ("MemoryError", "bad_alloc", "allocate memory", "no memory", "Cannot allocate")
+"""How Python, C++, onnxruntime, this package and the C library say that there is no memory."""
+
+_allowed: int | None = None
+
+
 def stay_on(cpus: Iterable[int]) -> None:
     """Have every thread of this process run on ``cpus`` only; those to come inherit it. Raises OSError."""
     chosen = set(cpus)
@@ -32,8 +38,10 @@ def stay_on(cpus: Iterable[int]) -> None:
 
 def allow_memory(size: int) -> None:
     """Let this process, and each that it starts, take ``size`` bytes more of private memory than it has now."""
+    global _allowed
     bound = _field("self", "status", b"VmData:") + size
     resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+    _allowed = size
 
 
 def inherited() -> int:
@@ -52,6 +60,13 @@ def describe(size: int) -> str:
 def breach(size: int) -> str:
     """What a client is told of a session that wanted more than ``size``."""
     return f"the session's memory limit of {describe(size)} was hit (the server's --session-memory)"
+
+
+def hint(error: str) -> str:
+    """What to add to the text of an error in this process: whether its memory limit may be the cause."""
+    if _allowed is None or not any(word in error for word in _NO_MEMORY):
+        return ""
+    return "; " + breach(_allowed)
 
 
 def taken(root: int) -> int:

@@ -9,20 +9,21 @@ from __future__ import annotations
 import math
 import os
 import socket
-import threading
+import time
 import traceback
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Hashable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, Hashable, List, Optional, Sequence, Set, Tuple
 
 from rpcsys import errors
 from rpcsys.errors import NativeError, ProtocolError, RemoteError, RpcsysError, one_line
-from rpcsys.server import capabilities
+from rpcsys.server import capabilities, limits
 from rpcsys.server.job import Job
 from rpcsys.server.objects import Objects, from_function, keep_arrays, plain_result, to_function
 from rpcsys.server.operations import Operations
+from rpcsys.server.outgoing import Outgoing
 from rpcsys.server.transfers import Directory, Upload, hashed
 from rpcsys.server.watcher import Watcher, error_fields
-from rpcsys.stream import Ended, Stream
+from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames, values
 from rpcsys.wire.frames import Buffer, Frame, FrameReader
 from rpcsys.wire.heads import HeadTable, signature
@@ -33,6 +34,10 @@ VERSION = 1
 WINDOW_CALLS = 256
 #: A client that says nothing after the handshake is dropped after this many seconds.
 HELLO_S = 10.0
+#: A call that took no longer is quick: 16 of them may share one reply's journey.
+QUICK_S = 100e-6
+#: Targets of calls that are remembered as quick.
+MAX_QUICK = 1024
 _EXIT_AFTER_ABANDON = 0
 _NOTHING = b'{"r":null}'
 
@@ -57,13 +62,14 @@ class Session:
         self._pool = Pool()
         self._window_bytes = _window_bytes()
         self.stream = Stream(sock, FrameReader(max_body=_memory(), pool=self._pool))
+        self.out = Outgoing(self.stream)
         self.objects = Objects()
         self.directory = Directory(job.workdir)
         self.inbox: Deque[Frame] = deque()  # read by the watcher while a call ran
         self._operations = Operations(self)
         self._uploads: Dict[int, Upload] = {}
         self._heads = HeadTable()
-        self._send_lock = threading.Lock()
+        self._quick: Set[str] = set()
         self._watcher = Watcher(self)
         self._handlers: Dict[int, Callable[[Frame], None]] = {
             frames.CHUNK: self._chunk,
@@ -90,7 +96,7 @@ class Session:
         except Ended:
             return "lost"
         except ProtocolError as error:
-            self._say("ProtocolError", str(error), "network")
+            self._say("ProtocolError", str(error) + limits.hint(str(error)), "network")
             return "lost"
         finally:
             for upload in self._uploads.values():
@@ -126,23 +132,41 @@ class Session:
         self._watcher.start()
 
     def _next(self) -> Frame:
-        """The next frame: one that the watcher read, else from the socket."""
+        """The next frame: one that was read ahead, else from the socket."""
         while True:
             with self._watcher.read_lock:
                 if self.inbox:
                     return self.inbox.popleft()
+                self.out.flush()
                 frame = self.stream.receive()
                 if frame is not None:
-                    return frame
+                    if not self.stream.reader.unread:
+                        return frame
+                    self._sort(frame)
+                    self._sort_rest()
 
-    def send(self, pieces: Sequence[Buffer], wait_s: float = -1) -> None:
-        """Send one frame, from either thread. With ``wait_s``, give up when the other one sends that long."""
-        if not self._send_lock.acquire(timeout=wait_s):
-            return
-        try:
-            self.stream.send(pieces)
-        finally:
-            self._send_lock.release()
+    def _sort_rest(self) -> None:
+        """Look at all that came in one read: what is cancelled in it does not even begin."""
+        while self.stream.reader.unread:
+            frame = self.stream.reader.next()
+            if frame is None:
+                return
+            self._sort(frame)
+
+    def _sort(self, frame: Frame) -> None:
+        if frame.kind == frames.CANCEL:
+            self.cancel_waiting(frame)
+        else:
+            self.inbox.append(frame)
+
+    def _read_ahead(self) -> None:
+        """Sort what has come meanwhile, without waiting."""
+        with self._watcher.read_lock:
+            while self.has_room():
+                frame = self.stream.receive(DONT_WAIT)
+                if frame is None:
+                    return
+                self._sort(frame)
 
     def has_room(self) -> bool:
         """Whether another frame may be read while a call runs: the window that the client was told."""
@@ -165,7 +189,7 @@ class Session:
             self._say_cancelled(cancel.call_id, "the upload was cancelled")
 
     def _say_cancelled(self, call_id: int, message: str) -> None:
-        self.send(frames.encode(frames.ERROR, call_id, error_fields("Cancelled", message)))
+        self.out.send(frames.encode(frames.ERROR, call_id, error_fields("Cancelled", message)))
 
     def abandon(self, outcome: str, kind: str = "", message: str = "") -> None:
         """End this process now, whatever it is doing, having told the client why if there is something to tell."""
@@ -177,17 +201,11 @@ class Session:
             os._exit(_EXIT_AFTER_ABANDON)
 
     def _say(self, kind: str, message: str, fault: str) -> None:
-        """Tell the client why the session ends; it may be gone or not reading, so never wait for long."""
-        try:
-            if self._send_lock.acquire(timeout=0.3):
-                pieces = frames.encode(frames.ERROR, 0, error_fields(kind, message, fault=fault))
-                self.stream.socket.sendmsg(pieces, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-                self.stream.socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # the end of the connection has to say it
+        """Tell the client why the session ends."""
+        self.out.last_words(frames.encode(frames.ERROR, 0, error_fields(kind, message, fault=fault)))
 
     def _ping(self, frame: Frame) -> None:
-        self.send(frames.pack(frames.PONG, frame.call_id))
+        self.out.send(frames.pack(frames.PONG, frame.call_id))
 
     def _free(self, frame: Frame) -> None:
         self.objects.free(frame.get("ids"))
@@ -195,6 +213,32 @@ class Session:
     # -------------------------------------------------------------- calls
 
     def _call(self, frame: Frame) -> None:
+        if self.inbox or self.out.held:
+            self._call_in_a_row(frame)
+            return
+        pieces = self._run(frame)
+        if pieces:
+            self.out.send(pieces)
+
+    def _call_in_a_row(self, frame: Frame) -> None:
+        """A call with others around it. Replies may wait for each other, but never for a call that may last."""
+        target = repr(frame.plan.head.get("f"))
+        if target not in self._quick:
+            self.out.flush()
+        started = time.perf_counter()
+        pieces = self._run(frame)
+        took = time.perf_counter() - started
+        if took > QUICK_S:
+            self._quick.discard(target)
+        elif len(self._quick) < MAX_QUICK:
+            self._quick.add(target)
+        if pieces:
+            self.out.hold(pieces)
+        if took > QUICK_S and self.inbox:
+            self._read_ahead()
+
+    def _run(self, frame: Frame) -> List[Buffer]:
+        """Run a call, watched; the pieces of its reply."""
         self._watcher.begin(frame)
         try:
             pieces = self._answer(frame)
@@ -205,10 +249,9 @@ class Session:
             self.abandon(
                 "ended", "SessionLost", f"a function on the device ended its process ({end!r})"[:500]
             )
-            return
+            return []
         self._watcher.end()
-        if pieces:
-            self.send(pieces)
+        return pieces
 
     def _answer(self, frame: Frame) -> List[Buffer]:
         """Run a call; the pieces of its RESULT, none when an upload has only begun."""
@@ -278,7 +321,7 @@ class Session:
             pieces = frames.encode(frames.ERROR, frame.call_id, _described(error))
         del self._uploads[frame.call_id]
         upload.discard()
-        self.send(pieces)
+        self.out.send(pieces)
 
     def _download(self, frame: Frame) -> List[Buffer]:
         arguments = frame.get("a")
@@ -287,7 +330,7 @@ class Session:
         size, pieces = self.directory.pieces(arguments[0])
         head, _ = frames.encode_head({"size": size})
         end = hashed(
-            pieces, lambda piece: self.send(frames.pack(frames.CHUNK, frame.call_id, head, (piece,)))
+            pieces, lambda piece: self.out.send(frames.pack(frames.CHUNK, frame.call_id, head, (piece,)))
         )
         return frames.encode(frames.RESULT, frame.call_id, {"r": end})
 
@@ -302,11 +345,12 @@ def _described(error: Exception) -> Dict[str, Any]:
         fault = error.fault if isinstance(error, RemoteError) else "user"
         return error_fields(type(error).__name__, one_line(error, None), fault=fault)
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    hint = limits.hint(trace)
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 - a user's exception may fail at anything
         message = "an exception whose text cannot be made"
-    return error_fields(type(error).__name__, message, trace[-64000:])
+    return error_fields(type(error).__name__, (message + hint).lstrip("; "), trace[-64000:])
 
 
 def _listed(value: Any) -> Sequence[Any]:
