@@ -8,7 +8,7 @@ for themselves; those with other modules inside, or that use TVM's thread pool, 
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi
@@ -19,12 +19,40 @@ PREFIX = "__tvm_ffi_"
 LIBRARY_BIN = PREFIX + "_library_bin"
 
 
+class Anchor(NamedTuple):
+    """A symbol and its place in the file, which tells where in memory the file's other places are."""
+
+    symbol: str
+    place: int
+
+
+class Lacking(NamedTuple):
+    """What a library needs where there is no libtvm_ffi.
+
+    ``slots``: functions of libtvm_ffi and the place in the file that each is bound at; ``others``: what it
+    needs besides.
+    """
+
+    slots: Dict[str, int]
+    anchor: Anchor
+    others: Sequence[str]
+
+
 class Library:
     """A loaded library. It stays loaded: nothing tells when its code is no longer used."""
 
-    def __init__(self, path: str) -> None:
-        """Raises OSError, saying what is missing."""
-        self._library = ctypes.CDLL(path)
+    def __init__(self, path: str, lacking: Optional[Lacking] = None) -> None:
+        """Raises OSError, saying what is missing, and `NativeError` for one that cannot do without libtvm_ffi."""
+        if lacking is None:
+            self._library = ctypes.CDLL(path)
+            return
+        from rpcsys.ffi import standin
+
+        self._library = standin.open_lazily(path, lacking.others)
+        base = (
+            ctypes.cast(self._library[lacking.anchor.symbol], ctypes.c_void_p).value or 0
+        ) - lacking.anchor.place
+        standin.provide({name: base + place for name, place in lacking.slots.items()})
 
     def function(self, name: str) -> Symbol:
         """The function ``name``. Raises `NativeError` (kind AttributeError) where there is none."""

@@ -12,7 +12,7 @@ import os
 import platform
 import struct
 import sys
-from typing import Dict, Iterator, List, NamedTuple, Tuple, Union
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 Data = Union[bytes, mmap.mmap]
 
@@ -35,8 +35,11 @@ MACHINES = {
 _SAME = {"i686": "i386", "i586": "i386", "amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64"}
 _SHARED = 3  # e_type of a shared object
 _LOAD = 1  # p_type of a segment that is mapped
-_DYNSYM, _DYNAMIC = 11, 6  # sh_type
+_RELA, _DYNAMIC, _REL, _DYNSYM = 4, 6, 9, 11  # sh_type
+#: Machine -> the type of a relocation that binds a function when it is first called (R_*_JUMP_SLOT).
+_JUMP_SLOTS = {"x86_64": 7, "i386": 7, "aarch64": 1026, "arm": 22, "riscv": 5}
 _NEEDED = 1  # d_tag of a library that must be there
+_WEAK = 2  # binding of a symbol that need not be defined
 
 
 class ElfError(ValueError):
@@ -54,119 +57,59 @@ class Symbol(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Where the fields stand, for 32 or 64 bits."""
+    """What the fields are, for 32 or 64 bits. ``word`` is an address or a size."""
 
     header: str
     section: str
     segment: str
     symbol: str
-    dynamic: str
+    word: str
 
 
 _LAYOUTS = {
-    32: _Layout("HHIIIIIHHHHHH", "IIIIIIIIII", "IIIIIIII", "IIIBBH", "II"),
-    64: _Layout("HHIQQQIHHHHHH", "IIQQQQIIQQ", "IIQQQQQQ", "IBBHQQ", "QQ"),
+    32: _Layout("HHIIIIIHHHHHH", "IIIIIIIIII", "IIIIIIII", "IIIBBH", "I"),
+    64: _Layout("HHIQQQIHHHHHH", "IIQQQQIIQQ", "IIQQQQQQ", "IBBHQQ", "Q"),
 }
 _IDENT_BYTES = 16
-#: Entries of a table that are read; the largest libraries have some ten thousand symbols.
-_MAX_ENTRIES = 1 << 20
+#: Entries of a table that are read; the largest libraries have some hundred thousand.
+_MAX_ENTRIES = 1 << 22
+#: Bytes of a name; those of C++ templates reach some ten thousand.
+_MAX_NAME = 1 << 16
 
 
-class Elf:
-    """A shared library as bytes.
+class Elf(NamedTuple):
+    """What a shared library says of itself.
 
     Attributes
     ----------
     machine : what Linux calls its architecture (``x86_64``, ``aarch64``, ``arm``, …)
     bits : 32 or 64
+    order : ``"<"`` little-endian, ``">"`` big-endian
     symbols : its .dynsym by name
     needed : names of the libraries that must be there
+    jump_slots : functions that are bound when they are first called -> where each is then written
     """
 
-    def __init__(self, data: Data) -> None:
-        """Raises `ElfError`."""
-        if data[:4] != b"\x7fELF":
-            raise ElfError("is not an ELF shared library")
-        self._data: Data = data
-        self.bits = {1: 32, 2: 64}.get(_byte(data, 4), 0)
-        order = {1: "<", 2: ">"}.get(_byte(data, 5), "")
-        if not self.bits or not order:
-            raise ElfError("has a broken ELF header")
-        self._order = order
-        self._layout = _LAYOUTS[self.bits]
-        fields = self._unpack(self._layout.header, _IDENT_BYTES)
-        self.machine = MACHINES.get(fields[1], f"machine {fields[1]}")
-        if fields[0] != _SHARED:
-            raise ElfError("is an ELF file, but no shared library (link it with -shared)")
-        self._segments(fields[4], fields[9])
-        self._sections = self._read_sections(fields[5], fields[11])
-        self.symbols: Dict[str, Symbol] = {symbol.name: symbol for symbol in self._read_symbols()}
-        self.needed: List[str] = list(self._read_needed())
+    machine: str
+    bits: int
+    order: str
+    symbols: Dict[str, Symbol]
+    needed: List[str]
+    jump_slots: Dict[str, int]
 
     def fits(self) -> bool:
         """Whether this process could load it: its architecture, width and byte order are this one's."""
         here = platform.machine()
-        here = _SAME.get(here, "arm" if here.startswith("arm") else here)
-        here = "riscv" if here.startswith("riscv") else here
-        own_bits = 64 if sys.maxsize > 1 << 32 else 32
-        wanted = {("x86_64", 32): "i386", ("aarch64", 32): "arm"}.get((here, own_bits), here)
+        here = "arm" if here.startswith("armv") else "riscv" if here.startswith("riscv") else here
+        here = _SAME.get(here, here)
+        bits = 64 if sys.maxsize > 1 << 32 else 32
+        here = {("x86_64", 32): "i386", ("aarch64", 32): "arm"}.get((here, bits), here)
         order = "<" if sys.byteorder == "little" else ">"
-        return (self.machine, self.bits, self._order) == (wanted, own_bits, order)
+        return (self.machine, self.bits, self.order) == (here, bits, order)
 
     def undefined(self) -> List[str]:
         """Names that another library must define, weak ones left out."""
         return [symbol.name for symbol in self.symbols.values() if not symbol.section and not symbol.weak]
-
-    def _segments(self, offset: int, count: int) -> None:
-        """Check that every mapped segment is in the file: touching one that is not ends a process."""
-        for kind, *rest in self._table(self._layout.segment, offset, count):
-            start, size = (rest[1], rest[4]) if self.bits == 64 else (rest[0], rest[3])
-            if kind == _LOAD and start + size > len(self._data):
-                raise ElfError("is cut off (copied while it was being written, or only in part)")
-
-    def _read_sections(self, offset: int, count: int) -> List[Tuple[int, ...]]:
-        return list(self._table(self._layout.section, offset, count))
-
-    def _contents(self, kind: int) -> Iterator[Tuple[int, int, int]]:
-        """Offset, size and the offset of the string table of every section of ``kind``."""
-        for section in self._sections:
-            if section[1] == kind:
-                if section[6] >= len(self._sections):
-                    raise ElfError("has broken sections")
-                yield section[4], section[5], self._sections[section[6]][4]
-
-    def _read_symbols(self) -> Iterator[Symbol]:
-        for offset, size, strings in self._contents(_DYNSYM):
-            count = size // struct.calcsize(self._order + self._layout.symbol)
-            for fields in self._table(self._layout.symbol, offset, count):
-                if self.bits == 64:
-                    name, info, _, section, value, length = fields
-                else:
-                    name, value, length, info, _, section = fields
-                if name:
-                    yield Symbol(self._text(strings + name), value, length, section, info >> 4 == 2)
-
-    def _read_needed(self) -> Iterator[str]:
-        for offset, size, strings in self._contents(_DYNAMIC):
-            count = size // struct.calcsize(self._order + self._layout.dynamic)
-            for tag, value in self._table(self._layout.dynamic, offset, count):
-                if tag == _NEEDED:
-                    yield self._text(strings + value)
-
-    def _table(self, layout: str, offset: int, count: int) -> Iterator[Tuple[int, ...]]:
-        size = struct.calcsize(self._order + layout)
-        if count > _MAX_ENTRIES or offset + count * size > len(self._data):
-            raise ElfError("has a table that is not in the file (cut off?)")
-        return struct.iter_unpack(self._order + layout, self._data[offset : offset + count * size])
-
-    def _unpack(self, layout: str, offset: int) -> Tuple[int, ...]:
-        return next(self._table(layout, offset, 1))
-
-    def _text(self, offset: int) -> str:
-        end = self._data.find(b"\0", offset)
-        if not 0 <= offset < len(self._data) or end < 0:
-            raise ElfError("has a name that is not in the file")
-        return self._data[offset:end].decode("utf-8", "replace")
 
 
 def read(path: str) -> Elf:
@@ -176,8 +119,94 @@ def read(path: str) -> Elf:
             raise ElfError("is an empty file")
         # Mapped: only the tables are read, whatever the size of the library.
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return Elf(data)
+            return parse(data)
 
 
-def _byte(data: Data, index: int) -> int:
-    return data[index] if len(data) > index else -1
+def parse(data: Data) -> Elf:
+    """The shared library that ``data`` is. Raises `ElfError`."""
+    if data[:4] != b"\x7fELF":
+        raise ElfError("is not an ELF shared library")
+    bits = {1: 32, 2: 64}.get(data[4] if len(data) > 4 else 0)
+    order = {1: "<", 2: ">"}.get(data[5] if len(data) > 5 else 0)
+    if bits is None or order is None:
+        raise ElfError("has a broken ELF header")
+    return _Reader(data, bits, order).elf()
+
+
+class _Reader:
+    """Reads the tables of one file; every place and size is checked here."""
+
+    def __init__(self, data: Data, bits: int, order: str) -> None:
+        self._data = data
+        self._bits = bits
+        self._order = order
+        self._layout = _LAYOUTS[bits]
+        self._sections: List[Tuple[int, ...]] = []
+
+    def elf(self) -> Elf:
+        fields = next(self._table(self._layout.header, _IDENT_BYTES, 1))
+        if fields[0] != _SHARED:
+            raise ElfError("is an ELF file, but no shared library (link it with -shared)")
+        machine = MACHINES.get(fields[1], f"machine {fields[1]}")
+        self._check_segments(fields[4], fields[9])
+        self._sections = list(self._table(self._layout.section, fields[5], fields[11]))
+        symbols = list(self._symbols())
+        return Elf(
+            machine,
+            self._bits,
+            self._order,
+            {symbol.name: symbol for symbol in symbols if symbol.name},
+            list(self._needed()),
+            dict(self._jump_slots(symbols, _JUMP_SLOTS.get(machine))),
+        )
+
+    def _check_segments(self, offset: int, count: int) -> None:
+        """Every mapped segment must be in the file: touching one that is not ends a process."""
+        for kind, *rest in self._table(self._layout.segment, offset, count):
+            start, size = (rest[1], rest[4]) if self._bits == 64 else (rest[0], rest[3])
+            if kind == _LOAD and start + size > len(self._data):
+                raise ElfError("is cut off (copied while it was being written, or only in part)")
+
+    def _symbols(self) -> Iterator[Symbol]:
+        for fields, strings in self._entries(_DYNSYM, self._layout.symbol):
+            if self._bits == 64:
+                name, info, _, section, value, length = fields
+            else:
+                name, value, length, info, _, section = fields
+            yield Symbol(self._text(strings + name), value, length, section, info >> 4 == _WEAK)
+
+    def _needed(self) -> Iterator[str]:
+        for (tag, value), strings in self._entries(_DYNAMIC, self._layout.word * 2):
+            if tag == _NEEDED:
+                yield self._text(strings + value)
+
+    def _jump_slots(self, symbols: List[Symbol], wanted: Optional[int]) -> Iterator[Tuple[str, int]]:
+        word = self._layout.word
+        shift = 8 if self._bits == 32 else 32
+        for kind, layout in ((_REL, word * 2), (_RELA, word * 2 + word.lower())):
+            for (place, info, *_), _strings in self._entries(kind, layout):
+                if info & ((1 << shift) - 1) == wanted and info >> shift < len(symbols):
+                    yield symbols[info >> shift].name, place
+
+    def _entries(self, kind: int, layout: str) -> Iterator[Tuple[Tuple[int, ...], int]]:
+        """Every entry of the sections of ``kind``, with the place of their string table."""
+        for section in self._sections:
+            if section[1] == kind:
+                if section[6] >= len(self._sections):
+                    raise ElfError("has broken sections")
+                strings = self._sections[section[6]][4]
+                count = section[5] // struct.calcsize(self._order + layout)
+                for fields in self._table(layout, section[4], count):
+                    yield fields, strings
+
+    def _table(self, layout: str, offset: int, count: int) -> Iterator[Tuple[int, ...]]:
+        size = struct.calcsize(self._order + layout)
+        if count > _MAX_ENTRIES or offset + count * size > len(self._data):
+            raise ElfError("has a table that is not in the file (cut off?)")
+        return struct.iter_unpack(self._order + layout, self._data[offset : offset + count * size])
+
+    def _text(self, offset: int) -> str:
+        end = self._data.find(b"\0", offset, offset + _MAX_NAME)
+        if offset >= len(self._data) or end < 0:
+            raise ElfError("has a name that is not in the file")
+        return self._data[offset:end].decode("utf-8", "replace")

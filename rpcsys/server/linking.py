@@ -35,7 +35,7 @@ def _unpack(path: str, folder: str) -> list[str]:
     import tarfile
 
     os.makedirs(folder, exist_ok=True)
-    unpacked = []
+    unpacked: list[str] = []
     try:
         with tarfile.open(path) as archive:
             for member in archive:

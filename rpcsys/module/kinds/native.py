@@ -10,15 +10,14 @@ they can be called by name, but are not listed.
 
 from __future__ import annotations
 
-import ctypes
 import platform
 import re
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from rpcsys.errors import ModelError, NativeError, RemoteArgumentError, RemoteFunctionError
 from rpcsys.ffi import library
 from rpcsys.ffi.memory import Memory, address_of, locate
-from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Library
+from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Anchor, Lacking, Library
 from rpcsys.ffi.tensors import TensorView
 from rpcsys.module import elf
 from rpcsys.module.loading import model_error
@@ -86,19 +85,28 @@ class NativeModule:
 
 def load(path: str, name: str) -> NativeModule:
     """Load the library at ``path``, ``name`` in messages. Raises `ModelError`, in one line."""
-    functions, has_modules = _exports(path, name)
+    file = _read(path, name)
+    functions = _functions(file, name)
     if library.present():
         _checked(name, library.api)  # it must be there before the library is
-    _open(path, name)
-    if library.has_runtime():
-        module: NativeModule = _checked(name, lambda: _load_by_tvm(path, functions))
-        return module
-    if has_modules:
-        raise model_error(
-            f"{name} has modules inside, and this device has no libtvm_runtime to load them; "
-            "install apache-tvm there, or start the server with --tvm-library DIR"
-        )
-    return NativeModule("_lib", functions, Library(path).function)
+        _linked(name, lambda: Library(path))  # a symbol that is found to be missing later ends the process
+        if library.has_runtime():
+            module: NativeModule = _checked(name, lambda: _load_by_tvm(path, functions))
+            return module
+    _refuse_without_runtime(file, name)
+    opened = _linked(name, lambda: _open_alone(path, file))
+    return NativeModule("_lib", functions, opened.function)
+
+
+def _open_alone(path: str, file: elf.Elf) -> Library:
+    """Open a library that stands for itself. Raises OSError, `NativeError`."""
+    lacking = [] if library.present() else [name for name in file.undefined() if name.startswith("TVM")]
+    if not lacking:
+        return Library(path)
+    anchor = next(symbol for symbol in file.symbols.values() if symbol.name.startswith(PREFIX))
+    slots = {name: file.jump_slots[name] for name in lacking if name in file.jump_slots}
+    others = [name for name in file.undefined() if name not in slots]
+    return Library(path, Lacking(slots, Anchor(anchor.name, anchor.value), others))
 
 
 def _load_by_tvm(path: str, functions: List[str]) -> NativeModule:
@@ -128,8 +136,8 @@ def _checked(name: str, act: Callable[[], Any]) -> Any:
         ) from None
 
 
-def _exports(path: str, name: str) -> Tuple[List[str], bool]:
-    """The functions of a library, and whether it has modules inside. Raises `ModelError` for what cannot run here."""
+def _read(path: str, name: str) -> elf.Elf:
+    """What the file says of itself. Raises `ModelError` for what cannot run here."""
     try:
         file = elf.read(path)
     except elf.ElfError as error:
@@ -139,20 +147,39 @@ def _exports(path: str, name: str) -> Tuple[List[str], bool]:
             f"{name} is built for {file.machine} ({file.bits} bits), and this device is {platform.machine()}; "
             "compile it for this device"
         )
+    return file
+
+
+def _functions(file: elf.Elf, name: str) -> List[str]:
+    """The functions of a library. Raises `ModelError` where there is none, and no module inside either."""
     defined = [symbol.name for symbol in file.symbols.values() if symbol.section]
-    functions = sorted(symbol[len(PREFIX) :] for symbol in defined if symbol.startswith(PREFIX))
+    functions = [symbol[len(PREFIX) :] for symbol in defined if symbol.startswith(PREFIX)]
     functions = [function for function in functions if not function.startswith(_DATA)]
     if not functions and LIBRARY_BIN not in defined:
         raise model_error(f"{name} exports no TVM-FFI function (a symbol {PREFIX}NAME)")
-    return functions, LIBRARY_BIN in defined
+    return sorted(functions)
 
 
-def _open(path: str, name: str) -> None:
-    """Have the linker look at every symbol now: one it misses later ends the process. Raises `ModelError`."""
+def _refuse_without_runtime(file: elf.Elf, name: str) -> None:
+    """Raise `ModelError` for a library that only TVM's runtime can load: its pointers into it would be null."""
+    wanted = [symbol[2:] for symbol in file.symbols if symbol.startswith("__TVM")]
+    what = "has modules inside" if LIBRARY_BIN in file.symbols else "uses {}".format(", ".join(wanted))
+    if wanted or LIBRARY_BIN in file.symbols:
+        raise model_error(
+            f"{name} {what}, and this device has no libtvm_runtime; "
+            "install apache-tvm there, or start the server with --tvm-library DIR"
+        )
+
+
+def _linked(name: str, act: Callable[[], Library]) -> Library:
     try:
-        ctypes.CDLL(path)
+        return act()
     except OSError as error:
         raise _linker_error(name, str(error)) from None
+    except NativeError as error:
+        raise model_error(
+            f"{name} cannot be loaded: {error}; start the server with --tvm-library DIR"
+        ) from None
 
 
 def _linker_error(name: str, said: str) -> ModelError:
