@@ -56,7 +56,6 @@ class Connection(asyncio.Protocol):
         self._waiting_since = self._service.loop.time()
 
     def data_received(self, data: bytes) -> None:
-        acknowledge_at_once(self._sock)
         self._reader.feed(data)
         if not self._again:
             self._work()
@@ -86,13 +85,21 @@ class Connection(asyncio.Protocol):
             return
         self._service.flush()
         if drained:
-            if not (self._reader.partial or self._reader.magic_due):
-                self._waiting_since = None
-            elif self._waiting_since is None:
-                self._waiting_since = self._service.loop.time()
+            self._note_rest()
         elif not self._stuck:  # others have their turn
             self._transport.pause_reading()
             self._call_again()
+
+    def _note_rest(self) -> None:
+        """Half a message is here, or none. TVM's clients send the rest only when the first half is
+        acknowledged (two small writes, Nagle on); of a whole message our reply is the acknowledgement.
+        """
+        if not (self._reader.partial or self._reader.magic_due):
+            self._waiting_since = None
+            return
+        acknowledge_at_once(self._sock)
+        if self._waiting_since is None:
+            self._waiting_since = self._service.loop.time()
 
     def _handle_frames(self) -> bool:
         """Handle what has arrived, in bounds; whether nothing is left to handle."""

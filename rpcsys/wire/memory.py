@@ -1,9 +1,9 @@
 """Memory that arrays are received into: aligned, and where it is large, reused.
 
-Every block starts on a 64-byte boundary, because a vectorised kernel given less can fault. Blocks
-under `LARGE` are bytearrays; above it, fresh pages cost more than the transfer itself, so blocks are
-private mappings with huge pages, kept and handed out again once nobody refers to them (measured
-against a raw socket with a reused buffer at 64 MB: bytearray 0.49, plain mapping 0.45, this about 1.0).
+Every block starts on a 64-byte boundary, because a vectorised kernel given less can fault. Fresh pages
+cost more than the transfer itself, so from a page upwards blocks are private mappings, kept and handed
+out again once nobody refers to them; large ones have huge pages (measured against a raw socket with a
+reused buffer at 64 MB: bytearray 0.49, plain mapping 0.45, this about 1.0).
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ import ctypes
 import mmap
 import os
 import sys
-from typing import List, Sequence
+from typing import Dict, List, Sequence
 
 from rpcsys.errors import LimitExceeded
 
 ALIGNMENT = 64
-# At 1 MB and below a bytearray is as fast as a reused buffer, and a mapping is not (page faults).
+#: Above this, blocks have huge pages.
 LARGE = 1 << 20
 # Huge pages are 2 MiB on the machines that have them; a multiple lets one block serve many sizes.
 _GRAIN = 2 << 20
+# From a page to LARGE, so many blocks are kept for each power of two: a bytearray of 1 MB is zeroed and
+# meets 256 page faults each time. Few, because every mapping is one of the 65,530 a process may have;
+# all of them together are 8 MB. A fresh mapping is slower than a bytearray, so beyond them it is that.
+_PAGES_KEPT = 4
 
 
 def _aligned(total: int) -> memoryview:
@@ -60,13 +64,16 @@ class Pool:
     def __init__(self, cap: int = 0) -> None:
         self._cap = cap or _default_cap()
         self._kept: List[mmap.mmap] = []
+        self._kept_pages: Dict[int, List[mmap.mmap]] = {}
 
     def take(self, size: int) -> memoryview:
         """``size`` bytes on a 64-byte boundary; their contents are undefined.
 
         Raises `LimitExceeded` for more than the system gives.
         """
-        return self._mapping(size) if size > LARGE else _aligned(size)
+        if size > LARGE:
+            return self._mapping(size)
+        return self._pages(size) if size >= mmap.PAGESIZE else _aligned(size)
 
     def take_all(self, sizes: Sequence[int]) -> List[memoryview]:
         """One block for each size, each on a boundary of its own; small ones share one allocation."""
@@ -84,6 +91,18 @@ class Pool:
             self._mapping(size) if size > LARGE else small[start : start + size]
             for start, size in zip(starts, sizes)
         ]
+
+    def _pages(self, size: int) -> memoryview:
+        """A block of whole pages that is kept, while there are any; else a bytearray."""
+        order = (size - 1).bit_length()
+        kept = self._kept_pages.setdefault(order, [])
+        for mapping in kept:
+            if sys.getrefcount(mapping) == _FREE:
+                return memoryview(mapping)[:size]
+        if len(kept) == _PAGES_KEPT:
+            return _aligned(size)
+        kept.append(mmap.mmap(-1, 1 << order, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        return memoryview(kept[-1])[:size]
 
     def _mapping(self, size: int) -> memoryview:
         rounded = -(-size // _GRAIN) * _GRAIN
