@@ -365,6 +365,7 @@ _ON_MESSAGE: dict[type, Callable[..., list[Action]]] = {
     control.Renew: State._not_yet,
     control.Resolve: State._not_yet,
     control.History: State._not_yet,
+    control.Usage: State._not_yet,
     control.Why: State._not_yet,
     control.Drain: State._not_yet,
     control.Enable: State._not_yet,

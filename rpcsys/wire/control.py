@@ -117,11 +117,30 @@ class Summary(Ask):
 
 @dataclass(frozen=True)
 class History(Ask):
-    """Leases that are over, newest first."""
+    """Leases that are over, the last to end first; those that ended in [``since``, ``until``), seconds since 1970.
+
+    The answer has at most ``limit`` of them, and what a frame holds; where there are more, its ``before`` asks for
+    the next ones.
+    """
 
     op: ClassVar[str] = "history"
     key: str | None = field(optional(checks.key), None)
+    user: str | None = field(optional(checks.text), None)
+    server: str | None = field(optional(checks.text), None)
+    since: float | None = field(optional(checks.seconds), None)
+    until: float | None = field(optional(checks.seconds), None)
     limit: int = field(_count, 100)
+    before: int | None = field(optional(_id), None)
+
+
+@dataclass(frozen=True)
+class Usage(Ask):
+    """Leases, device time and waiting time by user and key, from the beginning of the hour of ``since`` on."""
+
+    op: ClassVar[str] = "usage"
+    key: str | None = field(optional(checks.key), None)
+    user: str | None = field(optional(checks.text), None)
+    since: float | None = field(optional(checks.seconds), None)
 
 
 @dataclass(frozen=True)
@@ -313,7 +332,7 @@ class Answer(Message):
 TO_TRACKER: dict[str, type[Ask]] = {
     message.op: message
     for message in (
-        *(Request, Cancel, Renew, Release, Resolve, Summary, History, Why, Drain, Enable, EndLease),
+        *(Request, Cancel, Renew, Release, Resolve, Summary, History, Usage, Why, Drain, Enable, EndLease),
         *(Register, LeaseStarted, LeaseEnded, Health),
     )
 }
