@@ -62,6 +62,10 @@ class Stream:
             frame = reader.received(count)
         return frame
 
+    def buffered(self) -> Optional[Frame]:
+        """The next frame that has been received already; None without looking at the socket."""
+        return self.reader.next() if self.reader.unread else None
+
     def send(self, pieces: Sequence[Buffer], on_full: Optional[Callable[[], None]] = None) -> None:
         """Send the pieces of one or more frames, end to end.
 

@@ -65,6 +65,7 @@ class Channel:
         self._helper: Optional[threading.Thread] = None
         self._helper_looks = False
         self._alarm = threading.Event()
+        self.condition = threading.Condition()  # of all futures of this session
         self._callbacks: Optional[concurrent.futures.ThreadPoolExecutor] = None
 
     # -------------------------------------------------------------- calls

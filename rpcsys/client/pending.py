@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from rpcsys.wire.frames import Frame
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class Pending:
-    """One call under way. ``frame`` is its reply, ``error`` why there will be none."""
+    """One call under way. ``frame`` is its reply, ``error`` why there will be none.
+
+    ``failed``: its future has no result. ``runs_since``: when it became the oldest, if it has a deadline.
+    """
 
     __slots__ = (
         "bytes",
@@ -23,6 +26,7 @@ class Pending:
         "deadline_s",
         "done",
         "error",
+        "failed",
         "frame",
         "future",
         "runs_since",
@@ -34,6 +38,7 @@ class Pending:
         self.call_id = call_id
         self.convert = convert
         self.done = False
+        self.failed = False
         self.frame: Optional[Frame] = None
         self.error: Optional[BaseException] = None
         self.future: Optional[CallFuture] = None
@@ -48,7 +53,14 @@ class CallFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not su
     """The future of one submitted call. Waiting for it reads the session."""
 
     def __init__(self, channel: Channel, pending: Pending) -> None:
-        super().__init__()
+        # What Future's own sets, but for the condition: making one costs as much as the rest of a call,
+        # and since waiting for a future reads the session, futures of one session can share it.
+        self._condition = channel.condition
+        self._state = "PENDING"
+        self._result = None
+        self._exception = None
+        self._waiters: List[Any] = []
+        self._done_callbacks: List[Callable[[Any], Any]] = []
         self._channel = channel
         self._pending = pending
 
@@ -57,8 +69,10 @@ class CallFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not su
 
         Raises `concurrent.futures.CancelledError` after `cancel`.
         """
-        self._channel.wait(self._pending, timeout)
-        return super().result(0)
+        pending = self._pending
+        if not pending.done:
+            self._channel.wait(pending, timeout)
+        return super().result(0) if pending.failed else self._result
 
     def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
         """The call's error, or None if it succeeded. ``timeout`` and errors as for `result`."""
@@ -75,7 +89,7 @@ class CallFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not su
             return self.cancelled()
         super().cancel()
         self.set_running_or_notify_cancel()  # for those in concurrent.futures.wait
-        self._pending.done = True
+        self._pending.failed = self._pending.done = True
         wake(self._pending)
         return True
 
@@ -114,4 +128,5 @@ def settle(future: CallFuture, pending: Pending) -> None:
             return
         except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to the future
             error = problem
+    pending.failed = True
     future.set_exception(error)

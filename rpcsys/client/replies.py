@@ -172,6 +172,17 @@ class Replies:
                 self.enforce()
             else:
                 self.dispatch(frame)
+        self._take_the_rest()
+
+    def _take_the_rest(self) -> None:
+        """Hand out what came in the same read: its waiters then need not read at all."""
+        try:
+            frame = self._stream.buffered()
+            while frame is not None:
+                self.dispatch(frame)
+                frame = self._stream.buffered()
+        except ProtocolError as error:
+            self.break_(self._nonsense(error))
 
     def receive(self, flags: int = 0) -> Optional[Frame]:
         """The next frame; None when the tick went by, or the stream is broken now."""

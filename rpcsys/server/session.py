@@ -147,16 +147,20 @@ class Session:
 
     def _sort_rest(self) -> None:
         """Look at all that came in one read: what is cancelled in it does not even begin."""
-        while self.stream.reader.unread:
-            frame = self.stream.reader.next()
-            if frame is None:
-                return
+        frame = self.stream.buffered()
+        while frame is not None:
             self._sort(frame)
+            frame = self.stream.buffered()
 
     def _sort(self, frame: Frame) -> None:
+        """What must not wait for the calls before it is done at once; nobody may look again until they are over."""
         if frame.kind == frames.CANCEL:
             self.cancel_waiting(frame)
+        elif frame.kind == frames.PING:
+            self._ping(frame)
         else:
+            if frame.kind == frames.GOODBYE:
+                self.inbox.clear()
             self.inbox.append(frame)
 
     def _read_ahead(self) -> None:

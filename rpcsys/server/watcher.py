@@ -108,21 +108,26 @@ class Watcher:
         """Read for as long as this call lasts."""
         started = time.monotonic() - PATIENCE_S
         deadline = started + self._call.deadline_ms / 1000 if self._call.deadline_ms else None
-        with self.read_lock:
-            self._reading = True
-            try:
-                while self.turn == turn:
-                    self._check_limit()
-                    if deadline is not None and time.monotonic() >= deadline:
-                        self._end_call(
-                            "DeadlineExceeded",
-                            f"the call was not done in its {self._call.deadline_ms / 1000:g} s",
-                        )
-                    if self._readable(deadline) and self.turn == turn:
-                        self._read()
-            finally:
-                self._reading = False
-                self._drain_nudges()
+        if not self.read_lock.acquire(timeout=PATIENCE_S):
+            return  # the call has ended in this very moment, and the main thread waits for the next one
+        self._reading = True
+        try:
+            self._session.out.flush()  # a call known to be quick may last for once
+            while self.turn == turn:
+                self._check_limit()
+                if deadline is not None and time.monotonic() >= deadline:
+                    self._end_call(
+                        "DeadlineExceeded",
+                        f"the call was not done in its {self._call.deadline_ms / 1000:g} s",
+                    )
+                if self._readable(deadline) and self.turn == turn:
+                    self._read()
+        except Ended:
+            self._session.abandon("lost")
+        finally:
+            self._reading = False
+            self.read_lock.release()
+            self._drain_nudges()
 
     def _readable(self, deadline: float | None) -> bool:
         """Wait until the client sends, the call ends, or it is time to look at a limit."""
@@ -158,9 +163,9 @@ class Watcher:
 
     def _meanwhile(self, frame: Frame) -> None:
         if frame.kind == frames.PING:
-            self._session.send(frames.pack(frames.PONG, frame.call_id))
+            self._session.out.send(frames.pack(frames.PONG, frame.call_id))
         elif frame.kind == frames.CANCEL:
-            if frame.call_id == self._call.call_id:
+            if frame.call_id == self._call.call_id and self.turn & 1:
                 self._end_call("Cancelled", "the call was cancelled")
             self._session.cancel_waiting(frame)
         elif frame.kind == frames.GOODBYE:
@@ -172,12 +177,12 @@ class Watcher:
         """Stop a running call the only way that always works."""
         text = message + "; its process was ended, and the session with it"
         try:
-            self._session.send(
+            self._session.out.send(
                 frames.encode(frames.ERROR, self._call.call_id, error_fields(kind, text)), wait_s=1.0
             )
         except Ended:
             pass  # nobody is left to be told
-        self._session.abandon("ended", kind, text)
+        self._session.abandon("ended", "SessionLost", text)
 
     def _check_limit(self) -> None:
         if self._limit_at is not None and time.monotonic() >= self._limit_at:

@@ -1,0 +1,65 @@
+"""What a session sends, from whichever of its threads.
+
+Short replies to quick calls may be held back for a moment and go out together: one system call, and one
+wake-up of the client, for all of them. Whoever holds one back sees to it that it goes out before
+anything that may last. Held replies always go first.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import List, Sequence
+
+from rpcsys.stream import Stream
+from rpcsys.wire.frames import Buffer
+
+#: Replies that make a batch: the client's calls come in batches of as many.
+BATCH = 16
+#: A reply above this many bytes is worth a system call of its own, and not worth copying.
+SMALL = 4096
+
+
+class Outgoing:
+    """The sending half of a session's stream. ``held``: replies that wait for others to join them."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self.held: List[bytes] = []
+
+    def send(self, pieces: Sequence[Buffer], wait_s: float = -1) -> None:
+        """Send one frame. With ``wait_s``, give up when another thread sends for that long."""
+        if not self._lock.acquire(timeout=wait_s):
+            return
+        try:
+            if self.held:
+                pieces = [b"".join(self.held), *pieces]
+                self.held = []
+            self._stream.send(pieces)
+        finally:
+            self._lock.release()
+
+    def hold(self, pieces: Sequence[Buffer]) -> None:
+        """Send one frame with those that follow; at once if it is large, or if enough are held back."""
+        if len(self.held) + 1 < BATCH and sum(map(len, pieces)) <= SMALL:
+            with self._lock:
+                self.held.append(b"".join(pieces))
+        else:
+            self.send(pieces)
+
+    def flush(self) -> None:
+        """Send what is held back."""
+        if self.held:
+            self.send([])
+
+    def last_words(self, pieces: Sequence[Buffer]) -> None:
+        """Say why the session ends. The client may be gone or not reading, so this never waits for long."""
+        try:
+            if self._lock.acquire(timeout=0.3):
+                self._stream.socket.sendmsg(
+                    [*self.held, *pieces], (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+                )
+                self._stream.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the end of the connection has to say it
