@@ -41,6 +41,11 @@ class TensorView:
         return f"<native array {self.dtype} {self.shape} on {self.device}>"
 
     @property
+    def address(self) -> int:
+        """Where the structure is that describes it."""
+        return ctypes.addressof(self._tensor)
+
+    @property
     def data(self) -> memoryview:
         """Its bytes in C order, over the same memory; a copy where its elements do not lie one after another.
 

@@ -89,8 +89,3 @@ class VirtualMachine:
         shape: List[Union[int, str]] = [int(e) if e.isdigit() else e for e in extents]
         return Parameter(name, found.group(2), shape)
 
-
-def call_global(name: str, *args: Any) -> Any:
-    """Call a function that TVM has registered. Raises `NativeError`."""
-    library.load_runtime()
-    return get_global(name)(*args)

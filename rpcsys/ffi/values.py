@@ -152,7 +152,7 @@ def _fill_other(slot: abi.Any, value: Any, keep: Keep) -> None:
         return _fill_object(slot, value.object, keep)
     if isinstance(value, tensors.TensorView):
         keep.append(value)
-        slot.type, slot.pointer = abi.DLTENSOR, ctypes.addressof(value._tensor)
+        slot.type, slot.pointer = abi.DLTENSOR, value.address
         return None
     if _is_scalar(value):
         return fill(slot, value.item(), keep)

@@ -1,0 +1,71 @@
+"""Finding and loading the libraries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rpcsys.ffi import library
+from tests.native import bare, compiled
+
+LOAD = """
+from rpcsys.errors import NativeError
+from rpcsys.ffi import functions, library
+library.use(sys.argv[1] if len(sys.argv) > 1 else None)
+print(library.present(), library.has_runtime())
+try:
+    library.load_runtime()
+    print(functions.get_global("rpc.ServerLoop").__name__)
+except NativeError as error:
+    print(error.kind, error)
+"""
+
+
+def test_a_folder_that_is_named(tvm_libraries: Path, tmp_path: Path) -> None:
+    found = library.find(str(tvm_libraries))
+    assert found is not None
+    assert [Path(path).name for path in found if path] == [library.FFI, library.RUNTIME]
+    assert library.find(str(tmp_path)) is None
+    (tmp_path / library.FFI).touch()
+    assert library.find(str(tmp_path)) == (str(tmp_path / library.FFI), None)
+
+
+def test_a_named_folder_alone_is_looked_into(tmp_path: Path) -> None:
+    try:
+        library.use(str(tmp_path))
+        assert library.find() is None
+    finally:
+        library.use(None)
+
+
+def test_bare_python_loads_them(board: Path, tvm_libraries: Path) -> None:
+    assert bare(board, LOAD, tvm_libraries).splitlines() == ["True True", "rpc.ServerLoop"]
+
+
+def test_next_to_the_package(board: Path, tvm_libraries: Path, tmp_path: Path) -> None:
+    (tmp_path / "rpcsys").symlink_to(board / "rpcsys")
+    (tmp_path / "lib").symlink_to(tvm_libraries)
+    code = "import os; real = os.path.abspath; os.path.abspath = lambda path: real(path)\n" + LOAD
+    assert bare(tmp_path, code).splitlines() == ["True True", "rpc.ServerLoop"]
+
+
+def test_where_there_is_none_it_is_said(board: Path) -> None:
+    first, second = bare(board, LOAD).splitlines()
+    assert first == "False False"
+    assert second.startswith("LibraryMissing there is no libtvm_ffi")
+    assert "--tvm-library" in second
+
+
+@pytest.mark.parametrize("content", [b"", b"no library"])
+def test_a_broken_one_is_said(board: Path, tmp_path: Path, content: bytes) -> None:
+    for name in (library.FFI, library.RUNTIME):
+        (tmp_path / name).write_bytes(content)
+    assert "LibraryBroken" in bare(board, LOAD, tmp_path)
+
+
+def test_another_library_of_that_name_is_said(board: Path, functions_so: Path, tmp_path: Path) -> None:
+    source = tmp_path / "empty.c"
+    source.write_text("int nothing;")
+    compiled(source, tmp_path / library.FFI)
+    assert "too old or too new" in bare(board, LOAD, tmp_path)

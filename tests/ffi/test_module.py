@@ -1,0 +1,89 @@
+"""Functions by their symbols alone, and libraries that TVM built where no TVM library is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rpcsys.errors import NativeError
+from rpcsys.ffi.module import Library
+from tests.native import FUNCTIONS, bare, compiled
+from tests.pythons import pythons
+
+ALONE = """
+import array
+from rpcsys.errors import NativeError, ModelError
+from rpcsys.module import loading
+try:
+    module = loading.load_file(sys.argv[1], "model.so")
+except ModelError as error:
+    print(error.args[0])
+    sys.exit()
+print(*module.functions)
+x, y = (array.array("f", [value]) * 64 for value in (2.0, 0.0))
+module.function("double_it")(x, y)
+print(y[0], y[63], module.function("type")(x), module.function("add")(40, 2), module.function("type")("small"))
+out = array.array("q", bytes(128))
+module.function("describe")(memoryview(bytearray(48)).cast("B").cast("d", [2, 3]), out)
+print(*out[:10])
+for name, args in (("add", (1, 2.0)), ("double_it", (x,)), ("silent", ())):
+    try:
+        module.function(name)(*args)
+    except NativeError as error:
+        print(error.kind, error)
+print("rpcsys.ffi.standin" in sys.modules, [name for name in sys.modules if name.startswith("numpy")])
+"""
+
+
+TWO_NEEDS = """
+void TVMFFIErrorSetRaisedFromCStr(void *, void *); void elsewhere(void);
+void f(void) { TVMFFIErrorSetRaisedFromCStr(0, 0); elsewhere(); }
+"""
+
+
+@pytest.mark.parametrize("version", pythons())
+def test_without_any_tvm_library(version: str, board: Path, functions_so: Path) -> None:
+    lines = bare(board, ALONE, functions_so, python=pythons()[version]).splitlines()
+    assert lines == [
+        "add describe double_it offset silent type",
+        "4.0 4.0 7 42 11",
+        "2 2 64 1 0 1 2 3 3 1",
+        "ValueError add takes two numbers of one type",
+        "ValueError double_it takes two arrays",
+        "RuntimeError the native function silent failed with status -1 and did not say why",
+        "True []",
+    ]
+
+
+def test_a_library_that_binds_everything_at_once_is_refused(board: Path, tmp_path: Path) -> None:
+    path = compiled(FUNCTIONS, tmp_path / "now.so", "-Wl,-z,now")
+    said = bare(board, ALONE, path)
+    assert said.startswith("model.so needs TVMFFIErrorSetRaisedFromCStr")
+    assert "--tvm-library" in said
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            "void TVMFFIObjectIncRef(void *); void f(void) { TVMFFIObjectIncRef(0); }",
+            "needs TVMFFIObjectIncRef",
+        ),
+        (TWO_NEEDS, "needs elsewhere"),
+        ("void *__TVMBackendParallelLaunch;", "uses TVMBackendParallelLaunch"),
+        ("char __tvm_ffi__library_bin[8];", "has modules inside"),
+    ],
+)
+def test_what_cannot_run_alone_is_said(code: str, words: str, board: Path, tmp_path: Path) -> None:
+    source = tmp_path / "f.c"
+    source.write_text(code + "\nint __tvm_ffi_main(void) { return 0; }")
+    said = bare(board, ALONE, compiled(source, tmp_path / "f.so"))
+    assert words in said
+    assert said.startswith("model.so ")
+    assert said.count("\n") == 1
+
+
+def test_a_function_that_is_not_there(native: Library) -> None:
+    with pytest.raises(NativeError, match="'nowhere'"):
+        native.function("nowhere")

@@ -1,0 +1,41 @@
+"""Native libraries for tests: compiled here, called in this process or by a bare interpreter."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.device_files import ROOT, device_files
+
+FUNCTIONS = ROOT / "tests" / "ffi" / "functions.c"
+
+
+def compiled(source: Path, target: Path, *flags: str) -> Path:
+    """``source`` as a shared library at ``target``."""
+    command = ["cc", "-shared", "-fPIC", "-O2", "-w", *flags, "-o", str(target), str(source)]
+    subprocess.run(command, check=True)
+    return target
+
+
+def lay_out(folder: Path) -> Path:
+    """The device tier alone in ``folder``."""
+    for file in device_files():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / file, folder / file)
+    return folder
+
+
+def bare(board: Path, code: str, *args: object, python: str = sys.executable) -> str:
+    """What ``code`` prints under an isolated Python that has ``board`` alone. A failure shows its stderr."""
+    start = "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
+    done = subprocess.run(
+        [python, "-I", "-S", "-c", start + code, str(board), *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
