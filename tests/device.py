@@ -1,0 +1,182 @@
+"""A session's process without its supervisor: as a program it serves one session on a descriptor it inherits.
+
+``Device`` starts it for a test and gives the client's end: a `Session`, or a bare `Stream` for what no client does.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rpcsys.client import opening
+from rpcsys.client.channel import Channel
+from rpcsys.client.session import Session
+from rpcsys.stream import DONT_WAIT, Ended, Stream
+from rpcsys.wire import frames
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Far more than anything here takes: a test that meets it has found something that waits for ever.
+PATIENCE_S = 20.0
+
+
+class Device:
+    """One session process and the client's end of its connection. A context manager."""
+
+    def __init__(
+        self,
+        *,
+        tcp: bool = False,
+        hide: tuple[str, ...] = (),
+        limit_s: float | None = None,
+        python: str = sys.executable,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.workdir = Path(self._folder.name) / "session"
+        self.workdir.mkdir()
+        self.sock, theirs = _loopback() if tcp else socket.socketpair()
+        options = {"workdir": str(self.workdir), "limit_s": limit_s, "hide": hide, "fd": theirs.fileno()}
+        with theirs:
+            self.process = subprocess.Popen(
+                [python, str(ROOT / "tests" / "device_process.py"), json.dumps(options)],
+                pass_fds=[theirs.fileno()],
+                stdout=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                text=True,
+            )
+
+    def session(self, session_timeout: float | None = None) -> Session:
+        """The client's session."""
+        stream = Stream(self.sock)
+        hello = opening._hello(stream, ("device", 1), time.monotonic() + PATIENCE_S, session_timeout)
+        return Session(
+            Channel(stream, "device:1", hello["window"], opening._log_line), hello, {}, ("device", 1)
+        )
+
+    def raw(self, **hello: Any) -> Raw:
+        """The client's end, HELLO said, for frames that are sent one by one."""
+        raw = Raw(self.sock)
+        assert raw.receive().kind == frames.HELLO
+        raw.send(frames.HELLO, 0, {"version": 1, **hello})
+        return raw
+
+    def wait_for_call(self) -> None:
+        """Wait until ``test.sleep`` or ``test.compute`` runs; once for each device."""
+        until((self.workdir / "running").exists, "the call to begin")
+
+    def reports(self) -> list[dict[str, Any]]:
+        """All that the process reported and, last, its outcome; waits until it has ended."""
+        assert self.process.stdout is not None
+        out, _ = self.process.communicate(timeout=PATIENCE_S)
+        return [json.loads(line) for line in out.splitlines()]
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+        self.process.kill()
+        self.process.communicate(timeout=PATIENCE_S)
+        self._folder.cleanup()
+
+
+class Raw:
+    """Frames over a socket, with a bound on every wait."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.stream = Stream(sock)
+        self.sock = sock
+        self.stream.tick(PATIENCE_S)
+        self._came: collections.deque[frames.Frame] = collections.deque()
+
+    def send(
+        self,
+        kind: int,
+        call_id: int = 0,
+        fields: dict[str, Any] | None = None,
+        body: bytes | None = None,
+        **more: int,
+    ) -> None:
+        head, buffers = frames.encode_head(fields) if fields else (b"", [])
+        pieces = frames.pack(kind, call_id, head, buffers if body is None else [body], **more)
+        self.stream.send(pieces, self._meanwhile)
+
+    def call(self, call_id: int, function: Any, *args: Any, **more: int) -> None:
+        self.send(frames.CALL, call_id, {"f": function, "a": list(args)}, **more)
+
+    def _meanwhile(self) -> None:
+        """As a client must: read while the device does not."""
+        frame = self.stream.receive(DONT_WAIT)
+        if frame is None:
+            assert self.stream.wait(PATIENCE_S, write=True), f"nothing went out or came for {PATIENCE_S} s"
+        else:
+            self._came.append(frame)
+
+    def receive(self) -> frames.Frame:
+        frame = self._came.popleft() if self._came else self.stream.receive()
+        assert frame is not None, f"nothing came for {PATIENCE_S} s"
+        return frame
+
+    def ended(self) -> bool:
+        """Whether the device hangs up, saying nothing more."""
+        try:
+            self.receive()
+        except Ended:
+            return True
+        return False
+
+
+def _loopback() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    for sock in (ours, theirs):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return ours, theirs
+
+
+def until(happened: Any, what: str = "it to happen") -> None:
+    """Poll until ``happened()`` is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not happened():
+        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}"
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def impostor(*replies: bytes, hang_up: bool = False) -> Iterator[tuple[str, int]]:
+    """The address of a server that takes one connection, says ``replies`` as they are, and reads on or hangs up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=_pretend, args=(listener, replies, hang_up), daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()
+    finally:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(PATIENCE_S)
+
+
+def _pretend(listener: socket.socket, replies: tuple[bytes, ...], hang_up: bool) -> None:
+    with contextlib.suppress(OSError):
+        sock, _ = listener.accept()
+        with sock:
+            sock.settimeout(PATIENCE_S)
+            sock.recv(65536)
+            for reply in replies:
+                sock.sendall(reply)
+            while not hang_up and sock.recv(65536):
+                pass

@@ -1,0 +1,163 @@
+"""What `tests.device.Device` runs. Standard library only, Python 3.8 and later, as on a bare board."""
+
+import importlib.abc
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+options = json.loads(sys.argv[1])
+
+
+class Hidden(importlib.abc.MetaPathFinder):
+    """Packages that this device does not have."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in options["hide"]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Hidden())
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from rpcsys.server.job import Job  # noqa: E402 - found only now
+from rpcsys.server.registry import register  # noqa: E402
+from rpcsys.server.session import serve  # noqa: E402
+
+dropped = []
+
+
+class Kept:
+    """A callable that tells when it is gone."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, *args):
+        return self.name, list(args)
+
+    def __del__(self):
+        dropped.append(self.name)
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+@register("test.kept")
+def _kept(name):
+    return Kept(name)
+
+
+@register("test.dropped")
+def _dropped():
+    return sorted(dropped)
+
+
+@register("test.counter")
+def _counter(count):
+    def more(by):
+        nonlocal count
+        count += by
+        return count
+
+    return {"add": more, "name": "counter"}
+
+
+@register("test.fill")
+def _fill(target, byte):
+    view = memoryview(getattr(target, "data", target)).cast("B")
+    before = bytes(view)
+    view[:] = bytes([byte]) * len(view)
+    return before
+
+
+@register("test.fill_many")
+def _fill_many(targets, last):
+    for number, target in enumerate([*targets["list"], targets["one"], last]):
+        memoryview(getattr(target, "data", target)).cast("B")[:] = bytes([number]) * 4
+
+
+@register("test.types")
+def _types(*args):
+    return [type(arg).__module__ + "." + type(arg).__name__ for arg in args]
+
+
+@register("test.exit")
+def _exit(code):
+    sys.exit(code)
+
+
+@register("test.interrupt")
+def _interrupt():
+    raise KeyboardInterrupt
+
+
+@register("test.mute")
+def _mute():
+    raise Mute
+
+
+@register("test.endless")
+def _endless():
+    return _endless()
+
+
+@register("test.unsendable")
+def _unsendable():
+    return [1, object()]
+
+
+@register("test.named")
+def _named(first, second):
+    import collections
+
+    return collections.namedtuple("Pair", "first second")(first, second)  # noqa: PYI024
+
+
+@register("test.file_limit")
+def _file_limit(size):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+@register("test.zeros")
+def _zeros(size):
+    return memoryview(bytearray(size))
+
+
+@register("test.sleep")
+def _sleep(seconds):
+    Path("running").touch()
+    time.sleep(seconds)
+
+
+@register("test.compute")
+def _compute(seconds):
+    """Lasts, and lets go of the interpreter only now and then."""
+    Path("running").touch()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(10000))
+
+
+if __name__ == "__main__":
+    sock = socket.socket(fileno=options["fd"])
+    sock.set_inheritable(False)
+    os.chdir(options["workdir"])
+    job = Job(
+        kind="rpcsys/1",
+        reply=b"",
+        workdir=options["workdir"],
+        key="key",
+        peer="test",
+        limit_s=options["limit_s"],
+    )
+    outcome = serve(sock, job, lambda told: print(json.dumps(told), flush=True))
+    print(json.dumps({"served": outcome}), flush=True)
+    os._exit(0)

@@ -1,0 +1,222 @@
+"""What a session does while a call runs: PING, CANCEL, deadlines, limits, and clients that leave."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from rpcsys.wire import frames
+from tests.device import Device, Raw
+
+LONG_S = 300.0
+
+
+@pytest.fixture
+def device():
+    with Device() as device:
+        yield device
+
+
+def fields(raw, kind, call_id):
+    frame = raw.receive()
+    assert (frame.kind, frame.call_id) == (kind, call_id), frame.fields()
+    return frame.fields()
+
+
+@pytest.mark.parametrize("function", ["test.sleep", "test.compute"])
+def test_ping_is_answered_while_a_call_runs(device, function):
+    raw = device.raw()
+    raw.call(1, function, LONG_S)
+    device.wait_for_call()
+    for call_id in (8, 9):
+        raw.send(frames.PING, call_id)
+        fields(raw, frames.PONG, call_id)
+
+
+@pytest.mark.parametrize("kind", [frames.PING, frames.GOODBYE, frames.CANCEL])
+def test_what_comes_in_one_piece_with_a_long_call_does_not_wait_for_it(device, kind):
+    raw = device.raw()
+    call = frames.encode(frames.CALL, 1, {"f": "test.sleep", "a": [LONG_S]})
+    raw.stream.send([*frames.pack(frames.PING, 5), *call, *frames.pack(kind, 1)])
+    fields(raw, frames.PONG, 5)
+    if kind == frames.PING:
+        fields(raw, frames.PONG, 1)
+    elif kind == frames.CANCEL:
+        assert fields(raw, frames.ERROR, 1)["type"] == "Cancelled"
+    else:
+        assert raw.ended()
+
+
+def test_what_comes_while_a_call_runs_is_run_after_it(device):
+    raw = device.raw()
+    raw.call(1, "testing.sleep", 0.3)
+    large = np.arange(1 << 20)
+    for call_id in range(2, 50):
+        raw.call(call_id, "testing.echo", call_id)
+    raw.call(50, "testing.echo", large)
+    raw.send(frames.PING, 99)
+    kinds = [raw.receive() for _ in range(51)]
+    assert [frame.call_id for frame in kinds if frame.kind == frames.RESULT] == list(range(1, 51))
+    assert (kinds[-1].get("r").numpy() == large).all() or kinds[-2].get("r").numpy().size == large.size
+
+
+def test_long_and_short_calls_in_turn(device):
+    """The reading goes back and forth between the two threads and nothing is lost on the way."""
+    raw = device.raw()
+    for call_id in range(1, 61):
+        if call_id % 3:
+            raw.call(call_id, "testing.echo", np.full(50_000, call_id))
+        else:
+            raw.call(call_id, "testing.sleep", 0.03)
+    for call_id in range(1, 61):
+        came = fields(raw, frames.RESULT, call_id)["r"]
+        assert came is None or set(came.numpy()) == {call_id}
+
+
+def test_a_waiting_call_is_cancelled(device):
+    raw = device.raw()
+    raw.call(1, "testing.sleep", 0.5)
+    raw.call(2, "testing.echo", "two")
+    raw.call(3, "testing.echo", "three")
+    raw.send(frames.CANCEL, 2)
+    said = fields(raw, frames.ERROR, 2)
+    assert (said["type"], said["message"]) == ("Cancelled", "the call was cancelled before it began")
+    fields(raw, frames.RESULT, 1)
+    assert fields(raw, frames.RESULT, 3) == {"r": "three"}
+
+
+def test_a_running_call_is_cancelled_with_its_process(device):
+    raw = device.raw()
+    raw.call(1, "test.sleep", LONG_S)
+    device.wait_for_call()
+    raw.call(2, "testing.nop")
+    raw.send(frames.CANCEL, 1)
+    said = fields(raw, frames.ERROR, 1)
+    assert said["type"] == "Cancelled"
+    assert "its process was ended, and the session with it" in said["message"]
+    assert fields(raw, frames.ERROR, 0)["type"] in ("Cancelled", "SessionLost")
+    assert raw.ended()
+    assert device.reports() == [{"outcome": "ended"}]
+
+
+@pytest.mark.parametrize("function", ["test.sleep", "test.compute"])
+def test_an_overdue_call_is_ended_with_its_process(device, function):
+    raw = device.raw()
+    raw.call(1, function, LONG_S, deadline_ms=200)
+    said = fields(raw, frames.ERROR, 1)
+    assert said["type"] == "DeadlineExceeded"
+    assert said["message"].startswith("the call was not done in its 0.2 s;")
+    assert device.reports() == [{"outcome": "ended"}]
+
+
+def test_an_overdue_call_of_a_client_that_does_not_read(device):
+    """The answer cannot be sent; the process ends all the same."""
+    raw = device.raw()
+    for call_id in range(1, 4):
+        raw.call(call_id, "test.zeros", 8 << 20)
+    raw.call(4, "test.sleep", LONG_S, deadline_ms=100)
+    for _ in range(3):
+        raw.receive()
+    device.sock.close()
+    assert device.reports()[-1] in ({"outcome": "ended"}, {"outcome": "lost"}, {"served": "lost"})
+
+
+def test_a_call_within_its_deadline(device):
+    raw = device.raw()
+    raw.call(1, "testing.sleep", 0.1, deadline_ms=60_000)
+    raw.call(2, "testing.nop", deadline_ms=1)
+    assert fields(raw, frames.RESULT, 1) == fields(raw, frames.RESULT, 2) == {"r": None}
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_the_limit_of_the_lease(busy):
+    with Device(limit_s=1.5) as device:
+        raw = device.raw()
+        if busy:
+            raw.call(1, "test.compute", LONG_S)
+        said = fields(raw, frames.ERROR, 0)
+        assert said["type"] == "SessionTimeout"
+        assert said["message"].startswith("the session's time limit of 1.5 s is over")
+        assert raw.ended()
+        assert device.reports() == [{"outcome": "timeout"}]
+
+
+def test_the_limit_that_the_client_asks_for(device):
+    raw = device.raw(limit_s=1)
+    raw.call(1, "testing.nop")
+    fields(raw, frames.RESULT, 1)
+    assert fields(raw, frames.ERROR, 0)["type"] == "SessionTimeout"
+    assert device.reports() == [{"limit_s": 1.0}, {"outcome": "timeout"}]
+
+
+def test_a_session_that_rested_still_keeps_its_limit():
+    """The watcher goes to sleep after a second without calls."""
+    with Device(limit_s=2.5) as device:
+        raw = device.raw()
+        time.sleep(1.5)
+        raw.call(1, "test.sleep", LONG_S)
+        raw.send(frames.PING, 5)
+        fields(raw, frames.PONG, 5)
+        assert fields(raw, frames.ERROR, 0)["type"] == "SessionTimeout"
+
+
+def test_a_limit_of_centuries_is_a_limit_like_any_other(device):
+    raw = device.raw(limit_s=1e15)
+    time.sleep(1.5)  # until the watcher sleeps
+    raw.call(1, "test.sleep", LONG_S)
+    raw.send(frames.PING, 5)
+    fields(raw, frames.PONG, 5)
+
+
+def test_the_end_of_a_client_ends_its_call(device):
+    raw = device.raw()
+    raw.call(1, "test.sleep", LONG_S)
+    device.wait_for_call()
+    device.sock.close()
+    assert device.reports() == [{"outcome": "lost"}]
+
+
+def test_goodbye_ends_a_running_call(device):
+    raw = device.raw()
+    raw.call(1, "test.sleep", LONG_S)
+    device.wait_for_call()
+    raw.send(frames.GOODBYE)
+    assert raw.ended()
+    assert device.reports() == [{"outcome": "closed"}]
+
+
+def test_nonsense_ends_a_running_call(device):
+    raw = device.raw()
+    raw.call(1, "test.sleep", LONG_S)
+    device.wait_for_call()
+    device.sock.sendall(b"\0" * 100)
+    assert fields(raw, frames.ERROR, 0)["type"] == "ProtocolError"
+    assert device.reports() == [{"outcome": "lost"}]
+
+
+def test_a_flood_during_a_call_waits_outside(device):
+    """No more than twice the window is read ahead: what is more stays with the client."""
+    raw = device.raw()
+    raw.call(1, "test.sleep", LONG_S)
+    device.wait_for_call()
+    one = b"".join(frames.encode(frames.CALL, 2, {"f": "testing.echo", "a": ["x" * 4000]}))
+    device.sock.settimeout(1.0)
+    with pytest.raises(TimeoutError):
+        device.sock.sendall(one * 10_000)
+    assert device.alive()
+    with open(f"/proc/{device.process.pid}/statm") as statm:
+        assert int(statm.read().split()[1]) * 4096 < 300 << 20
+
+
+def test_a_slow_reader_of_a_large_result_is_no_reason_to_stop(device):
+    raw = device.raw()
+    raw.call(1, "test.zeros", 30 << 20)
+    time.sleep(0.3)
+    assert fields(raw, frames.RESULT, 1)["r"].nbytes == 30 << 20
+
+
+def test_hello_first():
+    with Device(limit_s=LONG_S) as device:
+        assert Raw(device.sock).receive().kind == frames.HELLO
