@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, List, NamedTuple, Optional, Union
+from typing import List, NamedTuple, Optional, Union
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi, library

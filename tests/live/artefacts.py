@@ -30,6 +30,12 @@ class Artefacts:
         return self.folder / "relax.so"
 
     @property
+    def dense(self) -> Path:
+        """A Relax executable with its parameters as arguments: ``main(x, w)`` = (x @ w, relu(x @ w)), float32;
+        x is (n, 8) for any n, w (8, 8)."""
+        return self.folder / "dense.so"
+
+    @property
     def hostile(self) -> Path:
         """The functions of hostile.c."""
         return self.folder / "hostile.so"
@@ -49,6 +55,7 @@ def compile_all(folder: Path) -> None:
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     _compile_addone(folder / "addone.so")
     _compile_relax(folder / "relax.so")
+    _compile_dense(folder / "dense.so")
 
 
 def _compile_addone(path: Path) -> None:
@@ -71,6 +78,21 @@ def _compile_relax(path: Path) -> None:
         with builder.dataflow():
             product = builder.emit(relax.op.matmul(x, relax.const(relax_weights())))
             y = builder.emit_output(relax.op.nn.relu(product))
+        builder.emit_func_output(y)
+    tvm.compile(builder.get(), target="llvm").export_library(str(path))
+
+
+def _compile_dense(path: Path) -> None:
+    import tvm
+    from tvm import relax, tirx
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((tirx.Var("n", "int64"), 8), "float32"))
+    w = relax.Var("w", relax.TensorType((8, 8), "float32"))
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            product = builder.emit(relax.op.matmul(x, w))
+            y = builder.emit_output(relax.Tuple([product, builder.emit(relax.op.nn.relu(product))]))
         builder.emit_func_output(y)
     tvm.compile(builder.get(), target="llvm").export_library(str(path))
 

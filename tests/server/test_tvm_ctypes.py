@@ -1,0 +1,86 @@
+"""TVM sessions without the tvm package: what a session finds there."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.live.daemons import Daemons
+from tests.native import compiled
+
+pytest.importorskip("tvm")
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module", params=["ctypes", "bare"])
+def server(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("daemons")
+    library = compiled(Path(__file__).with_name("registers.c"), folder / "registers.so")
+    daemons = Daemons(folder)
+    yield daemons.server("k", "--slots", "2", "--load-library", str(library), flavour=request.param)
+    daemons.stop()
+
+
+@pytest.fixture
+def remote(server):
+    from tvm import rpc
+
+    return rpc.connect(*server.address, key="k")
+
+
+def test_the_package_is_not_there(server):
+    for pid in server.tree():
+        assert "site-packages/tvm/__init__" not in Path(f"/proc/{pid}/maps").read_text()
+        assert "libtvm_compiler" not in Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_functions_of_a_library_that_the_server_loads(remote):
+    assert remote.get_function("lab.plus_one")(41) == 42
+    assert remote.get_function("lab.adder")(10)(5) == 15
+    from tvm.error import RPCError
+
+    with pytest.raises(RPCError, match="what went wrong"):
+        remote.get_function("lab.fail")()
+    assert remote.get_function("lab.plus_one")(1) == 2
+
+
+def test_what_the_libraries_register_is_there(remote):
+    assert remote.get_function("runtime.RuntimeEnabled")("cpu")
+    assert remote.get_function("runtime.NumThreads")() >= 1
+
+
+def test_listdir(remote):
+    remote.upload(bytearray(b"1"), "b")
+    remote.upload(bytearray(b"1"), "a")
+    assert remote.listdir(".") == remote.listdir("") == "a,b"
+
+
+def test_objects_are_linked(remote, tmp_path):
+    source = tmp_path / "f.c"
+    source.write_text("int __tvm_ffi_f(void *s, void *a, int n, int *r) { r[0] = 1, r[2] = 42; return 0; }")
+    subprocess.run(["cc", "-fPIC", "-c", str(source), "-o", str(tmp_path / "f.o")], check=True)
+    remote.upload(str(tmp_path / "f.o"))
+    library = remote.get_function("tvm.rpc.server.download_linked_module")("f.o")
+    assert bytes(library)[:4] == b"\x7fELF"
+    assert remote.load_module("f.o")["f"]() == 42
+
+
+def test_what_cannot_be_linked_is_said(remote):
+    from tvm.error import RPCError
+
+    remote.upload(bytearray(b"text"), "notes.txt")
+    with pytest.raises(RPCError, match=r"notes\.txt: only \.o"):
+        remote.get_function("tvm.rpc.server.download_linked_module")("notes.txt")
+    with pytest.raises(RPCError, match=r"nowhere\.so: there is no such file"):
+        remote.load_module("nowhere.so")
+
+
+def test_a_broken_library_is_said_and_the_session_goes_on(remote):
+    from tvm.error import RPCError
+
+    remote.upload(bytearray(b"no library"), "x.so")
+    with pytest.raises(RPCError, match=r"x\.so"):
+        remote.load_module("x.so")
+    assert remote.get_function("lab.plus_one")(1) == 2
