@@ -63,6 +63,15 @@ def descendants(pid: int) -> list[int]:
     return [process.pid for process in below if alive(process.pid)]
 
 
+def kill_all(pids: Iterable[int]) -> None:
+    """SIGKILL those that still live."""
+    for pid in pids:
+        try:
+            psutil.Process(pid).kill()
+        except psutil.NoSuchProcess:
+            pass
+
+
 def rss_mb(pids: Iterable[int]) -> float:
     """Resident memory of the processes together, in MB; pages they share count for each."""
     return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 1e6
@@ -191,11 +200,13 @@ class Daemon:
         return self.process.wait(deadline_s)
 
     def destroy(self) -> None:
-        """Kill the whole process group, whatever state it is in."""
+        """Kill it, all below it, and its whole process group, whatever state it is in."""
+        below = descendants(self.pid)
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
+        kill_all(below)
         self.process.wait(STOP_S)
         reaper.note("-", self.pid)
 

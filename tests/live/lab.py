@@ -8,7 +8,7 @@ import psutil
 
 from tests.live.artefacts import Artefacts
 from tests.live.clients import Client
-from tests.live.daemons import START_S, Daemon, Daemons, alive, queue, wait_free, wait_until
+from tests.live.daemons import START_S, Daemon, Daemons, alive, kill_all, queue, wait_free, wait_until
 
 KEY = "board"
 KINDS = ("rpcsys", "tvm")  # an rpcsys/1 session through our client; a TVM session through TVM's
@@ -69,9 +69,13 @@ class FaultLab:
 
 
 def all_gone(pids: Iterable[int], deadline_s: float) -> None:
-    """Wait until none of the processes lives."""
+    """Wait until none of the processes lives; those that still do are not left to the machine."""
     pids = list(pids)
-    wait_until(lambda: not any(map(alive, pids)), deadline_s, f"none of {pids} lives")
+    try:
+        wait_until(lambda: not any(map(alive, pids)), deadline_s, f"none of {pids} lives")
+    except AssertionError:
+        kill_all(pids)
+        raise
 
 
 def busy(pid: int) -> None:
