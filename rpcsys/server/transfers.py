@@ -69,10 +69,11 @@ class Directory:
 
         def read() -> Iterator[bytes]:
             with stream:
-                piece = stream.read(PIECE)
-                while piece:
-                    yield piece
-                    piece = stream.read(PIECE)
+                try:
+                    while piece := stream.read(PIECE):
+                        yield piece
+                except OSError as error:
+                    raise _translated(name, error) from None
 
         return size, read()
 
