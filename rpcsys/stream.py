@@ -89,11 +89,11 @@ class Stream:
                 raise Ended(error.strerror or str(error)) from None
             pieces = _rest(pieces, count)
 
-    def wait(self, timeout: Optional[float], *, write: bool = False) -> int:
+    def wait(self, timeout: Optional[float], *, read: bool = True, write: bool = False) -> int:
         """Wait for the peer; the poll events that came, 0 after ``timeout`` seconds."""
         poll = select.poll()
         try:
-            poll.register(self.socket, select.POLLIN | (select.POLLOUT if write else 0))
+            poll.register(self.socket, (select.POLLIN if read else 0) | (select.POLLOUT if write else 0))
         except ValueError:  # closed by another thread: the next receive or send says so
             return select.POLLNVAL
         events = poll.poll(None if timeout is None else max(0, int(timeout * 1000)))

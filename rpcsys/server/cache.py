@@ -1,7 +1,7 @@
 """Files kept between sessions by their SHA-256, so that the same model is sent to a board once.
 
 ``objects/HASH`` are whole files, read-only; ``partial/HASH`` are uploads that broke off, to be resumed
-by a later session. A session is given a hard link (a copy where the file systems differ), and the hash
+by a later session. A session is given a hard link (a copy where file systems differ), and the hash
 is computed again each time: a file that a session has damaged, or a bad disk, costs one more upload
 and is never used. What was not used for longest goes first when the cache is full.
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 from typing import Any, BinaryIO, Callable, List, Optional, Tuple
 
 from rpcsys.errors import ConfigError
@@ -65,36 +64,24 @@ class Cache:
                 os.unlink(path)
                 return False
             os.utime(path)
-        except FileNotFoundError:
+            _link(path, target)
+        except FileNotFoundError:  # perhaps only now: another session made room
             return False
-        _link(path, target)
         return True
 
-    def keep(self, digest: str, path: str) -> None:
-        """Remember the file at ``path``, whose content is known to be ``digest``; it stays where it is too.
+    def resume(self, digest: str, size: int) -> Optional[Partial]:
+        """The upload of that content, ``size`` bytes when it is whole, as far as an earlier session got with it.
 
-        A file that is larger than the cache is not kept. Raises OSError.
+        None while another session writes it. Raises OSError.
         """
-        size = os.stat(path).st_size
-        if size > self._cap:
-            return
-        self._make_room(size)
-        fresh = os.path.join(self._objects, f".{digest}.{os.getpid()}")
-        try:
-            _link(path, fresh)
-            os.chmod(fresh, 0o444)
-            os.replace(fresh, os.path.join(self._objects, digest))
-        finally:
-            _forget(fresh)
-
-    def resume(self, digest: str) -> Optional[Partial]:
-        """The upload of that content, as far as an earlier session got with it; None while another one writes it."""
         path = os.path.join(self._partial, digest)
         stream = open(path, "a+b", buffering=0)  # noqa: SIM115 - the partial's own from here on
         if not _lock(stream):
             stream.close()
             return None
-        return Partial(path, stream)
+        os.utime(path)
+        self._make_room(size, path)
+        return Partial(path, stream, digest, os.path.join(self._objects, digest))
 
     def offset(self, digest: str) -> int:
         """How many bytes of that content an earlier session left."""
@@ -103,15 +90,26 @@ class Cache:
         except FileNotFoundError:
             return 0
 
-    def _make_room(self, wanted: int) -> None:
-        """Remove what was not used for longest until ``wanted`` bytes fit under the cap."""
-        files = self._files()
+    def _make_room(self, wanted: int, spared: str) -> None:
+        """Remove what was not used for longest until ``wanted`` bytes fit under the cap in place of ``spared``."""
+        files = [entry for entry in self._files() if entry[2] != spared]
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
             if total + wanted <= self._cap:
                 return
-            _forget(path)
-            total -= size
+            if not self._in_use(path):
+                _forget(path)
+                total -= size
+
+    def _in_use(self, path: str) -> bool:
+        """Whether a session is writing that file now."""
+        if os.path.dirname(path) != self._partial:
+            return False
+        try:
+            with open(path, "rb") as stream:
+                return not _lock(stream)
+        except FileNotFoundError:
+            return False
 
     def _files(self) -> List[Tuple[float, int, str]]:
         """Time of last use, bytes and path of all that is kept."""
@@ -127,39 +125,47 @@ class Cache:
 
 
 class Partial:
-    """An upload under way, of which every byte that arrived outlives its session. Locked while open."""
+    """An upload under way, of which every byte that arrived outlives its session. Locked while open.
 
-    def __init__(self, path: str, stream: BinaryIO) -> None:
-        self.path = path
+    Attributes
+    ----------
+    stream : to be written to
+    digest : the SHA-256 of what is there
+    wanted : what that must be in the end
+    """
+
+    def __init__(self, path: str, stream: BinaryIO, wanted: str, goal: str) -> None:
+        self._path = path
+        self._goal = goal
         self.stream = stream
+        self.wanted = wanted
+        self.digest = new_hash()
 
-    def rewind(self, offset: int) -> Any:
-        """Keep the first ``offset`` bytes and write behind them; the SHA-256 of those, to be continued."""
+    def rewind(self, offset: int) -> bool:
+        """Go on behind the first ``offset`` bytes; False if there are not so many."""
+        if os.fstat(self.stream.fileno()).st_size < offset:
+            return False
         self.stream.truncate(offset)
         self.stream.seek(0)
-        digest = new_hash()
-        feed(self.stream, digest.update)
-        return digest
+        feed(self.stream, self.digest.update)
+        return True
 
     def finish(self, target: str) -> None:
-        """It is whole: the file is at ``target`` now, and no longer partial."""
-        try:
-            os.replace(self.path, target)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            shutil.copyfile(self.path, target)
-            _forget(self.path)
+        """It is whole, and kept from now on; the file is at ``target``, too. Raises OSError."""
+        os.fchmod(self.stream.fileno(), 0o444)
+        os.replace(self._path, self._goal)
         self.stream.close()
+        _link(self._goal, target)
 
-    def close(self) -> None:
-        """Leave it for a later session."""
+    def leave(self) -> None:
+        """Keep what there is for a later session."""
         self.stream.close()
 
     def discard(self) -> None:
         """Remove it: its content is not what it was said to be."""
-        _forget(self.path)
-        self.stream.close()
+        if not self.stream.closed:
+            _forget(self._path)
+            self.stream.close()
 
 
 def hash_of(stream: BinaryIO) -> str:
@@ -187,7 +193,14 @@ def _link(path: str, target: str) -> None:
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
             raise
-        shutil.copyfile(path, target)
+        _copy(path, target)
+
+
+def _copy(path: str, target: str) -> None:
+    # shutil would do, and load four compression libraries that a board's waiting processes need not hold.
+    with open(path, "rb") as source, open(target, "wb") as copy:
+        feed(source, copy.write)
+    os.chmod(target, 0o444)
 
 
 def _lock(stream: BinaryIO) -> bool:

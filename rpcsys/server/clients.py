@@ -166,7 +166,7 @@ class Clients:
         Its process is dead. If that was in the middle of a frame, the client takes this for a part of it, and
         sees a broken connection; if the process has said it itself, nothing more can be sent.
         """
-        from rpcsys.server.watcher import error_fields
+        from rpcsys.server.faults import error_fields
         from rpcsys.wire import frames
 
         pieces = frames.encode(frames.ERROR, 0, error_fields(kind, text))

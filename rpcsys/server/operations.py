@@ -27,6 +27,7 @@ class Operations:
             "session.load_module": self._load_module,
             "session.listdir": self._directory.listdir,
             "session.remove": self._directory.remove,
+            "session.offer": session.files.offer,
             "session.put": self._put,
             "session.get": self._get,
             "session.time": self._time,

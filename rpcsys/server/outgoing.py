@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import List, Sequence
+from typing import Callable, List, Optional, Sequence
 
 from rpcsys.stream import Stream
 from rpcsys.wire.frames import Buffer
@@ -21,12 +21,16 @@ SMALL = 4096
 
 
 class Outgoing:
-    """The sending half of a session's stream. ``held``: replies that wait for others to join them."""
+    """The sending half of a session's stream.
+
+    ``held``: replies that wait for others to join them; ``on_full`` is called while the client takes nothing.
+    """
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._lock = threading.Lock()
         self.held: List[bytes] = []
+        self.on_full: Optional[Callable[[], None]] = None
 
     def send(self, pieces: Sequence[Buffer], wait_s: float = -1) -> None:
         """Send one frame. With ``wait_s``, give up when another thread sends for that long."""
@@ -36,7 +40,7 @@ class Outgoing:
             if self.held:
                 pieces = [b"".join(self.held), *pieces]
                 self.held = []
-            self._stream.send(pieces)
+            self._stream.send(pieces, self.on_full)
         finally:
             self._lock.release()
 

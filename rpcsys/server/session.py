@@ -10,28 +10,26 @@ import math
 import os
 import socket
 import time
-import traceback
-from collections import deque
-from typing import Any, Callable, Deque, Dict, Hashable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Hashable, List, Optional, Sequence, Set
 
-from rpcsys import errors
-from rpcsys.errors import NativeError, ProtocolError, RemoteError, RpcsysError, one_line
+from rpcsys.errors import ProtocolError
 from rpcsys.server import capabilities, limits
+from rpcsys.server.faults import described, error_fields
+from rpcsys.server.files import Files
+from rpcsys.server.incoming import WINDOW_CALLS, Incoming
 from rpcsys.server.job import Job
 from rpcsys.server.objects import Objects, from_function, keep_arrays, plain_result, to_function
 from rpcsys.server.operations import Operations
 from rpcsys.server.outgoing import Outgoing
-from rpcsys.server.transfers import Directory, Upload, hashed
-from rpcsys.server.watcher import Watcher, error_fields
-from rpcsys.stream import DONT_WAIT, Ended, Stream
+from rpcsys.server.transfers import Directory
+from rpcsys.server.watcher import Watcher
+from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames, values
 from rpcsys.wire.frames import Buffer, Frame, FrameReader
 from rpcsys.wire.heads import HeadTable, signature
 from rpcsys.wire.memory import Pool
 
 VERSION = 1
-#: Calls a client may have under way. The 257th waits at the client; that many small ones keep any wire full.
-WINDOW_CALLS = 256
 #: A client that says nothing after the handshake is dropped after this many seconds.
 HELLO_S = 10.0
 #: A call that took no longer is quick: 16 of them may share one reply's journey.
@@ -63,19 +61,19 @@ class Session:
         self._window_bytes = _window_bytes()
         self.stream = Stream(sock, FrameReader(max_body=_memory(), pool=self._pool))
         self.out = Outgoing(self.stream)
+        self.incoming = Incoming(self.stream, self.out)
         self.objects = Objects()
         self.directory = Directory(job.workdir)
-        self.inbox: Deque[Frame] = deque()  # read by the watcher while a call ran
+        self.files = Files(self.out, self.directory, job.options.get("cache"))
         self._operations = Operations(self)
-        self._uploads: Dict[int, Upload] = {}
         self._heads = HeadTable()
         self._quick: Set[str] = set()
         self._watcher = Watcher(self)
         self._handlers: Dict[int, Callable[[Frame], None]] = {
-            frames.CHUNK: self._chunk,
+            frames.CHUNK: self.files.chunk,
             frames.FREE: self._free,
             frames.PING: self._ping,
-            frames.CANCEL: self._cancel,
+            frames.CANCEL: self.files.cancel,
         }
 
     def run(self) -> str:
@@ -83,7 +81,7 @@ class Session:
         try:
             self._open()
             while True:
-                frame = self._next()
+                frame = self.incoming.next()
                 if frame.kind == frames.CALL:
                     self._call(frame)
                     continue
@@ -99,8 +97,7 @@ class Session:
             self._say("ProtocolError", str(error) + limits.hint(str(error)), "network")
             return "lost"
         finally:
-            for upload in self._uploads.values():
-                upload.discard()
+            self.files.close()
 
     # -------------------------------------------------------------- frames
 
@@ -131,70 +128,6 @@ class Session:
             self._watcher.limit(limit_s)
         self._watcher.start()
 
-    def _next(self) -> Frame:
-        """The next frame: one that was read ahead, else from the socket."""
-        while True:
-            with self._watcher.read_lock:
-                if self.inbox:
-                    return self.inbox.popleft()
-                self.out.flush()
-                frame = self.stream.receive()
-                if frame is not None:
-                    if not self.stream.reader.unread:
-                        return frame
-                    self._sort(frame)
-                    self._sort_rest()
-
-    def _sort_rest(self) -> None:
-        """Look at all that came in one read: what is cancelled in it does not even begin."""
-        frame = self.stream.buffered()
-        while frame is not None:
-            self._sort(frame)
-            frame = self.stream.buffered()
-
-    def _sort(self, frame: Frame) -> None:
-        """What must not wait for the calls before it is done at once; nobody may look again until they are over."""
-        if frame.kind == frames.CANCEL:
-            self.cancel_waiting(frame)
-        elif frame.kind == frames.PING:
-            self._ping(frame)
-        else:
-            if frame.kind == frames.GOODBYE:
-                self.inbox.clear()
-            self.inbox.append(frame)
-
-    def _read_ahead(self) -> None:
-        """Sort what has come meanwhile, without waiting."""
-        with self._watcher.read_lock:
-            while self.has_room():
-                frame = self.stream.receive(DONT_WAIT)
-                if frame is None:
-                    return
-                self._sort(frame)
-
-    def has_room(self) -> bool:
-        """Whether another frame may be read while a call runs: the window that the client was told."""
-        return len(self.inbox) < 2 * WINDOW_CALLS
-
-    def cancel_waiting(self, cancel: Frame) -> None:
-        """Drop a call that has been read and not begun; what has begun, an upload, is the main thread's."""
-        for frame in list(self.inbox):
-            if frame.call_id == cancel.call_id and frame.kind == frames.CALL:
-                self.inbox.remove(frame)
-                self._say_cancelled(cancel.call_id, "the call was cancelled before it began")
-                return
-        self.inbox.append(cancel)
-
-    def _cancel(self, cancel: Frame) -> None:
-        """Forget an upload. Of any other call the answer is on its way already."""
-        upload = self._uploads.pop(cancel.call_id, None)
-        if upload is not None:
-            upload.discard()
-            self._say_cancelled(cancel.call_id, "the upload was cancelled")
-
-    def _say_cancelled(self, call_id: int, message: str) -> None:
-        self.out.send(frames.encode(frames.ERROR, call_id, error_fields("Cancelled", message)))
-
     def abandon(self, outcome: str, kind: str = "", message: str = "") -> None:
         """End this process now, whatever it is doing, having told the client why if there is something to tell."""
         try:
@@ -217,7 +150,7 @@ class Session:
     # -------------------------------------------------------------- calls
 
     def _call(self, frame: Frame) -> None:
-        if self.inbox or self.out.held:
+        if self.incoming.waiting or self.out.held:
             self._call_in_a_row(frame)
             return
         pieces = self._run(frame)
@@ -238,8 +171,8 @@ class Session:
             self._quick.add(target)
         if pieces:
             self.out.hold(pieces)
-        if took > QUICK_S and self.inbox:
-            self._read_ahead()
+        if took > QUICK_S and self.incoming.waiting:
+            self.incoming.read_ahead()
 
     def _run(self, frame: Frame) -> List[Buffer]:
         """Run a call, watched; the pieces of its reply."""
@@ -247,7 +180,7 @@ class Session:
         try:
             pieces = self._answer(frame)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-            pieces = frames.encode(frames.ERROR, frame.call_id, _described(error))
+            pieces = frames.encode(frames.ERROR, frame.call_id, described(error))
         except BaseException as end:  # noqa: BLE001 - sys.exit(), and what else means to end a process
             self._watcher.end()
             self.abandon(
@@ -262,10 +195,10 @@ class Session:
         head, buffers = frame.plan.head, frame.buffers
         target = head.get("f")
         if target == "session.upload":
-            self._uploads[frame.call_id] = Upload(self.directory, *_upload_arguments(frame), frame.call_id)
+            self.files.begin(frame)
             return []
         if target == "session.download":
-            return self._download(frame)
+            return self.files.download(frame)
         written: List[Any] = []
         if "k" in head:
             result = self._run_by_name(frame, written)
@@ -310,64 +243,11 @@ class Session:
             return frames.pack(frames.RESULT, call_id, head, buffers)
         return frames.encode(frames.RESULT, call_id, {"r": result})
 
-    # -------------------------------------------------------------- files
-
-    def _chunk(self, frame: Frame) -> None:
-        """A piece of an upload; ignored when the upload has failed already, which the client was told."""
-        upload = self._uploads.get(frame.call_id)
-        if upload is None:
-            return
-        try:
-            if not upload.take(frame):
-                return
-            pieces = frames.encode(frames.RESULT, frame.call_id, {"r": upload.name})
-        except RpcsysError as error:
-            pieces = frames.encode(frames.ERROR, frame.call_id, _described(error))
-        del self._uploads[frame.call_id]
-        upload.discard()
-        self.out.send(pieces)
-
-    def _download(self, frame: Frame) -> List[Buffer]:
-        arguments = frame.get("a")
-        if not isinstance(arguments, list) or len(arguments) != 1 or not isinstance(arguments[0], str):
-            raise ProtocolError("a download names one file")
-        size, pieces = self.directory.pieces(arguments[0])
-        head, _ = frames.encode_head({"size": size})
-        end = hashed(
-            pieces, lambda piece: self.out.send(frames.pack(frames.CHUNK, frame.call_id, head, (piece,)))
-        )
-        return frames.encode(frames.RESULT, frame.call_id, {"r": end})
-
-
-def _described(error: Exception) -> Dict[str, Any]:
-    """The head of an ERROR. Errors of ours explain themselves; a user's come with their traceback."""
-    if isinstance(error, NativeError):
-        # A kind of native code's own choosing must not pass for one of the session's.
-        kind = "NativeError" if hasattr(errors, error.kind) else error.kind
-        return error_fields(kind, str(error), error.backtrace[-64000:])
-    if isinstance(error, RpcsysError):
-        fault = error.fault if isinstance(error, RemoteError) else "user"
-        return error_fields(type(error).__name__, one_line(error, None), fault=fault)
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    hint = limits.hint(trace)
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001 - a user's exception may fail at anything
-        message = "an exception whose text cannot be made"
-    return error_fields(type(error).__name__, (message + hint).lstrip("; "), trace[-64000:])
-
 
 def _listed(value: Any) -> Sequence[Any]:
     if not isinstance(value, (list, tuple)):
         raise ProtocolError("the arguments of a call are a list")
     return value
-
-
-def _upload_arguments(frame: Frame) -> Tuple[str]:
-    arguments = frame.get("a")
-    if not isinstance(arguments, list) or not arguments or not isinstance(arguments[0], str):
-        raise ProtocolError("an upload names one file")
-    return (arguments[0],)
 
 
 def _memory() -> int:

@@ -7,7 +7,7 @@ client that left, and keeps what else arrives for the main thread. It also ends 
 time limit, calls or no calls.
 
 Its rules: ``turn`` is odd while a call runs and changes with every beginning and end. Whoever reads
-holds ``read_lock``. A session that does nothing costs nothing: the watcher sleeps until the next call.
+holds ``incoming.lock``. A session that does nothing costs nothing: the watcher sleeps until the next call.
 Its known weakness: native code that holds Python's interpreter lock keeps the watcher out as well; the
 supervisor, which is another process, then ends the session at its limit or when the client is gone.
 """
@@ -21,6 +21,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rpcsys.errors import ProtocolError
+from rpcsys.server.faults import error_fields
 from rpcsys.stream import DONT_WAIT, Ended
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
@@ -43,7 +44,6 @@ class Watcher:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.turn = 0
-        self.read_lock = threading.Lock()
         self._asleep = False
         self._reading = False
         self._wake = threading.Event()
@@ -108,7 +108,7 @@ class Watcher:
         """Read for as long as this call lasts."""
         started = time.monotonic() - PATIENCE_S
         deadline = started + self._call.deadline_ms / 1000 if self._call.deadline_ms else None
-        if not self.read_lock.acquire(timeout=PATIENCE_S):
+        if not self._session.incoming.lock.acquire(timeout=PATIENCE_S):
             return  # the call has ended in this very moment, and the main thread waits for the next one
         self._reading = True
         try:
@@ -126,7 +126,7 @@ class Watcher:
             self._session.abandon("lost")
         finally:
             self._reading = False
-            self.read_lock.release()
+            self._session.incoming.lock.release()
             self._drain_nudges()
 
     def _readable(self, deadline: float | None) -> bool:
@@ -137,7 +137,7 @@ class Watcher:
                 wait = min(wait, max(0.0, at - time.monotonic()) + 0.001)
         poll = select.poll()
         poll.register(self._look, select.POLLIN)
-        if self._session.has_room():
+        if self._session.incoming.has_room():
             poll.register(self._session.stream, select.POLLIN)
         return any(fd != self._look for fd, _ in poll.poll(wait * 1000))
 
@@ -151,7 +151,7 @@ class Watcher:
         """Take what the client sent without waiting for more."""
         session = self._session
         try:
-            while session.has_room():
+            while session.incoming.has_room():
                 frame = session.stream.receive(DONT_WAIT)
                 if frame is None:
                     return
@@ -162,16 +162,12 @@ class Watcher:
             session.abandon("lost", "ProtocolError", str(error))
 
     def _meanwhile(self, frame: Frame) -> None:
-        if frame.kind == frames.PING:
-            self._session.out.send(frames.pack(frames.PONG, frame.call_id))
-        elif frame.kind == frames.CANCEL:
-            if frame.call_id == self._call.call_id and self.turn & 1:
-                self._end_call("Cancelled", "the call was cancelled")
-            self._session.cancel_waiting(frame)
+        if frame.kind == frames.CANCEL and frame.call_id == self._call.call_id and self.turn & 1:
+            self._end_call("Cancelled", "the call was cancelled")
         elif frame.kind == frames.GOODBYE:
             self._session.abandon("closed")
         else:
-            self._session.inbox.append(frame)
+            self._session.incoming.sort(frame)
 
     def _end_call(self, kind: str, message: str) -> None:
         """Stop a running call the only way that always works."""
@@ -191,8 +187,3 @@ class Watcher:
                 "SessionTimeout",
                 f"the session's time limit of {self._limit_s:g} s is over; ask for more with session_timeout=",
             )
-
-
-def error_fields(kind: str, message: str, traceback: str = "", fault: str = "user") -> dict[str, object]:
-    """The head of an ERROR frame."""
-    return {"type": kind, "message": message, "traceback": traceback, "retryable": False, "fault": fault}

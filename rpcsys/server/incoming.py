@@ -1,0 +1,122 @@
+"""What a session has been sent: read by one thread at a time, and put in order.
+
+Whoever reads holds ``lock``: the main thread between calls, the watcher while one lasts. Frames that came
+in one read are looked at together: a call that is cancelled in it does not even begin, and a PING waits
+for no call. While a reply does not go out because the client takes nothing, what the client sends is
+read, so that full buffers never lock the two against each other; it is put in order afterwards, since
+nothing may be sent in the middle of a frame.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections import deque
+from typing import Deque
+
+from rpcsys.server.faults import error_fields
+from rpcsys.server.outgoing import Outgoing
+from rpcsys.stream import DONT_WAIT, Stream
+from rpcsys.wire import frames
+from rpcsys.wire.frames import Frame
+
+#: Calls a client may have under way. The 257th waits at the client; that many small ones keep any wire full.
+WINDOW_CALLS = 256
+#: How long a blocked sender waits before it looks again.
+_TICK_S = 1.0
+#: The same where the other thread reads, which may be waiting for the sender in turn.
+_SHORT_TICK_S = 0.02
+#: Answers that come out of order are given up when another thread's reply does not go out for so long.
+_PATIENCE_S = 1.0
+
+
+class Incoming:
+    """The receiving half of a session's stream. ``waiting``: frames that have been read ahead, in order."""
+
+    def __init__(self, stream: Stream, out: Outgoing) -> None:
+        self._stream = stream
+        self._out = out
+        self._unsorted: Deque[Frame] = deque()
+        self.waiting: Deque[Frame] = deque()
+        self.lock = threading.Lock()
+        out.on_full = self._while_full
+
+    def next(self) -> Frame:
+        """The next frame: one that was read ahead, else from the socket, all replies sent."""
+        while True:
+            self._sort_late()
+            if not self.waiting:
+                self._out.flush()
+            with self.lock:
+                if self.waiting:
+                    return self.waiting.popleft()
+                if self._out.held or self._unsorted:
+                    continue
+                frame = self._stream.receive()
+                if frame is not None:
+                    if not self._stream.reader.unread:
+                        return frame
+                    self._sort_all(frame)
+
+    def read_ahead(self) -> None:
+        """Put in order what has come meanwhile, without waiting."""
+        self._sort_late()
+        with self.lock:
+            while self.has_room():
+                frame = self._stream.receive(DONT_WAIT)
+                if frame is None:
+                    return
+                self.sort(frame)
+
+    def has_room(self) -> bool:
+        """Whether another frame may be read ahead: twice the window that the client was told."""
+        return len(self.waiting) + len(self._unsorted) < 2 * WINDOW_CALLS
+
+    def sort(self, frame: Frame) -> None:
+        """What must not wait for the calls before it is done at once; the rest keeps its order."""
+        if frame.kind == frames.CANCEL:
+            self._cancel_waiting(frame)
+        elif frame.kind == frames.PING:
+            self._out.send(frames.pack(frames.PONG, frame.call_id), _PATIENCE_S)
+        else:
+            if frame.kind == frames.GOODBYE:
+                self.waiting.clear()
+            self.waiting.append(frame)
+
+    def _sort_all(self, first: Frame) -> None:
+        """Put in order all that came in one read."""
+        self.sort(first)
+        frame = self._stream.buffered()
+        while frame is not None:
+            self.sort(frame)
+            frame = self._stream.buffered()
+
+    def _sort_late(self) -> None:
+        while self._unsorted:
+            self.sort(self._unsorted.popleft())
+
+    def _cancel_waiting(self, cancel: Frame) -> None:
+        """Drop a call that has been read and not begun; what has begun, an upload, is the main thread's."""
+        for frame in list(self.waiting):
+            if frame.call_id == cancel.call_id and frame.kind == frames.CALL:
+                self.waiting.remove(frame)
+                text = "the call was cancelled before it began"
+                fields = error_fields("Cancelled", text)
+                self._out.send(frames.encode(frames.ERROR, cancel.call_id, fields), _PATIENCE_S)
+                return
+        self.waiting.append(cancel)
+
+    def _while_full(self) -> None:
+        """The client takes nothing now: read what it sends, and wait until it takes or sends more."""
+        if not self.lock.acquire(False):
+            self._stream.wait(_SHORT_TICK_S, read=False, write=True)
+            return
+        try:
+            if not self._stream.wait(_TICK_S, read=self.has_room(), write=True) & ~select.POLLOUT:
+                return
+            frame = self._stream.receive(DONT_WAIT)
+            while frame is not None:
+                self._unsorted.append(frame)
+                frame = self._stream.receive(DONT_WAIT) if self.has_room() else None
+        finally:
+            self.lock.release()
