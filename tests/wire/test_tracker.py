@@ -49,7 +49,7 @@ def test_a_lease_survives_json(lease):
 
 
 def test_every_op_has_a_strategy():
-    assert len(control.TO_TRACKER) == 15
+    assert len(control.TO_TRACKER) == 16
     assert len(control.FROM_TRACKER) == 4
 
 
@@ -136,7 +136,7 @@ def test_tvms_client_is_told_why_its_request_cannot_be():
 @pytest.mark.parametrize(
     "sent",
     [
-        {"op": "request", "id": 7},
+        {"op": "request", "id": 7, "labels": []},
         {"op": "request", "id": 7, "key": "a b"},
         {"op": "request", "id": 7, "key": "k", "priority": "high"},
         {"op": "request", "id": 7, "key": "k", "wait_timeout": -1},

@@ -1,0 +1,49 @@
+"""A thread beside an event loop, for what may block: the disk, and whoever reads standard error.
+
+The loop leaves things in a box and goes on; the thread empties the box now and then. One box at a time is under
+way, so whatever a slow disk keeps waiting waits in the box, where its owner bounds it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+GATHER_S = 0.2
+"""How long the thread lets things gather: many small commits would cost more than one large one."""
+
+
+class Courier:
+    """Calls ``carry`` in a thread of its own, soon after each `wake`, until closed.
+
+    ``carry`` takes what there is and returns in how many seconds it wants to be called again even if nothing comes,
+    None for not at all.
+    """
+
+    def __init__(self, name: str, carry: Callable[[], float | None], gather_s: float = GATHER_S) -> None:
+        self._carry = carry
+        self._gather_s = gather_s
+        self._something = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is something to carry. From any thread."""
+        self._something.set()
+
+    def close(self, timeout: float) -> bool:
+        """Have what there is carried, and end; whether that was done within ``timeout`` seconds."""
+        self._closing.set()
+        self._something.set()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        again: float | None = 0.0
+        while not self._closing.is_set():
+            self._something.wait(again)
+            self._closing.wait(self._gather_s)
+            self._something.clear()
+            again = self._carry()
+        self._carry()

@@ -1,0 +1,70 @@
+"""What is so at present, folded from records: all that a tracker needs to be itself again after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+from rpcsys.tracker.events import Record
+
+Fact = tuple[str, str]
+"""A kind of record, and the lease, ticket or server that it is about."""
+
+_BEGINS: Mapping[str, str] = MappingProxyType(
+    {
+        "granted": "lease",
+        "begun": "lease",
+        "limited": "lease",
+        "waiting": "ticket",
+        "joined": "server",
+        "set_aside": "server",
+        "drained": "server",
+    }
+)
+"""Records that are so until another ends them, and the field that says what they are about."""
+
+_ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "over": ("lease", ("granted", "begun", "limited")),
+        "waited": ("ticket", ("waiting",)),
+        "gone": ("server", ("joined",)),
+        "trusted": ("server", ("set_aside",)),
+        "enabled": ("server", ("drained", "set_aside")),
+    }
+)
+"""Records that end others, with what they are about and the kinds that they end."""
+
+
+class Present:
+    """The records that still hold, in the order in which they were made."""
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._holds: dict[Fact, Record] = {}
+        for record in records:
+            self.fold(record)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._holds.values())
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def get(self, kind: str, about: str) -> Record | None:
+        """The record of a kind that holds about something, None if there is none."""
+        return self._holds.get((kind, about))
+
+    def fold(self, record: Record) -> dict[Fact, Record | None]:
+        """Take a record in; the facts that it changes, with None for those that it ends."""
+        field = _BEGINS.get(record.kind)
+        if field is not None:
+            fact = (record.kind, str(record.details[field]))
+            if field == "lease" and record.kind != "granted" and ("granted", fact[1]) not in self._holds:
+                return {}  # about a lease that is over
+            self._holds.pop(fact, None)  # so that it stands behind what was made before it
+            self._holds[fact] = record
+            return {fact: record}
+        if record.kind not in _ENDS:
+            return {}
+        field, kinds = _ENDS[record.kind]
+        about = str(record.details[field])
+        return {(kind, about): None for kind in kinds if self._holds.pop((kind, about), None) is not None}

@@ -1,0 +1,307 @@
+"""What the file remembers, in a directory of the test's own."""
+
+import asyncio
+import json
+import sqlite3
+import time
+
+import pytest
+
+from rpcsys.errors import ConfigError
+from rpcsys.tracker import schema, store
+from rpcsys.tracker.events import Record
+from rpcsys.tracker.history import History
+from rpcsys.tracker.store import Store
+from rpcsys.wire import control
+from tests.live.daemons import wait_until
+from tests.tracker import records
+
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens stores in one directory and closes them."""
+    made = []
+
+    def make(**options):
+        made.append(Store(tmp_path, **{"history_days": 90, "clock": lambda: NOW, **options}))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def rows(path, query):
+    with sqlite3.connect(path) as file:
+        return file.execute(query).fetchall()
+
+
+def ask(path, question):
+    history = History(path)
+    try:
+        answer = asyncio.run(history.answer(question))
+    finally:
+        history.close()
+    assert json.loads(json.dumps(answer.to_json()))
+    return answer
+
+
+# --- what comes back ---------------------------------------------------------------------------
+
+
+def test_what_holds_comes_back_in_order_and_what_ended_does_not(opened):
+    first = opened()
+    kept = [
+        records.joined("board", at=NOW),
+        records.granted("a-1", at=NOW + 1),
+        records.begun("a-1", at=NOW + 2),
+        records.limited("a-1", 60.0, at=NOW + 3),
+        records.waiting("t2", at=NOW + 4),
+        records.set_aside("board", at=NOW + 5),
+        records.drained("board", at=NOW + 6),
+    ]
+    gone = [
+        records.granted("a-2", at=NOW),
+        records.limited("a-2", 5.0, at=NOW + 1),
+        records.over("a-2", at=NOW + 2.2),
+        records.waiting("t1", at=NOW),
+        records.waited("t1", "granted", at=NOW + 1),
+        records.joined("other", at=NOW),
+        records.gone("other", at=NOW + 1),
+        records.limited("a-1", 30.0, at=NOW + 2.5),
+    ]
+    for record in sorted(kept + gone, key=lambda record: record.at):
+        first.note(record)
+    first.close()
+    again = opened()
+    over = records.over("a-2", at=NOW + 2.2)
+    wanted = sorted([*kept, over], key=lambda record: record.at)
+    assert list(again.restored(NOW + 10)) == wanted
+    # The same after another restart, and what ends now is gone then.
+    again.note(records.over("a-1", at=NOW + 20))
+    again.note(Record(NOW + 20, "enabled", {"server": "board"}))
+    again.close()
+    kinds = [record.kind for record in opened().restored(NOW + 21)]
+    assert kinds == ["joined", "over", "waiting", "over"]
+
+
+def test_leases_of_long_ago_weigh_nothing(opened):
+    first = opened()
+    first.note(records.over("old", at=NOW - 11 * 3600))
+    first.note(records.over("new", at=NOW - 9 * 3600))
+    first.close()
+    assert [record.details["lease"] for record in opened().restored(NOW)] == ["new"]
+
+
+def test_begun_and_ended_within_a_batch_leaves_no_trace_in_the_present(opened, tmp_path):
+    first = opened()
+    for number in range(50):
+        first.note(records.granted(f"x-{number}", at=NOW))
+        first.note(records.over(f"x-{number}", at=NOW + 1))
+    first.close()
+    assert rows(first.path, "SELECT count(*) FROM present") == [(0,)]
+    assert rows(first.path, "SELECT count(*) FROM leases") == [(50,)]
+
+
+def test_a_record_is_in_the_file_within_a_second(opened):
+    first = opened()
+    before = time.monotonic()
+    first.note(records.over("a-1", at=NOW))
+    wait_until(lambda: rows(first.path, "SELECT lease FROM leases") == [("a-1",)], 30, "it is there")
+    assert time.monotonic() - before < 5  # a second, on a machine that does nothing else
+
+
+# --- what became of leases ---------------------------------------------------------------------
+
+
+def test_a_lease_is_told_with_all_that_was_known_of_it(opened):
+    first = opened()
+    first.note(records.granted("a-1", at=NOW, waited_s=2.5, priority=3, limit_s=60.0, user="ann"))
+    first.note(records.begun("a-1", at=NOW + 1))
+    first.note(records.limited("a-1", 90.0, at=NOW + 2))
+    first.note(
+        records.over("a-1", at=NOW + 9, since=NOW, held_s=9.0, outcome="lost", reason="its client vanished")
+    )
+    first.close()
+    (lease,) = ask(first.path, control.History(1)).fields["leases"]
+    assert lease == {
+        "lease": "a-1",
+        "epoch": 1,
+        "key": "rpi4",
+        "server": "board",
+        "user": "ann",
+        "address": "10.0.0.5",
+        "how": "ours",
+        "since": NOW,
+        "begun": NOW + 1,
+        "ended": NOW + 9,
+        "held_s": 9.0,
+        "limit_s": 90.0,
+        "waited_s": 2.5,
+        "priority": 3,
+        "outcome": "lost",
+        "reason": "its client vanished",
+        "fault": "",
+        "cleaned": {"processes": 1},
+    }
+
+
+def test_history_by_key_user_server_and_time_in_pages(opened):
+    first = opened()
+    for number in range(100):
+        key, user = ("rpi4", "gpu")[number % 2], ("ann", "bob", "")[number % 3]
+        first.note(
+            records.over(f"x-{number}", at=NOW + number, key=key, user=user, server=f"board-{number % 4}")
+        )
+    first.close()
+
+    def leases(**wanted):
+        found, before = [], None
+        while True:
+            answer = ask(first.path, control.History(1, **wanted, limit=7, before=before)).fields
+            found += [int(lease["lease"][2:]) for lease in answer["leases"]]
+            before = answer["before"]
+            if before is None:
+                return found
+
+    assert leases() == list(range(99, -1, -1))
+    assert leases(key="gpu") == list(range(99, 0, -2))
+    assert leases(user="bob") == list(range(97, 0, -3))
+    assert leases(user="10.0.0.5") == list(range(98, 1, -3))  # without a name
+    assert leases(server="board-3", key="gpu", user="ann") == list(range(99, 0, -12))
+    assert leases(since=NOW + 90, until=NOW + 95) == [94, 93, 92, 91, 90]
+    assert leases(since=NOW + 1000) == []
+
+
+def test_an_answer_fits_into_a_frame(opened):
+    first = opened()
+    for number in range(3000):
+        first.note(records.over(f"x-{number}", at=NOW, reason="\N{SNOWMAN}" * 250))
+    first.close()
+    answer = ask(first.path, control.History(1, limit=4096))
+    assert len(json.dumps(answer.to_json())) < 1 << 20
+    assert 100 < len(answer.fields["leases"]) < 3000
+    assert answer.fields["before"]
+
+
+def test_usage_by_user_and_key(opened):
+    first = opened()
+    for number in range(60):
+        user = ("ann", "bob", "ann")[number % 3]
+        first.note(records.granted(f"x-{number}", at=NOW, waited_s=1.0))
+        first.note(
+            records.over(
+                f"x-{number}", at=NOW + 600 * number, user=user, held_s=10.0, fault="" if number else "dead"
+            )
+        )
+    first.close()
+    found = ask(first.path, control.Usage(1)).fields
+    assert found["since"] == NOW // 3600 * 3600
+    assert found["usage"] == [
+        {"user": "ann", "key": "rpi4", "leases": 40, "held_s": 400.0, "waited_s": 40.0, "faults": 1},
+        {"user": "bob", "key": "rpi4", "leases": 20, "held_s": 200.0, "waited_s": 20.0, "faults": 0},
+    ]
+    assert not found["more"]
+    (bob,) = ask(first.path, control.Usage(1, user="bob", since=NOW + 18_000)).fields["usage"]
+    assert bob["leases"] == 10
+    assert ask(first.path, control.Usage(1, key="gpu")).fields == {"usage": [], "since": None, "more": False}
+
+
+def test_a_question_that_takes_too_long_is_refused(opened, monkeypatch):
+    first = opened()
+    for number in range(2000):
+        first.note(records.over(f"x-{number}", at=NOW))
+    first.close()
+    monkeypatch.setattr("rpcsys.tracker.history.MAX_S", -1.0)
+    monkeypatch.setattr("rpcsys.tracker.history._STEPS", 10)
+    answer = ask(first.path, control.History(7, user="nobody", key="rpi4"))
+    assert (answer.id, answer.ok, answer.error) == (7, False, "TooLong")
+
+
+def test_old_history_goes(opened):
+    first = opened(clock=lambda: NOW)
+    for number in range(100):
+        first.note(records.over(f"x-{number}", at=NOW + number * 86400, key=f"k{number}"))
+        first.note(records.joined(f"s{number}", at=NOW + number * 86400))
+    first.note_levels([(int(NOW), "rpi4", 1, 1.0, 0.0, 0.0)])
+    first.close()
+    opened(clock=lambda: NOW + 99.5 * 86400).close()
+    assert rows(first.path, "SELECT count(*), min(ended) FROM leases") == [(90, NOW + 10 * 86400)]
+    assert rows(first.path, "SELECT count(*) FROM events") == [(90,)]
+    assert rows(first.path, "SELECT count(*) FROM usage") == [(90,)]
+    assert rows(first.path, "SELECT count(*) FROM levels") == [(0,)]
+    assert rows(first.path, "SELECT count(*) FROM present") == [(100,)]  # that is no history
+
+
+# --- disks, versions, neighbours ---------------------------------------------------------------
+
+
+def test_a_directory_serves_one_tracker(opened, tmp_path):
+    first = opened()
+    with pytest.raises(ConfigError, match="in use by another tracker") as caught:
+        Store(tmp_path, history_days=90)
+    assert "\n" not in str(caught.value)
+    first.close()
+    Store(tmp_path, history_days=90).close()
+
+
+def test_a_directory_that_is_none(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        Store(tmp_path / "file", history_days=90)
+
+
+def test_a_file_that_is_none(tmp_path):
+    (tmp_path / store.FILE).write_text("no database\n" * 1000)
+    for _ in range(2):  # and the directory is free again
+        with pytest.raises(ConfigError, match="cannot be used"):
+            Store(tmp_path, history_days=90)
+
+
+def test_a_later_versions_file_is_left_alone(opened, tmp_path):
+    opened().close()
+    with sqlite3.connect(tmp_path / store.FILE) as file:
+        file.execute("PRAGMA user_version = 99")
+    with pytest.raises(ConfigError, match="later version"):
+        Store(tmp_path, history_days=90)
+
+
+def test_an_earlier_versions_file_is_brought_up_to_date_or_left_as_it_was(tmp_path):
+    path = tmp_path / "file"
+    one = ("CREATE TABLE t (a); INSERT INTO t VALUES (1);",)
+    two = (*one, "ALTER TABLE t ADD COLUMN b DEFAULT 2;")
+    schema.open_file(path, one).close()
+    with pytest.raises(sqlite3.Error):
+        schema.open_file(path, (*two, "ALTER TABLE t ADD COLUMN c; nonsense;")).close()
+    file = schema.open_file(path, two)
+    assert file.execute("SELECT * FROM t").fetchall() == [(1, 2)]
+    assert file.execute("PRAGMA user_version").fetchone() == (2,)
+    assert file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    file.close()
+
+
+def test_a_full_disk_is_said_once_and_history_goes_on_after_it(opened, caplog, monkeypatch):
+    monkeypatch.setattr(store, "RETRY_S", 0.3)
+    monkeypatch.setattr(store, "MAX_HISTORY", 20)
+    first = opened()
+    wait_until(lambda: rows(first.path, "SELECT count(*) FROM leases"), 10, "the file is there")
+    file = first._file
+    file.execute("PRAGMA max_page_count = 1")  # which SQLite takes for the pages there are
+    for number in range(100):
+        first.note(records.granted(f"lost-{number}", at=NOW))
+        first.note(records.over(f"lost-{number}", at=NOW, reason="x" * 2000))
+    first.note(records.granted("out", at=NOW))
+    wait_until(lambda: "history stops" in caplog.text, 10, "it says so")
+    time.sleep(1)
+    assert caplog.text.count("history stops") == 1
+    file.execute("PRAGMA max_page_count = 1000000")
+    first.note(records.over("kept", at=NOW + 1))
+    wait_until(lambda: "history goes on" in caplog.text, 10, "it says so")
+    assert "records of it are missing" in caplog.text
+    first.close()
+    kept = rows(first.path, "SELECT count(*) FROM leases")[0][0]
+    assert 20 <= kept < 100
+    assert rows(first.path, "SELECT kind, about FROM present") == [("granted", "out")]
+    assert rows(first.path, "PRAGMA integrity_check") == [("ok",)]
