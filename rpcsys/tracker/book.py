@@ -5,9 +5,12 @@ Nothing is decided here and nobody is told anything; that is :mod:`rpcsys.tracke
 
 from __future__ import annotations
 
+from rpcsys.tracker.deadlines import Deadlines
 from rpcsys.tracker.events import Started
-from rpcsys.tracker.records import Deadlines, Lease, Offer, Peer, Queue, Server, Waiting
-from rpcsys.wire.control import Running
+from rpcsys.tracker.labels import Facts, Pair, Pool, Wants, facts_of_key
+from rpcsys.tracker.lines import Lines
+from rpcsys.tracker.records import OURS, Condition, Lease, Offer, Peer, Place, Queue, Server, Waiting
+from rpcsys.tracker.shares import Shares
 
 GRACE_S = 6.0
 """A key whose last server left so recently is still known: servers register again within 5 s, after a
@@ -16,19 +19,34 @@ restart of theirs or of the tracker."""
 POSITIONS_S = 1.0
 """Clients are told of a changed position at most so often; a queue that moves fast would flood them."""
 
+STEP_S = 600.0
+STEPS = 3
+"""Every so long a request's effective priority rises by one, so many times: nothing starves."""
+
+_TIMERS = ("timeout", "unknown", "age", "rest", "wake")
+
 
 class Book:
     """All records. Two books are equal when every record is. Dictionaries stand for ordered sets."""
 
     def __init__(self, started: Started) -> None:
-        self.started_at = started.at
+        self.started_at = self.left_at = started.at
         self.instance = started.instance
         self.stop_key = started.stop_key
+        self.limits = dict(started.limits)
         self.peers: dict[int, Peer] = {}
         self.queues: dict[str, Queue] = {}
         self.waiting: dict[int, Waiting] = {}
+        self.gatherers: dict[int, Waiting] = {}
         self.leases: dict[str, Lease] = {}
         self.server_names: dict[str, int] = {}
+        self.by_fact: dict[Pair, dict[int, None]] = {}
+        self.conditions: dict[str, Condition] = {}
+        self.places: dict[str, Place] = {}
+        self.tickets: dict[str, Waiting] = {}
+        self.pool = Pool()
+        self.shares = Shares(started.at)
+        self.lines = Lines(self.shares)
         self.deadlines = Deadlines()
         self.moved: dict[str, None] = {}
         self.arrivals = 0
@@ -41,23 +59,6 @@ class Book:
 
     # Connections.
 
-    def remove_peer(self, at: float, conn: int) -> list[Lease]:
-        """Forget a connection with all that was its own; the leases it held, which outlive it."""
-        peer = self.peers.pop(conn, None)
-        if peer is None:
-            return []
-        for request in list(peer.waiting.values()):
-            self.remove_request(at, peer, request)
-        for offer in peer.offers.values():
-            del self.queues[offer.key].offers[conn, offer.match_key]
-        for lease in list(peer.serving.values()):
-            self.remove_lease(lease)
-        if peer.server is not None:
-            self.server_names.pop(peer.server.name, None)
-        for key in peer.serves:
-            self._serve_no_more(at, conn, key)
-        return list(peer.holding.values())
-
     def serve(self, peer: Peer, key: str) -> Queue:
         """The peer serves the key, until it leaves."""
         peer.serves[key] = None
@@ -65,23 +66,59 @@ class Book:
         queue.servers[peer.conn] = None
         return queue
 
-    def _serve_no_more(self, at: float, conn: int, key: str) -> None:
+    def describe(self, peer: Peer, server: Server) -> None:
+        """The peer is one of our servers."""
+        self.forget_server(peer)
+        peer.server = server
+        for pair in server.facts.pairs:
+            self.by_fact.setdefault(pair, {})[peer.conn] = None
+
+    def forget_server(self, peer: Peer) -> None:
+        """The peer is no server of ours any more."""
+        for pair in () if peer.server is None else peer.server.facts.pairs:
+            del self.by_fact[pair][peer.conn]
+            if not self.by_fact[pair]:
+                del self.by_fact[pair]
+        peer.server = None
+
+    def servers(self, wants: Wants) -> list[Peer]:
+        """The servers that some request could be served by."""
+        if not wants.labels:
+            queue = self.queues.get(wants.key)
+            return [] if queue is None else [self.peers[conn] for conn in queue.servers]
+        by_label = (self.by_fact.get(pair, {}) for pair in wants.exact)
+        fewest: dict[int, None] = min(by_label, key=len)
+        peers = (self.peers[conn] for conn in fewest)
+        return [peer for peer in peers if peer.server is not None and wants.fit(peer.server.facts)]
+
+    def serve_no_more(self, at: float, conn: int, key: str) -> None:
+        """The peer has left."""
         queue = self.queues[key]
         queue.servers.pop(conn, None)
+        queue.left_at = self.left_at = at
         if not queue.servers:
-            queue.left_at = at
             self.deadlines.set(("forget", key), at + GRACE_S)
 
-    def name_server(self, peer: Peer, server: Server) -> None:
-        """Record a registration, under a name that no other server has."""
-        if peer.server is not None:
-            self.server_names.pop(peer.server.name, None)
-        wanted, count = server.name, 1
-        while server.name in self.server_names:
+    def name_peer(self, peer: Peer, wanted: str) -> str:
+        """Give a server a name that no other has."""
+        self.unname_peer(peer)
+        name, count = wanted, 1
+        while name in self.server_names:
             count += 1
-            server.name = f"{wanted}-{count}"
-        self.server_names[server.name] = peer.conn
-        peer.server = server
+            name = f"{wanted}-{count}"
+        self.server_names[name] = peer.conn
+        peer.name = name
+        return name
+
+    def unname_peer(self, peer: Peer) -> None:
+        """Take a server's name back."""
+        if self.server_names.get(peer.name) == peer.conn:
+            del self.server_names[peer.name]
+        peer.name = ""
+
+    def condition(self, peer: Peer) -> Condition | None:
+        """What is wrong with a server, None for nothing."""
+        return self.conditions.get(peer.name) if peer.name else None
 
     # Queues.
 
@@ -93,8 +130,8 @@ class Book:
         return queue
 
     def forget_queue(self, at: float, queue: Queue) -> None:
-        """Drop the queue of a key that nobody serves, wants, or served just now."""
-        if not (queue.servers or queue.waiting) and at >= queue.left_at + GRACE_S:
+        """Drop the queue of a key that nobody serves, wants or holds, or served just now."""
+        if not (queue.servers or queue.waiting or queue.leases) and at >= queue.left_at + GRACE_S:
             del self.queues[queue.key]
             self.moved.pop(queue.key, None)
             self.deadlines.drop(("forget", queue.key))
@@ -104,116 +141,110 @@ class Book:
         queue = self.queues.get(key)
         if queue is not None and queue.servers:
             return None
-        left_at = queue.left_at if queue is not None else self.started_at
+        return self.known_after(self.started_at if queue is None else queue.left_at)
+
+    def known_after(self, left_at: float) -> float:
+        """Until when what left at ``left_at`` is taken for known."""
         return max(left_at, self.started_at) + GRACE_S
 
-    def note_move(self, at: float, queue: Queue) -> None:
-        """Those behind will want to know their new positions, soon."""
-        if queue.waiting and queue.key not in self.moved:
+    def note_move(self, at: float, key: str) -> None:
+        """Those who wait will want to know their new positions, soon."""
+        queue = self.queues.get(key)
+        if queue is not None and queue.waiting and key not in self.moved:
             if not self.moved:
                 self.deadlines.set(("positions",), at + POSITIONS_S)
-            self.moved[queue.key] = None
+            self.moved[key] = None
 
     # Offers and requests.
 
-    def add_offer(self, peer: Peer, offer: Offer) -> Queue:
-        """A match key that can be handed out; the same one offered again takes the first one's place."""
-        before = peer.offers.get(offer.match_key)
+    def new_offer(self, peer: Peer, key: str, match_key: str, host: str, port: int) -> Offer:
+        """A match key, on offer from now on but not free yet; the same one offered again replaces the first."""
+        before = peer.offers.get(match_key)
         if before is not None:
-            del self.queues[before.key].offers[peer.conn, offer.match_key]
-        queue = self.serve(peer, offer.key)
-        peer.offers[offer.match_key] = offer
-        queue.offers[peer.conn, offer.match_key] = offer
-        return queue
-
-    def take_offer(self, queue: Queue) -> Offer:
-        """The queue's oldest offer, which is one no longer."""
-        offer = queue.offers.popitem(last=False)[1]
-        del self.peers[offer.conn].offers[offer.match_key]
+            self.withdraw(before)
+        server = peer.server
+        facts: Facts = server.facts if server is not None and server.key == key else facts_of_key(key)
+        offer = Offer(peer.conn, key, match_key, host, port, facts)
+        self.serve(peer, key)
+        peer.offers[match_key] = offer
         return offer
 
-    def add_request(self, peer: Peer, request: Waiting) -> Queue:
+    def withdraw(self, offer: Offer) -> None:
+        """A match key is no longer free, nor anybody's."""
+        if offer.free:
+            self.pool.remove(offer)
+        elif offer.claimed:
+            self.waiting[offer.claimed].gathered.remove(offer)
+            offer.claimed = 0  # its gatherer goes on with the others
+
+    def use(self, offer: Offer) -> None:
+        """A match key is handed out: it is none any more."""
+        self.withdraw(offer)
+        del self.peers[offer.conn].offers[offer.match_key]
+
+    def add_request(self, at: float, peer: Peer, request: Waiting) -> None:
         """A request takes its place in its queue."""
+        steps = request.steps = min(STEPS, int((at - request.since) // STEP_S))
         peer.waiting[request.arrival] = request
         if request.id is not None:
             peer.requests[request.id] = request
         self.waiting[request.arrival] = request
-        queue = self.queue(request.key)
-        queue.add(request)
-        return queue
+        self.queue(request.key).waiting[request.arrival] = request
+        if request.ticket is not None:
+            self.tickets[request.ticket] = request
+        if request.count > 1:
+            self.gatherers[request.arrival] = request
+        self.shares.of(request.user).waiting += 1
+        self.lines.add(request)
+        if steps < STEPS:
+            self.deadlines.set(("age", request.arrival), request.since + (steps + 1) * STEP_S)
 
-    def take_request(self, queue: Queue) -> Waiting:
-        """The request that is served next, which waits no longer."""
-        request = queue.first()
-        self._answered(self.peers[request.conn], request)
-        return request
-
-    def remove_request(self, at: float, peer: Peer, request: Waiting) -> None:
-        """A request leaves its queue, from wherever it stands."""
-        queue = self.queues[request.key]
-        queue.remove(request)
-        self._answered(peer, request)
-        self.note_move(at, queue)
-        self.forget_queue(at, queue)
-
-    def _answered(self, peer: Peer, request: Waiting) -> None:
-        del peer.waiting[request.arrival]
-        del self.waiting[request.arrival]
+    def remove_request(self, at: float, request: Waiting) -> None:
+        """A request leaves its queue, from wherever it stands. What it has gathered must be taken back before."""
+        peer, queue = self.peers[request.conn], self.queues[request.key]
+        if not request.parked:
+            self.lines.remove(request)
+        for table in (peer.waiting, self.waiting, queue.waiting):
+            del table[request.arrival]
+        self.gatherers.pop(request.arrival, None)
+        self.shares.of(request.user).waiting -= 1
         if request.id is not None:
             del peer.requests[request.id]
-            self.deadlines.drop(("timeout", request.arrival))
-            self.deadlines.drop(("unknown", request.arrival))
+        if request.ticket is not None:
+            del self.tickets[request.ticket]
+        for timer in _TIMERS:
+            self.deadlines.drop((timer, request.arrival))
+        self.note_move(at, request.key)
+        self.forget_queue(at, queue)
 
     # Leases.
 
-    def add_lease(self, at: float, request: Waiting, offer: Offer) -> Lease:
-        """A new lease, with an epoch above all others, those of runs before this one too."""
-        client, server = self.peers[request.conn], self.peers[offer.conn]
-        self.epoch = max(self.epoch + 1, int(at * 1000))
-        lease = Lease(
-            lease=f"{self.instance}-{self.epoch}",
-            epoch=self.epoch,
-            key=offer.key,
-            server=offer.conn,
-            server_name=server.server.name if server.server else None,
-            holder=None if request.id is None else request.conn,
-            user=client.user,
-            address=client.address,
-            since=at,
-            limit_s=request.limit_s,
-        )
-        self.leases[lease.lease] = server.serving[lease.lease] = lease
-        if request.id is not None:
-            client.holding[lease.lease] = lease
-        return lease
+    def add_lease(self, lease: Lease) -> None:
+        """A lease that runs from ``lease.since`` on."""
+        self.leases[lease.lease] = lease
+        self.queue(lease.key).leases[lease.lease] = lease
+        self.shares.begin(lease.since, lease.user)
+        server = None if lease.server is None else self.peers.get(lease.server)
+        if server is not None:
+            server.serving[lease.lease] = lease
+        holder = None if lease.holder is None else self.peers.get(lease.holder)
+        if holder is not None:
+            holder.holding[lease.lease] = lease
 
-    def restore_lease(self, at: float, peer: Peer, server: Server, running: Running) -> None:
-        """A lease that went on while the server had no tracker. Who holds it is not known any more."""
-        old = self.leases.get(running.lease)
-        if old is not None:
-            self.remove_lease(old)
-        self.epoch = max(self.epoch, running.epoch)
-        lease = Lease(
-            lease=running.lease,
-            epoch=running.epoch,
-            key=server.key,
-            server=peer.conn,
-            server_name=server.name,
-            holder=None,
-            user="",
-            address="",
-            since=at - running.since_s,
-            limit_s=None,
-            started=True,
-        )
-        self.leases[lease.lease] = peer.serving[lease.lease] = lease
-
-    def remove_lease(self, lease: Lease) -> None:
+    def remove_lease(self, at: float, lease: Lease) -> None:
         """A lease is over."""
         del self.leases[lease.lease]
-        server = self.peers.get(lease.server)
+        queue = self.queues[lease.key]
+        del queue.leases[lease.lease]
+        self.shares.end(at, lease.user)
+        if lease.started or lease.how != OURS:
+            queue.lengths.append(at - lease.since)
+        server = None if lease.server is None else self.peers.get(lease.server)
         if server is not None:
             server.serving.pop(lease.lease, None)
+        else:
+            self.deadlines.drop(("away", lease.lease))
         holder = None if lease.holder is None else self.peers.get(lease.holder)
         if holder is not None:
             holder.holding.pop(lease.lease, None)
+        self.forget_queue(at, queue)

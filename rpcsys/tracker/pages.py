@@ -38,7 +38,7 @@ class Figures(Collector):
         free = GaugeMetricFamily("rpcsys_tracker_free", "Match keys on offer, by key.", labels=["key"])
         for key, queue in state.queues.items():
             pending.add_metric([key], len(queue.waiting))
-            free.add_metric([key], len(queue.offers))
+            free.add_metric([key], state.pool.count(key))
         yield pending
         yield free
 

@@ -1,58 +1,113 @@
-"""What a tracker remembers: connections, offers, requests that wait, leases, and a queue for each key."""
+"""What a tracker remembers: connections, offers, requests that wait, leases, servers, and what is known of a key."""
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_left, insort
-from collections import OrderedDict
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rpcsys.tracker.labels import Facts, Wants
+
+OURS, SILENT, INFERRED = "ours", "silent", "inferred"
+"""How a lease is known: the server says when it begins and ends; it is one of TVM's and says nothing, so the lease
+lasts until its next offer; or it is one of several behind TVM's proxy, and which of them ended is a guess."""
+
+PAST_LEASES = 64
+"""Lengths of past leases kept for each key: what was usual last month says little."""
 
 
 @dataclass(slots=True)
 class Offer:
-    """A match key that a server holds ready: the right to one session there."""
+    """A match key that a server holds ready: the right to one session there.
+
+    ``free``: in the pool; ``claimed``: the arrival of the request that gathers it, 0 for none. Neither: held back.
+    """
 
     conn: int
     key: str
     match_key: str
     host: str
     port: int
+    facts: Facts
+    free: bool = False
+    claimed: int = 0
 
 
 @dataclass(slots=True)
 class Waiting:
-    """A request without a device. ``id`` is None for TVM's clients, which give none."""
+    """A request without a device. ``id`` is None for TVM's clients, which give none.
+
+    ``since`` and ``arrival`` are those of its ticket, ``recorded`` says whether anybody was told of that;
+    ``steps`` is how often it has risen. ``gathered`` are the offers that a request for several has claimed; one that
+    is ``parked``, for the reason there, lets all others pass. ``told`` is the last position told.
+    """
 
     arrival: int
     conn: int
     id: int | None
-    key: str
+    wants: Wants
     priority: float
+    user: str
+    since: float
+    steps: int = 0
     limit_s: float | None = None
+    count: int = 1
+    ticket: str | None = None
+    recorded: bool = False
+    gathered: list[Offer] = field(default_factory=list)
+    parked: str = ""
     told: int = 0
 
     @property
-    def place(self) -> tuple[float, int]:
-        """Where it stands in its queue: higher priority first, then by arrival."""
-        return (-self.priority, self.arrival)
+    def key(self) -> str:
+        """The key it wants, "" for any."""
+        return self.wants.key
+
+    @property
+    def standing(self) -> float:
+        """Its effective priority."""
+        return self.priority + self.steps
+
+
+@dataclass(slots=True)
+class Place:
+    """The place in the queue of a ticket whose client is away."""
+
+    arrival: int
+    since: float
+    user: str
+    wants: Wants
 
 
 @dataclass(slots=True)
 class Lease:
-    """A match key that was handed out. ``server`` and ``holder`` are connections; the holder may have left."""
+    """A match key that was handed out. ``server`` and ``holder`` are connections; both may have left.
+
+    ``polled_at``: when one of TVM's servers last asked for match keys: it does not during a session.
+    """
 
     lease: str
     epoch: int
     key: str
-    server: int
-    server_name: str | None
+    server: int | None
+    server_name: str
     holder: int | None
     user: str
     address: str
     since: float
     limit_s: float | None
+    how: str = OURS
     started: bool = False
+    started_at: float | None = None
+    polled_at: float | None = None
+    reason: str = ""
+
+    @property
+    def until(self) -> float | None:
+        """When it is over at the latest; None if it is not limited. The limit counts from the session's opening."""
+        begun = self.since if self.started_at is None else self.started_at
+        return None if self.limit_s is None else begun + self.limit_s
 
 
 @dataclass(slots=True)
@@ -66,6 +121,43 @@ class Server:
     port: int | None
     labels: dict[str, str]
     loads: tuple[str, ...]
+    facts: Facts
+
+
+@dataclass(slots=True)
+class Condition:
+    """What is wrong with a server; it outlives the server's connection, and the tracker's run.
+
+    ``pause_s``: how long it was set aside the last time, 0 if it never was since it last worked.
+    """
+
+    drained: bool = False
+    unhealthy: str = ""
+    failures: int = 0
+    reason: str = ""
+    pause_s: float = 0.0
+    until: float | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether it may be given to anybody."""
+        return not (self.drained or self.unhealthy or self.until is not None)
+
+    @property
+    def state(self) -> str:
+        """In a word or two."""
+        if self.drained:
+            return "drained"
+        if self.until is not None:
+            return "set aside"
+        if self.unhealthy:
+            return "unhealthy"
+        return "on trial" if self.pause_s else "ok"
+
+    @property
+    def remarkable(self) -> bool:
+        """Whether there is anything to remember."""
+        return self != Condition()
 
 
 @dataclass(slots=True)
@@ -73,7 +165,8 @@ class Peer:
     """A connection, with all that vanishes when it ends.
 
     ``local`` is the address at which it reached the tracker; ``report`` what a TVM server calls itself, and where
-    it is; ``asked`` counts the questions that the tracker has put to it. Dictionaries stand for ordered sets.
+    it is; ``name`` what the tracker calls a server; ``asked`` counts the questions that the tracker has put to it.
+    Dictionaries stand for ordered sets.
     """
 
     conn: int
@@ -82,6 +175,7 @@ class Peer:
     user: str = ""
     report: tuple[str, str, int] | None = None
     server: Server | None = None
+    name: str = ""
     asked: int = 0
     serves: dict[str, None] = field(default_factory=dict)
     offers: dict[str, Offer] = field(default_factory=dict)
@@ -90,80 +184,26 @@ class Peer:
     serving: dict[str, Lease] = field(default_factory=dict)
     holding: dict[str, Lease] = field(default_factory=dict)
 
+    @property
+    def who(self) -> str:
+        """Whose device time it uses: TVM's clients send no user, so their address stands for one."""
+        return self.user or self.address
+
+    @property
+    def slots(self) -> int:
+        """How many sessions it serves at once, as far as it is known."""
+        return len(self.offers) + len(self.serving) if self.server is None else self.server.slots
+
 
 @dataclass(slots=True)
 class Queue:
-    """One key: its free match keys in the order offered, and its requests in the order they will be served.
-
-    ``left_at`` is when its last server left. Waiting requests are kept sorted, so that a position is a
-    binary search; taking the first out moves at most some thousand pointers.
+    """One key ("" for requests without): who serves it, waits for it and holds it. ``left_at``: when a
+    server left last.
     """
 
     key: str
     servers: dict[int, None] = field(default_factory=dict)
-    offers: OrderedDict[tuple[int, str], Offer] = field(default_factory=OrderedDict)
-    waiting: list[tuple[float, int, Waiting]] = field(default_factory=list)
+    waiting: dict[int, Waiting] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    lengths: deque[float] = field(default_factory=lambda: deque(maxlen=PAST_LEASES))
     left_at: float = float("-inf")
-
-    def add(self, request: Waiting) -> None:
-        """Put a request in its place."""
-        insort(self.waiting, (*request.place, request))
-
-    def remove(self, request: Waiting) -> None:
-        """Take a request out, wherever it stands."""
-        del self.waiting[self.index(request)]
-
-    def index(self, request: Waiting) -> int:
-        """How many requests are served before this one."""
-        return bisect_left(self.waiting, request.place)
-
-    def first(self) -> Waiting:
-        """Take out the request that is served next."""
-        return self.waiting.pop(0)[2]
-
-
-class Deadlines:
-    """Times at which something is due, by what it is. What is dropped or moved costs no search.
-
-    Entries of the heap that are out of date are passed over, and swept out when they are the greater part, so
-    that requests made and cancelled over and over take no memory.
-    """
-
-    def __init__(self) -> None:
-        self._due: dict[tuple[Any, ...], float] = {}
-        self._heap: list[tuple[float, int, tuple[Any, ...]]] = []
-        self._count = 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Deadlines) and self._due == other._due
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def set(self, what: tuple[Any, ...], at: float) -> None:
-        """``what`` is due at ``at``, and at no other time."""
-        self._due[what] = at
-        self._count += 1
-        heapq.heappush(self._heap, (at, self._count, what))
-        if len(self._heap) > 2 * len(self._due) + 64:
-            self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
-            heapq.heapify(self._heap)
-
-    def drop(self, what: tuple[Any, ...]) -> None:
-        """``what`` is no longer due; nothing happens if it never was."""
-        self._due.pop(what, None)
-
-    @property
-    def next(self) -> float | None:
-        """When the first thing is due, None if nothing is."""
-        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
-
-    def take(self, now: float) -> list[tuple[Any, ...]]:
-        """What is due by ``now``, in order; it is no longer due afterwards."""
-        taken = []
-        while (at := self.next) is not None and at <= now:
-            what = heapq.heappop(self._heap)[2]
-            del self._due[what]
-            taken.append(what)
-        return taken

@@ -20,7 +20,18 @@ from rpcsys.errors import LimitExceeded
 from rpcsys.serve import Signals, announce, bind, tune
 from rpcsys.tracker.config import Config
 from rpcsys.tracker.connection import Connection
-from rpcsys.tracker.events import Action, Close, Connected, Disconnected, Event, Received, Send, Started, Tick
+from rpcsys.tracker.events import (
+    Action,
+    Close,
+    Connected,
+    Disconnected,
+    Event,
+    Received,
+    Send,
+    Started,
+    StopTracker,
+    Tick,
+)
 from rpcsys.tracker.pages import Figures, summary_page
 from rpcsys.tracker.state import State
 from rpcsys.wire import tracker
@@ -134,7 +145,7 @@ class Service:
             connection = self.connections.get(action.conn)
             if connection is not None:
                 connection.drop(action.reason)
-        else:
+        elif isinstance(action, StopTracker):
             log.info("stopping, as a message with the stop key asks")
             self.stopped.set()
 

@@ -6,14 +6,19 @@ import difflib
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from rpcsys.tracker.records import Peer
+from rpcsys.tracker import explain, outlook
+from rpcsys.tracker.records import OURS, Lease, Peer
 from rpcsys.wire.keys import SERVER_PREFIX
 
 if TYPE_CHECKING:
     from rpcsys.tracker.book import Book
+    from rpcsys.tracker.granting import Granting
+    from rpcsys.tracker.labels import Wants
 
 _COMPARED = 200
 """Keys that a misspelt one is compared with: each costs microseconds, and the loop waits meanwhile."""
+
+_PROXY = SERVER_PREFIX + "proxy["
 
 
 def is_loopback(host: str) -> bool:
@@ -26,12 +31,17 @@ def reachable(host: str, viewer: Peer) -> str:
     return viewer.local if is_loopback(host) and not is_loopback(viewer.address) else host
 
 
+def is_proxy(peer: Peer) -> bool:
+    """Whether a peer is one of TVM's proxies, which offers for servers that it does not tell apart."""
+    return (peer.report is not None and peer.report[0].startswith(_PROXY)) or len(peer.serves) > 1
+
+
 def tvm_summary(book: Book, viewer: Peer) -> dict[str, Any]:
     """What TVM's tools expect: free and pending by key, and a row for each slot of each server."""
     queues = {
-        key: {"free": len(queue.offers), "pending": len(queue.waiting)}
+        key: {"free": book.pool.count(key), "pending": len(queue.waiting)}
         for key, queue in book.queues.items()
-        if queue.servers or queue.waiting
+        if key and (queue.servers or queue.waiting)
     }
     rows = []
     for peer in book.peers.values():
@@ -45,45 +55,98 @@ def tvm_summary(book: Book, viewer: Peer) -> dict[str, Any]:
     return {"queue_info": queues, "server_info": rows}
 
 
-def summary(book: Book, at: float, viewer: Peer) -> dict[str, Any]:
-    """TVM's summary, with our servers by name and the leases that are out."""
-    servers = [_server(peer, viewer) for peer in book.peers.values() if peer.server is not None]
-    leases = [
-        {
-            "lease": lease.lease,
-            "key": lease.key,
-            "server": lease.server_name,
-            "holder": lease.user,
-            "address": lease.address,
-            "since_s": round(at - lease.since, 3),
-            "limit_s": lease.limit_s,
-            "state": "running" if lease.started else "granted",
-        }
-        for lease in book.leases.values()
-    ]
+def summary(book: Granting, at: float, viewer: Peer) -> dict[str, Any]:
+    """TVM's summary, with all servers by name and the leases that are out."""
+    servers = [_server(book, at, peer, viewer) for peer in book.peers.values() if peer.name]
+    leases = [lease_row(lease, at) for lease in book.leases.values()]
     return {**tvm_summary(book, viewer), "servers": servers, "leases": leases}
 
 
-def _server(peer: Peer, viewer: Peer) -> dict[str, Any]:
-    server = peer.server
-    assert server is not None
+def lease_row(lease: Lease, at: float) -> dict[str, Any]:
+    """A lease that is out: who holds what, since when, and until when at the latest."""
+    if lease.server is None:
+        state = "server away"
+    elif lease.how != OURS:
+        state = lease.how
+    else:
+        state = "running" if lease.started else "granted"
+    held = outlook.holder(lease, at)
     return {
-        "name": server.name,
+        "lease": lease.lease,
+        "key": lease.key,
+        "server": lease.server_name,
+        "holder": lease.user,
+        "address": lease.address,
+        "since_s": held["since_s"],
+        "until_s": held["until_s"],
+        "limit_s": lease.limit_s,
+        "state": state,
+    }
+
+
+def _server(book: Granting, at: float, peer: Peer, viewer: Peer) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": peer.name,
+        "free": sum(offer.free for offer in peer.offers.values()),
+        **explain.state(book, at, peer),
+    }
+    server = peer.server
+    if server is None:
+        assert peer.report is not None
+        _, host, port = peer.report
+        return {
+            **row,
+            "key": ",".join(peer.serves),
+            "address": reachable(host, viewer),
+            "port": port,
+            "slots": peer.slots,
+            "running": len(peer.serving),
+            "labels": {},
+            "loads": [],
+            "limits": False,
+        }
+    return {
+        **row,
         "key": server.key,
         "address": reachable(server.host, viewer),
         "port": server.port,
         "slots": server.slots,
-        "free": len(peer.offers),
         "running": sum(lease.started for lease in peer.serving.values()),
         "labels": server.labels,
         "loads": list(server.loads),
+        "limits": True,
     }
 
 
-def unknown_key(book: Book, key: str) -> str:
-    """One line for a person who asked for a key that nobody serves."""
-    served = list(islice((name for name, queue in book.queues.items() if queue.servers), _COMPARED))
+def unknown(book: Book, wants: Wants) -> str:
+    """One line for a person who asked for what nobody serves."""
+    wait = "Check the {}, or wait for it with wait_for_key=True"
+    if wants.labels and (not wants.key or book.known_until(wants.key) is None):
+        near = _near_values(book, wants)
+        has = "; there are " + near if near else ""
+        return f"no server is {wants}{has}. " + wait.format("labels")
+    key = wants.key
+    served = list(islice((name for name, queue in book.queues.items() if queue.servers and name), _COMPARED))
     if not served:
         return f"no server offers {key!r}, nor any other key: start one with `python -m rpcsys.server --key {key} --tracker …`"
-    near = difflib.get_close_matches(key, served, n=3) or sorted(served)[:5]
-    return f"no server offers {key!r}; there are {', '.join(near)}. Check the key, or wait for it with wait_for_key=True"
+    near_keys = difflib.get_close_matches(key, served, n=3) or sorted(served)[:5]
+    return f"no server offers {key!r}; there are {', '.join(near_keys)}. " + wait.format("key")
+
+
+def _near_values(book: Book, wants: Wants) -> str:
+    """The values that labels have where the wanted one is nobody's; empty if each has somebody."""
+    missing = [pair for pair in sorted(wants.exact) if pair not in book.by_fact and pair[0] != "key"]
+    found = []
+    for label, value in missing:
+        values = [other for name, other in islice(book.by_fact, 20 * _COMPARED) if name == label]
+        near = difflib.get_close_matches(value, values[:_COMPARED], n=3) or sorted(values)[:3]
+        found += [f"{label}={other}" for other in near]
+    return ", ".join(found)
+
+
+def unknown_server(book: Book, name: str) -> str:
+    """One line for a person who named a server that is not there."""
+    names = list(islice(book.server_names, 20 * _COMPARED))
+    near = difflib.get_close_matches(name, names[:_COMPARED], n=3) or sorted(names)[:3]
+    there = f"; there are {', '.join(near)}" if near else ""
+    return f"there is no server {name!r}{there}: see the names in query_tracker --json"

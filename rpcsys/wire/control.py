@@ -62,10 +62,14 @@ class Hello(Message):
 
 @dataclass(frozen=True)
 class Request(Ask):
-    """Lease ``count`` devices of a key. Higher ``priority`` first, then by arrival."""
+    """Lease ``count`` devices together, of a key, or of any (None), and with all of ``labels``.
+
+    A label's value is what the device must have, or ``">=N"``. ``ticket`` is one that a `Queued` brought: it keeps
+    the place of a request whose connection broke.
+    """
 
     op: ClassVar[str] = "request"
-    key: str = field(checks.key)
+    key: str | None = field(optional(checks.key), None)
     priority: float = field(checks.number, 1)
     session_timeout: float | None = field(optional(checks.seconds), None)
     wait_timeout: float | None = field(optional(checks.seconds), None)
@@ -94,10 +98,11 @@ class Renew(Ask):
 
 @dataclass(frozen=True)
 class Release(Ask):
-    """Give a lease back."""
+    """Give a lease back. ``problem``: why no session could be opened with it; it counts against the server."""
 
     op: ClassVar[str] = "release"
     lease: str = field(checks.text)
+    problem: str = field(checks.text, "")
 
 
 @dataclass(frozen=True)
@@ -219,20 +224,27 @@ class LeaseStarted(Ask):
 
 @dataclass(frozen=True)
 class LeaseEnded(Ask):
-    """The lease is over and the slot is clean; ``cleaned`` counts what had to be removed."""
+    """The lease is over and the slot is clean; ``cleaned`` counts what had to be removed.
+
+    ``fault``: why it failed, if the server itself is to blame, and not its client or the client's code.
+    """
 
     op: ClassVar[str] = "lease_ended"
     lease: str = field(checks.text)
     epoch: int = field(_epoch)
     outcome: str = field(_outcome)
     cleaned: Mapping[str, Any] = field(checks.mapping(checks.anything), dict)
+    fault: str = field(checks.text, "")
 
 
 @dataclass(frozen=True)
 class Health(Ask):
-    """How the device is: temperature, load, free memory, whatever it can measure."""
+    """How the device is. ``problem``: what its health check found, "" when all is well; ``readings``: temperature,
+    load, free memory, whatever it can measure.
+    """
 
     op: ClassVar[str] = "health"
+    problem: str = field(checks.text, "")
     readings: Mapping[str, Any] = field(checks.mapping(checks.anything), dict)
 
 
@@ -291,13 +303,19 @@ class Lease(Message):
 
 @dataclass(frozen=True)
 class Queued(Message):
-    """A request waits at ``position`` (1 is next), behind ``ahead`` others; ``eta_s`` is (low, high)."""
+    """A request waits at ``position`` (1 is next), behind ``ahead`` others.
+
+    ``eta_s`` is (low, high), from the key's past leases, None for unknown. ``holders`` have the devices: user, address,
+    server, since_s, until_s (at the latest, None without a limit). ``note``: why it is passed over, else "".
+    """
 
     id: int = field(_id)
     position: int = field(checks.integer(1, checks.MAX_ID))
     ahead: int = field(checks.integer(0, checks.MAX_ID))
     eta_s: tuple[float, ...] | None = field(optional(checks.items(checks.seconds)), None)
     ticket: str | None = field(optional(checks.text), None)
+    holders: tuple[Any, ...] = field(checks.items(checks.mapping(checks.anything)), tuple)
+    note: str = field(checks.text, "")
 
     def to_json(self) -> dict[str, Any]:
         """The event's object, marked as one."""

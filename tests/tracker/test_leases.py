@@ -1,5 +1,7 @@
 """The tracker's decisions, as transcripts: leases from grant to end, and the servers behind them."""
 
+from rpcsys.tracker.leases import AWAY_S
+
 
 def lease_of(scene, server, client, number=1):
     scene.put(server, f"rpi4:{number}")
@@ -60,7 +62,7 @@ def test_a_client_that_leaves_during_its_session_keeps_it(scene):
 
 
 def test_release(scene):
-    server, client, other = scene.server(), scene.client(), scene.client()
+    server, client, other = scene.server(), scene.client(), scene.client("bob")
     lease = lease_of(scene, server, client)
     assert scene.ask(other, "release", lease=lease["lease"])[0]["ok"]
     assert scene.hear(server) == []
@@ -69,12 +71,35 @@ def test_release(scene):
     assert (end["op"], end["reason"]) == ("end", "released")
 
 
-def test_leases_go_with_their_server(scene):
+def test_leases_outlive_their_servers_connection_for_a_moment(scene):
     server, client = scene.server(), scene.client()
-    lease_of(scene, server, client)
+    lease = lease_of(scene, server, client)
+    scene.ask(server, "lease_started", **lease)
     scene.leave(server)
+    (row,) = scene.summary()["leases"]
+    assert (row["state"], row["holder"]) == ("server away", "ann")
+    scene.wait(5)
+    again = scene.server(running=[{**lease, "since_s": 5}])
+    (row,) = scene.summary()["leases"]
+    assert (row["state"], row["holder"], row["since_s"]) == ("running", "ann", 5)
+    scene.leave(again)
+    scene.wait(AWAY_S)
     assert scene.summary()["leases"] == []
-    scene.leave(client)
+    (over,) = scene.recorded("over")
+    assert (over["outcome"], over["user"], over["held_s"]) == ("lost", "ann", 15)
+    assert over["reason"] == "its server board has been gone for 10 s"
+
+
+def test_a_lease_that_ended_while_its_server_was_away_is_told_afterwards(scene):
+    server, client = scene.server(), scene.client()
+    lease = lease_of(scene, server, client)
+    scene.ask(server, "lease_started", **lease)
+    scene.leave(server)
+    again = scene.server()
+    assert len(scene.summary()["leases"]) == 1
+    scene.ask(again, "lease_ended", **lease, outcome="closed")
+    assert scene.summary()["leases"] == []
+    assert scene.recorded("over")[0]["outcome"] == "closed"
 
 
 def test_a_tvm_servers_lease_lasts_until_its_next_offer(scene):
@@ -105,6 +130,10 @@ def test_a_row_for_each_slot(scene):
         "running": 0,
         "labels": {"os": "linux"},
         "loads": ["so"],
+        "state": "ok",
+        "reason": "",
+        "until_s": None,
+        "limits": True,
     }
 
 

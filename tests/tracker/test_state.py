@@ -3,6 +3,7 @@
 import pytest
 
 from rpcsys.tracker import events
+from rpcsys.tracker import requests as requests_module
 from rpcsys.tracker import state as state_module
 from rpcsys.tracker.book import GRACE_S
 from rpcsys.tracker.state import State
@@ -207,7 +208,7 @@ def test_clients_are_told_an_address_they_can_reach(scene, server_at, custom, cl
 
 def test_one_connection_can_offer_and_want_so_much_only(monkeypatch, scene):
     monkeypatch.setattr(state_module, "MAX_OFFERS", 10)
-    monkeypatch.setattr(state_module, "MAX_WAITING", 10)
+    monkeypatch.setattr(requests_module, "MAX_WAITING", 10)
     server, client = scene.connect(), scene.client()
     assert [scene.put(server, f"k{number}:1") for number in range(12)] == [[0]] * 10 + [[-1]] * 2
     for number in range(10):

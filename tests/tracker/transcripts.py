@@ -15,13 +15,16 @@ START = 1_000_000.0
 class Scene:
     """Events go in through JSON, and so do actions on their way out, as if both had been logged."""
 
-    def __init__(self, stop_key: str | None = None) -> None:
-        self.now = START
-        started = events.Started(self.now, "run", stop_key)
+    def __init__(
+        self, stop_key: str | None = None, limits: dict[str, float] | None = None, now: float = START
+    ) -> None:
+        self.now = now
+        started = events.Started(self.now, "run", stop_key, limits or {})
         self.log: list[dict[str, Any]] = [events.to_json(started)]
         self.state = State(started)
         self.heard: dict[int, list[Any]] = {}
         self.closed: list[int] = []
+        self.records: list[events.Record] = []
         self.stopped = False
         self._conns = 0
 
@@ -61,11 +64,17 @@ class Scene:
                 self.heard[action.conn].append(action.message)
             elif isinstance(action, events.Close):
                 self.closed.append(action.conn)
+            elif isinstance(action, events.Record):
+                self.records.append(action)
             else:
                 self.stopped = True
 
     def replayed(self) -> State:
         return events.replay(events.from_json(plain) for plain in self.log)
+
+    def recorded(self, kind: str) -> list[dict[str, Any]]:
+        """Details of the records of a kind, in order."""
+        return [dict(record.details) for record in self.records if record.kind == kind]
 
     # What clients and servers say in most scenes.
 
@@ -79,8 +88,15 @@ class Scene:
     def put(self, conn: int, match_key: str, port: Any = 9090, custom: str | None = None) -> list[Any]:
         return self.say(conn, [3, match_key.rpartition(":")[0], [port, match_key], custom])
 
-    def server(self, key: str = "rpi4", name: str = "board", port: int | None = 9090, **fields: Any) -> int:
-        conn = self.connect("10.0.0.8")
+    def server(
+        self,
+        key: str = "rpi4",
+        name: str = "board",
+        port: int | None = 9090,
+        at: str = "10.0.0.8",
+        **fields: Any,
+    ) -> int:
+        conn = self.connect(at)
         self.say(conn, [1, {"op": "hello", "version": "0"}])
         (answer,) = self.ask(conn, "register", key=key, name=name, port=port, **fields)
         assert answer["ok"], answer
@@ -93,6 +109,21 @@ class Scene:
 
     def ask(self, conn: int, op: str, id: int = 1, **fields: Any) -> list[Any]:
         return self.say(conn, {"op": op, "id": id, **fields})
+
+    def request(self, conn: int, id: int = 1, **fields: Any) -> dict[str, Any]:
+        """``conn`` asks for a device; the last it hears of it by then."""
+        heard = self.ask(conn, "request", id, **{"key": "rpi4", **fields})
+        return [message for message in heard if message.get("id") == id][-1]
+
+    def granted(self, conn: int) -> list[str]:
+        """The match keys that ``conn`` was given since it was last listened to."""
+        found = []
+        for message in self.hear(conn):
+            if isinstance(message, list):
+                found.append(message[1][2])
+            elif "leases" in message:
+                found += [lease["matchkey"] for lease in message["leases"]]
+        return found
 
     def queue(self, key: str = "rpi4") -> tuple[int, int] | None:
         """(free, pending) of a key, None if the summary has no such key."""

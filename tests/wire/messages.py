@@ -43,7 +43,7 @@ TO_TRACKER = st.one_of(
     st.builds(
         control.Request,
         ids,
-        keys,
+        maybe(keys),
         numbers,
         maybe(spans),
         maybe(spans),
@@ -54,7 +54,7 @@ TO_TRACKER = st.one_of(
     ),
     st.builds(control.Cancel, ids, ids),
     st.builds(control.Renew, ids, texts, maybe(spans)),
-    st.builds(control.Release, ids, texts),
+    st.builds(control.Release, ids, texts, texts),
     st.builds(control.Resolve, ids, texts),
     st.builds(control.Summary, ids),
     st.builds(
@@ -86,8 +86,8 @@ TO_TRACKER = st.one_of(
         st.lists(running, max_size=3).map(tuple),
     ),
     st.builds(control.LeaseStarted, ids, texts, ids, texts),
-    st.builds(control.LeaseEnded, ids, texts, ids, st.sampled_from(control.OUTCOMES), readings),
-    st.builds(control.Health, ids, readings),
+    st.builds(control.LeaseEnded, ids, texts, ids, st.sampled_from(control.OUTCOMES), readings, texts),
+    st.builds(control.Health, ids, texts, readings),
     st.builds(control.Answer, ids, st.just(True), fields=answer_fields),
     st.builds(control.Answer, ids, st.just(False), texts, st.text()),
 )
@@ -99,7 +99,14 @@ FROM_TRACKER = st.one_of(
     st.builds(control.End, ids, texts, ids, texts),
     st.builds(control.Drain, ids, maybe(texts)),
     st.builds(
-        control.Queued, ids, counts, st.integers(0, 4095), maybe(st.tuples(spans, spans)), maybe(texts)
+        control.Queued,
+        ids,
+        counts,
+        st.integers(0, 4095),
+        maybe(st.tuples(spans, spans)),
+        maybe(texts),
+        st.lists(readings, max_size=2).map(tuple),
+        texts,
     ),
     st.builds(control.Answer, ids, st.just(True), fields=answer_fields),
 )

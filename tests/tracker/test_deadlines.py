@@ -1,25 +1,9 @@
-"""Queues keep their order, deadlines their time, and neither keeps what is over."""
+"""Deadlines keep their time, and nothing that is over."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcsys.tracker.records import Deadlines, Queue, Waiting
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60))
-def test_a_queue_is_served_by_priority_then_arrival(steps):
-    queue, model = Queue("k"), []
-    for arrival, (priority, add) in enumerate(steps):
-        if add or not model:
-            request = Waiting(arrival, 1, None, "k", priority)
-            queue.add(request)
-            model.append(request)
-            model.sort(key=lambda request: (-request.priority, request.arrival))
-        else:
-            gone = model.pop(arrival % len(model))
-            queue.remove(gone)
-        assert [queue.index(request) for request in model] == list(range(len(model)))
-    assert [queue.first() for _ in range(len(model))] == model
+from rpcsys.tracker.deadlines import Deadlines
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 20), st.booleans()), max_size=200))

@@ -1,0 +1,53 @@
+"""Times at which something is due."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+
+class Deadlines:
+    """Times at which something is due, by what it is. What is dropped or moved costs no search.
+
+    Entries of the heap that are out of date are passed over, and swept out when they are the greater part, so
+    that requests made and cancelled over and over take no memory.
+    """
+
+    def __init__(self) -> None:
+        self._due: dict[tuple[Any, ...], float] = {}
+        self._heap: list[tuple[float, int, tuple[Any, ...]]] = []
+        self._count = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Deadlines) and self._due == other._due
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def set(self, what: tuple[Any, ...], at: float) -> None:
+        """``what`` is due at ``at``, and at no other time."""
+        self._due[what] = at
+        self._count += 1
+        heapq.heappush(self._heap, (at, self._count, what))
+        if len(self._heap) > 2 * len(self._due) + 64:
+            self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
+            heapq.heapify(self._heap)
+
+    def drop(self, what: tuple[Any, ...]) -> None:
+        """``what`` is no longer due; nothing happens if it never was."""
+        self._due.pop(what, None)
+
+    @property
+    def next(self) -> float | None:
+        """When the first thing is due, None if nothing is."""
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def take(self, now: float) -> list[tuple[Any, ...]]:
+        """What is due by ``now``, in order; it is no longer due afterwards."""
+        taken = []
+        while (at := self.next) is not None and at <= now:
+            what = heapq.heappop(self._heap)[2]
+            del self._due[what]
+            taken.append(what)
+        return taken

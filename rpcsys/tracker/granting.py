@@ -1,0 +1,290 @@
+"""Which request gets which match key: every decision about who is next.
+
+Rules this file keeps:
+
+- A free match key fits no request that waits (but for one that is parked): it is handed out, or claimed, in the
+  event in which that becomes possible.
+- A request for several claims what it can only while it is the first that fits, and then before all others of
+  its effective priority, so that two never hold what the other wants; one of a higher priority takes it from there.
+- What cannot be had is not gathered: a request for more devices than there are is parked, and one that has
+  gathered for `GATHER_S` gives back what it has and rests for as long, so that boards do not idle for ever.
+- While the tracker waits for what its last run knew (`Settling`), nothing is handed out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rpcsys.tracker import views
+from rpcsys.tracker.book import Book
+from rpcsys.tracker.events import Action, Record, Send, Started
+from rpcsys.tracker.labels import Wants
+from rpcsys.tracker.lines import Rank
+from rpcsys.tracker.records import INFERRED, OURS, SILENT, Lease, Offer, Peer, Waiting
+from rpcsys.wire import control, tracker
+from rpcsys.wire.control import Answer
+
+GATHER_S = 600.0
+
+TOO_FEW, RESTS = "there are not so many devices", "it gave back what it had gathered for too long"
+"""Why a request is parked."""
+
+
+@dataclass(slots=True)
+class Settling:
+    """What an earlier run knew and this one has not seen yet; ``arrival`` is the last that its records have."""
+
+    servers: dict[str, None] = field(default_factory=dict)
+    tickets: dict[str, None] = field(default_factory=dict)
+    arrival: int = 0
+
+
+class Granting(Book):
+    """A book in which requests meet offers."""
+
+    def __init__(self, started: Started) -> None:
+        super().__init__(started)
+        self.settling: Settling | None = None
+        self.gathering: dict[int, Waiting] = {}
+
+    # An offer looks for a request.
+
+    def offer(self, at: float, offer: Offer) -> list[Action]:
+        """A match key can be had from now on: it goes to whom it is for, or is free."""
+        condition = self.condition(self.peers[offer.conn])
+        if condition is not None and not condition.open:
+            return []
+        taker = self._taker(at, offer) if self.waiting and self.settling is None else None
+        if taker is None:
+            self.pool.add(offer)
+            return []
+        if taker.count > 1:
+            return [*self._claim(at, taker, offer), *self._gather(at, taker)]
+        return self._serve(at, taker, [offer])
+
+    def _taker(self, at: float, offer: Offer) -> Waiting | None:
+        """Whose turn it is."""
+        x = self.shares.clock(at)
+        ranks: list[Rank] = [line.best(x) for line in self.lines.fitting(offer.facts)]
+        if not ranks:
+            return None
+        best = min(ranks)
+        for gatherer in self.gathering.values():  # in the order in which they began
+            if gatherer.standing >= -best[0] and gatherer.wants.fit(offer.facts):
+                return gatherer
+        return self.waiting[best[2]]
+
+    def _serve(self, at: float, request: Waiting, offers: list[Offer]) -> list[Action]:
+        """A request that waits gets what it waits for."""
+        peer = self.peers[request.conn]
+        self._let_go(request)
+        self.remove_request(at, request)
+        waited = self._waited(at, request, "granted")
+        return [*self.grant(at, peer, request, offers), *waited]
+
+    def _waited(self, at: float, request: Waiting, why: str) -> list[Action]:
+        if not request.recorded:
+            return []
+        return [
+            Record(
+                at, "waited", {"ticket": request.ticket, "waited_s": round(at - request.since, 3), "why": why}
+            )
+        ]
+
+    # A request looks for offers.
+
+    def find(self, standing: float, wants: Wants) -> Offer | None:
+        """A match key that a new request can have at once."""
+        if self.settling is not None:
+            return None
+        offer = self.pool.find(wants)
+        if offer is None and self.gathering:
+            lower = (other for other in self.gathering.values() if other.standing < standing)
+            fitting = (offer for other in lower for offer in other.gathered if wants.fit(offer.facts))
+            offer = next(fitting, None)
+        return offer
+
+    def grant(self, at: float, peer: Peer, request: Waiting, offers: list[Offer]) -> list[Action]:
+        """Hand match keys out: the server hears of it first, then the client."""
+        actions: list[Action] = []
+        granted = []
+        for offer in offers:
+            self.use(offer)
+            lease, server = self._lease(at, peer, request, offer), self.peers[offer.conn]
+            host = views.reachable(offer.host, peer)
+            if server.server is not None:
+                actions.append(_taken(server, lease, offer))
+            if request.id is None:
+                reply = [tracker.SUCCESS, [host, offer.port, offer.match_key]]
+                actions.append(Send(peer.conn, reply))
+            granted.append(_granted(lease, offer, host))
+            actions.append(_recorded(at, request, lease))
+        if request.id is not None:
+            answer = Answer(request.id, True, fields={"leases": granted})
+            actions.append(Send(peer.conn, answer.to_json()))
+        return actions
+
+    def _lease(self, at: float, peer: Peer, request: Waiting, offer: Offer) -> Lease:
+        """A new lease, with an epoch above all others, those of runs before this one too."""
+        server = self.peers[offer.conn]
+        self.epoch = max(self.epoch + 1, int(at * 1000))
+        ours = server.server is not None
+        limits = (request.limit_s, self.limits.get(offer.key)) if ours else ()
+        lease = Lease(
+            lease=f"{self.instance}-{self.epoch}",
+            epoch=self.epoch,
+            key=offer.key,
+            server=offer.conn,
+            server_name=server.name or f"{offer.host}:{offer.port}",
+            holder=None if request.id is None else peer.conn,
+            user=request.user,
+            address=peer.address,
+            since=at,
+            limit_s=min((limit for limit in limits if limit is not None), default=None),
+            how=OURS if ours else INFERRED if views.is_proxy(server) else SILENT,
+        )
+        self.add_lease(lease)
+        return lease
+
+    # Several at once.
+
+    def gather(self, at: float, request: Waiting) -> list[Action]:
+        """A new request for several takes what is free. It is in its line already."""
+        return [*self.weigh(at, request), *self._gather(at, request)]
+
+    def _gather(self, at: float, request: Waiting) -> list[Action]:
+        actions: list[Action] = []
+        while not request.parked and request.arrival in self.waiting:
+            offer = self.find(request.standing, request.wants)
+            if offer is None:
+                break
+            self.withdraw(offer)
+            actions += self._claim(at, request, offer)
+        return actions
+
+    def _claim(self, at: float, request: Waiting, offer: Offer) -> list[Action]:
+        if not request.gathered:
+            self.deadlines.set(("rest", request.arrival), at + GATHER_S)
+            self.gathering[request.arrival] = request
+        request.gathered.append(offer)
+        offer.claimed = request.arrival
+        if len(request.gathered) < request.count:
+            return []
+        return self._serve(at, request, list(request.gathered))
+
+    def rest(self, at: float, arrival: int) -> list[Action]:
+        """A request has gathered for too long, or a long rest is over."""
+        request = self.waiting[arrival]
+        if not request.parked and request.gathered:
+            self.deadlines.set(("wake", arrival), at + GATHER_S)
+            return self._park(at, request, RESTS)
+        return []
+
+    def wake(self, at: float, arrival: int) -> list[Action]:
+        """A long rest is over."""
+        request = self.waiting[arrival]
+        self._unpark(request)
+        return self.gather(at, request)
+
+    def weigh_all(self, at: float) -> list[Action]:
+        """Devices have come or gone: what can be gathered has changed."""
+        actions: list[Action] = []
+        for request in list(self.gatherers.values()):
+            if request.parked == TOO_FEW:
+                self._unpark(request)
+                actions += self.gather(at, request)
+            elif not request.parked:
+                actions += self.weigh(at, request)
+        return actions
+
+    def weigh(self, at: float, request: Waiting) -> list[Action]:
+        """Park a request for more devices than there are."""
+        return [] if self.capacity(request.wants) >= request.count else self._park(at, request, TOO_FEW)
+
+    def capacity(self, wants: Wants) -> int:
+        """How many sessions devices can serve at once that are wanted and not taken out."""
+        return sum(self._slots(peer, wants) for peer in self.servers(wants))
+
+    def _slots(self, peer: Peer, wants: Wants) -> int:
+        condition = self.condition(peer)
+        if condition is not None and not condition.open:
+            return 0
+        if peer.server is not None:
+            return peer.server.slots
+        offered = sum(wants.fit(offer.facts) for offer in peer.offers.values())
+        return offered + sum(lease.key == wants.key for lease in peer.serving.values())
+
+    def _park(self, at: float, request: Waiting, why: str) -> list[Action]:
+        """Let all others pass, and give them what was gathered."""
+        request.parked = why
+        self.lines.remove(request)
+        return self.give_back(at, request)
+
+    def _unpark(self, request: Waiting) -> None:
+        request.parked = ""
+        self.lines.add(request)
+
+    def give_back(self, at: float, request: Waiting) -> list[Action]:
+        """What a request has gathered can be had by others."""
+        return [action for offer in self._let_go(request) for action in self.offer(at, offer)]
+
+    def _let_go(self, request: Waiting) -> list[Offer]:
+        gathered, request.gathered = request.gathered, []
+        self.gathering.pop(request.arrival, None)
+        for offer in gathered:
+            offer.claimed = 0
+        return gathered
+
+
+def ask(peer: Peer) -> int:
+    """The number of the tracker's next question to a server."""
+    peer.asked += 1
+    return peer.asked
+
+
+def _granted(lease: Lease, offer: Offer, host: str) -> dict[str, Any]:
+    granted = control.Lease(
+        lease=lease.lease,
+        epoch=lease.epoch,
+        key=lease.key,
+        host=host,
+        port=offer.port,
+        matchkey=offer.match_key,
+        server=lease.server_name,
+        limit_s=lease.limit_s,
+    )
+    return granted.to_json()
+
+
+def _taken(server: Peer, lease: Lease, offer: Offer) -> Send:
+    told = control.Taken(
+        id=ask(server),
+        lease=lease.lease,
+        epoch=lease.epoch,
+        matchkey=offer.match_key,
+        user=lease.user,
+        address=lease.address,
+        limit_s=lease.limit_s,
+    )
+    return Send(server.conn, told.to_json())
+
+
+def _recorded(at: float, request: Waiting, lease: Lease) -> Record:
+    return Record(
+        at,
+        "granted",
+        {
+            "lease": lease.lease,
+            "epoch": lease.epoch,
+            "key": lease.key,
+            "server": lease.server_name,
+            "user": lease.user,
+            "address": lease.address,
+            "limit_s": lease.limit_s,
+            "waited_s": round(at - request.since, 6),
+            "priority": request.priority,
+            "arrival": request.arrival,
+            "how": lease.how,
+        },
+    )

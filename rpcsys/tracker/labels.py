@@ -1,0 +1,156 @@
+"""What devices are, what requests want of them, and the match keys on offer, found by it.
+
+A device's facts are pairs of label and value: its key, its server's name, what the server announced. A label may have
+several values (``loads``). A request wants some pairs exactly, and of some labels at least a number
+(``{"cores": ">=4"}``).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from rpcsys.tracker.records import Offer
+
+Pair = tuple[str, str]
+
+KEY, SERVER, LOADS, NAME = "key", "server", "loads", "name"
+"""Labels with a meaning here: the first three are the tracker's word, ``name`` is the server's."""
+
+_AT_LEAST = ">="
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a device is."""
+
+    pairs: frozenset[Pair]
+    numbers: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What a request wants. ``anchor`` is one of ``exact``, such as few devices have; ``text`` is for people."""
+
+    key: str
+    exact: frozenset[Pair]
+    at_least: tuple[tuple[str, float], ...] = ()
+    anchor: Pair = field(default=(KEY, ""), compare=False)
+
+    def fit(self, facts: Facts) -> bool:
+        """Whether a device of these facts is wanted."""
+        return self.exact <= facts.pairs and all(
+            facts.numbers.get(label, float("-inf")) >= least for label, least in self.at_least
+        )
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What is wanted beside the key, as it was asked for."""
+        exact = {label: value for label, value in self.exact if (label, value) != (KEY, self.key)}
+        least = {label: f"{_AT_LEAST}{number:g}" for label, number in self.at_least}
+        return dict(sorted({**exact, **least}.items()))
+
+    def __str__(self) -> str:
+        labels = ", ".join(f"{label}={value}" for label, value in self.labels.items())
+        return " with ".join(filter(None, (repr(self.key) if self.key else "any device", labels)))
+
+
+@lru_cache(maxsize=4096)
+def facts_of_key(key: str) -> Facts:
+    """What is known of one of TVM's devices."""
+    return Facts(frozenset([(KEY, key)]))
+
+
+def facts_of(key: str, server: str, labels: Mapping[str, str], loads: tuple[str, ...]) -> Facts:
+    """What is known of one of ours."""
+    pairs = {(label, value) for label, value in labels.items() if label not in (KEY, SERVER)}
+    pairs |= {(KEY, key), (SERVER, server), *((LOADS, ending) for ending in loads)}
+    numbers = {label: number for label, value in labels.items() if (number := _number(value)) is not None}
+    return Facts(frozenset(pairs), numbers)
+
+
+@lru_cache(maxsize=4096)
+def wants_of_key(key: str) -> Wants:
+    """Any device of a key."""
+    return Wants(key, frozenset([(KEY, key)]), (), (KEY, key))
+
+
+def wants_of(key: str, labels: Mapping[str, str]) -> Wants:
+    """A device of a key ("" for any) with these labels.
+
+    Raises
+    ------
+    ValueError: nothing is wanted exactly, or a bound is no number; with a sentence.
+    """
+    if not labels and key:
+        return wants_of_key(key)
+    exact = {(KEY, key)} if key else set()
+    least = []
+    for label, value in sorted(labels.items()):
+        if not value.startswith(_AT_LEAST):
+            exact.add((label, value))
+            continue
+        number = _number(value[len(_AT_LEAST) :])
+        if number is None:
+            raise ValueError(f"the label {label} wants {value!r}, which is no number")
+        least.append((label, number))
+    if not exact:
+        raise ValueError("a request names a key, or at least one label with the value it must have")
+    anchor = min(exact, key=lambda pair: (pair[0] not in (SERVER, NAME), pair[0] == KEY, pair))
+    return Wants(key, frozenset(exact), tuple(least), anchor)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if abs(number) < 1e300 else None
+
+
+class Pool:
+    """Match keys that are free, found by every fact of their devices; each index in the order of offering."""
+
+    def __init__(self) -> None:
+        self.by_fact: dict[Pair, OrderedDict[tuple[int, str], Offer]] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pool) and self.by_fact == other.by_fact
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def add(self, offer: Offer) -> None:
+        """A match key is free."""
+        offer.free = True
+        for pair in offer.facts.pairs:
+            index = self.by_fact.get(pair)
+            if index is None:
+                index = self.by_fact[pair] = OrderedDict()
+            index[offer.conn, offer.match_key] = offer
+
+    def remove(self, offer: Offer) -> None:
+        """It is not, any more."""
+        offer.free = False
+        for pair in offer.facts.pairs:
+            index = self.by_fact[pair]
+            del index[offer.conn, offer.match_key]
+            if not index:
+                del self.by_fact[pair]
+
+    def count(self, key: str) -> int:
+        """How many match keys of a key are free."""
+        return len(self.by_fact.get((KEY, key), ()))
+
+    def find(self, wants: Wants) -> Offer | None:
+        """The one of those that fit which was offered first."""
+        rarest: OrderedDict[tuple[int, str], Offer] | None = None
+        for pair in wants.exact:
+            index = self.by_fact.get(pair)
+            if index is None:
+                return None
+            if rarest is None or len(index) < len(rarest):
+                rarest = index
+        candidates = () if rarest is None else rarest.values()
+        return next((offer for offer in candidates if wants.fit(offer.facts)), None)

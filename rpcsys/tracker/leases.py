@@ -1,0 +1,186 @@
+"""Leases, from the moment after the grant to their end.
+
+Our servers say when a session opens and ends; a lease whose server is away for a moment goes on, because its
+session does. TVM's servers say nothing during a session: their lease ends with their next offer or with their
+connection, and, if they went on asking for match keys meanwhile, was never used. Behind TVM's proxy the oldest
+lease of the key is taken to be the one that ended.
+
+A lease carries an epoch, so that a late message about an old one changes nothing.
+"""
+
+from __future__ import annotations
+
+from rpcsys.tracker.conditions import Conditions
+from rpcsys.tracker.events import Action, Record, Send
+from rpcsys.tracker.granting import ask
+from rpcsys.tracker.records import OURS, SILENT, Lease, Peer, Server
+from rpcsys.wire import control
+from rpcsys.wire.control import Running
+
+AWAY_S = 10.0
+"""How long a lease outlives its server's connection: servers are back within 5 s, if they live."""
+
+RENEWAL_S, POLLING_S = 6.0, 3.5
+"""A TVM server makes a new match key 8 s after the old one was taken, if nobody came, and asks every 2 s until then."""
+
+_SENTENCES = {
+    "closed": "its client closed it",
+    "lost": "its client is gone",
+    "timeout": "its time was over",
+    "crashed": "its session's process died",
+    "unused": "nobody opened a session",
+    "ended": "it was ended",
+}
+
+
+class Leases(Conditions):
+    """A book in which leases run and end."""
+
+    def over(
+        self,
+        at: float,
+        lease: Lease,
+        outcome: str,
+        reason: str = "",
+        fault: str = "",
+        cleaned: object = None,
+    ) -> list[Action]:
+        """A lease is over."""
+        self.remove_lease(at, lease)
+        details = {
+            "lease": lease.lease,
+            "epoch": lease.epoch,
+            "key": lease.key,
+            "server": lease.server_name,
+            "user": lease.user,
+            "address": lease.address,
+            "since": lease.since,
+            "held_s": round(at - lease.since, 6),
+            "outcome": outcome,
+            "reason": lease.reason or reason or _SENTENCES[outcome],
+            "fault": fault,
+            "cleaned": cleaned or {},
+        }
+        actions: list[Action] = [Record(at, "over", details)]
+        if fault:
+            actions += self.failed(at, lease.server_name, fault)
+        elif lease.started and outcome != "unused":
+            actions += self.worked(at, lease.server_name)
+        return actions
+
+    # What our servers say.
+
+    def started(self, at: float, lease: Lease, opener: str) -> list[Action]:
+        """Its session was opened."""
+        lease.started, lease.started_at = True, at
+        self.missed.pop(lease.address, None)
+        return [Record(at, "begun", {"lease": lease.lease, "peer": opener})]
+
+    def reported(self, peer: Peer, lease: str, epoch: int) -> Lease | None:
+        """The lease that a server speaks of, if it is one of its own."""
+        found = self.leases.get(lease)
+        if found is None or found.epoch != epoch or peer.server is None:
+            return None
+        away = found.server is None and found.key == peer.server.key
+        return found if away or found.server == peer.conn else None
+
+    def go_on(self, at: float, peer: Peer, server: Server, running: Running) -> None:
+        """A session that went on while its server had no tracker."""
+        lease = self.leases.get(running.lease)
+        self.epoch = max(self.epoch, running.epoch)
+        began = at - running.since_s
+        if lease is not None and lease.epoch == running.epoch:
+            self._attach(peer, lease)
+            if not lease.started:
+                lease.started, lease.started_at = True, began
+            return
+        if lease is not None:
+            self.remove_lease(at, lease)
+        unknown = Lease(
+            lease=running.lease,
+            epoch=running.epoch,
+            key=server.key,
+            server=peer.conn,
+            server_name=server.name,
+            holder=None,
+            user="",
+            address="",
+            since=began,
+            limit_s=None,
+            started=True,
+            started_at=began,
+        )
+        self.add_lease(unknown)
+
+    def _attach(self, peer: Peer, lease: Lease) -> None:
+        before = None if lease.server is None else self.peers.get(lease.server)
+        if before is not None:
+            before.serving.pop(lease.lease, None)
+        self.deadlines.drop(("away", lease.lease))
+        lease.server, lease.server_name = peer.conn, peer.name
+        peer.serving[lease.lease] = lease
+
+    # What becomes of leases whose server is gone.
+
+    def detach(self, at: float, peer: Peer) -> list[Action]:
+        """A server's connection is gone. Its sessions may live on, if it is one of ours."""
+        actions: list[Action] = []
+        for lease in list(peer.serving.values()):
+            if lease.how != OURS:
+                actions += self.over(at, lease, "lost", "the server's connection ended")
+                continue
+            del peer.serving[lease.lease]
+            lease.server = None
+            self.deadlines.set(("away", lease.lease), at + AWAY_S)
+        return actions
+
+    def away(self, at: float, name: str) -> list[Action]:
+        """A server has not come back in time."""
+        reason = f"its server {self.leases[name].server_name} has been gone for {AWAY_S:g} s"
+        return self.over(at, self.leases[name], "lost", reason)
+
+    # What ends a lease.
+
+    def end(self, lease: Lease, reason: str, why: str = "") -> list[Action]:
+        """Have the server end a lease, which is over when the server says so. TVM's servers cannot be told."""
+        server = None if lease.server is None else self.peers[lease.server]
+        if server is None or server.server is None:
+            return []
+        lease.reason = lease.reason or why
+        order = control.End(ask(server), lease.lease, lease.epoch, reason)
+        return [Send(server.conn, order.to_json())]
+
+    def abandoned(self, lease: Lease) -> list[Action]:
+        """The connection of the client that holds it is gone. A session that was opened goes on."""
+        lease.holder = None
+        why = "its client's connection to the tracker ended before it had opened a session"
+        return [] if lease.started else self.end(lease, control.UNUSED, why)
+
+    def renew(self, at: float, lease: Lease, wanted_s: float | None) -> list[Action]:
+        """Let a lease last ``wanted_s`` from now (None: as long as its key allows)."""
+        begun = lease.since if lease.started_at is None else lease.started_at
+        limits = (None if wanted_s is None else at - begun + wanted_s, self.limits.get(lease.key))
+        lease.limit_s = min((limit for limit in limits if limit is not None), default=None)
+        assert lease.server is not None
+        server = self.peers[lease.server]
+        left = None if lease.limit_s is None else max(0.0, begun + lease.limit_s - at)
+        order = control.Limit(ask(server), lease.lease, lease.epoch, left)
+        record = Record(at, "limited", {"lease": lease.lease, "limit_s": lease.limit_s})
+        return [record, Send(server.conn, order.to_json())]
+
+    # TVM's servers.
+
+    def offers_again(self, at: float, peer: Peer, key: str) -> list[Action]:
+        """A TVM server that offers is done with its session; behind a proxy, with the oldest of that key."""
+        lease = next((lease for lease in peer.serving.values() if lease.key == key), None)
+        if lease is None:
+            return []
+        asked = lease.how == SILENT and lease.polled_at is not None and at - lease.polled_at < POLLING_S
+        if asked and at - lease.since >= RENEWAL_S:
+            return self.over(at, lease, "unused", "the server went on waiting: nobody opened a session")
+        return self.over(at, lease, "closed", "the server offers itself again")
+
+    def polled(self, at: float, peer: Peer) -> None:
+        """A TVM server asks which match keys are left, which it does between sessions only."""
+        for lease in peer.serving.values():
+            lease.polled_at = at

@@ -1,0 +1,130 @@
+"""What somebody who waits can be told: how many go first, who has the devices, and how long it may take.
+
+Users take turns, so the place of a request is foretold by letting every user of a band have one device after the
+other, in the order of their device time now. It is a forecast: who comes later and has had less goes first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from rpcsys.tracker.lines import Band
+from rpcsys.tracker.records import INFERRED, Lease, Queue, Waiting
+from rpcsys.tracker.shares import lead
+
+if TYPE_CHECKING:
+    from rpcsys.tracker.book import Book
+
+MAX_HOLDERS = 8
+"""Holders named to somebody who waits; the summary has them all."""
+
+_FEW = 3
+"""Fewer past leases than this say nothing about the next."""
+
+_EXACT = 64
+"""With more leases under way than this, it does not matter which of them ends first."""
+
+_QUICK, _SLOW = 0.25, 0.9
+"""The range of an estimate: as if leases were as short as the shortest quarter, or as long as nine in ten."""
+
+
+def ahead(book: Book, at: float, request: Waiting) -> int:
+    """How many requests of its key will be served before this one, as things stand."""
+    bands = [band for line in book.lines.of_key(request.key) for band in line.bands.values()]
+    before = sum(len(band) for band in bands if band.name[1] > request.standing)
+    beside = [band for band in bands if band.name[1] == request.standing]
+    own = sum(bisect_left(band.turns.get(request.user, []), request.arrival) for band in beside)
+    users = dict.fromkeys(user for band in beside for user in band.turns)
+    weight = lead(book.shares.clock(at))
+    rank = _rank(book, weight, request.user, beside) if request.user in users else (float("inf"), 0)
+    for user in users:
+        if user != request.user:
+            turns = own + (_rank(book, weight, user, beside) < rank)
+            before += min(turns, sum(len(band.turns.get(user, ())) for band in beside))
+    return before + own
+
+
+def in_order(book: Book, at: float, queue: Queue) -> Iterator[Waiting]:
+    """All requests of a key, as they will be served: the index of each is what `ahead` says."""
+    by_standing: dict[float, list[Band]] = {}
+    for line in book.lines.of_key(queue.key):
+        for standing, band in line.bands.items():
+            by_standing.setdefault(standing, []).append(band)
+    weight = lead(book.shares.clock(at))
+    for _, bands in sorted(by_standing.items(), reverse=True):
+        users = dict.fromkeys(user for band in bands for user in band.turns)
+        ranked = sorted(users, key=lambda user: _rank(book, weight, user, bands))
+        turns = [sorted(a for band in bands for a in band.turns.get(user, ())) for user in ranked]
+        index = 0
+        while turns:
+            for arrivals in turns:
+                yield book.waiting[arrivals[index]]
+            index += 1
+            turns = [arrivals for arrivals in turns if len(arrivals) > index]
+
+
+def _rank(book: Book, weight: float, user: str, bands: list[Band]) -> tuple[float, int]:
+    share = book.shares.of(user)
+    first = min(band.turns[user][0] for band in bands if user in band.turns)
+    return share.base + share.running * weight, first
+
+
+def holders(queue: Queue, at: float) -> list[dict[str, Any]]:
+    """Who has devices of a key, the longest first: since when, and until when at the latest."""
+    return [holder(lease, at) for lease in islice(queue.leases.values(), MAX_HOLDERS)]
+
+
+def holder(lease: Lease, at: float) -> dict[str, Any]:
+    """Who holds a device: seconds since then, and seconds left at the latest (None for no limit)."""
+    until = lease.until
+    return {
+        "user": lease.user,
+        "address": lease.address,
+        "server": lease.server_name,
+        "since_s": round(at - lease.since, 3),
+        "until_s": None if until is None else round(max(0.0, until - at), 3),
+        "inferred": lease.how == INFERRED,
+    }
+
+
+class Estimate:
+    """How long requests of a key may have to wait, from the lengths of its past leases."""
+
+    def __init__(self, queue: Queue, free: int, at: float) -> None:
+        self._devices = len(queue.leases) + free
+        lengths = sorted(queue.lengths)
+        self._known = self._devices > 0 and len(lengths) >= _FEW
+        if not self._known:
+            return
+        self._spans = [lengths[int(share * (len(lengths) - 1) + 0.5)] for share in (_QUICK, _SLOW)]
+        self._left = [self._ends(queue, at, span) for span in self._spans]
+
+    def _ends(self, queue: Queue, at: float, span: float) -> list[float] | None:
+        """Seconds until each device is free, in order, if leases last ``span``; None for too many to sort."""
+        if self._devices > _EXACT:
+            return None
+        left = []
+        for lease in queue.leases.values():
+            rest = span - (at - lease.since)
+            if rest <= 0:
+                rest = 0.0 if span == self._spans[0] else span  # longer than usual: it may go on as long
+            until = lease.until
+            left.append(rest if until is None else min(rest, max(0.0, until - at)))
+        return sorted(left) + [0.0] * (self._devices - len(left))
+
+    def of(self, request: Waiting, before: int) -> tuple[float, float] | None:
+        """Seconds from now, at the least and at the most; None for unknown."""
+        if not self._known or request.wants.labels or request.parked:
+            return None
+        rounds, place = divmod(before + request.count - 1, self._devices)
+        times = []
+        for span, left in zip(self._spans, self._left, strict=True):
+            if left is None:
+                times.append((before + request.count) / self._devices * span)
+            else:
+                times.append(left[place] + rounds * span)
+        low, high = sorted(times)
+        return round(low, 1), round(high, 1)

@@ -1,0 +1,311 @@
+"""Requests: they come, wait, are told how things stand, and leave with a device or without.
+
+A request of ours that has to wait gets a ticket. The ticket keeps its place for `TICKET_S` when its client's
+connection breaks, and over a restart of the tracker; the request itself waits only while its client is there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rpcsys.tracker import explain, outlook, views
+from rpcsys.tracker.book import STEP_S, STEPS
+from rpcsys.tracker.events import Action, Record, Send
+from rpcsys.tracker.labels import Wants, wants_of, wants_of_key
+from rpcsys.tracker.leases import Leases
+from rpcsys.tracker.records import Peer, Place, Queue, Waiting
+from rpcsys.wire import control, tracker
+from rpcsys.wire.control import Answer
+
+MAX_WAITING = 4096
+"""Requests that one connection may have waiting at a time."""
+
+MAX_LABELS = 16
+"""Labels of a request. A device has about ten."""
+
+MAX_PLACES = 100_000
+"""Places kept for clients that are away. Beyond, the first to have left loses its place."""
+
+TICKET_S = 60.0
+
+_TOLD_EXACTLY = 100
+"""Beyond this place, a client is told of a change of a tenth or more: it would not notice less."""
+
+
+class Requests(Leases):
+    """A book that people wait in."""
+
+    def tvm_request(self, at: float, peer: Peer, message: tracker.TvmRequest) -> list[Action]:
+        """A TVM client wants a device. It waits, whatever there is."""
+        if len(peer.waiting) >= MAX_WAITING:
+            return [
+                Send(peer.conn, [tracker.FAIL, f"{MAX_WAITING} requests wait on this connection already"])
+            ]
+        if message.user:
+            peer.user = message.user
+        wants, arrival = wants_of_key(message.key), self._arrival(at)
+        request = Waiting(arrival, peer.conn, None, wants, message.priority, peer.who, at)
+        offer = self.find(message.priority, wants)
+        if offer is not None:
+            return self.grant(at, peer, request, [offer])
+        self.add_request(at, peer, request)
+        self.note_move(at, request.key)
+        return []
+
+    def request(self, at: float, peer: Peer, message: control.Request) -> list[Action]:
+        """One of our clients wants devices."""
+        try:
+            wants = _wants(peer, message)
+        except ValueError as problem:
+            return [refusal(peer, message.id, "BadRequest", str(problem))]
+        taken_over = self._take_over(at, peer, wants, message.ticket)
+        place = None if message.ticket is None else self._place(at, peer, wants, message.ticket)
+        known_until = None if message.wait_for_key or place is not None else self._known_until(wants)
+        if known_until is not None and at >= known_until:
+            return [refusal(peer, message.id, "UnknownKey", views.unknown(self, wants))]
+        request = self._new(at, peer, message, wants, place)
+        actions = taken_over
+        if request.count == 1:
+            offer = self.find(request.priority, wants)
+            if offer is not None:
+                return [
+                    *actions,
+                    *self.grant(at, peer, request, [offer]),
+                    *self._waited(at, request, "granted"),
+                ]
+            self.add_request(at, peer, request)
+        else:
+            self.add_request(at, peer, request)
+            actions = actions + self.gather(at, request)
+            if request.arrival not in self.waiting:
+                return actions
+        if known_until is not None:
+            self.deadlines.set(("unknown", request.arrival), known_until)
+        if message.wait_timeout is not None:
+            self.deadlines.set(("timeout", request.arrival), at + message.wait_timeout)
+        return actions + self._wait(at, request)
+
+    def _new(
+        self, at: float, peer: Peer, message: control.Request, wants: Wants, place: Place | None
+    ) -> Waiting:
+        if place is None:
+            arrival = self._arrival(at)
+            ticket, since = f"{arrival}@{self.instance}", at
+        else:
+            assert message.ticket is not None
+            arrival, ticket, since = place.arrival, message.ticket, place.since
+        return Waiting(
+            arrival=arrival,
+            conn=peer.conn,
+            id=message.id,
+            wants=wants,
+            priority=message.priority,
+            user=peer.who,
+            since=since,
+            limit_s=message.session_timeout or None,  # 0 is TVM's way to say: no limit
+            count=message.count,
+            ticket=ticket,
+            recorded=place is not None,
+        )
+
+    def _arrival(self, at: float) -> int:
+        """A number above all others, those of runs before this one too."""
+        self.arrivals = max(self.arrivals + 1, int(at * 1000))
+        return self.arrivals
+
+    def _wait(self, at: float, request: Waiting) -> list[Action]:
+        """Tell whoever has to wait, and those whose place changes by it."""
+        queue = self.queues[request.key]
+        if len(queue.waiting) > 1:
+            self.note_move(at, request.key)
+        told = self._tell(at, queue, request, outlook.ahead(self, at, request), None)
+        if request.recorded:
+            return [told]
+        request.recorded = True
+        details = {
+            "ticket": request.ticket,
+            "arrival": request.arrival,
+            "key": request.key,
+            "labels": request.wants.labels,
+            "count": request.count,
+            "priority": request.priority,
+            "user": request.user,
+            "address": self.peers[request.conn].address,
+            "since": request.since,
+        }
+        return [Record(at, "waiting", details), told]
+
+    def _known_until(self, wants: Wants) -> float | None:
+        """Until when something that nobody serves is taken for known; None while somebody does."""
+        if not wants.labels:
+            return self.known_until(wants.key)
+        if self.servers(wants):
+            return None
+        queue = self.queues.get(wants.key) if wants.key else None
+        return self.known_after(self.left_at if queue is None else queue.left_at)
+
+    # Tickets.
+
+    def _place(self, at: float, peer: Peer, wants: Wants, ticket: str) -> Place | None:
+        """The place that a ticket keeps, which the client takes again; None if it keeps none."""
+        place = self.places.get(ticket)
+        if place is None:
+            place = self._lost_place(at, peer, wants, ticket)
+        elif (place.user, place.wants) != (peer.who, wants):
+            return None
+        else:
+            del self.places[ticket]
+            self.deadlines.drop(("ticket", ticket))
+        if self.settling is not None:
+            self.settling.tickets.pop(ticket, None)
+        return place
+
+    def _lost_place(self, at: float, peer: Peer, wants: Wants, ticket: str) -> Place | None:
+        """A place that the last run gave in its last second, which its records may lack."""
+        digits = ticket.partition("@")[0]
+        if self.settling is None or not (digits.isascii() and digits.isdigit() and len(digits) < 16):
+            return None
+        arrival = int(digits)
+        if not self.settling.arrival < arrival < int(self.started_at * 1000) or arrival in self.waiting:
+            return None
+        return Place(arrival, min(at, arrival / 1000), peer.who, wants)
+
+    def _take_over(self, at: float, peer: Peer, wants: Wants, ticket: str | None) -> list[Action]:
+        """A ticket is presented again before its old connection is known to be dead."""
+        request = None if ticket is None else self.tickets.get(ticket)
+        if request is None or (request.user, request.wants) != (peer.who, wants):
+            return []
+        text = "the request was asked again, with its ticket"
+        again = refusal(self.peers[request.conn], request.id or 0, "Cancelled", text)
+        return [again, *self.leave(at, request)]
+
+    def leave(self, at: float, request: Waiting) -> list[Action]:
+        """A request waits no longer; its ticket, if it has one, keeps its place for a while."""
+        if request.ticket is not None:
+            if len(self.places) >= MAX_PLACES:
+                self.deadlines.set(("ticket", next(iter(self.places))), at)
+            self.places[request.ticket] = Place(request.arrival, request.since, request.user, request.wants)
+            self.deadlines.set(("ticket", request.ticket), at + TICKET_S)
+        return self._go(at, request)
+
+    def _go(self, at: float, request: Waiting) -> list[Action]:
+        offers = self._let_go(request)
+        self.remove_request(at, request)
+        return [action for offer in offers for action in self.offer(at, offer)]
+
+    def lose_place(self, at: float, ticket: str) -> list[Action]:
+        """A ticket was not presented again."""
+        place = self.places.pop(ticket)
+        details = {"ticket": ticket, "waited_s": round(at - place.since, 3), "why": "left"}
+        return [Record(at, "waited", details)]
+
+    # Leaving without a device.
+
+    def cancel(self, at: float, peer: Peer, message: control.Cancel) -> list[Action]:
+        """A client takes a request back."""
+        request = peer.requests.get(message.request)
+        if request is None:
+            return [done(peer, message.id, cancelled=False)]
+        gone = self._give_up(at, request, "Cancelled", "the request was taken back", "cancelled")
+        return [*gone, done(peer, message.id, cancelled=True)]
+
+    def timed_out(self, at: float, arrival: int) -> list[Action]:
+        """The time is over that a client wanted to wait."""
+        request = self.waiting[arrival]
+        message = f"no device of {request.wants} became free in the time allowed for waiting"
+        return self._give_up(at, request, "WaitTimeout", message, "timeout")
+
+    def still_unknown(self, at: float, arrival: int) -> list[Action]:
+        """The time is over in which servers come back."""
+        request = self.waiting[arrival]
+        if self.servers(request.wants):
+            return []
+        return self._give_up(at, request, "UnknownKey", views.unknown(self, request.wants), "unknown")
+
+    def _give_up(self, at: float, request: Waiting, error: str, message: str, why: str) -> list[Action]:
+        assert request.id is not None, "TVM's requests have no deadline"
+        peer = self.peers[request.conn]
+        freed = self._go(at, request)
+        return [refusal(peer, request.id, error, message), *self._waited(at, request, why), *freed]
+
+    # Time.
+
+    def age(self, at: float, arrival: int) -> list[Action]:
+        """A request has waited for another step."""
+        request = self.waiting[arrival]
+        if not request.parked:
+            self.lines.remove(request)
+        request.steps += 1
+        if not request.parked:
+            self.lines.add(request)
+        if request.steps < STEPS:
+            self.deadlines.set(("age", arrival), request.since + (request.steps + 1) * STEP_S)
+        self.note_move(at, request.key)
+        return []
+
+    def tell_positions(self, at: float) -> list[Action]:
+        """Tell those who wait in queues that have moved where they stand."""
+        moved, self.moved = self.moved, {}
+        actions: list[Action] = []
+        for key in moved:
+            queue = self.queues[key]
+            estimate = outlook.Estimate(queue, self.pool.count(key), at)
+            for index, request in enumerate(outlook.in_order(self, at, queue)):
+                if request.id is not None and _worth_telling(request.told, index + 1):
+                    actions.append(self._tell(at, queue, request, index, estimate))
+        return actions
+
+    def _tell(
+        self, at: float, queue: Queue, request: Waiting, before: int, estimate: outlook.Estimate | None
+    ) -> Send:
+        assert request.id is not None, "TVM's clients are not told"
+        request.told = before + 1
+        if estimate is None:
+            estimate = outlook.Estimate(queue, self.pool.count(queue.key), at)
+        event = control.Queued(
+            id=request.id,
+            position=before + 1,
+            ahead=before,
+            eta_s=estimate.of(request, before),
+            ticket=request.ticket,
+            holders=tuple(outlook.holders(queue, at)),
+            note=request.parked,
+        )
+        return Send(request.conn, event.to_json())
+
+    def why(self, at: float, peer: Peer, message: control.Why) -> list[Action]:
+        """Why somebody waits."""
+        request = None if message.request is None else peer.requests.get(message.request)
+        key = request.key if request is not None else message.key
+        if key is None:
+            problem = "say which: a request of this connection that waits, or a key"
+            return [refusal(peer, message.id, "BadRequest", problem)]
+        if request is None and key not in self.queues:
+            return [refusal(peer, message.id, "UnknownKey", views.unknown(self, wants_of_key(key)))]
+        return [done(peer, message.id, why=explain.why(self, at, key, request))]
+
+
+def _wants(peer: Peer, message: control.Request) -> Wants:
+    """What a request wants; a ValueError says in a sentence why it cannot be taken."""
+    if message.id in peer.requests:
+        raise ValueError(f"id {message.id} is in use by a request that waits")
+    if len(peer.waiting) >= MAX_WAITING:
+        raise ValueError(f"{MAX_WAITING} requests wait on this connection already")
+    if len(message.labels) > MAX_LABELS:
+        raise ValueError(f"more than {MAX_LABELS} labels")
+    return wants_of(message.key or "", message.labels)
+
+
+def _worth_telling(told: int, position: int) -> bool:
+    change = abs(position - told)
+    return change > 0 if position <= _TOLD_EXACTLY else change >= position / 10
+
+
+def done(peer: Peer, asked: int, **fields: Any) -> Send:
+    """The final answer to what was asked."""
+    return Send(peer.conn, Answer(asked, True, fields=fields).to_json())
+
+
+def refusal(peer: Peer, asked: int, error: str, message: str) -> Send:
+    """The final answer to what cannot be."""
+    return Send(peer.conn, Answer(asked, False, error, message).to_json())

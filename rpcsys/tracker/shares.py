@@ -1,0 +1,119 @@
+"""Who has had how much device time lately: every second of every lease counts, half as much after an hour.
+
+A user's sum is kept as the line ``base + running * x`` over ``x``, a clock on which an hour is twice as long as the
+hour before. On it nothing decays: a lease that begins at ``x`` takes ``x`` from the base and adds one to what is
+running, one that ends does the opposite, and at all other times a user's line is left alone. So two users with
+equally many leases running keep their order, whatever the time is: waiting lines are sorted by it once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import log
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rpcsys.tracker.lines import Band
+
+HALF_LIFE_S = 3600.0
+
+AHEAD_S = 1.0
+"""Running leases count as if they had run so much longer: of two who have had nothing, the one goes first who
+holds fewer devices."""
+
+_RATE = log(2) / HALF_LIFE_S
+_REBASE_HALVES = 300
+"""Half-lives after which the clock starts anew: a double holds 1,023 doublings."""
+
+_NEGLIGIBLE_S = 1.0
+_MANY = 1024
+"""Users remembered before those without noticeable device time are looked for."""
+
+
+@dataclass(slots=True)
+class Share:
+    """One user's line, and the bands of waiting requests that it is sorted into."""
+
+    user: str
+    base: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    bands: dict[tuple[object, float], Band] = field(default_factory=dict)
+
+
+class Shares:
+    """All users' device time."""
+
+    def __init__(self, at: float) -> None:
+        self._zero = at
+        self.users: dict[str, Share] = {}
+        self._many = _MANY
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shares) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def clock(self, at: float) -> float:
+        """``x`` at a time: device seconds since ever, if one device had always run, on the undecaying scale."""
+        x: float = 2.0 ** ((at - self._zero) / HALF_LIFE_S) / _RATE
+        return x
+
+    def of(self, user: str) -> Share:
+        """A user's share, a new one if there is none."""
+        share = self.users.get(user)
+        if share is None:
+            share = self.users[user] = Share(user)
+        return share
+
+    def begin(self, at: float, user: str) -> None:
+        """A lease of the user's begins."""
+        if at - self._zero > _REBASE_HALVES * HALF_LIFE_S or len(self.users) > self._many:
+            self._tidy(at)
+        self._change(self.of(user), -self.clock(at), 1)
+
+    def end(self, at: float, user: str) -> None:
+        """A lease of the user's ends."""
+        share = self.users.get(user)
+        if share is not None:
+            self._change(share, self.clock(at), -1)
+
+    def remember(self, user: str, since: float, until: float) -> None:
+        """A lease that is over, from before."""
+        self._change(self.of(user), self.clock(until) - self.clock(since), 0)
+
+    def _change(self, share: Share, base: float, running: int) -> None:
+        share.base += base
+        share.running += running
+        for band in share.bands.values():
+            band.reorder(share)
+
+    def spent(self, at: float, user: str) -> float:
+        """Device seconds of a user, decayed."""
+        share = self.users.get(user)
+        if share is None:
+            return 0.0
+        x = self.clock(at)
+        return max(0.0, (share.base + share.running * x) / (x * _RATE))
+
+    def _tidy(self, at: float) -> None:
+        """Start the clock anew where it is high, and forget who has had next to nothing."""
+        for user in [user for user, share in self.users.items() if not (share.running or share.waiting)]:
+            if self.spent(at, user) < _NEGLIGIBLE_S:
+                del self.users[user]
+        self._many = max(_MANY, 2 * len(self.users))
+        halves = (at - self._zero) // HALF_LIFE_S
+        if halves < _REBASE_HALVES:
+            return
+        self._zero += halves * HALF_LIFE_S
+        bands: dict[int, Band] = {}
+        for share in self.users.values():
+            share.base *= 2.0**-halves  # a power of two: nothing is rounded, no order changes
+            bands.update((id(band), band) for band in share.bands.values())
+        for band in bands.values():
+            band.rebuild()
+
+
+def lead(x: float) -> float:
+    """What each running lease of a user weighs at ``x`` when users are compared."""
+    return x * (1 + AHEAD_S * _RATE)
