@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rpcsys.errors import ConfigError
 from rpcsys.serve import Parser, port_number
+from rpcsys.wire.keys import is_key
 
 NAME = "rpcsys-tracker"
 _PORTS = 9  # TVM's default range is 9190 to 9198
@@ -15,7 +17,7 @@ _PORTS = 9  # TVM's default range is 9190 to 9198
 @dataclass(frozen=True)
 class Config:
     """How a tracker is started. ``port_end`` is exclusive; ``http_port`` 0 is off; without ``stop_key`` no message
-    can end it.
+    can end it; ``limits`` is the longest session in seconds, by key.
     """
 
     host: str = "0.0.0.0"
@@ -24,6 +26,7 @@ class Config:
     http_port: int = 0
     stop_key: str | None = None
     silent: bool = False
+    limits: tuple[tuple[str, float], ...] = ()
 
 
 def parse(arguments: Sequence[str] | None = None) -> Config:
@@ -50,6 +53,14 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         "--stop-key", help="let a message with this key end the tracker, as TVM's protocol has it"
     )
     parser.add_argument("--state-dir", help="not available in this version: the queue lives in memory")
+    parser.add_argument(
+        "--max-session",
+        action="append",
+        default=[],
+        type=_limit,
+        metavar="KEY=SECONDS",
+        help="end sessions on devices of KEY after so long, those of TVM's clients too; repeatable",
+    )
     parser.add_argument("--silent", action="store_true", help="log warnings and errors only")
     flags = parser.parse_args(arguments)
     if flags.state_dir is not None:
@@ -63,4 +74,17 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         flags.http_port,
         flags.stop_key,
         flags.silent,
+        tuple(dict(flags.max_session).items()),
     )
+
+
+def _limit(text: str) -> tuple[str, float]:
+    """``KEY=SECONDS``. A key may hold colons, and signs of equality too: the last one splits."""
+    key, _, number = text.rpartition("=")
+    try:
+        seconds = float(number)
+    except ValueError:
+        seconds = 0.0
+    if not is_key(key) or not 0 < seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no limit: write KEY=SECONDS, as in rpi4=600")
+    return key, seconds

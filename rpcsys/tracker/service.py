@@ -62,7 +62,8 @@ class Service:
     def __init__(self, config: Config) -> None:
         self.loop = asyncio.get_running_loop()
         self.clock = Clock()
-        self.state = State(Started(self.clock.now(), os.urandom(4).hex(), config.stop_key))
+        started = Started(self.clock.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits))
+        self.state = State(started)
         self.connections: dict[int, Connection] = {}
         self.strangers: dict[Connection, None] = {}
         self.frames_in = 0
@@ -186,14 +187,16 @@ class Service:
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
     def close(self) -> None:
-        """Close every connection and forget the timers."""
+        """Close every connection and forget the timers. The state is told nothing: what is so now stays so."""
         self._sweeper.cancel()
         for adopting in self._adopting:
             adopting.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self.flush()
-        for connection in [*self.strangers, *self.connections.values()]:
+        open_connections = [*self.strangers, *self.connections.values()]
+        self.connections.clear()
+        for connection in open_connections:
             connection.close()
 
 
