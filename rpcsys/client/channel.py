@@ -101,19 +101,25 @@ class Channel:
             self._send(frames.pack(frames.CALL, call_id, head, buffers), reading=True)
         finally:
             self._send_lock.release()
-        while True:
-            frame = replies.receive()
-            if frame is None or frame.call_id != call_id:
-                if frame is not None:
-                    replies.dispatch(frame)
-                else:
-                    replies.enforce()
-                if replies.broken is not None:
-                    raise replies.broken
-            elif frame.kind == frames.RESULT:
-                return frame
-            elif frame.kind == frames.ERROR:
-                raise faults.error_of(frame)
+        try:
+            while True:
+                frame = replies.receive()
+                if frame is None or frame.call_id != call_id:
+                    if frame is not None:
+                        replies.dispatch(frame)
+                    else:
+                        replies.enforce()
+                    if replies.broken is not None:
+                        raise replies.broken
+                elif frame.kind == frames.RESULT:
+                    return frame
+                elif frame.kind == frames.ERROR:
+                    raise faults.error_of(frame)
+        except RpcsysError:
+            raise
+        except BaseException:
+            replies.interrupted()
+            raise
 
     def submit(
         self,

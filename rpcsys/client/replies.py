@@ -76,8 +76,11 @@ class Replies:
         return True
 
     def stop(self, pending: Pending) -> bool:
-        """`forget` a call that the device is told to stop; if that runs, the device must answer in `GRACE_S`."""
-        runs = self.oldest() is pending
+        """`forget` a call that the device is told to stop; if that runs, the device must answer in `GRACE_S`.
+
+        An upload, the one kind that is stopped and has no future, lies open while other calls run.
+        """
+        runs = self.oldest() is pending and pending.future is not None
         if not self.forget(pending):
             return False
         if runs:
@@ -105,6 +108,9 @@ class Replies:
             if self.read_lock.acquire(False):
                 try:
                     self._read_until(pending, deadline)
+                except BaseException:
+                    self.interrupted()
+                    raise
                 finally:
                     self.leave()
             else:
@@ -118,6 +124,9 @@ class Replies:
             return
         try:
             self.take_what_came()
+        except BaseException:
+            self.interrupted()
+            raise
         finally:
             self.leave()
 
@@ -192,13 +201,6 @@ class Replies:
             self.break_(self.lost(end))
         except ProtocolError as error:
             self.break_(self._nonsense(error))
-        except BaseException:
-            # What was received may be lost between two instructions: nothing sensible can follow it.
-            self.break_(
-                SessionLost("the session was interrupted while it waited for a reply; open a new one")
-            )
-            self.hang_up()
-            raise
         return None
 
     def dispatch(self, frame: Frame) -> None:
@@ -267,6 +269,11 @@ class Replies:
             self.give_up(f"the device did not stop a cancelled call within {GRACE_S:g} s; hung up")
 
     # -------------------------------------------------------------- the end
+
+    def interrupted(self) -> None:
+        """Ctrl-C while this thread read: what it had received may be lost, so nothing sensible can follow."""
+        self.break_(SessionLost("the session was interrupted while it waited for a reply; open a new one"))
+        self.hang_up()
 
     def give_up(self, why: str) -> None:
         """End the session from this side."""
