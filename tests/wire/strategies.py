@@ -89,7 +89,8 @@ buffers = st.one_of(
 tensors = st.one_of(laid_out(), strings, buffers)
 outs = st.builds(Out, shapes, st.sampled_from(NAMES + WIDE))
 inouts = st.builds(InOut, st.one_of(tensors, st.builds(Ref, st.integers(0, 2**62))))
-leaves = st.one_of(st.none(), st.booleans(), numbers, texts, blobs, tensors, outs, inouts)
+data = st.one_of(st.none(), st.booleans(), numbers, texts, blobs, tensors)
+leaves = st.one_of(data, outs, inouts)
 refs = st.builds(
     Ref,
     st.integers(0, 2**62),
@@ -100,17 +101,26 @@ keys = st.recursive(
     lambda inner: st.lists(inner, max_size=3).map(tuple),
     max_leaves=3,
 )
-values = st.recursive(
-    st.one_of(leaves, refs),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4),
-        st.lists(inner, max_size=4).map(tuple),
-        st.dictionaries(texts, inner, max_size=4),
-        st.dictionaries(keys, inner, max_size=4),
-        st.dictionaries(st.just("@"), inner, max_size=1),
-    ),
-    max_leaves=12,
-)
+
+
+def trees(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Lists, tuples and dicts of values ``of``."""
+    return st.recursive(
+        of,
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=4),
+            st.lists(inner, max_size=4).map(tuple),
+            st.dictionaries(texts, inner, max_size=4),
+            st.dictionaries(keys, inner, max_size=4),
+            st.dictionaries(st.just("@"), inner, max_size=1),
+        ),
+        max_leaves=12,
+    )
+
+
+#: All that crosses, and what of it a function may be given and return as it is.
+values = trees(st.one_of(leaves, refs))
+results = trees(data)
 
 
 def same(sent: Any, came: Any) -> bool:

@@ -1,0 +1,25 @@
+"""Sessions with a device of their own, for tests that end them, and one for all that leave it as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.device import Device
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with Device(tcp=True) as device, device.session() as session:
+        yield session
+
+
+@pytest.fixture
+def device():
+    with Device(tcp=True) as device:
+        yield device
+
+
+@pytest.fixture
+def session(device):
+    with device.session() as session:
+        yield session

@@ -1,0 +1,463 @@
+"""A session as a user has it: values, errors, files, arrays, threads, and every way in which it ends."""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import json
+import os
+import signal
+import subprocess
+import threading
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import rpcsys
+from rpcsys.errors import (
+    ModelError,
+    RemoteArgumentError,
+    RemoteError,
+    RemoteFileError,
+    RemoteFunctionError,
+    SessionClosed,
+    SessionError,
+    SessionLost,
+    SessionTimeout,
+    UsageError,
+    ValueNotSupported,
+)
+from rpcsys.wire.tensor import Tensor
+from tests.device import ROOT, Device
+from tests.pythons import pythons
+from tests.wire import strategies
+
+
+def test_who_is_there(shared):
+    assert shared.info["version"] == 1
+    assert shared.info["key"] == "key"
+    assert shared.info["capabilities"]["numpy"]
+    assert repr(shared) == "<session key at device:1, open>"
+    assert shared.closed is None
+
+
+# ---------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0, -1, 2**70, 1.5, float("inf"), "text", "\ud800", b"bytes", None, True, 2j, [], [1, [2]], (), (1, (2,)),
+     {"a": {"@": 1}}, {1: (2,), None: 3}],
+)  # fmt: skip
+def test_plain_values_come_back(shared, value):
+    came = shared.get_function("testing.echo")(value)
+    assert came == value
+    assert type(came) is type(value)
+
+
+@given(strategies.results)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_value_comes_back(shared, value):
+    came = shared.get_function("testing.echo")([value])[0]
+    assert strategies.same(value, as_on_the_wire(came))
+
+
+def as_on_the_wire(value):
+    """Arrays as the wire has them, so that a value can be compared to what was sent."""
+    if isinstance(value, np.ndarray):
+        return strategies.as_tensor(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(as_on_the_wire, value))
+    if isinstance(value, dict):
+        return {key: as_on_the_wire(item) for key, item in value.items()}
+    return value
+
+
+@pytest.mark.parametrize("name", [*strategies.NAMES, *strategies.WIDE])
+def test_arrays_of_every_dtype(shared, name):
+    array = np.ones((2, 3), strategies.dtypes.numpy_dtype(name)) if name[-1] != "0" else np.ndarray(3, name)
+    came = shared.get_function("testing.echo")(array)
+    assert came.dtype == array.dtype
+    assert came.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1 << 18,), (5 << 20,)])
+def test_arrays_of_every_size(shared, shape):
+    array = np.random.default_rng(0).random(shape, dtype="f4")
+    came = shared.get_function("testing.echo")(array)
+    assert np.array_equal(came, array)
+    assert came.shape == shape
+    assert not came.size or came.flags.writeable
+
+
+def test_a_result_does_not_change_when_others_come(shared):
+    echo = shared.get_function("testing.echo")
+    first = echo(np.full(2 << 20, 7, "u1"))
+    for value in range(5):
+        echo(np.full(2 << 20, value, "u1"))
+    assert (first == 7).all()
+
+
+def test_several_results_are_a_tuple(shared):
+    assert shared.get_function("testing.echo")(1, "two") == (1, "two")
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {1, 2}, np.array([object()]), 10**5000], ids=lambda value: type(value).__name__
+)
+def test_what_has_no_form_is_refused_here_and_the_session_goes_on(shared, value):
+    echo = shared.get_function("testing.echo")
+    with pytest.raises(ValueNotSupported):
+        echo(value)
+    assert echo(1) == 1
+
+
+# ---------------------------------------------------------------- errors
+
+
+def test_an_exception_shows_all_that_happened(shared):
+    with pytest.raises(RemoteError) as caught:
+        shared.get_function("testing.fail")("of the user")
+    error = caught.value
+    assert (error.type, error.fault, error.retryable) == ("RuntimeError", "user", False)
+    assert str(error).startswith("RuntimeError: of the user\n\nTraceback on the device:\n")
+    assert "in _fail" in str(error)
+
+
+def test_names_that_are_not_there(shared):
+    with pytest.raises(
+        RemoteFunctionError, match=r"the device has no function 'none'; it has .*testing.echo"
+    ):
+        shared.get_function("none")
+    with pytest.raises(RemoteFileError, match=r"there is no file 'none.onnx' on the device, nor here"):
+        shared.load_module("none.onnx")
+    with pytest.raises(RemoteArgumentError, match=r"session\.array takes an array, not a list"):
+        shared.array([1])
+    with pytest.raises(UsageError, match="bytes have no name"):
+        shared.load_module(b"")
+
+
+def test_a_model_that_the_device_cannot_load_is_not_sent(shared, tmp_path):
+    (tmp_path / "model.tflite").write_bytes(b"x")
+    with pytest.raises(ModelError, match=r"this device cannot load 'model.tflite'; it loads .*\.onnx"):
+        shared.load_module(tmp_path / "model.tflite")
+    assert shared.listdir() == []
+
+
+def test_an_error_of_one_call_is_not_the_end(shared):
+    for _ in range(3):
+        with pytest.raises(RemoteError):
+            shared.get_function("testing.fail")()
+    assert shared.get_function("testing.echo")(1) == 1
+
+
+# ---------------------------------------------------------------- what stays on the device
+
+
+def test_arrays_that_stay(shared):
+    array = np.arange(6).reshape(2, 3)
+    kept = shared.array(array)
+    assert (kept.dtype, kept.shape) == ("int64", (2, 3))
+    assert repr(kept) == "<remote array int64 (2, 3)>"
+    echo = shared.get_function("testing.echo")
+    assert np.array_equal(echo(kept), array)
+    assert np.array_equal(kept.numpy(), kept.get())
+    again = echo(kept, keep=True)
+    assert again.shape == (2, 3)
+    assert np.array_equal(again.get(), array)
+
+
+def test_what_is_dropped_here_is_freed_there(shared):
+    kept, dropped = shared.get_function("test.kept"), shared.get_function("test.dropped")
+    one, two = kept("drop one"), kept("drop two")
+    assert one("arg") == ("drop one", ["arg"])
+    del one
+    gc.collect()
+    assert "drop one" in dropped()
+    assert "drop two" not in dropped()
+    assert two() == ("drop two", [])
+
+
+def test_many_things_are_freed(shared):
+    before = len(shared.get_function("test.dropped")())
+    things = [shared.get_function("test.kept")(f"many {number}") for number in range(1500)]
+    del things
+    dropped = shared.get_function("test.dropped")
+    dropped()
+    assert len(dropped()) >= before + 1500
+
+
+def test_functions_that_come_back(shared):
+    counter = shared.get_function("test.counter")(10)
+    assert counter["add"](5) == 15
+    assert counter["add"].submit(1).result() == 16
+    assert "more" in repr(counter["add"])
+
+
+# ---------------------------------------------------------------- threads
+
+
+def test_many_threads(shared):
+    echo = shared.get_function("testing.echo")
+    wrong, threads = [], []
+
+    def work(number):
+        for index in range(60):
+            sent = np.full(1 + 997 * (index % 7), number * 1000 + index)
+            came = echo(sent) if index % 2 else echo.submit(sent).result()
+            if not np.array_equal(came, sent):
+                wrong.append((number, index))
+
+    for number in range(8):
+        threads.append(threading.Thread(target=work, args=(number,), daemon=True))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "two threads wait for each other"
+    assert wrong == []
+
+
+def test_threads_that_call_and_submit_large_arrays(shared):
+    """Whoever reads must not wait for whoever sends: both directions are full all the time."""
+    echo = shared.get_function("testing.echo")
+    size = 1 << 20
+
+    def submit():
+        futures = [echo.submit(np.full(size, number, "u1")) for number in range(40)]
+        done.extend(int(future.result()[0]) for future in futures)
+
+    def call():
+        done.extend(int(echo(np.full(size, number, "u1"))[-1]) for number in range(40))
+
+    done = []
+    threads = [threading.Thread(target=work, daemon=True) for work in (submit, call, submit, call)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "two threads wait for each other"
+    assert sorted(done) == sorted(list(range(40)) * 4)
+
+
+def test_ping_while_another_thread_calls(shared):
+    thread = threading.Thread(target=shared.get_function("testing.sleep"), args=(1.0,))
+    thread.start()
+    for _ in range(3):
+        shared.ping(deadline_s=20)
+    assert thread.is_alive()
+    thread.join()
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_after_close(device):
+    session = device.session()
+    echo = session.get_function("testing.echo")
+    kept = session.array(np.ones(1))
+    session.close()
+    session.close()
+    assert device.reports() == [{"served": "closed"}]
+    for use in (lambda: echo(1), lambda: echo.submit(1), session.ping, session.listdir, kept.get,
+                lambda: session.upload(b"", "x"), lambda: session.download("x"), lambda: session.get_function("f")):  # fmt: skip
+        with pytest.raises(SessionClosed, match="the session is closed; open a new one"):
+            use()
+    assert isinstance(session.closed, SessionClosed)
+    assert repr(session).endswith("closed>")
+
+
+def test_a_session_that_is_forgotten_is_closed(device):
+    session = device.session()
+    gone = weakref.ref(session)
+    session.get_function("testing.echo").submit(1).result()
+    del session
+    gc.collect()
+    assert gone() is None
+    assert device.reports() == [{"served": "closed"}]
+
+
+def test_close_ends_the_calls_of_other_threads(device):
+    session = device.session()
+    errors = []
+
+    def work():
+        try:
+            session.get_function("test.sleep")(300)
+        except SessionError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    device.wait_for_call()
+    session.close()
+    thread.join(30)
+    assert [type(error) for error in errors] == [SessionClosed]
+    assert device.reports() == [{"outcome": "closed"}]
+
+
+@pytest.mark.parametrize("when", ["idle", "calling", "submitted"])
+def test_a_killed_process(device, session, when):
+    sleep = session.get_function("test.sleep")
+    if when != "idle":
+        future = sleep.submit(300)
+        device.wait_for_call()
+    os.kill(device.process.pid, signal.SIGKILL)
+    with pytest.raises(SessionLost, match=r"the session with device:1 is gone .*request a device again"):
+        future.result() if when == "submitted" else sleep(1)
+    with pytest.raises(SessionLost):
+        session.ping()
+
+
+def test_exit_in_a_function(session):
+    with pytest.raises(SessionLost, match=r"ended its process \(SystemExit\(3\)\)"):
+        session.get_function("test.exit")(3)
+    assert isinstance(session.closed, SessionLost)
+
+
+@pytest.mark.parametrize("how", ["asked", "lease"])
+def test_the_time_limit(how):
+    with Device(limit_s=1.0 if how == "lease" else None) as device:
+        with device.session(session_timeout=1.0 if how == "asked" else None) as session:
+            with pytest.raises(SessionTimeout, match="the session's time limit of 1 s is over"):
+                session.get_function("testing.sleep")(300)
+            with pytest.raises(SessionTimeout):
+                session.ping()
+
+
+def test_the_time_limit_of_an_idle_session():
+    with Device(limit_s=0.5) as device, device.session() as session:
+        assert device.reports() == [{"outcome": "timeout"}]
+        with pytest.raises(SessionTimeout):
+            session.get_function("testing.echo")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_ctrl_c_during_a_call(device, session, at_once):
+    """The call is given up, the device with it, and nothing that comes later is taken for something else."""
+
+    def interrupt():
+        device.wait_for_call()
+        if at_once:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        else:
+            _thread.interrupt_main(signal.SIGINT)  # is seen when the system call comes back
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        session.get_function("test.sleep")(300)
+    with pytest.raises(SessionLost, match="the session was interrupted while it waited for a reply"):
+        session.ping()
+    assert device.reports() == [{"outcome": "lost"}]
+
+
+def test_ctrl_c_while_large_results_arrive(device, session):
+    stop = threading.Event()
+    zeros = session.get_function("test.zeros")
+
+    def interrupt():
+        stop.wait(0.2)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        for _ in iter(lambda: zeros(64 << 20).nbytes, 0):
+            pass
+    try:
+        assert zeros(10).nbytes == 10  # it came between two calls
+    except SessionLost as error:
+        assert "interrupted" in str(error)  # noqa: PT017 - either is right
+
+
+# ---------------------------------------------------------------- without numpy
+
+BARE = """
+import array, json, socket, sys, time
+sys.path.insert(0, sys.argv[1])
+from rpcsys.client import opening, empty, inout
+from rpcsys.client.channel import Channel
+from rpcsys.client.session import Session
+from rpcsys.stream import Stream
+stream = Stream(socket.socket(fileno=int(sys.argv[2])))
+hello = opening._hello(stream, ("device", 1), time.monotonic() + 20, None)
+session = Session(Channel(stream, "device:1", hello["window"], print), hello, {}, ("device", 1))
+echo, fill = session.get_function("testing.echo"), session.get_function("test.fill")
+floats = array.array("f", range(6))
+target = array.array("b", [1, 2, 3])
+kept = session.array(memoryview(floats).cast("B").cast("f", [2, 3]))
+future = echo.submit(floats)
+said = {
+    "echo": echo(floats).tolist(),
+    "values": echo([1, 2.5, "x", None]),
+    "large": echo(memoryview(bytearray(5 << 20))).nbytes,
+    "kept": kept.get().tolist(),
+    "out": fill(empty(4, "uint8"), 7)[1].tolist(),
+    "inout": fill(inout(target), 9)[1].tolist(),
+    "written": target.tolist(),
+    "future": future.result().tolist(),
+    "file": session.upload(b"data", "f") + bytes(session.download("f")).decode(),
+    "time": len(session.get_function("testing.nop").time_evaluator(number=1, repeat=2)(floats).results),
+    "numpy": "numpy" in sys.modules,
+}
+try:
+    empty(3, float)
+except Exception as error:
+    said["refused"] = type(error).__name__
+session.close()
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.parametrize("version", pythons())
+@pytest.mark.parametrize("theirs", ["numpy", "bare"])
+def test_a_client_on_a_bare_python(version, theirs):
+    if theirs == "bare" and version not in (min(pythons(), key=lambda v: int(v[2:])), "3.11"):
+        pytest.skip("two versions show it")
+    with Device(hide=() if theirs == "numpy" else ("numpy", "ml_dtypes", "onnxruntime")) as device:
+        done = subprocess.run(
+            [pythons()[version], "-I", "-S", "-c", BARE, str(ROOT), str(device.sock.fileno())],
+            capture_output=True, text=True, timeout=60, pass_fds=[device.sock.fileno()],
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        floats = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+        assert json.loads(done.stdout) == {
+            "echo": floats,
+            "values": [1, 2.5, "x", None],
+            "large": 5 << 20,
+            "kept": [floats[:3], floats[3:]],
+            "out": [7] * 4,
+            "inout": [9] * 3,
+            "written": [9] * 3,
+            "future": floats,
+            "file": "fdata",
+            "time": 2,
+            "numpy": False,
+            "refused": "ValueNotSupported",
+        }
+        assert device.reports() == [{"served": "closed"}]
+
+
+def test_a_device_without_numpy_and_a_client_with_it():
+    with Device(hide=("numpy", "ml_dtypes")) as device, device.session() as session:
+        echo = session.get_function("testing.echo")
+        array = np.arange(6, dtype="f4").reshape(2, 3)
+        assert np.array_equal(echo(array), array)
+        assert np.array_equal(session.array(array).numpy(), array)
+        assert session.get_function("test.types")(array) == ["rpcsys.wire.tensor.Tensor"]
+        target = np.zeros(4, "u1")
+        session.get_function("test.fill")(rpcsys.inout(target), 5)
+        assert target.tolist() == [5] * 4
+
+
+def test_an_element_type_that_is_missing_here_comes_as_a_tensor(shared, monkeypatch):
+    monkeypatch.setattr(strategies.dtypes, "numpy_dtype", lambda name: None)
+    came = shared.get_function("testing.echo")(np.ones(3, "f2"))
+    assert type(came) is Tensor
+    assert (came.dtype, came.shape) == ("float16", (3,))
+
+
+def test_a_session_that_is_left_by_an_error_is_closed(device):
+    with pytest.raises(ZeroDivisionError), device.session():
+        raise ZeroDivisionError
+    assert device.reports() == [{"served": "closed"}]
