@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import errno
 import json
-import logging
 import os
 import signal
 import socket
@@ -16,7 +15,7 @@ import sys
 from types import FrameType
 from typing import Any, Callable, Dict, NoReturn, Optional
 
-from rpcsys import __version__
+from rpcsys import __version__, logs
 from rpcsys.errors import ConfigError, PortRangeError, RpcsysError, UsageError, one_line
 from rpcsys.link import parse_address, tracker_defaults, tune
 
@@ -109,14 +108,11 @@ def announce(
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def setup_logging(name: str, *, silent: bool = False) -> None:
-    """Log to standard error, one line a record; ``silent`` leaves warnings and errors only."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING if silent else logging.INFO,
-        format="%(asctime)s {} %(levelname)s %(message)s".format(name.replace("%", "%%")),
-        force=True,
-    )
+def setup_logging(name: str, *, silent: bool = False, form: str = "text") -> None:
+    """Log to standard error, one line a record, in a form of :mod:`rpcsys.logs`; ``silent`` leaves warnings and
+    errors only.
+    """
+    logs.setup(name, silent=silent, form=form)
 
 
 def run(main: Callable[[], int], name: str) -> int:

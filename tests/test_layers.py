@@ -27,12 +27,13 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "module": ("wire", "ffi"),
     "module.kinds.remote": ("module", "client"),
     "client": ("link", "stream"),
-    "serve": ("link",),
+    "serve": ("link", "logs"),
     "stream": ("wire",),
     "link": ("wire",),
     "wire": ("errors",),
     "ffi": ("errors",),
     "errors": (),
+    "logs": (),
 }
 
 #: Packages from outside, and the parts that may know them. One that is not listed may be used anywhere.

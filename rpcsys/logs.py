@@ -1,0 +1,110 @@
+"""Log lines: one for each thing that matters, that a person can grep and a machine can parse.
+
+::
+
+    2026-11-20 10:14:18,123 rpcsys-tracker INFO granted lease=4f2a-17 key=rpi4 server=board-3 user=ann
+    {"time": "2026-11-20T09:14:18.123Z", "level": "info", "daemon": "rpcsys-tracker", "event": "granted", "lease": …}
+
+What happened comes first, then ``field=value``; a value with white space, quotes or what cannot be printed stands in
+JSON's quotes, so that a line stays a line whatever a stranger calls himself. A line that is a sentence has ``message``
+in place of ``event`` in its JSON. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from typing import Any, Mapping, Tuple
+
+FORMATS = ("text", "json")
+
+_PLAIN = re.compile(r"[^\s\"'=\\]+")
+
+
+def note(log: logging.Logger, level: int, event: str, **fields: Any) -> None:
+    """Log that something happened. Fields that are None are left out."""
+    if log.isEnabledFor(level):
+        log.log(level, "%s", event, extra={"fields": fields})
+
+
+def pairs(fields: Mapping[str, Any]) -> str:
+    """``field=value …``."""
+    return " ".join(f"{name}={_shown(value)}" for name, value in fields.items() if value is not None)
+
+
+def _shown(value: Any) -> str:
+    if type(value) is str:
+        return value if _PLAIN.fullmatch(value) and value.isprintable() else _quoted(value)
+    if type(value) is float:
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+class Formatter(logging.Formatter):
+    """Lines of a daemon, in one of `FORMATS`."""
+
+    def __init__(self, daemon: str, form: str = "text") -> None:
+        super().__init__()
+        self._daemon = daemon
+        self._json = form == "json"
+        self._stamps: Tuple[int, str] = (-1, "")
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = getattr(record, "fields", None)
+        message = record.getMessage()
+        trace = self.formatException(record.exc_info) if record.exc_info else ""
+        if self._json:
+            told = {"message": message} if fields is None else {"event": message, **fields}
+            if trace:
+                told["traceback"] = trace
+            return self._object(record.created, record.levelname, told)
+        if fields:
+            message = f"{message} {pairs(fields)}"
+        line = self._text(record.created, record.levelname, message)
+        return f"{line}\n{trace}" if trace else line
+
+    def line(self, at: float, level: str, event: str, fields: Mapping[str, Any]) -> str:
+        """The line of an event, as `note` would make it. ``at`` in seconds since 1970, ``level`` in capitals."""
+        if self._json:
+            return self._object(at, level, {"event": event, **fields})
+        return self._text(at, level, f"{event} {pairs(fields)}")
+
+    def _text(self, at: float, level: str, message: str) -> str:
+        return f"{self._stamp(at)},{int(at * 1000) % 1000:03d} {self._daemon} {level} {message}"
+
+    def _object(self, at: float, level: str, told: Mapping[str, Any]) -> str:
+        time_ = f"{self._stamp(at)}.{int(at * 1000) % 1000:03d}Z"
+        head = {"time": time_, "level": level.lower(), "daemon": self._daemon}
+        return json.dumps(
+            {**head, **{name: value for name, value in told.items() if value is not None}}, default=str
+        )
+
+    def _stamp(self, at: float) -> str:
+        second, stamp = self._stamps
+        if second != int(at):
+            second = int(at)
+            if self._json:
+                stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            else:
+                stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
+            self._stamps = (second, stamp)
+        return stamp
+
+
+def setup(daemon: str, *, silent: bool = False, form: str = "text") -> None:
+    """Log to standard error; ``silent`` leaves warnings and errors only."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Formatter(daemon, form))
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING if silent else logging.INFO)
