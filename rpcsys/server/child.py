@@ -23,23 +23,28 @@ def main(settings: dict[str, Any]) -> NoReturn:
     tether = socket.socket(fileno=launch.HANDED)
     tether.set_inheritable(False)
     try:
-        if settings["isolate"]:
-            isolation.enter(settings["memory"])  # ahead of the imports, which may start threads
+        rooms = _rooms(settings)  # ahead of the imports, which may start threads
         zygote.preload(settings, tether)
     except ImportError as error:
         messages.tell(tether, failed=str(error))
         os._exit(1)
-    _live(tether, settings, settings["parent"])
+    _live(tether, settings, settings["parent"], rooms)
 
 
 def live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoReturn:
     """The life of a child that its zygote ``parent`` has just forked."""
-    if settings["isolate"]:
-        isolation.enter(settings["memory"])
-    _live(tether, settings, parent)
+    _live(tether, settings, parent, _rooms(settings))
 
 
-def _live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoReturn:
+def _rooms(settings: dict[str, Any]) -> isolation.Rooms | None:
+    if not settings["isolate"]:
+        return None
+    return isolation.Rooms(settings["folder"], settings["keep"], settings["memory"])
+
+
+def _live(
+    tether: socket.socket, settings: dict[str, Any], parent: int, rooms: isolation.Rooms | None
+) -> NoReturn:
     """Wait for a session, serve it, tell its outcome, exit. Nothing else of Python runs at the exit."""
     status = 1
     try:
@@ -51,10 +56,9 @@ def _live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoRet
         data, descriptor = messages.receive(tether)
         if descriptor is not None:
             job = Job.from_bytes(data)
-            _furnish(job, settings)
+            _furnish(job, settings, rooms)
             outcome = _serve(socket.socket(fileno=descriptor), job, tether)
-            removed = [str(thing) for thing in leftovers.found()] if settings["isolate"] else []
-            messages.tell(tether, outcome=outcome, removed=removed[: messages.MAX_NAMES])
+            messages.tell(tether, outcome=outcome, removed=leftovers.seen(settings) if rooms else [])
         status = 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the supervisor is gone, and the zygote will say so with a signal
@@ -65,11 +69,10 @@ def _live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoRet
         os._exit(status)
 
 
-def _furnish(job: Job, settings: dict[str, Any]) -> None:
-    """Give the session its place: namespaces, directory, CPUs, memory."""
-    if settings["isolate"] and job.kind != TVM_TIMEOUT:
-        home = os.path.dirname(job.workdir)
-        isolation.furnish(home, workdirs.temporary(job.workdir), settings["keep"])
+def _furnish(job: Job, settings: dict[str, Any], rooms: isolation.Rooms | None) -> None:
+    """Give the session its place: directory, CPUs, memory."""
+    if rooms is not None and job.kind != TVM_TIMEOUT:
+        rooms.open(os.path.dirname(job.workdir))
     _stay_in(job.workdir)
     if job.options.get("cpus"):
         limits.stay_on(job.options["cpus"])

@@ -1,9 +1,9 @@
 """Namespaces of a session's own, where the kernel allows them: what it leaves behind is gone with it.
 
-In a private mount namespace ``/dev/shm`` is an empty file system of the session's own, and ``/tmp`` and
-``/var/tmp`` are its directory for temporary files; in a private IPC namespace no semaphore, queue or segment
-of System V outlives it. Entering them takes half a millisecond, so a waiting child does it ahead; its
-session's directory is put in place when its job comes, which takes five system calls.
+In a private mount namespace ``/tmp``, ``/var/tmp`` and ``/dev/shm`` are empty file systems of the session's own, in
+memory (its own directory, which is on the disk, is its TMPDIR); in a private IPC namespace no semaphore,
+queue or segment of System V outlives it. Entering them takes half a millisecond, so a waiting child does it
+ahead; its session's directory appears when its job comes, with two system calls.
 
 Root enters them as it is, everyone else in a user namespace (where ``sudo`` does not work). Mounts that the
 host makes or takes away meanwhile are seen inside; nothing goes the other way. Known weakness: files that a
@@ -23,8 +23,8 @@ _NEWNS, _NEWIPC, _NEWUSER = 0x00020000, 0x08000000, 0x10000000
 _NOSUID, _NODEV, _BIND, _REC, _SLAVE = 2, 4, 4096, 16384, 1 << 19
 
 
-def probe() -> str:
-    """Why sessions cannot have namespaces of their own here; empty when they can.
+def probe(folder: str) -> str:
+    """Why sessions cannot have namespaces of their own here; empty when they can. ``folder``: as for :class:`Rooms`.
 
     Tried out in a process that ends at once: there is no way back from half of it.
     """
@@ -32,7 +32,7 @@ def probe() -> str:
     pid = os.fork()
     if not pid:
         try:
-            enter()
+            Rooms(folder)
         except OSError as error:
             os.write(writing, (error.strerror or str(error)).encode())
         finally:
@@ -44,11 +44,38 @@ def probe() -> str:
     return why
 
 
-def enter(shared_memory: Optional[int] = None) -> None:
-    """Leave the host's namespaces. ``shared_memory``: bytes that ``/dev/shm`` may take, by default half of all.
+class Rooms:
+    """This process in namespaces of its own; to be made before it has a second thread.
 
-    To be called before the process has a second thread. Raises OSError.
+    ``folder`` holds the directories of all sessions: below a shared directory, none of them is seen until
+    :meth:`open`. The paths in ``keep`` stay where they are. ``size``: bytes that each of the directories in memory
+    may take, by default half of the machine's. Raises OSError.
     """
+
+    def __init__(self, folder: str, keep: Sequence[str] = (), size: Optional[int] = None) -> None:
+        _leave_the_hosts()
+        self._folder = folder
+        self._handle = _handle(folder)
+        kept = [(path, _handle(path)) for path in sorted(set(hidden(keep)))]
+        for place in sorted({os.path.realpath(place) for place in SHARED if os.path.isdir(place)}):
+            limit = "50%" if size is None else str(size)
+            _mount("tmpfs", place, _NOSUID | _NODEV, "tmpfs", f"mode=1777,size={limit}")
+        if not os.path.exists(folder):
+            os.makedirs(folder, 0o700)
+        for path, handle in kept:
+            _make_place(path, f"/proc/self/fd/{handle}")
+            _mount(f"/proc/self/fd/{handle}", path, _BIND)
+            os.close(handle)
+
+    def open(self, home: str) -> None:
+        """Let the directory ``home`` in the folder be seen, and no other. Raises OSError."""
+        if not os.path.exists(home):
+            os.mkdir(home, 0o700)
+            _mount(f"/proc/self/fd/{self._handle}/{os.path.basename(home)}", home, _BIND)
+        os.close(self._handle)
+
+
+def _leave_the_hosts() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     user = 0 if os.geteuid() == 0 else _NEWUSER
     identity = [("uid_map", os.geteuid()), ("gid_map", os.getegid())]
@@ -57,38 +84,14 @@ def enter(shared_memory: Optional[int] = None) -> None:
         _write("setgroups", "deny")
         for name, number in identity:
             _write(name, f"{number} {number} 1")
-    _mount(libc, None, "/", _REC | _SLAVE)
-    if os.path.isdir("/dev/shm"):
-        size = "size=50%" if shared_memory is None else f"size={shared_memory}"
-        _mount(libc, "tmpfs", "/dev/shm", _NOSUID | _NODEV, "tmpfs", "mode=1777," + size)
-
-
-def furnish(home: str, temporary: str, keep: Sequence[str]) -> None:
-    """Put ``temporary`` in the place of the directories everyone shares, in namespaces of our own.
-
-    ``home`` and the paths in ``keep`` stay where they are, also if that is below one of these. Raises OSError.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    places = sorted({os.path.realpath(place) for place in SHARED[:2] if os.path.isdir(place)})
-    kept = [(path, _handle(path)) for path in sorted({home, *hidden(keep)}) if hidden([path])]
-    own = _handle(temporary)
-    for place in places:
-        _mount(libc, f"/proc/self/fd/{own}", place, _BIND)
-    for path, handle in kept:
-        _make_place(path, f"/proc/self/fd/{handle}")
-        _mount(libc, f"/proc/self/fd/{handle}", path, _BIND)
-    for handle in (own, *(handle for _, handle in kept)):
-        os.close(handle)
+    _mount(None, "/", _REC | _SLAVE)
 
 
 def hidden(paths: Iterable[str]) -> list[str]:
     """Those of ``paths`` that exist and lie below a directory that a session has of its own."""
     real = [os.path.realpath(path) for path in paths if path]
-    return [path for path in real if path.startswith(tuple(place + "/" for place in SHARED)) and _there(path)]
-
-
-def _there(path: str) -> bool:
-    return os.path.exists(path)
+    shared = tuple(place + "/" for place in SHARED)
+    return [path for path in real if path.startswith(shared) and os.path.exists(path)]
 
 
 def _handle(path: str) -> int:
@@ -106,9 +109,8 @@ def _make_place(path: str, like: str) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
 
-def _mount(
-    libc: ctypes.CDLL, source: Optional[str], target: str, flags: int, kind: str = "none", data: str = ""
-) -> None:
+def _mount(source: Optional[str], target: str, flags: int, kind: str = "none", data: str = "") -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
     _check(
         libc.mount(
             (source or "none").encode(),

@@ -5,7 +5,6 @@ One message on the child's tether: this, as JSON, and the client's descriptor be
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,8 +35,7 @@ class Job:
 
     def to_bytes(self) -> bytes:
         """One tether message."""
-        plain = dataclasses.asdict(self)
-        plain["reply"] = self.reply.decode("latin-1")
+        plain = {**vars(self), "reply": self.reply.decode("latin-1")}
         return json.dumps(plain).encode()
 
     @classmethod

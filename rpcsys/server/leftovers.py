@@ -11,6 +11,9 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import dataclass
+from typing import Any
+
+from rpcsys.server import isolation
 
 SHM = "/dev/shm"
 MAX_NAMES = 32
@@ -57,50 +60,81 @@ class Leftovers:
         return tuple(removed[:MAX_NAMES])
 
 
-def found(user: int | None = None, root: str = "") -> list[Thing]:
-    """All that this process can see, or that ``user`` owns. ``root``: as the process with that /proc/PID/root sees it.
+def seen(settings: dict[str, Any], root: str = "") -> list[str]:
+    """What a session in namespaces of its own has made in them and not removed, by name.
 
-    (System V's is always what this process sees.)
+    ``settings``: its child's. ``root``: looked at from outside, as /proc/PID/root of the session.
     """
-    things = _files(root + SHM, user)
-    if root:
-        return things
-    for kind in _NAMES:
-        for row in _table(kind):
-            if user is None or int(row["cuid"]) == user:
-                maker = row.get("cpid") or row.get("lspid") or "0"
-                things.append(
-                    Thing(
-                        kind,
-                        int(row[kind.replace("msg", "msq") + "id"]),
-                        "",
-                        int(maker),
-                        int(row.get("nattch", 0)),
-                    )
-                )
-    return things
+    ours = {_top(path) for path in (settings["folder"], *settings["keep"])}
+    names = [f"{place}/{name}" for place in isolation.SHARED for name in _listed(root + place)]
+    names = [name for name in names if name not in ours]
+    if not root and any(_rows(kind) for kind in _NAMES):
+        names += map(str, _system_v(None))
+    return names[:MAX_NAMES]
 
 
-def _files(folder: str, user: int | None) -> list[Thing]:
+def found(user: int) -> list[Thing]:
+    """All that ``user`` has in the namespaces of this process."""
+    return [*_files(SHM, user), *_system_v(user)]
+
+
+def _top(path: str) -> str:
+    """The entry of a shared directory that ``path`` is below."""
+    for place in isolation.SHARED:
+        if path.startswith(place + "/"):
+            return place + "/" + path[len(place) + 1 :].partition("/")[0]
+    return path
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _files(folder: str, user: int) -> list[Thing]:
     things = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 status = entry.stat(follow_symlinks=False)
-                if user is None or status.st_uid == user:
+                if status.st_uid == user:
                     things.append(Thing("file", status.st_ino, entry.name))
     except OSError:
         pass  # no such place, or what was in it is gone meanwhile
     return things
 
 
-def _table(kind: str) -> list[dict[str, str]]:
+def _system_v(user: int | None) -> list[Thing]:
+    things = []
+    for kind in _NAMES:
+        names, *rows = _rows(kind) or [[]]
+        for row in (dict(zip(names, row)) for row in rows):
+            if user is None or int(row["cuid"]) == user:
+                maker = int(row.get("cpid") or row.get("lspid") or 0)
+                number = int(row["msqid" if kind == "msg" else kind + "id"])
+                things.append(Thing(kind, number, "", maker, int(row.get("nattch", 0))))
+    return things
+
+
+def _rows(kind: str) -> list[list[str]]:
+    """The kernel's table of a kind, headings first; empty when there is nothing in it."""
     try:
-        with open(f"/proc/sysvipc/{kind}", encoding="ascii") as file:
-            names, *rows = [line.split() for line in file]
-    except (OSError, ValueError):
+        descriptor = os.open(f"/proc/sysvipc/{kind}", os.O_RDONLY)
+    except OSError:
         return []  # a kernel without System V IPC
-    return [dict(zip(names, row)) for row in rows]
+    try:
+        data = b""
+        while True:
+            piece = os.read(descriptor, 65536)
+            if not piece:
+                break
+            data += piece
+    finally:
+        os.close(descriptor)
+    lines = data.decode("ascii").splitlines()
+    return [line.split() for line in lines] if len(lines) > 1 else []
 
 
 def _orphaned(thing: Thing) -> bool:

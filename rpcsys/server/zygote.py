@@ -50,7 +50,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
     control = socket.socket(fileno=launch.HANDED)
     control.set_inheritable(False)
     processes.become_subreaper()
-    shared = isolation.probe() if settings["isolate"] else "--no-isolation"
+    shared = isolation.probe(settings["folder"]) if settings["isolate"] else "--no-isolation"
     zygote = Zygote(control, {**settings, "isolate": not shared})
     try:
         if settings["fork"]:
@@ -174,7 +174,7 @@ class Zygote:
         What is below it becomes ours by that, and is seen when it is buried.
         """
         if self.settings["isolate"]:
-            self.removed[child] = [str(thing) for thing in leftovers.found(root=f"/proc/{pid}/root")]
+            self.removed[child] = leftovers.seen(self.settings, f"/proc/{pid}/root")
         processes.kill(pid)
 
     def spawn(self, child: int, tether: int) -> None:
@@ -232,7 +232,7 @@ class Zygote:
                 starved=ended.starved,
                 cleaned=sorted(self.cleaned.values())[: messages.MAX_NAMES],
                 stuck=stuck[: messages.MAX_NAMES],
-                removed=self.removed.pop(ended.child, [])[: messages.MAX_NAMES],
+                removed=self.removed.pop(ended.child, []),
             )
             self.cleaned = {}
         self.ended = []
