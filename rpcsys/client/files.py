@@ -6,11 +6,11 @@ import contextlib
 import hashlib
 import io
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from rpcsys.client.channel import Channel
 from rpcsys.client.pending import Pending
-from rpcsys.errors import ModelError, ProtocolError, UsageError
+from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, UsageError
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Bytes of one piece: the socket is the limit from about 256 kB on, and progress stays smooth.
 PIECE = 1 << 20
+#: Another session of the device may make room in the cache between an offer and its upload.
+_TRIES = 3
 
 
 def name_of(source: Source) -> str:
@@ -40,34 +42,92 @@ def check_loadable(name: str, loads: Sequence[str]) -> None:
 
 
 def upload(channel: Channel, source: Source, target: Optional[str], progress: Optional[Progress]) -> str:
-    """See `Session.upload`."""
+    """See `Session.upload`; to a server without a cache."""
     name = target or name_of(source)
     with _open_source(source) as (stream, size):
-        head, _ = frames.encode_head({"f": "session.upload", "a": [name, size]})
-        pending = channel.start(head, (), lambda frame: frame.get("r"))
-        try:
-            _send_pieces(channel, pending, stream, size, progress)
-        except BaseException as problem:
-            channel.cancel(pending)
-            if isinstance(problem, OSError):
-                raise UsageError(f"cannot read {name}: {problem.strerror or problem}") from None
-            raise
-        stored: str = channel.finish(pending)
+        return _send(channel, [name, size], stream, size, progress)
+
+
+def upload_once(
+    channel: Channel,
+    ask: Callable[..., Any],
+    source: Source,
+    target: Optional[str],
+    progress: Optional[Progress],
+) -> str:
+    """See `Session.upload`; to a server with a cache, which ``ask`` (`Session._builtin`) reaches."""
+    name = target or name_of(source)
+    with _open_source(source) as (stream, size):
+        sha256 = _hash_of(name, stream)
+        for attempt in range(_TRIES):
+            offset = _wanted_from(ask("session.offer", name, size, sha256))
+            if offset is None:
+                if progress is not None:
+                    progress(size, size)
+                return name
+            try:
+                stream.seek(offset)
+                return _send(channel, [name, size, sha256, offset], stream, size, progress)
+            except RemoteFileError as error:
+                if not error.retryable or attempt == _TRIES - 1:
+                    raise
+    raise AssertionError("the loop returns or raises")
+
+
+def _wanted_from(offer: Any) -> Optional[int]:
+    """The byte at which the device wants an upload to begin; None where it has the file."""
+    if type(offer) is not dict or type(offer.get("offset")) is not int or offer["offset"] < 0:
+        raise ProtocolError("the device's answer to an offered file makes no sense")
+    return None if offer.get("here") is True else offer["offset"]
+
+
+def _hash_of(name: str, stream: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    try:
+        piece = stream.read(PIECE)
+        while piece:
+            digest.update(piece)
+            piece = stream.read(PIECE)
+    except OSError as error:
+        raise UsageError(f"cannot read {name}: {error.strerror or error}") from None
+    return digest.hexdigest()
+
+
+def _send(
+    channel: Channel, arguments: List[Any], stream: BinaryIO, size: int, progress: Optional[Progress]
+) -> str:
+    """One upload: from where ``stream`` is to its end."""
+    head, _ = frames.encode_head({"f": "session.upload", "a": arguments})
+    pending = channel.start(head, (), lambda frame: frame.get("r"))
+    try:
+        _send_pieces(channel, pending, stream, size, progress, *arguments[2:3])
+    except BaseException as problem:
+        channel.cancel(pending)
+        if isinstance(problem, OSError):
+            raise UsageError(f"cannot read {arguments[0]}: {problem.strerror or problem}") from None
+        raise
+    stored: str = channel.finish(pending)
     return stored
 
 
 def _send_pieces(
-    channel: Channel, pending: Pending, stream: BinaryIO, size: int, progress: Optional[Progress]
+    channel: Channel,
+    pending: Pending,
+    stream: BinaryIO,
+    size: int,
+    progress: Optional[Progress],
+    sha256: Optional[str] = None,
 ) -> None:
-    """Send all of ``stream``, or until the device has answered: then it wants no more."""
+    """Send the rest of ``stream``, or until the device has answered: then it wants no more."""
     digest = hashlib.sha256()
-    done = 0
+    done = stream.tell()
     while not pending.done:
         piece = stream.read(PIECE)
-        digest.update(piece)
+        if sha256 is None:
+            digest.update(piece)
         done += len(piece)
         last = not piece
-        fields = {"sha256": digest.hexdigest()} if last else {}
+        fields = {"sha256": sha256 or digest.hexdigest()} if last else {}
         channel.send(frames.CHUNK, pending.call_id, fields, (piece,), frames.LAST if last else 0)
         if last:
             return
@@ -90,30 +150,64 @@ def _open_source(source: Source) -> Iterator[Tuple[BinaryIO, int]]:
 
 
 def download(
-    channel: Channel, name: str, target: Union[str, os.PathLike[str], None], progress: Optional[Progress]
+    channel: Channel,
+    name: str,
+    target: Union[str, os.PathLike[str], None],
+    progress: Optional[Progress],
+    resume: bool = False,
 ) -> bytearray:
     """See `Session.download`."""
     if target is None:
+        if resume:
+            raise UsageError("only a download into a file can be resumed; say which (target=)")
         blob = bytearray()
         _receive(channel, name, blob.extend, progress)
         return blob
     # Under a name of its own first: a broken download leaves nothing that looks like the file.
-    partial = f"{os.fspath(target)}.{os.getpid()}.part"
+    partial = "{}.part".format(os.fspath(target) if resume else f"{os.fspath(target)}.{os.getpid()}")
     try:
-        with open(partial, "wb") as stream:
-            _receive(channel, name, stream.write, progress)
+        _download_into(channel, name, partial, progress, resume)
         os.replace(partial, target)
     except OSError as error:
         raise UsageError(f"cannot write {os.fspath(target)}: {error.strerror or error}") from None
+    except ProtocolError:
+        _remove(partial)  # what is there is no beginning of the file
+        raise
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
+        if not resume:
+            _remove(partial)
     return bytearray()
 
 
-def _receive(channel: Channel, name: str, write: Callable[[Any], Any], progress: Optional[Progress]) -> None:
-    digest = hashlib.sha256()
-    received = 0
+def _download_into(
+    channel: Channel, name: str, partial: str, progress: Optional[Progress], resume: bool
+) -> None:
+    with open(partial, "a+b" if resume else "w+b") as stream:
+        digest = hashlib.sha256()
+        stream.seek(0)
+        piece = stream.read(PIECE)
+        while piece:
+            digest.update(piece)
+            piece = stream.read(PIECE)
+        _receive(channel, name, stream.write, progress, digest, stream.tell())
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _receive(
+    channel: Channel,
+    name: str,
+    write: Callable[[Any], Any],
+    progress: Optional[Progress],
+    digest: Any = None,
+    offset: int = 0,
+) -> None:
+    """Receive a file from byte ``offset`` on, of whose beginning ``digest`` is the SHA-256."""
+    digest = digest or hashlib.sha256()
+    received = offset
     problem: Optional[BaseException] = None
 
     def take(frame: Frame) -> None:
@@ -131,7 +225,7 @@ def _receive(channel: Channel, name: str, write: Callable[[Any], Any], progress:
         except Exception as error:  # noqa: BLE001 - it is raised again where the download waits
             problem = error
 
-    head, _ = frames.encode_head({"f": "session.download", "a": [name]})
+    head, _ = frames.encode_head({"f": "session.download", "a": [name, offset] if offset else [name]})
     pending = channel.start(head, (), lambda frame: frame.get("r"), sink=take)
     end = channel.finish(pending)
     if problem is not None:

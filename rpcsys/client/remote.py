@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Dict, Hashable, List, Optional, Sequence,
 
 from rpcsys.client.arrays import outputs_of, to_user, write_back
 from rpcsys.client.pending import CallFuture
-from rpcsys.client.timing import TimingResult
+from rpcsys.client.timing import TimingResult, told
 from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame
@@ -61,18 +61,25 @@ class RemoteFunction:
         return session._channel.submit(head, buffers, session._result, deadline_s)
 
     def time_evaluator(
-        self, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0, cooldown_s: float = 0
+        self,
+        number: int = 10,
+        repeat: int = 1,
+        min_repeat_ms: float = 0,
+        cooldown_s: float = 0,
+        cache_flush_bytes: int = 0,
     ) -> TimeEvaluator:
         """Measure this function on the device: call the result with the arguments to time.
 
         Each of ``repeat`` figures is the mean of ``number`` calls, of more if those take less than
-        ``min_repeat_ms``; ``cooldown_s`` is the pause between repeats. One call before is not counted.
+        ``min_repeat_ms``; ``cooldown_s`` is the pause between repeats. With ``cache_flush_bytes`` (take more
+        than the CPU's caches hold) and ``number=1``, every call finds them cold. One call before is not counted.
         """
         options = {
             "number": number,
             "repeat": repeat,
             "min_repeat_ms": min_repeat_ms,
             "cooldown_s": cooldown_s,
+            "cache_flush_bytes": cache_flush_bytes,
         }
         return TimeEvaluator(self._session, self._target, options, self)
 
@@ -104,10 +111,10 @@ class TimeEvaluator:
         self._owner = owner
 
     def __call__(self, *args: Any) -> TimingResult:
-        results = self._session._builtin(
-            "session.time", _target_head(self._target), list(args), self._options
+        """Time it. A `RuntimeWarning` says when the board changed meanwhile so that the figures are doubtful."""
+        return told(
+            self._session._builtin("session.time", _target_head(self._target), list(args), self._options)
         )
-        return TimingResult(results)
 
 
 class RemoteModule:
@@ -175,9 +182,10 @@ class RemoteModule:
         repeat: int = 1,
         min_repeat_ms: float = 0,
         cooldown_s: float = 0,
+        cache_flush_bytes: int = 0,
     ) -> TimeEvaluator:
         """Measure a function of this module on the device, as `RemoteFunction.time_evaluator`."""
-        return self[name].time_evaluator(number, repeat, min_repeat_ms, cooldown_s)
+        return self[name].time_evaluator(number, repeat, min_repeat_ms, cooldown_s, cache_flush_bytes)
 
 
 class RemoteArray(Ref):

@@ -6,7 +6,7 @@ import os
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
 
-from rpcsys.client import files
+from rpcsys.client import files, usercode
 from rpcsys.client.arrays import to_user
 from rpcsys.client.channel import Channel
 from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, of_ref
@@ -83,6 +83,27 @@ class Session:
         kept: RemoteArray = self._builtin("session.put", value)
         return kept
 
+    def memory(self) -> Dict[str, Any]:
+        """What this session keeps on the device: ``objects`` and ``bytes`` in all, and ``kept``, a list.
+
+        Its rows, the largest first, have ``id``, ``bytes``, what the object ``is`` (array, module, function), and
+        ``dtype`` and ``shape``, or ``kind``, or ``name``. What a model takes inside its runtime is not counted.
+        """
+        found: Dict[str, Any] = self._builtin("session.memory")
+        return found
+
+    # -------------------------------------------------------------- functions of the user
+
+    def run(self, function: Callable[..., Any], *args: Any, deadline_s: Optional[float] = None) -> Any:
+        """Run a Python function of yours on the device, where the server was started with ``--allow-pickle``.
+
+        It is sent through cloudpickle, with what it refers to; modules it imports must be on the device.
+        Arguments and result are what any call takes. Raises `RemoteFunctionError` where the device takes none, or has
+        another minor version of Python, before anything is sent; `RemoteError` for what the function raises.
+        """
+        blob = usercode.pickled(function, self.info.get("capabilities", {}))
+        return self._builtin("session.run", usercode.VERSION, blob, *args, deadline_s=deadline_s)
+
     # -------------------------------------------------------------- files
 
     def upload(
@@ -91,10 +112,14 @@ class Session:
         """Copy a local file, or bytes, into the session's directory; its name there.
 
         ``progress(done, total)`` is called in bytes. The file appears whole, its SHA-256 verified, or
-        not at all. Raises `UsageError` (a local file that cannot be read), `PathError` (a name that
+        not at all. A server with ``--cache`` is asked first: a file it knows is not sent again, and an upload
+        that broke off, in this session or an earlier one, goes on where it stopped. Raises `UsageError` (a local file that cannot be read), `PathError` (a name that
         leaves the directory), `RemoteFileError`.
         """
-        return files.upload(self._channel, source, target, progress)
+        cached = self.info.get("capabilities", {}).get("cache") is True
+        if not cached:
+            return files.upload(self._channel, source, target, progress)
+        return files.upload_once(self._channel, self._builtin, source, target, progress)
 
     def download(
         self,
@@ -102,12 +127,15 @@ class Session:
         target: Union[str, os.PathLike[str], None] = None,
         *,
         progress: Optional[Progress] = None,
+        resume: bool = False,
     ) -> bytearray:
         """Copy a file from the session's directory: its bytes, or into the local file ``target`` (then empty).
 
+        ``target`` appears whole, its SHA-256 verified, or not at all. With ``resume``, what came of it before a break is
+        kept in ``TARGET.part``, and the next download with ``resume`` goes on behind that.
         Raises `RemoteFileError` where there is none, `PathError` for a name that leaves the directory.
         """
-        return files.download(self._channel, name, target, progress)
+        return files.download(self._channel, name, target, progress, resume)
 
     def listdir(self, path: str = ".") -> List[str]:
         """Names of the files in the session's directory, or in one below it; sorted."""

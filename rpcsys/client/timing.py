@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from typing import Sequence, Tuple
+import warnings as python_warnings
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+from rpcsys.errors import ProtocolError
 
 
 class TimingResult:
@@ -13,15 +16,25 @@ class TimingResult:
     ----------
     results : mean seconds of one call, for each repeat
     mean, median, min, max, std : of ``results``, in seconds (``std`` of the population)
+    board : the device's state ``"before"`` and ``"after"``, each a dict with what Linux shows there of
+        ``cpu_mhz`` and ``governor`` (dicts by CPU), ``temperature_c`` (of the hottest zone), ``load`` (of a minute)
+    warnings : what changed on the device so that the figures are doubtful; one line each
     """
 
-    def __init__(self, results: Sequence[float]) -> None:
+    def __init__(
+        self,
+        results: Sequence[float],
+        board: Optional[Dict[str, Dict[str, Any]]] = None,
+        warnings: Sequence[str] = (),
+    ) -> None:
         self.results: Tuple[float, ...] = tuple(results)
         self.mean = statistics.fmean(self.results)
         self.median = statistics.median(self.results)
         self.min = min(self.results)
         self.max = max(self.results)
         self.std = statistics.pstdev(self.results)
+        self.board: Dict[str, Dict[str, Any]] = board or {"before": {}, "after": {}}
+        self.warnings: Tuple[str, ...] = tuple(warnings)
 
     def __repr__(self) -> str:
         return f"TimingResult(mean={self.mean:.6g} s, median={self.median:.6g} s, std={self.std:.3g} s, repeats={len(self.results)})"
@@ -31,6 +44,20 @@ class TimingResult:
             *(_human(value) for value in (self.mean, self.median, self.min, self.max, self.std)),
             len(self.results),
         )
+
+
+def told(answer: Any) -> TimingResult:
+    """The result in a device's answer; what is doubtful in it is also said by Python's `warnings`.
+
+    Raises `ProtocolError` for an answer that makes no sense.
+    """
+    try:
+        result = TimingResult(answer["results"], answer.get("board"), answer.get("warnings", ()))
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise ProtocolError("the device's answer to a time evaluator makes no sense") from None
+    if result.warnings:
+        python_warnings.warn("; ".join(map(str, result.warnings)), RuntimeWarning, stacklevel=3)
+    return result
 
 
 def _human(seconds: float) -> str:

@@ -14,11 +14,15 @@ from rpcsys.module import loading
 _PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
 
 
-def capabilities() -> dict[str, Any]:
-    """Which optional packages are installed, and which files a session can load. Imports none of them."""
+def capabilities(*, pickle: bool = False, cache: bool = False) -> dict[str, Any]:
+    """Which optional packages are installed, which files a session can load, and what the server was told to allow.
+
+    Imports none of the packages.
+    """
     found: dict[str, Any] = {package: installed(package) for package in _PACKAGES}
     found["python"] = "{}.{}".format(*sys.version_info[:2])
-    found["pickle"] = False
+    found["pickle"] = pickle
+    found["cache"] = cache
     found["loads"] = loads()
     return found
 

@@ -23,10 +23,7 @@ MAX_SLOTS = 64
 LATER = (
     ("--through-proxy", False),
     ("--deploy", True),
-    ("--cache", True),
-    ("--cache-size", True),
     ("--http-port", True),
-    ("--allow-pickle", False),
 )
 """Flags of servers to come, and whether they take a value: refused by name rather than as unknown."""
 
@@ -64,6 +61,9 @@ class Config:
     session_memory: int | None = None
     isolation: bool = True
     import_timeout_s: float = 60.0
+    allow_pickle: bool = False
+    cache: str | None = None
+    cache_bytes: int = 1 << 30
 
 
 def parse(arguments: Sequence[str]) -> Config:
@@ -99,6 +99,9 @@ def parse(arguments: Sequence[str]) -> Config:
         session_memory=flags.session_memory,
         isolation=not flags.no_isolation,
         import_timeout_s=flags.import_timeout,
+        allow_pickle=flags.allow_pickle,
+        cache=_cache(flags.cache, flags.cache_size),
+        cache_bytes=flags.cache_size or Config.cache_bytes,
     )
 
 
@@ -142,6 +145,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="what one of these imports may take",
     )
+    add("--allow-pickle", action="store_true", help="let clients send functions to run (session.run)")
+    add("--cache", metavar="DIR", help="where files are kept between sessions, so that each is uploaded once")
+    add("--cache-size", type=_size, metavar="SIZE", help="what the cache may take, such as 2G (default: 1G)")
     add("--grace", type=_seconds, default=10.0, metavar="S", help="what sessions get when the server stops")
     for name, takes_value in LATER:
         if takes_value:
@@ -172,6 +178,14 @@ def _size(text: str) -> int:
             f"{text!r} is no size: a number of bytes, or one with K, M or G such as 512M"
         )
     return int(number) * _UNITS[unit]
+
+
+def _cache(folder: str | None, size: int | None) -> str | None:
+    if size is not None and not folder:
+        raise ConfigError("--cache-size needs --cache DIR: the folder to keep files in")
+    if size == 0:
+        raise ConfigError("--cache-size 0: leave out --cache to keep nothing")
+    return os.path.abspath(folder) if folder else None
 
 
 def _cpus(text: str, slots: int) -> tuple[tuple[int, ...], ...]:

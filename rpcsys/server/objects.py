@@ -14,6 +14,8 @@ from rpcsys.wire.values import InOut, Out, Ref
 
 #: Objects one session may keep: a client that never frees anything must not fill the table without end.
 MAX_OBJECTS = 1 << 20
+#: Objects that `Objects.memory` lists: the head of a RESULT holds 1 MiB.
+MAX_LISTED = 1000
 _ARRAYS: Any = None
 
 
@@ -35,6 +37,7 @@ class Objects:
 
     def __init__(self) -> None:
         self._kept: Dict[int, Any] = {}
+        self._about: Dict[int, Dict[str, Any]] = {}
         self._next = 0
 
     def __len__(self) -> int:
@@ -48,6 +51,7 @@ class Objects:
             )
         self._next += 1
         self._kept[self._next] = value
+        self._about[self._next] = about
         return Ref(self._next, about)
 
     def get(self, id: Any) -> Any:
@@ -65,6 +69,25 @@ class Objects:
         for number in ids if isinstance(ids, list) else ():
             if isinstance(number, int):
                 self._kept.pop(number, None)
+                self._about.pop(number, None)
+
+    def memory(self) -> Dict[str, Any]:
+        """What is kept: ``objects`` and ``bytes`` in all, and the largest `MAX_LISTED` of them, each with what it is."""
+        sizes = {number: _bytes_of(value) for number, value in self._kept.items()}
+        largest = sorted(sizes, key=lambda number: (-sizes[number], number))[:MAX_LISTED]
+        kept = [{"id": number, "bytes": sizes[number], **_brief(self._about[number])} for number in largest]
+        return {"objects": len(sizes), "bytes": sum(sizes.values()), "kept": kept}
+
+
+def _bytes_of(value: Any) -> int:
+    """Bytes of an array; 0 for what does not tell, a model or a function."""
+    tensor = as_tensor(value)
+    return 0 if tensor is None or tensor.dtype == "strings" else len(tensor.data)
+
+
+def _brief(about: Dict[str, Any]) -> Dict[str, Any]:
+    """What tells one object from another; not all that a model's client is told."""
+    return {name: about[name] for name in ("is", "kind", "name", "dtype", "shape") if name in about}
 
 
 def to_function(value: Any, objects: Objects, pool: Pool, written: List[Any]) -> Any:

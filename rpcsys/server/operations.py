@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
 from rpcsys.module import loading
-from rpcsys.server import objects, registry
-from rpcsys.server.evaluator import evaluate
+from rpcsys.server import objects, registry, usercode
+from rpcsys.server.evaluator import measure
 from rpcsys.wire.tensor import as_tensor
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Operations:
     """Everything a client can call in one session, by target."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, allow_pickle: bool) -> None:
         self._session = session
         self._objects = session.objects
         self._directory = session.directory
@@ -28,8 +28,10 @@ class Operations:
             "session.listdir": self._directory.listdir,
             "session.remove": self._directory.remove,
             "session.offer": session.files.offer,
+            "session.memory": session.objects.memory,
             "session.put": self._put,
             "session.get": self._get,
+            "session.run": usercode.runner(allow_pickle),
             "session.time": self._time,
             "session.functions": registry.names,
         }
@@ -87,5 +89,5 @@ class Operations:
     def _get(self, value: Any) -> Any:
         return value
 
-    def _time(self, target: Any, args: List[Any], options: Dict[str, Any]) -> List[float]:
-        return evaluate(functools.partial(self.resolve(target), *args), options)
+    def _time(self, target: Any, args: List[Any], options: Dict[str, Any]) -> Dict[str, Any]:
+        return measure(functools.partial(self.resolve(target), *args), options)

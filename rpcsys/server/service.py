@@ -18,6 +18,7 @@ from rpcsys import serve
 from rpcsys.errors import ConfigError
 from rpcsys.server import events as ev
 from rpcsys.server import isolation, processes, spawner, workdirs
+from rpcsys.server.cache import Cache
 from rpcsys.server.capabilities import loads
 from rpcsys.server.cleaning import Cleaner
 from rpcsys.server.clients import Clients
@@ -40,6 +41,8 @@ class Service:
         """Take a port and a folder. Raises PortRangeError or ConfigError if there is none."""
         processes.become_subreaper()
         self._config = config
+        if config.cache:
+            Cache(config.cache, config.cache_bytes)  # a folder that cannot be used is said now
         listener = serve.bind(config.host, config.port, config.port_end)
         self._host, self._port = listener.getsockname()[:2]
         self._folder = _make_folder()
@@ -159,7 +162,8 @@ class Service:
             "tvm": config.tvm,
             "load_library": list(config.load_library),
             "imports": list(config.imports),
-            "allow_pickle": False,
+            "allow_pickle": config.allow_pickle,
+            "cache": [config.cache, config.cache_bytes] if config.cache else None,
             "cpus": list(config.cpus[action.slot]) if config.cpus else [],
         }
         return Job(
@@ -190,7 +194,14 @@ class Service:
 
 def _needed(config: Config) -> list[str]:
     """Paths that a session must still find where they are."""
-    return [*sys.path, sys.prefix, sys.base_prefix, *config.load_library, config.tvm_library or ""]
+    return [
+        *sys.path,
+        sys.prefix,
+        sys.base_prefix,
+        *config.load_library,
+        config.tvm_library or "",
+        config.cache or "",
+    ]
 
 
 def _policy(config: Config) -> Policy:

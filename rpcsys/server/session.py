@@ -65,7 +65,7 @@ class Session:
         self.objects = Objects()
         self.directory = Directory(job.workdir)
         self.files = Files(self.out, self.directory, job.options.get("cache"))
-        self._operations = Operations(self)
+        self._operations = Operations(self, allow_pickle=bool(job.options.get("allow_pickle")))
         self._heads = HeadTable()
         self._quick: Set[str] = set()
         self._watcher = Watcher(self)
@@ -109,7 +109,9 @@ class Session:
             "key": self._job.key,
             "pid": os.getpid(),
             "limit_s": limit_s,
-            "capabilities": capabilities.capabilities(),
+            "capabilities": capabilities.capabilities(
+                pickle=bool(self._job.options.get("allow_pickle")), cache=bool(self._job.options.get("cache"))
+            ),
             "machine": capabilities.machine(),
             "devices": ["cpu:0"],
             "window": {"calls": WINDOW_CALLS, "bytes": self._window_bytes},

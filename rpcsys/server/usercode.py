@@ -1,0 +1,54 @@
+"""Functions that a client brings along, where the server was started with ``--allow-pickle``.
+
+They come through cloudpickle, which carries a function's bytecode: that is the same in one minor version of
+Python only. Arguments and results travel as those of any call.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable
+
+from rpcsys.errors import RemoteFunctionError
+
+VERSION = "{}.{}".format(*sys.version_info[:2])
+
+
+def runner(allowed: bool) -> Callable[..., Any]:
+    """The function ``session.run`` of a session."""
+    return run if allowed else _refuse
+
+
+def run(python: str, pickled: bytes, *args: Any) -> Any:
+    """Call the function that ``pickled`` holds, made by that minor version of Python.
+
+    Raises `RemoteFunctionError` when it cannot be one here, and whatever the function raises.
+    """
+    if python != VERSION:
+        raise _refusal(f"a function of Python {python} cannot run in Python {VERSION}, which this device has")
+    return _loaded(pickled)(*args)
+
+
+def _loaded(pickled: bytes) -> Callable[..., Any]:
+    try:
+        import cloudpickle
+    except ImportError:
+        raise _refusal("this device has no cloudpickle; there: python3 -m pip install cloudpickle") from None
+    try:
+        function = cloudpickle.loads(pickled)
+    except ModuleNotFoundError as error:
+        raise _refusal(
+            f"the function needs the module {error.name!r}, which this device has not; upload and import it in the function, "
+            "or send it along: cloudpickle.register_pickle_by_value(module)"
+        ) from None
+    if not callable(function):
+        raise _refusal(f"session.run takes a function, not a {type(function).__name__}")
+    return function  # type: ignore[no-any-return]
+
+
+def _refuse(*args: Any) -> Any:
+    raise _refusal("this server runs no functions of its clients; start it with --allow-pickle if they may")
+
+
+def _refusal(message: str) -> RemoteFunctionError:
+    return RemoteFunctionError(message, type="RemoteFunctionError")
