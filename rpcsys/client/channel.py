@@ -25,7 +25,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 from rpcsys.client import faults
 from rpcsys.client.pending import CallFuture, Pending
 from rpcsys.client.replies import TICK_S, Replies
-from rpcsys.errors import DeadlineExceeded, RpcsysError, SessionClosed, SessionLost
+from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionClosed, SessionLost
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame
@@ -115,6 +115,8 @@ class Channel:
                     return frame
                 elif frame.kind == frames.ERROR:
                     raise faults.error_of(frame)
+        except ProtocolError as error:
+            raise replies.break_(replies.nonsense(error)) from None
         except RpcsysError:
             raise
         except BaseException:
@@ -163,7 +165,8 @@ class Channel:
                     self._start_helper()
             replies.expect(pending)
             if self._freed:
-                pieces = self._free_frame() + pieces
+                # Beside the call, not part of it: it goes out before, and though the call may be cancelled.
+                self._held[-call_id] = b"".join(self._free_frame())
             if future and under_way > FEW and pending.bytes <= SMALL:
                 self._hold(call_id, pieces)
             else:

@@ -191,7 +191,7 @@ class Replies:
                 self.dispatch(frame)
                 frame = self._stream.buffered()
         except ProtocolError as error:
-            self.break_(self._nonsense(error))
+            self.break_(self.nonsense(error))
 
     def receive(self, flags: int = 0) -> Optional[Frame]:
         """The next frame; None when the tick went by, or the stream is broken now."""
@@ -200,7 +200,7 @@ class Replies:
         except Ended as end:
             self.break_(self.lost(end))
         except ProtocolError as error:
-            self.break_(self._nonsense(error))
+            self.break_(self.nonsense(error))
         return None
 
     def dispatch(self, frame: Frame) -> None:
@@ -208,7 +208,7 @@ class Replies:
         try:
             self._take(frame)
         except ProtocolError as error:
-            self.break_(self._nonsense(error))
+            self.break_(self.nonsense(error))
 
     def _take(self, frame: Frame) -> None:
         kind = frame.kind
@@ -287,7 +287,8 @@ class Replies:
             "request a device again"
         )
 
-    def _nonsense(self, error: ProtocolError) -> RpcsysError:
+    def nonsense(self, error: ProtocolError) -> RpcsysError:
+        """What a user is told of a device that breaks the rules of the wire."""
         return SessionLost(f"{self._peer} sent what is no rpcsys/1 frame ({error}); the session is closed")
 
     def break_(self, error: RpcsysError) -> RpcsysError:
