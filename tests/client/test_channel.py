@@ -1,0 +1,483 @@
+"""Calls under way: futures, windows, deadlines, batches, cancelling, and what a device must not be able to do."""
+
+from __future__ import annotations
+
+import concurrent.futures as cf
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import rpcsys
+from rpcsys.client.channel import Channel
+from rpcsys.client.remote import RemoteFunction
+from rpcsys.client.session import Session
+from rpcsys.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    ProtocolError,
+    RemoteError,
+    SessionClosed,
+    SessionLost,
+    SessionTimeout,
+)
+from rpcsys.stream import Stream
+from rpcsys.wire import frames
+from rpcsys.wire.values import Ref
+from tests.device import PATIENCE_S, Device, Raw, until
+
+LONG_S = 300.0
+
+
+# ---------------------------------------------------------------- futures
+
+
+def test_results_of_many(shared):
+    echo = shared.get_function("testing.echo")
+    futures = [echo.submit(number) for number in range(2000)]
+    assert [future.result() for future in futures] == list(range(2000))
+    assert all(future.done() and not future.running() for future in futures)
+
+
+def test_results_in_any_order(shared):
+    echo = shared.get_function("testing.echo")
+    futures = [echo.submit(np.full(number % 5000, number)) for number in range(300)]
+    for number in (299, 0, 150, 298, 1):
+        assert (futures[number].result() == number).all()
+
+
+@pytest.mark.parametrize("wait", [cf.wait, lambda futures: cf.wait(futures, return_when=cf.FIRST_COMPLETED)])
+def test_waiting_for_some(shared, wait):
+    echo = shared.get_function("testing.echo")
+    assert wait([echo.submit(number) for number in range(50)]).done
+
+
+def test_as_completed(shared):
+    echo = shared.get_function("testing.echo")
+    futures = [echo.submit(number) for number in range(50)]
+    assert sorted(future.result() for future in cf.as_completed(futures)) == list(range(50))
+
+
+def test_waiting_while_nobody_reads(shared):
+    """Large results, that do not fit into any buffer, arrive without anybody asking for them."""
+    echo = shared.get_function("testing.echo")
+    futures = [echo.submit(np.zeros(1 << 20)) for _ in range(8)]
+    assert len(cf.wait(futures, timeout=PATIENCE_S).done) == 8
+
+
+def test_exceptions(shared):
+    future = shared.get_function("testing.fail").submit("later")
+    assert isinstance(future.exception(), RemoteError)
+    with pytest.raises(RemoteError, match="later"):
+        future.result()
+    assert shared.get_function("testing.nop").submit().exception() is None
+
+
+def test_a_timeout_of_waiting_ends_nothing(shared):
+    future = shared.get_function("testing.sleep").submit(0.5)
+    with pytest.raises(cf.TimeoutError):
+        future.result(timeout=0.01)
+    with pytest.raises(cf.TimeoutError):
+        future.exception(timeout=0)
+    assert not future.done()
+    assert future.running()
+    assert future.result(timeout=PATIENCE_S) is None
+
+
+def test_callbacks_may_use_the_session(shared):
+    """They run in a thread that holds nothing, so they may call, submit, and wait for other futures."""
+    echo = shared.get_function("testing.echo")
+    found = []
+    finished = threading.Event()
+
+    def third(future):
+        found.append(future.result())
+        finished.set()
+
+    def second(future):
+        found.append(future.result())
+        found.append(echo("called"))
+        echo.submit("third").add_done_callback(third)
+
+    echo.submit("first").add_done_callback(second)
+    assert finished.wait(PATIENCE_S)
+    assert found == ["first", "called", "third"]
+
+
+def test_callbacks_of_what_is_done_and_of_what_fails(shared):
+    future = shared.get_function("testing.fail").submit()
+    future.exception()
+    found = []
+    for _ in range(2):
+        future.add_done_callback(lambda done: found.append(done is future))
+        future.add_done_callback(lambda done: 1 / 0)
+    until(lambda: len(found) == 2)
+    assert found == [True, True]
+
+
+def test_callbacks_when_the_device_is_lost(device, session):
+    found = []
+    future = session.get_function("testing.sleep").submit(LONG_S)
+    future.add_done_callback(lambda done: found.append(done.exception()))
+    device.process.kill()
+    until(lambda: found)
+    assert isinstance(found[0], SessionLost)
+
+
+def test_callbacks_while_the_sockets_are_full(shared):
+    echo = shared.get_function("testing.echo")
+    found = []
+    for number in range(30):
+        future = echo.submit(np.full(1 << 19, number, "u1"))
+        future.add_done_callback(lambda done: found.append(int(echo(done.result()[:1])[0])))
+    until(lambda: len(found) == 30)
+    assert sorted(found) == list(range(30))
+
+
+def test_an_array_may_be_changed_once_it_is_submitted(shared):
+    echo = shared.get_function("testing.echo")
+    for size in (10, 100_000):
+        array = np.zeros(size)
+        futures = []
+        for number in range(100):
+            array[:] = number
+            futures.append(echo.submit(array))
+        array[:] = -1
+        for number, future in enumerate(futures):
+            assert (future.result() == number).all()
+
+
+def test_submitted_calls_run_before_later_ones(shared):
+    counter = shared.get_function("test.counter")(0)["add"]
+    futures = [counter.submit(1) for _ in range(100)]
+    assert counter(0) == 100
+    assert [future.result() for future in futures] == list(range(1, 101))
+
+
+def test_what_a_held_back_call_frees_is_freed_though_it_is_cancelled(shared):
+    """The note of what was dropped travels with a call: it must arrive though the call does not."""
+    kept, dropped = shared.get_function("test.kept"), shared.get_function("test.dropped")
+    sleep, nop = shared.get_function("testing.sleep"), shared.get_function("testing.nop")
+    thing = kept("freed with a cancelled call")
+    waiting = [sleep.submit(0.05) for _ in range(4)]
+    del thing
+    assert nop.submit().cancel()
+    for future in waiting:
+        future.result()
+    assert "freed with a cancelled call" in dropped()
+
+
+# ---------------------------------------------------------------- cancelling
+
+
+def test_a_waiting_call_is_dropped(device, session):
+    sleep, counter = session.get_function("test.sleep"), session.get_function("test.counter")(0)["add"]
+    running = sleep.submit(1.0)
+    device.wait_for_call()
+    waiting = [counter.submit(1) for _ in range(5)]
+    assert waiting[2].cancel()
+    assert waiting[2].cancelled()
+    with pytest.raises(cf.CancelledError):
+        waiting[2].result()
+    assert running.result() is None
+    assert [future.result() for future in waiting if not future.cancelled()] == [1, 2, 3, 4]
+    assert not waiting[0].cancel()
+    assert waiting[2].cancel()
+
+
+def test_a_running_call_is_really_stopped(device, session):
+    running = session.get_function("test.sleep").submit(LONG_S)
+    device.wait_for_call()
+    assert running.cancel()
+    assert cf.wait([running], timeout=PATIENCE_S).done
+    assert device.reports() == [{"outcome": "ended"}]
+    with pytest.raises((SessionLost, Cancelled)):
+        session.ping()
+
+
+# ---------------------------------------------------------------- deadlines
+
+
+def test_an_overdue_call(session):
+    with pytest.raises(DeadlineExceeded, match=r"the call was not done in its 0.2 s; its process was ended"):
+        session.get_function("testing.sleep")(LONG_S, deadline_s=0.2)
+    with pytest.raises((SessionLost, DeadlineExceeded)):
+        session.ping()
+
+
+def test_an_overdue_submitted_call(session):
+    echo, sleep = session.get_function("testing.echo"), session.get_function("testing.sleep")
+    first, late, after = echo.submit(1), sleep.submit(LONG_S, deadline_s=0.2), echo.submit(2)
+    assert first.result() == 1
+    with pytest.raises(DeadlineExceeded):
+        late.result()
+    assert isinstance(after.exception(), (SessionLost, DeadlineExceeded))
+
+
+def test_a_deadline_that_is_kept(shared):
+    echo = shared.get_function("testing.echo")
+    assert echo(1, deadline_s=60) == 1
+    assert echo.submit(np.ones(5), deadline_s=60).result().sum() == 5
+
+
+def test_a_deadline_counts_from_when_the_call_runs(shared):
+    """Eight calls of 0.2 s, one after another, each within its second."""
+    futures = [shared.get_function("testing.sleep").submit(0.2, deadline_s=1.0) for _ in range(8)]
+    assert [future.result() for future in futures] == [None] * 8
+
+
+# ---------------------------------------------------------------- a device that misbehaves
+
+
+class FakeDevice:
+    """The other end of a session, by hand."""
+
+    def __init__(self, window):
+        ours, theirs = socket.socketpair()
+        self.raw = Raw(theirs)
+        self.logs = []
+        channel = Channel(Stream(ours), "fake:1", window, self.logs.append)
+        self.session = Session(channel, {"capabilities": {}}, {}, ("fake", 1))
+        self.nop = self.call_of("nop")
+
+    def call_of(self, name):
+        return RemoteFunction(self.session, name, name)
+
+    def answer(self, data):
+        """Submit a call and have ``data`` come back, with its number where it says so."""
+        future = self.nop.submit()
+        call = self.raw.receive()
+        self.raw.sock.sendall(data(call.call_id) if callable(data) else data)
+        return future
+
+
+@pytest.fixture
+def fake():
+    fakes = []
+
+    def make(**window):
+        fakes.append(FakeDevice(window))
+        return fakes[-1]
+
+    yield make
+    for made in fakes:
+        made.session.close()
+        made.raw.sock.close()
+
+
+def encoded(kind, fields, body=None):
+    def data(call_id):
+        head, buffers = frames.encode_head(fields)
+        return b"".join(map(bytes, frames.pack(kind, call_id, head, buffers if body is None else [body])))
+
+    return data
+
+
+BAD_TEXT = frames.HEADER.pack(56, frames.ERROR, 0, 0, 0, 1, 1) + (
+    b'{"type":"X","message":{"@":"text","size":1,"buffer":0}}'.ljust(56) + b"\xff"
+)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n" * 3,
+        b"\0" * 24,
+        frames.HEADER.pack(1 << 30, frames.RESULT, 0, 0, 0, 1, 0),
+        frames.HEADER.pack(0, frames.RESULT, 0, 0, 0, 1, 1 << 62),
+        frames.HEADER.pack(3, frames.RESULT, 0, 0, 0, 1, 0) + b"{a}",
+        BAD_TEXT,
+    ],
+)
+@pytest.mark.parametrize("submitted", [True, False])
+def test_nonsense_from_the_device_is_a_lost_session(fake, data, submitted):
+    device = fake()
+    if submitted:
+        future = device.answer(data)
+        with pytest.raises(SessionLost, match="fake:1 sent what is no rpcsys/1 frame"):
+            future.result()
+    else:
+        device.raw.sock.sendall(data)
+        with pytest.raises(SessionLost):
+            device.nop()
+    with pytest.raises(SessionLost):
+        device.nop()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"r": [1, 2], "w": 5},
+        {},
+        {"r": {"is": "array"}},
+    ],
+)
+def test_a_result_of_any_form_is_a_result(fake, fields):
+    future = fake().answer(encoded(frames.RESULT, fields))
+    assert future.result(PATIENCE_S) == fields.get("r")
+
+
+def test_an_object_of_unknown_kind(fake):
+    future = fake().answer(encoded(frames.RESULT, {"r": Ref(1, {"is": "hologram"})}))
+    with pytest.raises(SessionLost, match="unknown kind 'hologram'; update this client"):
+        future.result()
+
+
+@pytest.mark.parametrize("about", [{"is": "array", "shape": 5}, {"is": "module", "functions": 5}])
+def test_an_object_described_in_nonsense(fake, about):
+    future = fake().answer(encoded(frames.RESULT, {"r": Ref(1, about)}))
+    with pytest.raises(ProtocolError, match="makes no sense"):
+        future.result()
+
+
+def test_written_arrays_that_do_not_come(fake):
+    device = fake()
+    future = device.nop.submit(rpcsys.empty(3), rpcsys.inout(np.zeros(2)))
+    device.raw.receive()
+    device.raw.sock.sendall(encoded(frames.RESULT, {"r": None, "w": [np.zeros(3)]})(1))
+    with pytest.raises(ProtocolError, match="did not send back"):
+        future.result()
+
+
+def test_replies_that_belong_to_nothing_are_ignored(fake):
+    device = fake()
+    others = b"".join(
+        frames.pack(kind, 77, head)[0]
+        for kind, head in (
+            (frames.RESULT, b'{"r":1}'), (frames.ERROR, b"{}"), (frames.CHUNK, b""), (frames.PONG, b""), (frames.CALL, b"{}"),
+        )
+    )  # fmt: skip
+    assert device.answer(lambda call_id: others + encoded(frames.RESULT, {"r": 5})(call_id)).result() == 5
+
+
+def test_log_lines_go_to_whoever_wants_them(fake):
+    device = fake()
+    line = b"".join(frames.encode(frames.LOG, 0, {"level": 20, "message": "hot"}))
+    device.answer(lambda call_id: line + encoded(frames.RESULT, {"r": 5})(call_id)).result()
+    assert [frame.get("message") for frame in device.logs] == ["hot"]
+
+
+def test_a_goodbye_with_its_reason(fake):
+    future = fake().answer(b"".join(frames.encode(frames.GOODBYE, 0, {"reason": "out of hours"})))
+    with pytest.raises(SessionLost, match="fake:1 ended the session: out of hours"):
+        future.result()
+
+
+def test_an_error_without_anything(fake):
+    future = fake().answer(encoded(frames.ERROR, {}))
+    with pytest.raises(RemoteError, match="Error: the device gave no message"):
+        future.result()
+
+
+def test_the_window_of_calls_is_kept(fake):
+    device = fake(calls=5)
+    submitted = []
+
+    def submit():
+        submitted.extend(device.nop.submit(number) for number in range(20))
+
+    thread = threading.Thread(target=submit, daemon=True)
+    thread.start()
+    open_calls = []
+    answered = 0
+    while answered < 20:
+        while device.raw.stream.wait(0.1):
+            open_calls.append(device.raw.receive().call_id)
+        assert len(open_calls) <= 5
+        device.raw.send(frames.RESULT, open_calls.pop(0), {"r": answered})
+        answered += 1
+    thread.join(PATIENCE_S)
+    assert [future.result() for future in submitted] == list(range(20))
+
+
+def test_the_window_of_bytes_is_kept(fake):
+    device = fake(bytes=1000)
+    futures = []
+    thread = threading.Thread(
+        target=lambda: futures.extend(device.nop.submit(np.zeros(400, "u1")) for _ in range(5)), daemon=True
+    )
+    thread.start()
+    calls = [device.raw.receive().call_id, device.raw.receive().call_id]
+    assert not device.raw.stream.wait(0.2)
+    for answered in range(5):
+        device.raw.send(frames.RESULT, calls.pop(0), {"r": answered})
+        if answered < 3:
+            calls.append(device.raw.receive().call_id)
+    thread.join(PATIENCE_S)
+    assert [future.result() for future in futures] == list(range(5))
+
+
+def test_a_call_larger_than_the_window_goes_alone(fake):
+    device = fake(bytes=10)
+    future = device.nop.submit(np.zeros(100_000, "u1"))
+    device.raw.send(frames.RESULT, device.raw.receive().call_id, {"r": 1})
+    assert future.result() == 1
+
+
+def test_a_device_that_takes_nothing_and_says_nothing(fake):
+    """A large call does not go out; another thread may still close the session."""
+    device = fake()
+    errors = []
+
+    def call():
+        try:
+            device.nop(np.zeros(8 << 20, "u1"))
+        except SessionClosed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    time.sleep(0.2)
+    device.session.close()
+    thread.join(PATIENCE_S)
+    assert len(errors) == 1
+
+
+def test_a_device_that_keeps_silent_after_a_deadline_is_hung_up_on(fake):
+    device = fake()
+    with pytest.raises(DeadlineExceeded, match=r"no reply 2 s after the call's deadline of 0.1 s"):
+        device.nop(deadline_s=0.1)
+    assert device.raw.receive().kind == frames.CALL
+    assert device.raw.ended()
+
+
+def test_a_device_without_a_sign_of_life(fake):
+    device = fake()
+    with pytest.raises(DeadlineExceeded, match=r"no sign of life from fake:1 within 0.2 s"):
+        device.session.ping(deadline_s=0.2)
+    assert device.session.closed is None
+
+
+def test_the_reason_is_read_though_the_call_could_not_be_sent(fake):
+    """The device says why before it hangs up; the client notices only when it cannot send."""
+    device = fake()
+    head, _ = frames.encode_head({"type": "SessionTimeout", "message": "over"})
+    device.raw.sock.sendall(frames.pack(frames.ERROR, 0, head)[0])
+    device.raw.sock.close()
+
+    with pytest.raises(SessionTimeout, match="over"):
+        device.nop(np.zeros(1 << 20))
+
+
+def test_numbers_of_calls_start_again(fake):
+    device = fake()
+    device.session._channel._next_id = 0xFFFFFFFE
+    for expected in (0xFFFFFFFF, 1, 2):
+        future = device.nop.submit()
+        assert device.raw.receive().call_id == expected
+        device.raw.send(frames.RESULT, expected, {"r": expected})
+        assert future.result() == expected
+
+
+def test_both_directions_full_by_one_client():
+    """Pipelined large arrays both ways over sockets that hold next to nothing."""
+    with Device() as device:
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            device.sock.setsockopt(socket.SOL_SOCKET, option, 4096)
+        with device.session() as session:
+            echo = session.get_function("testing.echo")
+            futures = [echo.submit(np.full(1 << 20, number, "u1")) for number in range(60)]
+            for number, future in enumerate(futures):
+                assert (future.result() == number).all()
