@@ -36,6 +36,7 @@ def test_everything(tmp_path):
             *["--custom-addr", "10.0.0.9", "--load-library", str(library), "--no-fork", "--silent"],
             *["--slots", "4", "--tvm", "off", "--name", "shelf 3", "--label", "os=linux", "--label", "a="],
             *["--preload", "json,re", "--import", "lab_one", "--import", "lab_two", "--grace", "2.5"],
+            *["--session-memory", "512M", "--no-isolation", "--import-timeout", "5"],
         ]
     )
     assert config == Config(
@@ -55,6 +56,9 @@ def test_everything(tmp_path):
         preload=("json", "re"),
         imports=("lab_one", "lab_two"),
         grace_s=2.5,
+        session_memory=512 << 20,
+        isolation=False,
+        import_timeout_s=5.0,
     )
 
 
@@ -69,10 +73,18 @@ def test_everything(tmp_path):
         (["--label", "colour"], "labels look like"),
         (["--tvm", "python", "--tvm-library", "/lib"], "--tvm-library is for --tvm ctypes"),
         (["--tvm-library", "/no/such/folder"], "there is no libtvm_ffi"),
+        (["--cpus", "0-1"], "there is no CPU 1 here; this server may use 0, 2, 3, 8"),
+        (["--cpus", "0,2"], "2 sets of CPUs for 1 slots"),
+        (["--cpus", "0,0", "--slots", "2"], "CPU 0 is named twice"),
+        (["--cpus", "3-2"], "'3-2' is no set of CPUs"),
+        (["--cpus", "0,", "--slots", "2"], "'' is no set of CPUs"),
+        (["--cpus", " 0"], "is no set of CPUs"),
+        (["--cpus", "all"], "is no set of CPUs"),
         *([[name, *(["x"] if value else [])], f"no {name} yet"] for name, value in LATER),
     ],
 )
-def test_refused_in_one_line(flags, words):
+def test_refused_in_one_line(flags, words, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 2, 3, 8})
     with pytest.raises(ConfigError, match=words) as caught:
         parse(flags)
     assert "\n" not in str(caught.value)
@@ -85,6 +97,14 @@ def test_refused_in_one_line(flags, words):
         ["--slots", "many"],
         ["--port", "70000"],
         ["--grace", "nan"],
+        ["--session-memory", "lots"],
+        ["--session-memory", "1M"],
+        ["--session-memory", "512MB"],
+        ["--import", "tests.server.sleeper", "--port", "0", "--preload", "none", "--import-timeout", "0.5"],
+        [
+            *["--import", "tests.server.sleeper", "--port", "0", "--preload", "none"],
+            *["--import-timeout", "0.5", "--no-fork"],
+        ],
         ["--tvm", "java"],
         ["--nonsense"],
         ["--tracker", "h:1"],
@@ -105,6 +125,27 @@ def test_the_command_says_one_line_and_exits_with_2(flags):
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stderr.startswith("rpcsys-server: error: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "slots", "cpus"),
+    [
+        ("0", 1, ((0,),)),
+        ("2-3", 1, ((2, 3),)),
+        ("0,2-3,8", 3, ((0,), (2, 3), (8,))),
+        ("0+2,3+8", 2, ((0, 2), (3, 8))),
+    ],
+)
+def test_the_cpus_of_each_slot(text, slots, cpus, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 2, 3, 8})
+    assert parse(["--tvm", "off", "--slots", str(slots), "--cpus", text]).cpus == cpus
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("33554432", 32 << 20), ("65536k", 64 << 20), ("512M", 512 << 20), ("2g", 2 << 30)]
+)
+def test_sizes(text, size):
+    assert parse(["--tvm", "off", "--session-memory", text]).session_memory == size
 
 
 def test_how_tvms_clients_are_served(monkeypatch, tmp_path):

@@ -551,3 +551,151 @@ def test_no_order_of_events_breaks_a_server(seed):
         served = [child.session for child in board.children.values() if child.state == "serving"]
         assert len(set(served)) == len(served)
     script.replay()
+
+
+# CPUs, memory, imports that hang, boards that cannot be cleaned
+
+
+def test_each_session_has_a_slot_of_its_own():
+    script = Transcript(slots=3)
+    script.boot()
+    assert [script.visit(conn)[0].slot for conn in (1, 2, 3)] == [0, 1, 2]
+    script.say(ev.ChildDone, 2, "closed")
+    script.say(ev.ChildReady, 4)
+    script.bury(2)
+    assert script.visit(4)[0].slot == 1
+    script.replay()
+
+
+def test_a_session_with_too_much_memory_is_ended_and_told():
+    script = Transcript(memory=512 << 20)
+    script.boot()
+    script.visit(1)
+    assert script.say(ev.MemoryExceeded, 1) == [ev.Kill(1), ev.Spawn(2)]
+    assert script.say(ev.MemoryExceeded, 1) == []
+    (finish,) = only(script.bury(1, -9), ev.Finish)
+    assert finish.error[0] == "MemoryLimit"
+    assert "512 MB" in finish.error[1]
+    assert any("memory" in line for line in script.logged())
+    script.replay()
+
+
+def test_a_crash_for_want_of_memory_is_called_by_its_name():
+    script = Transcript(memory=512 << 20)
+    script.boot()
+    script.visit(1)
+    (finish,) = only(script.say(ev.ChildDead, 1, -11, starved=True), ev.Finish)
+    assert finish.error[0] == "MemoryLimit"
+    script.replay()
+
+
+def test_the_lease_of_a_tvm_session_says_that_memory_ended_it(tracked):
+    tracked.say(ev.Taken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.visit(1, key="k:1", session=None)
+    tracked.say(ev.MemoryExceeded, 1)
+    (ended,) = only(tracked.bury(1, -9), ev.Ended) or only(tracked.out, ev.Ended)
+    assert (ended.lease, ended.outcome) == ("L", "memory")
+
+
+def test_what_was_removed_is_in_the_log_and_in_the_lease(tracked):
+    tracked.say(ev.Taken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.visit(1, key="k:1")
+    tracked.say(ev.ChildDone, 1, "closed", ("/dev/shm/a",))
+    tracked.say(ev.ChildDead, 1, 0, ("sh",), removed=("/dev/shm/b",))
+    (ended,) = only(tracked.say(ev.Removed, 1, ("System V queue 3",)), ev.Ended)
+    assert ended.cleaned == ("sh",)
+    assert ended.removed == ("/dev/shm/a", "/dev/shm/b", "System V queue 3")
+    assert any("had to be removed: /dev/shm/a, /dev/shm/b, System V" in line for line in tracked.logged())
+
+
+def test_shared_memory_is_looked_for_where_namespaces_are_shared():
+    script = Transcript(slots=2)
+    script.say(ev.ZygoteUp, "Operation not permitted")
+    assert any("Operation not permitted" in line for line in script.logged())
+    script.say(ev.ChildReady, 1)
+    script.say(ev.ChildReady, 2)
+    assert script.visit(1)[0].note
+    assert not script.visit(2)[0].note
+    assert only(script.say(ev.ChildDead, 1, 0), ev.Finish)[0].sweep == "busy"
+    script.say(ev.Removed, 1)
+    assert only(script.say(ev.ChildDead, 2, 0), ev.Finish)[0].sweep == "idle"
+    script.replay()
+
+
+def test_an_import_that_hangs_before_the_server_serves_ends_it():
+    script = Transcript(import_s=5.0)
+    script.say(ev.Importing, "--preload a")
+    script.say(ev.Importing, "--preload b", after=4.0)
+    assert script.tick(4.0) == []
+    (kill, leave) = script.tick(2.0)
+    assert kill == ev.KillZygote()
+    assert leave.why.startswith("--preload b: the import is not done after 5 s")
+    script.replay()
+
+
+def test_an_import_that_hangs_later_is_logged_and_tried_again(direct):
+    direct.say(ev.ZygoteDown)
+    direct.tick(5.0)
+    direct.say(ev.Importing, "--import slow")
+    assert direct.tick(61.0) == [ev.KillZygote()]
+    assert any(line.startswith("--import slow:") for line in direct.logged())
+    assert ev.StartZygote() in direct.say(ev.ZygoteDown) + direct.tick(10.0)
+
+
+def test_an_import_of_a_child_hangs():
+    script = Transcript()
+    script.boot()
+    script.visit(1)
+    script.say(ev.ChildDone, 1, "closed")
+    script.say(ev.Importing, "--preload numpy", 2)
+    assert ev.Kill(2) in script.tick(61.0)
+    script.replay()
+
+
+@pytest.mark.parametrize("how", ["left", "stuck", "unkillable", "after the zygote"])
+def test_a_board_that_is_not_clean_is_not_offered_again(tracked, how):
+    tracked.say(ev.Taken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.visit(1, key="k:1")
+    if how == "left":
+        tracked.say(ev.ChildDead, 1, 0)
+        tracked.say(ev.Removed, 1, (), ("/tmp/x (Operation not permitted)",))
+    elif how == "stuck":
+        tracked.bury(1)
+        tracked.say(ev.ChildDead, 1, 0, stuck=("dd",))
+    elif how == "unkillable":
+        tracked.say(ev.HungUp, 1)
+        tracked.tick(12.0)
+    else:
+        tracked.say(ev.ZygoteDown, (), ("dd",))
+    assert tracked.state.board.free == 0
+    assert sum("is not offered any more" in line for line in tracked.logged()) == 1
+    before = len(tracked.out)
+    if tracked.state.offers.link == "down":
+        tracked.tick(5.0)
+        tracked.say(ev.LinkUp, True)
+        tracked.say(ev.Registered)
+    assert only(tracked.out[before:], ev.Offer) == []
+    assert only(tracked.visit(9, key="k:2"), ev.Refuse)
+
+
+def test_what_is_offered_of_a_board_that_is_not_clean_is_taken_back():
+    script = Transcript(tracked=True, slots=2)
+    script.boot()
+    keys = script.register()
+    script.say(ev.Taken, "L", 1, keys[0], "me", "1.2.3.4")
+    script.visit(1, key=keys[0])
+    script.say(ev.ChildDead, 1, 0)
+    assert ev.Disconnect() in script.say(ev.Removed, 1, (), ("/tmp/x",))
+    assert script.tick(0.1) == [ev.Connect()]
+    script.replay()
+
+
+def test_visitors_of_a_board_that_is_not_clean_are_turned_away():
+    script = Transcript(slots=1)
+    script.boot()
+    script.visit(1)
+    script.visit(2)
+    script.say(ev.ChildDead, 1, 0)
+    assert script.say(ev.Removed, 1, (), ("/tmp/x",)) == [ev.Refuse(2, "mismatch")]
+    assert script.visit(3) == [ev.Refuse(3, "mismatch")]
+    script.replay()

@@ -1,0 +1,114 @@
+"""Namespaces of a session's own: what is made inside is not outside, and what has to be seen is seen."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rpcsys.server import isolation, workdirs
+
+WHY_NOT = isolation.probe("/")
+
+INSIDE = """
+import ctypes, json, os, sys
+from rpcsys.server.isolation import Rooms
+from rpcsys.server import leftovers
+folder, home, keep = sys.argv[1], sys.argv[2], sys.argv[3:]
+rooms = Rooms(folder, keep, 1 << 20)
+before = os.path.exists(home)
+rooms.open(home)
+libc = ctypes.CDLL(None)
+libc.shmget(0, 4096, 0o600); libc.semget(0, 1, 0o600); libc.msgget(0, 0o600)
+for place in ("/tmp/stray-of-a-test", "/dev/shm/stray-of-a-test", home + "/files/kept"):
+    open(place, "w").close()
+try:
+    open("/dev/shm/too much", "wb").write(bytes(2 << 20))
+    full = ""
+except OSError as error:
+    full = error.strerror
+os.unlink("/dev/shm/too much")
+print(json.dumps({
+    "before": before,
+    "after": os.path.exists(home),
+    "kept": [os.path.exists(path) for path in keep],
+    "beside": os.listdir(os.path.dirname(home)),
+    "var": os.path.exists("/var/tmp/stray-of-a-test"),
+    "full": full,
+    "seen": leftovers.seen({"folder": folder, "keep": keep}),
+}))
+"""
+
+
+def table(kind):
+    with open(f"/proc/sysvipc/{kind}") as file:
+        return {line.split()[1] for line in file}
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=f"no namespaces here: {WHY_NOT}")
+def test_inside_and_outside(tmp_path):
+    folder = workdirs.make_folder(str(tmp_path))
+    files = workdirs.make(folder, 1)
+    workdirs.make(folder, 2)
+    library = tmp_path / "library"
+    library.mkdir()
+    single = tmp_path / "single.so"
+    single.touch()
+    keep = [str(library), str(single)]
+    # pytest's folders are below /tmp; so that is what this test has to have hidden
+    assert isolation.hidden(keep) == keep
+    before = {kind: table(kind) for kind in ("shm", "sem", "msg")}
+    done = subprocess.run(
+        [sys.executable, "-c", INSIDE, folder, os.path.dirname(files), *keep],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    said = json.loads(done.stdout)
+    assert (said["before"], said["after"], said["kept"]) == (False, True, [True, True])
+    assert said["beside"] == ["session-1"]
+    assert said["full"] == "No space left on device"
+    assert said["seen"][:2] == ["/tmp/stray-of-a-test", "/dev/shm/stray-of-a-test"]
+    assert [name.rpartition(" ")[0] for name in said["seen"][2:]] == [
+        "System V shared memory", "System V semaphores", "System V queue"
+    ]  # fmt: skip
+    assert not said["var"]
+    assert os.listdir(files) == ["kept"]
+    assert not os.path.exists("/tmp/stray-of-a-test")
+    assert not os.path.exists("/dev/shm/stray-of-a-test")
+    assert {kind: table(kind) for kind in before} == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
+def test_without_privileges_in_a_user_namespace(tmp_path):
+    code = """
+import ctypes, os, sys
+from rpcsys.server import isolation  # while its files can be read
+folder = sys.argv[1]
+os.chown(folder, 65534, 65534)
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: /proc/self is its own again, as after an exec
+why = isolation.probe(folder)
+if why:
+    print(why); sys.exit()
+isolation.Rooms(folder)
+open("/tmp/mine", "w").close()
+print(os.geteuid(), os.listdir("/dev/shm"), os.stat("/tmp/mine").st_uid)
+"""
+    folder = "/tmp" if not isolation.hidden([str(tmp_path)]) else workdirs.make_folder("/tmp")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=60, check=True
+        )
+    finally:
+        os.rmdir(folder)
+    if not done.stdout.startswith("65534"):
+        pytest.skip(f"this kernel gives users no namespaces: {done.stdout.strip()}")
+    assert done.stdout.split() == ["65534", "[]", "65534"]
+
+
+def test_what_is_hidden(tmp_path):
+    assert isolation.hidden(["/usr", "", "/tmp", "/tmp/no such thing", sys.executable]) == []
+
+
+def test_a_folder_that_is_not_there_is_a_reason():
+    assert isolation.probe("/no such folder")

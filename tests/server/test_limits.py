@@ -1,0 +1,130 @@
+"""CPUs and memory of a session, in processes that are given them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rpcsys.server import limits
+
+PREAMBLE = "import json, mmap, os, threading, time\nfrom rpcsys.server import limits\n"
+
+
+def run(code):
+    done = subprocess.run(
+        [sys.executable, "-c", PREAMBLE + code], capture_output=True, text=True, timeout=60, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def test_every_thread_stays_on_the_cpus():
+    code = """
+first, *_ = sorted(os.sched_getaffinity(0))
+done = threading.Event()
+other = threading.Thread(target=done.wait)
+other.start()
+limits.stay_on([first])
+found = [sorted(os.sched_getaffinity(int(task))) for task in os.listdir("/proc/self/task")]
+later = []
+third = threading.Thread(target=lambda: later.append(sorted(os.sched_getaffinity(0))))
+third.start(); third.join()
+done.set()
+print(json.dumps([first, *found, *later]))
+"""
+    first, *found = run(code)
+    assert found == [[first]] * 3
+
+
+def test_memory_runs_out_as_a_memory_error_and_not_for_files():
+    code = """
+limits.allow_memory(64 << 20)
+kept, refused = [], ""
+try:
+    for _ in range(200):
+        kept.append(bytearray(1 << 20))
+except MemoryError as error:
+    refused = limits.hint("MemoryError")
+count = len(kept)
+kept.clear()
+with open("/proc/self/exe", "rb") as file:
+    mapped = len(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+print(json.dumps([count, refused, mapped > 0, len(bytearray(1 << 20))]))
+"""
+    count, refused, mapped, after = run(code)
+    assert 32 < count <= 64
+    assert refused == "; the session's memory limit of 64 MB was hit (the server's --session-memory)"
+    assert mapped
+    assert after == 1 << 20
+
+
+def test_processes_and_shared_memory_count_together():
+    code = """
+block = mmap.mmap(-1, 32 << 20)
+block.write(b"x" * (32 << 20))
+private = b"y" * (16 << 20)
+reading, writing = os.pipe()
+if os.fork() == 0:
+    own = b"z" * (16 << 20)
+    block[0]
+    os.write(writing, b"1")
+    time.sleep(60)
+os.read(reading, 1)
+child = int(open(f"/proc/self/task/{os.getpid()}/children").read())
+print(json.dumps([limits.taken(os.getpid()), limits.resident(os.getpid())]))
+os.kill(child, 9)
+"""
+    taken, resident = run(code)
+    assert 64 << 20 < taken < 96 << 20
+    assert resident > taken
+
+
+def test_nobody_takes_nothing():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert limits.taken(gone.pid) == limits.resident(gone.pid) == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(512 << 20, "512 MB"), (2 << 30, "2 GB"), (1536 << 20, "1536 MB"), (33333333, "33333333 bytes")],
+)
+def test_sizes_for_people(size, text):
+    assert limits.describe(size) == text
+
+
+def test_an_error_is_explained_only_where_there_is_a_limit():
+    assert limits.hint("MemoryError") == ""
+
+
+def test_the_watch_tells_of_those_above_their_limit():
+    said = []
+    now = [100.0]
+    watch = limits.MemoryWatch(1 << 20, said.append, lambda: now[0])
+    assert watch.due() is None
+    watch.add(7, os.getpid())
+    watch.add(8, 0)
+    watch.look()
+    assert said == []
+    assert watch.due() == pytest.approx(100 + limits.EVERY_S)
+    now[0] = watch.due()
+    watch.look()
+    assert [event.child for event in said] == [7]
+
+
+def test_the_watch_forgets_the_dead():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    now = [0.0]
+    watch = limits.MemoryWatch(1 << 20, print, lambda: now[0])
+    watch.add(7, gone.pid)
+    now[0] = 1.0
+    watch.look()
+    assert watch.due() is None
+
+
+def test_without_a_limit_nobody_is_watched():
+    watch = limits.MemoryWatch(None, print, lambda: 0.0)
+    watch.add(7, os.getpid())
+    assert watch.due() is None
