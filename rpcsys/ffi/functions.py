@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import sys
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi, library
@@ -73,13 +73,19 @@ class Function(Object):
         return int(library.api().TVMFFIFunctionCall(self.handle, packed, count, result))
 
 
-def get_global(name: str) -> Function:
-    """The function that is registered as ``name`` in this process. Raises `NativeError` where there is none."""
+def find_global(name: str) -> Optional[Function]:
+    """The function that is registered as ``name`` in this process, None where there is none."""
     out = ctypes.c_void_p()
     library.api().TVMFFIFunctionGetGlobal(Strings(name).pointers[0], ctypes.byref(out))
-    if not out.value:
+    return Function(out.value, name) if out.value else None
+
+
+def get_global(name: str) -> Function:
+    """The function that is registered as ``name`` in this process. Raises `NativeError` where there is none."""
+    function = find_global(name)
+    if function is None:
         raise NativeError(f"no native function is registered as {name!r}", kind="AttributeError")
-    return Function(out.value, name)
+    return function
 
 
 def register(name: str, function: Callable[..., Any]) -> None:

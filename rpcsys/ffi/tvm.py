@@ -88,4 +88,3 @@ class VirtualMachine:
         extents = [extent.strip() for extent in found.group(1).split(",") if extent.strip()]
         shape: List[Union[int, str]] = [int(e) if e.isdigit() else e for e in extents]
         return Parameter(name, found.group(2), shape)
-

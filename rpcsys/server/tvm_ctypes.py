@@ -1,6 +1,7 @@
 """TVM sessions without the ``tvm`` package: libtvm_ffi and libtvm_runtime through ctypes, and nothing else.
 
-What is registered is what these libraries register, what those of ``--load-library`` do, and a session's own.
+What is registered is what these libraries register, what those of ``--load-library`` do, a session's own, and
+what tuners ask for before they measure (`rpcsys.server.filling`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rpcsys.ffi import functions, library, tvm
-from rpcsys.server import tvm_session
+from rpcsys.server import filling, tvm_session
 from rpcsys.server.job import Job
 
 
@@ -24,6 +25,9 @@ class LibraryRuntime:
 
     def __init__(self) -> None:
         library.load_runtime()
+        for name in filling.NAMES:
+            if functions.find_global(name) is None:
+                self.register(name, filling.fill)
 
     def register(self, name: str, function: Callable[..., Any]) -> None:
         """Put ``function`` in the place of whatever is registered as ``name``."""

@@ -62,7 +62,9 @@ def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Call
     """
 
     def workpath(name: str) -> str:
-        return confine(workdir, name)
+        # MetaSchedule ends a measurement with remove(""). A path that ends in a dot is the directory, and no
+        # call removes it by that.
+        return confine(workdir, name) if name else os.path.join(confine(workdir, "."), ".")
 
     def load(name: str) -> Any:
         return load_module(link(_existing(workdir, name)))

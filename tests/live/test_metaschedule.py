@@ -1,0 +1,52 @@
+"""TVM's tuner measures functions through our tracker and server, four at a time."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.live.artefacts import LENGTH, Artefacts
+from tests.live.daemons import START_S, Daemons, queue, wait_free, wait_until
+
+pytest.importorskip("tvm")
+pytestmark = pytest.mark.live
+
+KEY = "board"
+AT_ONCE = 4
+CANDIDATES = 8
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("flavour", ["ours", "ctypes", "bare"])
+def test_rpc_runner_measures_four_at_a_time(
+    daemons: Daemons, artefacts: Artefacts, flavour: str, tmp_path: Path
+) -> None:
+    from tvm.s_tir import meta_schedule as ms
+
+    tracker = daemons.tracker()
+    daemons.server(KEY, "--slots", str(AT_ONCE), tracker=tracker, flavour=flavour, offers=AT_ONCE)
+    host, port = tracker.address
+    runner = ms.runner.RPCRunner(
+        ms.runner.RPCConfig(tracker_host=host, tracker_port=port, tracker_key=KEY, session_timeout_sec=60),
+        ms.runner.EvaluatorConfig(number=3, repeat=2, min_repeat_ms=200),
+        max_workers=AT_ONCE,
+    )
+    # Each worker imports tvm for seconds before its first measurement: have all of them do so now.
+    for started in [runner.pool.submit(time.sleep, 0.5) for _ in range(AT_ONCE)]:
+        started.result()
+    spec = ms.arg_info.TensorInfo("float32", (LENGTH,))
+    inputs = []
+    for index in range(CANDIDATES):
+        path = shutil.copy(artefacts.addone, tmp_path / f"candidate{index}.so")
+        inputs.append(ms.runner.RunnerInput(str(path), "cpu", [spec, spec]))
+    futures = runner.run(inputs)
+    wait_until(lambda: queue(tracker, KEY)["free"] == 0, START_S, "all slots are in use at once", 0.005)
+    for future in futures:
+        result = future.result()
+        assert result.error_msg is None
+        assert len(result.run_secs) == 2
+        assert all(0 < float(seconds) < 1 for seconds in result.run_secs)
+    wait_free(tracker, KEY, AT_ONCE, START_S)
