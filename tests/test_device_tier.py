@@ -16,6 +16,7 @@ import pytest
 
 import rpcsys
 from tests.device_files import ROOT, device_files, entries
+from tests.native import FUNCTIONS, compiled
 from tests.pythons import pythons
 
 IMPORT_ALL = """
@@ -54,6 +55,8 @@ with rpcsys.connect("127.0.0.1", int(sys.argv[2]), key="board") as session:
     large = memoryview(bytearray(range(256)) * (3 << 12))
     kept = session.array(grid)
     session.upload(b"of the board", "file.txt")
+    native = session.load_module(sys.argv[3])
+    ones = array.array("f", [1.0]) * 32
     print(json.dumps({
         "number": echo(41),
         "dtype": back.dtype,
@@ -63,6 +66,7 @@ with rpcsys.connect("127.0.0.1", int(sys.argv[2]), key="board") as session:
         "many": [future.result() for future in [echo.submit(i) for i in range(100)]] == list(range(100)),
         "kept": kept.get().tolist(),
         "file": bytes(session.download("file.txt")).decode(),
+        "native": native["double_it"](ones, rpcsys.empty(32, "float32")).tolist() == [2.0] * 32,
         "python": session.info["capabilities"]["python"],
         "numpy": session.info["capabilities"]["numpy"],
         "foreign": [name for name in ("asyncio", "numpy") if name in sys.modules],
@@ -169,8 +173,9 @@ def serving(python: str, board: Path, cwd: Path) -> Iterator[int]:
 @pytest.mark.parametrize("version", pythons())
 def test_serves_and_uses_a_session(version: str, board: Path, tmp_path: Path) -> None:
     """The real server and the client's core, both bare, and this Python's client with numpy beside it."""
+    library = compiled(FUNCTIONS, tmp_path / "functions.so", "-mavx")
     with serving(pythons()[version], board, tmp_path) as port:
-        seen = json.loads(bare(pythons()[version], "-c", SESSION, board, port))
+        seen = json.loads(bare(pythons()[version], "-c", SESSION, board, port, library))
         with rpcsys.connect("127.0.0.1", port, key="board") as session:
             desk = session.get_function("testing.echo")(np.arange(3.0))
     assert desk.tolist() == [0, 1, 2]
@@ -183,6 +188,7 @@ def test_serves_and_uses_a_session(version: str, board: Path, tmp_path: Path) ->
         "many": True,
         "kept": [[1, 2, 3], [4, 5, 6]],
         "file": "of the board",
+        "native": True,
         "python": version,
         "numpy": False,
         "foreign": [],

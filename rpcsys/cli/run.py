@@ -33,7 +33,9 @@ SEED = 0
 def run(
     key: str, tracker: str | None, repeat: int, wait_timeout: float | None, model: Path, arrays: Path | None
 ) -> None:
-    """Lease a device, run MODEL (an .onnx file) on it, time it, print its outputs.
+    """Lease a device, run MODEL on it, time it, print its outputs.
+
+    MODEL is an .onnx file, or a .so that TVM has built of a Relax program.
 
     INPUTS.npz holds the model's inputs by name; without it they are random, from a fixed seed.
     """

@@ -22,7 +22,7 @@ def heading(text: str) -> None:
 
 def rows(pairs: Sequence[tuple[str, str]]) -> None:
     """Names and values, aligned."""
-    width = max(len(name) for name, _ in pairs)
+    width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
         click.echo(f"  {name:<{width}}  {value}")
 

@@ -58,7 +58,10 @@ class NativeModule:
         """
         names = [parameter["name"] for parameter in self.inputs]
         if not names:
-            raise _refusal("a native function takes its arguments by place, not by name: call it")
+            raise _refusal(
+                "a native function takes its arguments by place, not by name; call it from Python: "
+                'model["NAME"](x, rpcsys.empty(shape, dtype))'
+            )
         if sorted(names) != sorted(inputs):
             raise _refusal(
                 "main takes {}, and got {}".format(", ".join(names), ", ".join(inputs) or "nothing")
@@ -123,7 +126,10 @@ def _load_by_tvm(path: str, functions: List[str]) -> NativeModule:
 
     loaded = NativeModule(tvm.EXECUTABLE, programs + functions, lookup)
     if "main" in programs:
-        loaded.inputs = [parameter._asdict() for parameter in machine.parameters("main")]
+        loaded.inputs = [
+            {"name": name, "dtype": dtype or "unknown", "shape": shape or []}
+            for name, dtype, shape in machine.parameters("main")
+        ]
     return loaded
 
 
