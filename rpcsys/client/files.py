@@ -30,6 +30,20 @@ def name_of(source: Source) -> str:
     return os.path.basename(os.fspath(source))
 
 
+def path_on_device(path: Union[str, os.PathLike[str]]) -> str:
+    """The name on the device of a file that is not here.
+
+    Raises `RemoteFileError` for a path that can only have been meant for here.
+    """
+    name = os.fspath(path)
+    if os.path.isabs(name) or os.path.normpath(name).startswith(os.pardir):
+        raise RemoteFileError(
+            f"there is no file {name!r} here; files on the device have paths below the session's directory",
+            type="RemoteFileError",
+        )
+    return name
+
+
 def check_loadable(name: str, loads: Sequence[str]) -> None:
     """Raise `ModelError` if a device that loads files ending in ``loads`` cannot load ``name``."""
     if not any(name.endswith(suffix) for suffix in loads):
@@ -139,7 +153,8 @@ def _send_pieces(
 @contextlib.contextmanager
 def _open_source(source: Source) -> Iterator[Tuple[BinaryIO, int]]:
     if isinstance(source, (bytes, bytearray, memoryview)):
-        yield io.BytesIO(source), memoryview(source).nbytes
+        blob = bytes(source)
+        yield io.BytesIO(blob), len(blob)
         return
     try:
         stream = open(source, "rb")  # noqa: SIM115 - closed below
@@ -193,7 +208,7 @@ def _download_into(
 
 
 def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):  # what stands in the way was said when it was written
         os.unlink(path)
 
 

@@ -63,10 +63,12 @@ class Session:
         Raises `RemoteFileError` where neither exists, `ModelError` when it cannot be loaded; both in
         one sentence.
         """
-        on_device = name or files.name_of(path)
         if not isinstance(path, (str, os.PathLike)) or os.path.isfile(path):
+            on_device = name or files.name_of(path)
             self._refuse_early(on_device)
             self.upload(path, on_device, progress=progress)
+        else:
+            on_device = name or files.path_on_device(path)
         module: RemoteModule = self._builtin("session.load_module", on_device)
         return module
 
