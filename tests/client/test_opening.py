@@ -1,0 +1,154 @@
+"""Opening a session with servers that are there, are not, are others', or lie."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import numpy as np
+import pytest
+
+from rpcsys.client import connect
+from rpcsys.client.opening import open_session
+from rpcsys.errors import (
+    ConfigError,
+    NotSupported,
+    ProtocolError,
+    RpcsysError,
+    ServerRefused,
+    ServerUnreachable,
+    SessionLost,
+    SessionTimeout,
+    UsageError,
+)
+from rpcsys.wire import frames, handshake
+from tests.device import impostor
+
+OURS = handshake.encode_greeting(
+    handshake.Greeting(handshake.SERVER, "key", handshake.Options(session=handshake.SESSION))
+)
+TVMS = handshake.encode_greeting(handshake.Greeting(handshake.SERVER, "key"))
+
+
+def frame(kind, fields, call_id=0):
+    return b"".join(map(bytes, frames.encode(kind, call_id, fields)))
+
+
+def hello(**fields):
+    return frame(
+        frames.HELLO, {"version": 1, "window": {"calls": 4, "bytes": 1 << 20}, "capabilities": {}, **fields}
+    )
+
+
+def test_a_server_that_says_all_that_is_needed():
+    with impostor(OURS + hello(key="key")) as address, connect(*address, key="key") as session:
+        assert session.address == address
+        assert session.info["key"] == "key"
+        assert session.lease == {}
+
+
+def test_byte_by_byte():
+    with impostor(*[bytes([byte]) for byte in OURS + hello()]) as address:
+        connect(*address, key="key").close()
+
+
+def test_an_address_in_one_piece():
+    with impostor(OURS + hello()) as (host, port):
+        connect(f"{host}:{port}", key="key").close()
+
+
+def test_a_server_that_says_less_gets_defaults():
+    with impostor(OURS + frame(frames.HELLO, {})) as address, connect(*address) as session:
+        assert session.info == {"window": {}, "capabilities": {}}
+
+
+def test_log_lines_go_to_logging(caplog):
+    line = frame(frames.LOG, {"level": logging.WARNING, "message": "hot"})
+    other = frame(frames.LOG, {"level": "high"})
+    reply = frame(frames.RESULT, {"r": None}, call_id=1)
+    with caplog.at_level(logging.INFO, "rpcsys.session"):
+        with impostor(OURS + hello() + line + other + reply) as address, connect(*address) as session:
+            assert session.listdir() is None
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "hot"),
+        ("INFO", ""),
+    ]
+
+
+REFUSALS = [
+    ("wrong key", handshake.encode_mismatch(), ServerRefused, "does not serve 'key' now"),
+    ("taken", handshake.encode_duplicate(), ServerRefused, "says that 'key' is taken already"),
+    ("TVM's", TVMS, NotSupported, "cannot do rpcsys/1 sessions"),
+    ("echo", handshake.encode_greeting(handshake.Greeting("client", "key", handshake.Options(session="rpcsys/1"))),
+     NotSupported, "cannot do rpcsys/1"),
+    ("no RPC", b"HTTP/1.1 400 Bad Request\r\n\r\n", ProtocolError, "no RPC server or proxy"),
+    ("long greeting", b"\x71\xf2\x0f\x00\xff\xff\xff\x7f", ProtocolError, "at most 4096"),
+    ("garbage after the greeting", OURS + b"\0" * 100, ProtocolError, "kind 0"),
+    ("a call", OURS + frame(frames.CALL, {}), ProtocolError, "a session begins with HELLO, not with CALL"),
+    ("error", OURS + frame(frames.ERROR, {"type": "SessionTimeout", "message": "over"}), SessionTimeout, "over"),
+    ("other error", OURS + frame(frames.ERROR, {"type": "Odd", "message": "x"}), SessionLost, "Odd: x"),
+    ("hello of arrays", OURS + frame(frames.HELLO, {"window": np.ones(3)}), ProtocolError, "window that makes no sense"),
+    ("hello of lists", OURS + hello(capabilities=[1]), ProtocolError, "capabilities that makes no sense"),
+    ("closed window", OURS + hello(window={"calls": 0}), ProtocolError, "lets no call through"),
+    ("window of words", OURS + hello(window={"bytes": "many"}), ProtocolError, "lets no call through"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "message"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS]
+)
+def test_servers_with_which_there_is_no_session(reply, error, message):
+    with impostor(reply) as address:
+        with pytest.raises(error, match=message) as caught:
+            connect(*address, key="key", timeout=20)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (b"", ServerRefused),
+        (OURS[:9], ServerRefused),
+        (OURS, SessionLost),
+        (OURS + hello()[:30], SessionLost),
+    ],
+)
+def test_servers_that_hang_up(reply, error):
+    with impostor(reply, hang_up=True) as address, pytest.raises(error, match="%s:%d" % address):  # noqa: UP031
+        connect(*address, key="key", timeout=20)
+
+
+@pytest.mark.parametrize("reply", [b"", OURS[:9], OURS, OURS + hello()[:30]])
+def test_servers_that_fall_silent(reply):
+    with (
+        impostor(reply) as address,
+        pytest.raises(ServerUnreachable, match=r"did not answer in time|then said nothing"),
+    ):
+        connect(*address, key="key", timeout=0.3)
+
+
+def test_nobody_there():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+    with pytest.raises(
+        ServerUnreachable, match=r"no device server at .*\(Connection refused\); is it running"
+    ):
+        connect(*address)
+
+
+@pytest.mark.parametrize("address", [("127.0.0.1", 70000), ("..", 9090), ("a" * 70 + ".b", 9090)])
+def test_what_is_no_address(address):
+    with pytest.raises((UsageError, ServerUnreachable)):
+        connect(*address)
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "host:x", ":9090", "host:99999"])
+def test_what_is_no_address_in_one_piece(text):
+    with pytest.raises(ConfigError):
+        connect(text)
+
+
+@pytest.mark.parametrize("key", ["with space", "k" * 5000, "new\nline"])
+def test_keys_that_cannot_be_said(key):
+    with pytest.raises(RpcsysError):
+        open_session(("127.0.0.1", 1), key)
