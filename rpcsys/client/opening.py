@@ -179,4 +179,5 @@ def _checked(hello: Dict[str, Any]) -> Dict[str, Any]:
 def _log_line(frame: Frame) -> None:
     """What a session says for its user to read goes to the client's logging."""
     level = frame.get("level", logging.INFO)
-    _log.log(level if isinstance(level, int) else logging.INFO, "%s", frame.get("message", ""))
+    for line in str(frame.get("message", "")).split("\n"):
+        _log.log(level if isinstance(level, int) else logging.INFO, "%s", line)

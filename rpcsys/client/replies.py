@@ -42,13 +42,16 @@ class Replies:
     pending : the calls under way by number, the oldest first
     bytes_under_way : bytes of their arguments
     broken : why nothing works any more, or None
+    on_log : what is called with each LOG frame
+    listening : whether these are to be read though no call is under way
     last_read : when somebody stopped reading, by `time.monotonic`; kept while ``watched``
     """
 
     def __init__(self, stream: Stream, peer: str, on_log: Callable[[Frame], None]) -> None:
         self._stream = stream
         self._peer = peer
-        self._on_log = on_log
+        self.on_log = [on_log]
+        self.listening = False
         self._sleepers: Deque[Pending] = deque()
         self._stopping: Dict[int, float] = {}
         self.read_lock = threading.Lock()
@@ -97,14 +100,14 @@ class Replies:
     @property
     def awaited(self) -> bool:
         """Whether anything is to come."""
-        return bool(self.pending or self._stopping)
+        return bool(self.pending or self._stopping or self.listening)
 
     # -------------------------------------------------------------- waiting
 
     def drive(self, pending: Pending, timeout: Optional[float]) -> None:
         """Read until ``pending`` is done. Raises `concurrent.futures.TimeoutError` after ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not pending.done:
+        while not pending.done and self.broken is None:
             if self.read_lock.acquire(False):
                 try:
                     self._read_until(pending, deadline)
@@ -167,7 +170,7 @@ class Replies:
             self.dispatch(frame)
 
     def _read_until(self, pending: Pending, deadline: Optional[float]) -> None:
-        while not pending.done:
+        while not pending.done and self.broken is None:
             if deadline is None:
                 frame = self.receive()
             else:
@@ -229,7 +232,8 @@ class Replies:
             if pending is not None and pending.sink is not None:
                 pending.sink(frame)
         elif kind == frames.LOG:
-            self._on_log(frame)
+            for listener in self.on_log:
+                listener(frame)
         elif kind == frames.GOODBYE:
             self.break_(
                 SessionLost(

@@ -86,7 +86,7 @@ def _serve(sock: socket.socket, job: Job, tether: socket.socket) -> str:
     if job.kind == RPCSYS:
         from rpcsys.server import session
 
-        return session.serve(sock, job, lambda told: messages.tell(tether, **told))
+        return session.serve(sock, job, lambda told: messages.tell(tether, told.get("printed"), **told))
     if job.options.get("tvm") == "ctypes":
         from rpcsys.server import tvm_ctypes
 

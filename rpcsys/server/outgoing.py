@@ -52,6 +52,16 @@ class Outgoing:
         else:
             self.send(pieces)
 
+    def offer(self, pieces: Sequence[Buffer]) -> bool:
+        """Send a small frame that is no reply, which the client is ready to take; False if another thread sends."""
+        if not self._lock.acquire(False):
+            return False
+        try:
+            self._stream.send(pieces)
+        finally:
+            self._lock.release()
+        return True
+
     def flush(self) -> None:
         """Send what is held back."""
         if self.held:

@@ -163,6 +163,7 @@ class Service:
             "load_library": list(config.load_library),
             "imports": list(config.imports),
             "allow_pickle": config.allow_pickle,
+            "log": True,
             "cache": [config.cache, config.cache_bytes] if config.cache else None,
             "cpus": list(config.cpus[action.slot]) if config.cpus else [],
         }

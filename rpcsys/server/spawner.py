@@ -17,6 +17,7 @@ from typing import Any
 from rpcsys.server import events as ev
 from rpcsys.server import launch, messages, processes
 from rpcsys.server.job import Job
+from rpcsys.server.lastwords import LastWords
 from rpcsys.server.loop import Loop
 from rpcsys.wire.control import OUTCOMES
 
@@ -49,6 +50,7 @@ class Spawner:
         self._tethers: dict[int, socket.socket] = {}
         self._pids: dict[int, int] = {}
         self._cleaned: dict[int, str] = {}
+        self._last_words = LastWords()
         self._sweep_until = 0.0
         self.sweeping = False
 
@@ -144,10 +146,12 @@ class Spawner:
         except OSError:
             data, extra = b"", None
         if extra is not None:
-            os.close(extra)
+            self._last_words.keep(child, extra)
         said = _parse(data)
         if said is None:
             self._forget(child)
+        elif "printed" in said:
+            pass  # the descriptor beside it is all
         elif "importing" in said:
             self._feed(ev.Importing(self._clock(), str(said["importing"]), child))
         elif "ready" in said:
@@ -164,6 +168,7 @@ class Spawner:
 
     def _forget(self, child: int) -> None:
         self._pids.pop(child, None)
+        self._last_words.tell(child)
         tether = self._tethers.pop(child, None)
         if tether is not None:
             self._loop.remove(tether.fileno())

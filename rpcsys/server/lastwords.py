@@ -1,0 +1,42 @@
+"""What sessions printed just before they died, when they could no longer pass it on.
+
+A session reads its own standard output and error from a pipe; its supervisor holds another descriptor of
+that pipe, looks at it only when the session is dead, and writes what is left to the server's log.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+MOST_BYTES = 64 << 10
+"""Of one session. A crash says why in a few lines."""
+
+
+class LastWords:
+    """The pipes of living sessions, by child."""
+
+    def __init__(self) -> None:
+        self._pipes: dict[int, int] = {}
+
+    def keep(self, child: int, descriptor: int) -> None:
+        """A session has said where it prints. User code shares its process, so anything may come."""
+        if child in self._pipes or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+        else:
+            self._pipes[child] = descriptor
+
+    def tell(self, child: int) -> None:
+        """The session is dead: write what it left to standard error, and forget it."""
+        descriptor = self._pipes.pop(child, None)
+        if descriptor is None:
+            return
+        try:
+            os.set_blocking(descriptor, False)
+            words = os.read(descriptor, MOST_BYTES)
+            if words:
+                os.write(2, words if words.endswith(b"\n") else words + b"\n")
+        except OSError:
+            pass  # nothing is left, or nobody reads our own log
+        finally:
+            os.close(descriptor)
