@@ -228,11 +228,22 @@ class Channel:
             pass  # then there is nothing left to be cancelled
         return True
 
-    def call_back(self, callback: Callable[[Any], Any], future: CallFuture) -> None:
-        """Have ``callback`` called with ``future`` by a thread that holds no lock of this file."""
+    def on_log(self, listener: Callable[[Frame], None]) -> None:
+        """Call ``listener`` with each LOG frame, in the thread that reads it: it must be quick and call nobody."""
+        self._replies.on_log.append(listener)
+
+    def listen(self) -> None:
+        """Have LOG frames read while no call is under way, too."""
+        self._replies.listening = True
+        if self._helper is None:
+            self._start_helper()
+        self._alarm.set()
+
+    def call_back(self, callback: Callable[[Any], Any], what: Any) -> None:
+        """Have ``callback`` called with ``what`` by a thread that holds no lock of this file."""
         if self._callbacks is None:
             self._callbacks = concurrent.futures.ThreadPoolExecutor(1, "rpcsys-callbacks")
-        self._callbacks.submit(_call_back, callback, future)
+        self._callbacks.submit(_call_back, callback, what)
 
     def free(self, ref: int) -> None:
         """Note that the device may drop object ``ref``; said with the next call. For finalisers: never blocks."""
@@ -384,8 +395,8 @@ class Channel:
             pass  # every call under way ends with it
 
 
-def _call_back(callback: Callable[[Any], Any], future: CallFuture) -> None:
+def _call_back(callback: Callable[[Any], Any], what: Any) -> None:
     try:
-        callback(future)
+        callback(what)
     except Exception:  # noqa: BLE001 - as concurrent.futures has it: told, and nobody's end
-        _log.exception("a callback of %r raised", future)
+        _log.exception("a callback of %r raised", what)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union, overload
 
 from rpcsys.client import files, usercode
 from rpcsys.client.arrays import to_user
 from rpcsys.client.channel import Channel
+from rpcsys.client.log import Lines, Log
 from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, of_ref
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
@@ -37,6 +38,8 @@ class Session:
     ) -> None:
         self._channel = channel
         self._heads = HeadTable()
+        self._log = Log(channel)
+        channel.on_log(self._log.take)
         self.info = hello
         self.lease = lease
         self.address = address
@@ -147,6 +150,27 @@ class Session:
     def remove(self, name: str) -> None:
         """Remove a file of the session's directory. Raises `RemoteFileError`, `PathError`."""
         self._builtin("session.remove", name)
+
+    # -------------------------------------------------------------- what it prints
+
+    @overload
+    def log(self) -> Lines: ...
+
+    @overload
+    def log(self, callback: Callable[[str], Any]) -> None: ...
+
+    def log(self, callback: Optional[Callable[[str], Any]] = None) -> Optional[Lines]:
+        """What the session prints on the device, from Python and from native code, line by line.
+
+        An iterator over the lines from the session's beginning, which waits for more until the session ends; or
+        ``callback`` is called with each line from now on, in a thread of its own. A device does not wait for who
+        reads slowly: the last 10,000 lines are kept, and a line says where some are missing. The lines go to
+        Python's logging in any case, logger ``rpcsys.session``.
+        """
+        if callback is None:
+            return Lines(self._channel, self._log)
+        self._log.call(callback)
+        return None
 
     # -------------------------------------------------------------- the rest
 

@@ -28,6 +28,7 @@ from rpcsys.wire import frames, values
 from rpcsys.wire.frames import Buffer, Frame, FrameReader
 from rpcsys.wire.heads import HeadTable, signature
 from rpcsys.wire.memory import Pool
+from rpcsys.server.printed import Printed
 
 VERSION = 1
 #: A client that says nothing after the handshake is dropped after this many seconds.
@@ -78,6 +79,7 @@ class Session:
 
     def run(self) -> str:
         """Serve until the client leaves; the outcome."""
+        self._printed = Printed(self.stream, self.out) if job.options.get("log") else None
         try:
             self._open()
             while True:
@@ -107,6 +109,8 @@ class Session:
         hello = {
             "version": VERSION,
             "key": self._job.key,
+            if self._printed is not None:
+                self._printed.finish()
             "pid": os.getpid(),
             "limit_s": limit_s,
             "capabilities": capabilities.capabilities(
@@ -138,6 +142,9 @@ class Session:
                 self._say(kind, message, "user")
         finally:
             os._exit(_EXIT_AFTER_ABANDON)
+        if self._printed is not None:
+            self._report({"printed": self._printed.pipe})
+            self._printed.start()
 
     def _say(self, kind: str, message: str, fault: str) -> None:
         """Tell the client why the session ends."""
