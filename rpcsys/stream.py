@@ -12,10 +12,12 @@ import socket
 import struct
 from typing import Callable, List, Optional, Sequence
 
-from rpcsys.wire.frames import Buffer, Frame, FrameReader
+from rpcsys.wire.frames import Buffer, Frame
+from rpcsys.wire.reader import FrameReader
 
 #: One sendmsg takes at most 1,024 buffers (UIO_MAXIOV).
 _MAX_PIECES = 1000
+PATIENCE_S = 0.2
 # As plain numbers: joining two of socket's enumeration members costs half a microsecond.
 DONT_WAIT = int(socket.MSG_DONTWAIT)
 _BLOCKING = int(socket.MSG_NOSIGNAL)
@@ -36,6 +38,7 @@ class Stream:
         self.socket = sock
         self.reader = reader or FrameReader()
         sock.setblocking(True)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(PATIENCE_S))
 
     def fileno(self) -> int:
         """The descriptor, for poll."""
@@ -43,8 +46,7 @@ class Stream:
 
     def tick(self, seconds: float) -> None:
         """Let `receive` come back with None after ``seconds`` without data (0: never)."""
-        value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
 
     def receive(self, flags: int = 0) -> Optional[Frame]:
         """The next frame; None when the tick went by, or with `DONT_WAIT` when no whole one is here."""
@@ -52,7 +54,10 @@ class Stream:
         frame = reader.next() if reader.unread else None
         while frame is None:
             try:
-                count = self.socket.recv_into(reader.space(), 0, flags)
+                if reader.expects:
+                    count = self.socket.recvmsg_into(reader.ahead(), 0, flags)[0]
+                else:
+                    count = self.socket.recv_into(reader.space(), 0, flags)
             except BlockingIOError:
                 return None
             except OSError as error:
@@ -66,13 +71,16 @@ class Stream:
         """The next frame that has been received already; None without looking at the socket."""
         return self.reader.next() if self.reader.unread else None
 
-    def send(self, pieces: Sequence[Buffer], on_full: Optional[Callable[[], None]] = None) -> None:
+    def send(
+        self, pieces: Sequence[Buffer], on_full: Optional[Callable[[], None]] = None, patient: bool = False
+    ) -> None:
         """Send the pieces of one or more frames, end to end.
 
-        With ``on_full`` it never blocks in the system: while the peer takes nothing, ``on_full`` is
-        called to wait (`wait`) and to do the other half of the work.
+        While the peer takes nothing, ``on_full`` is called to wait (`wait`) and to do the other half of
+        the work: at once, or when ``patient`` after the system has waited for `PATIENCE_S` without sending
+        anything, which costs a fast peer no system calls besides. Without ``on_full`` it waits as long as it takes.
         """
-        flags = _BLOCKING if on_full is None else _NOT_BLOCKING
+        flags = _BLOCKING if on_full is None or patient else _NOT_BLOCKING
         while pieces:
             try:
                 if len(pieces) == 1:
@@ -102,6 +110,11 @@ class Stream:
     def close(self) -> None:
         """Close it, at once."""
         self.socket.close()
+
+
+def _timeval(seconds: float) -> bytes:
+    """The system's ``struct timeval``."""
+    return struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
 
 
 def _rest(pieces: Sequence[Buffer], count: int) -> List[Buffer]:

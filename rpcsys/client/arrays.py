@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence, Union
 
 from rpcsys.errors import ValueNotSupported
 from rpcsys.wire import dtypes
-from rpcsys.wire.tensor import Tensor, as_tensor
+from rpcsys.wire.tensor import Tensor, as_tensor, maker
 from rpcsys.wire.values import InOut, Out, Ref
 
 np: Any
@@ -61,6 +61,13 @@ def _numpy_or_tensor(tensor: Tensor) -> Any:
         return tensor.numpy()
     except ValueNotSupported:  # an element type that only ml_dtypes has, where it is not installed
         return tensor
+
+
+def result_maker(head: Any) -> Union[Callable[[Sequence[Any]], Any], bool]:
+    """What makes a result from a frame's buffers, if its head alone decides it; else False."""
+    if type(head) is not dict and type(head) is not list:
+        return lambda buffers: head
+    return maker(head) or False
 
 
 def outputs_of(args: Iterable[Any]) -> List[Any]:

@@ -285,7 +285,9 @@ class Channel:
             self._batches += 1
         read = self._replies.take_what_came if reading else self._replies.drain
         try:
-            self._stream.send(pieces, self._while_full_reading if reading else self._while_full)
+            # With no other call under way the device has nothing to send, and the system may do the waiting.
+            alone = reading and not self._replies.pending
+            self._stream.send(pieces, self._while_full_reading if reading else self._while_full, alone)
         except Ended as end:
             read()  # the device may have said why before it hung up
             raise self._replies.break_(self._replies.lost(end)) from None

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union, overload
 
 from rpcsys.client import files, usercode
-from rpcsys.client.arrays import to_user
+from rpcsys.client.arrays import result_maker, to_user
 from rpcsys.client.channel import Channel
 from rpcsys.client.log import Lines, Log
 from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, of_ref
@@ -213,10 +213,12 @@ class Session:
 
     def _result(self, frame: Frame) -> Any:
         """The result in a RESULT frame, as a user sees it."""
-        value = frame.plan.head.get("r")
-        if type(value) is dict or type(value) is list:
-            return to_user(frame.get("r"), self._of_ref)
-        return value
+        plan = frame.plan
+        if plan.memo is None:
+            plan.memo = result_maker(plan.head.get("r"))
+        if plan.memo:
+            return plan.memo(frame.buffers)
+        return to_user(frame.get("r"), self._of_ref)
 
     def _of_ref(self, ref: Ref) -> Any:
         return of_ref(self, ref)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError, ValueNotSupported
 from rpcsys.wire import dtypes
 from rpcsys.wire.memory import Pool
-from rpcsys.wire.tensor import Tensor, as_tensor
+from rpcsys.wire.tensor import Tensor, as_tensor, maker
 from rpcsys.wire.values import InOut, Out, Ref
 
 #: Objects one session may keep: a client that never frees anything must not fill the table without end.
 MAX_OBJECTS = 1 << 20
+_PLAIN_CALL = {"f", "a"}
+#: Targets that are no functions: what they take or give comes in pieces.
+_STREAMED = ("session.upload", "session.download")
 #: Objects that `Objects.memory` lists: the head of a RESULT holds 1 MiB.
 MAX_LISTED = 1000
 _ARRAYS: Any = None
@@ -111,6 +114,27 @@ def to_function(value: Any, objects: Objects, pool: Pool, written: List[Any]) ->
     if kind is dict:
         return {key: to_function(item, objects, pool, written) for key, item in value.items()}
     return value
+
+
+def argument_makers(head: Dict[str, Any]) -> Union[List[Callable[[Sequence[Any]], Any]], bool]:
+    """What makes the arguments of a CALL from its buffers, where its head alone decides them; else False.
+
+    Plain calls of functions with scalars and arrays. What keeps, writes, names or transfers is not among them.
+    """
+    if head.keys() != _PLAIN_CALL or head["f"] in _STREAMED or type(head["a"]) is not list:
+        return False
+    makers: List[Callable[[Sequence[Any]], Any]] = []
+    for item in head["a"]:
+        kind = type(item)
+        make = _constant(item) if kind is not dict and kind is not list else maker(item)
+        if make is None:
+            return False
+        makers.append(make)
+    return makers
+
+
+def _constant(value: Any) -> Callable[[Sequence[Any]], Any]:
+    return lambda buffers: value
 
 
 def as_array(tensor: Tensor) -> Any:

@@ -18,17 +18,25 @@ from rpcsys.server.faults import described, error_fields
 from rpcsys.server.files import Files
 from rpcsys.server.incoming import WINDOW_CALLS, Incoming
 from rpcsys.server.job import Job
-from rpcsys.server.objects import Objects, from_function, keep_arrays, plain_result, to_function
+from rpcsys.server.objects import (
+    Objects,
+    argument_makers,
+    from_function,
+    keep_arrays,
+    plain_result,
+    to_function,
+)
 from rpcsys.server.operations import Operations
 from rpcsys.server.outgoing import Outgoing
+from rpcsys.server.printed import Printed
 from rpcsys.server.transfers import Directory
 from rpcsys.server.watcher import Watcher
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames, values
-from rpcsys.wire.frames import Buffer, Frame, FrameReader
+from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.heads import HeadTable, signature
 from rpcsys.wire.memory import Pool
-from rpcsys.server.printed import Printed
+from rpcsys.wire.reader import FrameReader
 
 VERSION = 1
 #: A client that says nothing after the handshake is dropped after this many seconds.
@@ -38,6 +46,7 @@ QUICK_S = 100e-6
 #: Targets of calls that are remembered as quick.
 MAX_QUICK = 1024
 _EXIT_AFTER_ABANDON = 0
+_NONE_WRITTEN: List[Any] = []
 _NOTHING = b'{"r":null}'
 
 Report = Callable[[Dict[str, Any]], None]
@@ -70,6 +79,7 @@ class Session:
         self._heads = HeadTable()
         self._quick: Set[str] = set()
         self._watcher = Watcher(self)
+        self._printed = Printed(self.stream, self.out) if job.options.get("log") else None
         self._handlers: Dict[int, Callable[[Frame], None]] = {
             frames.CHUNK: self.files.chunk,
             frames.FREE: self._free,
@@ -79,7 +89,6 @@ class Session:
 
     def run(self) -> str:
         """Serve until the client leaves; the outcome."""
-        self._printed = Printed(self.stream, self.out) if job.options.get("log") else None
         try:
             self._open()
             while True:
@@ -100,6 +109,8 @@ class Session:
             return "lost"
         finally:
             self.files.close()
+            if self._printed is not None:
+                self._printed.finish()
 
     # -------------------------------------------------------------- frames
 
@@ -109,8 +120,6 @@ class Session:
         hello = {
             "version": VERSION,
             "key": self._job.key,
-            if self._printed is not None:
-                self._printed.finish()
             "pid": os.getpid(),
             "limit_s": limit_s,
             "capabilities": capabilities.capabilities(
@@ -133,6 +142,9 @@ class Session:
         if limit_s is not None:
             self._watcher.limit(limit_s)
         self._watcher.start()
+        if self._printed is not None:
+            self._report({"printed": self._printed.pipe})
+            self._printed.start()
 
     def abandon(self, outcome: str, kind: str = "", message: str = "") -> None:
         """End this process now, whatever it is doing, having told the client why if there is something to tell."""
@@ -142,9 +154,6 @@ class Session:
                 self._say(kind, message, "user")
         finally:
             os._exit(_EXIT_AFTER_ABANDON)
-        if self._printed is not None:
-            self._report({"printed": self._printed.pipe})
-            self._printed.start()
 
     def _say(self, kind: str, message: str, fault: str) -> None:
         """Tell the client why the session ends."""
@@ -201,7 +210,13 @@ class Session:
 
     def _answer(self, frame: Frame) -> List[Buffer]:
         """Run a call; the pieces of its RESULT, none when an upload has only begun."""
-        head, buffers = frame.plan.head, frame.buffers
+        plan, buffers = frame.plan, frame.buffers
+        if plan.memo is None:
+            plan.memo = argument_makers(plan.head)
+        if plan.memo is not False:
+            result = self._operations.resolve(plan.head["f"])(*[make(buffers) for make in plan.memo])
+            return self._result(frame.call_id, result, _NONE_WRITTEN, False)
+        head = plan.head
         target = head.get("f")
         if target == "session.upload":
             self.files.begin(frame)

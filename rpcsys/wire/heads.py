@@ -37,6 +37,12 @@ def signature(values: Sequence[Any], key: List[Hashable], buffers: List[Buffer])
             key.append((dtype.num, value.shape))
         elif kind in _SCALARS:
             key.append((kind, value))
+        elif kind is memoryview:
+            try:
+                buffers.append(value.cast("B"))
+            except (TypeError, ValueError):
+                return False
+            key.append((value.format, value.shape))
         elif kind is Tensor and value.dtype != "strings" and value.device == "cpu:0":
             buffers.append(value.data)
             key.append((value.dtype, value.shape, len(value.data)))

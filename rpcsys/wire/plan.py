@@ -25,13 +25,17 @@ BOTH_WAYS = ("tensor", "strings", "ref")
 
 
 class Plan:
-    """A parsed head and the sizes, in bytes, of the buffers it names. Nothing in it may be changed."""
+    """A parsed head and the sizes, in bytes, of the buffers it names. Nothing in it may be changed.
 
-    __slots__ = ("body_bytes", "head", "sizes")
+    ``memo`` is for whoever handles such frames, to remember what follows from the head alone.
+    """
+
+    __slots__ = ("body_bytes", "head", "memo", "sizes")
 
     def __init__(self, head: Dict[str, Any], sizes: Tuple[int, ...]) -> None:
         self.head = head
         self.sizes = sizes
+        self.memo: Any = None
         self.body_bytes = sum(sizes)
 
 

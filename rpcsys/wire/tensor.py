@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import struct
 import sys
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 from rpcsys.errors import ValueNotSupported
 from rpcsys.wire import dtypes
@@ -74,11 +74,30 @@ class Tensor:
             raise ValueNotSupported(f"numpy here has no element type {self.dtype}; install ml_dtypes")
         if dtype.itemsize == 0:
             return np.ndarray(self.shape, dtype)
-        return np.frombuffer(self.data, dtype).reshape(self.shape)
+        return np.ndarray(self.shape, dtype, self.data)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         result = self.numpy()
         return result if dtype is None else result.astype(dtype)
+
+
+def maker(head: Any) -> Optional[Callable[[Sequence[Any]], Any]]:
+    """What makes the numpy array of a tensor's head from a frame's buffers, again and again.
+
+    None where each value needs a look of its own: other forms, other devices, and element types that
+    this machine's numpy lacks, or all of them without numpy.
+    """
+    if type(head) is not dict or head.get("@") != "tensor" or "device" in head:
+        return None
+    try:
+        import numpy as np
+    except ImportError:
+        return None
+    dtype = dtypes.numpy_dtype(head["dtype"])
+    if dtype is None or not dtype.itemsize:
+        return None
+    shape, index, make = tuple(head["shape"]), head["buffer"], np.ndarray
+    return lambda buffers: make(shape, dtype, buffers[index])
 
 
 def _nested(flat: Sequence[Any], shape: Tuple[int, ...]) -> Any:

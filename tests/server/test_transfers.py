@@ -10,6 +10,7 @@ import pytest
 from rpcsys.errors import PathError, RemoteFileError
 from rpcsys.server.transfers import PIECE, Directory, Upload, hashed
 from rpcsys.wire import frames
+from rpcsys.wire.reader import FrameReader
 from tests.device import Device
 
 
@@ -21,7 +22,7 @@ def directory(tmp_path):
 def chunk(data, *, last=False, sha256=None):
     head, _ = frames.encode_head({"sha256": sha256}) if sha256 else (b"", None)
     piece = [data] if data else []
-    reader = frames.FrameReader()
+    reader = FrameReader()
     (frame,) = reader.feed(
         b"".join(frames.pack(frames.CHUNK, 1, head, piece, flags=frames.LAST if last else 0))
     )

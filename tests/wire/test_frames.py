@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import LimitExceeded, ProtocolError
 from rpcsys.wire import frames
-from rpcsys.wire.frames import HEADER, HEADER_BYTES, FrameReader
+from rpcsys.wire.frames import HEADER, HEADER_BYTES
 from rpcsys.wire.memory import ALIGNMENT
+from rpcsys.wire.reader import FrameReader
 from rpcsys.wire.tensor import Tensor
 from tests.wire import strategies
 from tests.wire.strategies import same

@@ -1,0 +1,313 @@
+"""Bytes in, frames of an rpcsys/1 session out. No socket, no clock.
+
+The rules of this file:
+
+- The reader is asked for memory (`FrameReader.space`), told how much of it was filled, and then asked
+  for a frame: so a body is received where it stays, and the same code runs on any source of bytes.
+- Memory for a body is taken only after header and head have been checked against each other.
+- A client that infers frame after frame sends the same head each time. So after a frame whose body is
+  one large buffer, the next one is expected to be like it: memory for its body is taken ahead, and both
+  parts are received in one go. If it is another frame, what came is moved, and nothing more is lost.
+
+Its known weakness: bytes of a body that arrive unexpectedly in the same read as their head (64 KiB at
+most) are copied once more to their place.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Tuple
+
+from rpcsys.errors import LimitExceeded, ProtocolError
+from rpcsys.wire.frames import (
+    CHUNK,
+    HEADER,
+    HEADER_BYTES,
+    KINDS,
+    MAX_BODY,
+    MAX_CHUNK,
+    MAX_HEAD,
+    REMEMBERED_BYTES,
+    REMEMBERED_HEADS,
+    Frame,
+)
+from rpcsys.wire.memory import Pool
+from rpcsys.wire.plan import Plan, parse
+
+_SCRATCH = 64 << 10
+#: Below this, copying the body costs less than the larger system call that spares it.
+_WORTH_EXPECTING = 24 << 10
+_EMPTY = Plan({}, ())
+_NO_CHUNK = (b"",)
+
+
+class FrameReader:
+    """Bytes in, frames out.
+
+    Fill ``space()``, say ``received(n)``, which gives the first frame that completes, then take ``next()``
+    until it gives None: there is more only while ``unread`` is not 0. While ``expects`` is true, fill the
+    two places of ``ahead()`` instead, in one system call. Any error is final: what follows on that
+    connection cannot be understood.
+
+    ``max_body`` bounds what one frame may make this end allocate.
+    """
+
+    def __init__(self, *, max_body: int = MAX_BODY, pool: Optional[Pool] = None) -> None:
+        self._max_body = max_body
+        self._pool = pool or Pool()
+        self._plans: Dict[bytes, Plan] = {b"": _EMPTY}
+        self._scratch = memoryview(bytearray(_SCRATCH))
+        self._start = 0  # scratch[start:unread] is received and not yet understood; both 0 when nothing is
+        self.unread = 0
+        self._body: Optional[_Body] = None  # the frame whose body is being received
+        self._expected: Optional[_Expected] = None
+        self._looking = False  # whether `ahead` was the last thing asked for
+
+    def space(self) -> memoryview:
+        """Where the next bytes are to be received; never empty."""
+        body = self._body
+        if body is not None and body.remaining > _SCRATCH // 4:
+            return body.space()
+        return self._scratch[self.unread :] if self.unread else self._scratch
+
+    @property
+    def expects(self) -> bool:
+        """Whether the next frame may be like the last, whose body was one large buffer."""
+        return self._expected is not None and not self.unread and self._body is None
+
+    def ahead(self) -> List[memoryview]:
+        """Two places to be filled one after the other: for header and head, and for the expected body."""
+        expected = self._expected
+        assert expected is not None
+        if expected.place is None:
+            expected.place = self._pool.take(expected.plan.body_bytes)
+        self._looking = True
+        # No more than fits behind the head in scratch, where it goes if the next frame is another one.
+        return [self._scratch[: expected.start], expected.place[: _SCRATCH - expected.start]]
+
+    def received(self, count: int) -> Optional[Frame]:
+        """``count`` bytes of the last `space` or `ahead` have been filled; then as `next`."""
+        body = self._body
+        if body is None:
+            if self._looking:
+                return self._received_ahead(count)
+            self.unread += count
+            return self._next_head()
+        if body.remaining > _SCRATCH // 4:
+            body.filled(count)
+        else:
+            self.unread += count
+        return self.next()
+
+    def _received_ahead(self, count: int) -> Optional[Frame]:
+        self._looking = False
+        expected = self._expected
+        assert expected is not None
+        assert expected.place is not None
+        early = count - expected.start
+        if early > 0 and expected.matches(self._scratch):
+            _, kind, flags, _, deadline_ms, call_id, body_bytes = HEADER.unpack_from(self._scratch, 0)
+            frame = Frame(kind, flags, deadline_ms, call_id, expected.plan, (expected.place,))
+            expected.place = None
+            if early == body_bytes:
+                return frame
+            self._body = _Body(frame, body_bytes)
+            self._body.filled(early)
+            return None
+        if early > 0:
+            self._scratch[expected.start : count] = expected.place[:early]
+            self._expected = None
+        self.unread = count
+        return self._next_head()
+
+    def next(self) -> Optional[Frame]:
+        """The next complete frame, or None until more is received.
+
+        Raises `ProtocolError`, of which `LimitExceeded` is one.
+        """
+        body = self._body
+        if body is None:
+            return self._next_head() if self.unread else None
+        if self.unread:
+            self._consumed(self._start + body.take(self._scratch[self._start : self.unread]))
+        if body.remaining:
+            return None
+        self._body = None
+        return body.frame
+
+    def feed(self, data: bytes) -> List[Frame]:
+        """Receive ``data`` and give the frames it completes: for tests and sources that hand out bytes."""
+        frames = []
+        view = memoryview(data)
+        while view:
+            space = self.space()
+            count = min(len(space), len(view))
+            space[:count] = view[:count]
+            view = view[count:]
+            frame = self.received(count)
+            while frame is not None:
+                frames.append(frame)
+                frame = self.next()
+        return frames
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of a next frame has been received."""
+        return self._body is None and self._start == self.unread
+
+    def _next_head(self) -> Optional[Frame]:
+        start = self._start
+        have = self.unread - start
+        if have < HEADER_BYTES:
+            self._rewind()
+            return None
+        header = HEADER.unpack_from(self._scratch, start)
+        head_bytes, kind, flags, zero, deadline_ms, call_id, body_bytes = header
+        if zero or kind not in KINDS or head_bytes > MAX_HEAD or body_bytes > self._max_body:
+            raise self._refusal(*header)
+        body_start = start + HEADER_BYTES + head_bytes
+        if body_start > self.unread:
+            self._rewind(HEADER_BYTES + head_bytes)
+            return None
+        head = self._scratch[start + HEADER_BYTES : body_start].tobytes()
+        plan = self._plans.get(head) or self._plan(head)
+        self._consumed(body_start)
+        if not body_bytes and not plan.sizes:
+            return Frame(kind, flags, deadline_ms, call_id, plan, _NO_CHUNK if kind == CHUNK else ())
+        frame = Frame(
+            kind, flags, deadline_ms, call_id, plan, self._pool.take_all(_sizes(kind, plan, body_bytes))
+        )
+        return self._next_body(frame, head, body_bytes)
+
+    def _next_body(self, frame: Frame, head: bytes, body_bytes: int) -> Optional[Frame]:
+        """The frame, if the whole body is here already; else it is received from now on."""
+        if len(frame.buffers) == 1:
+            if body_bytes >= _WORTH_EXPECTING and frame.kind != CHUNK and len(head) <= REMEMBERED_BYTES:
+                self._expected = _Expected(frame.kind, head, frame.plan)
+            end = self._start + body_bytes
+            if end <= self.unread:
+                frame.buffers[0][:] = self._scratch[self._start : end]
+                self._consumed(end)
+                return frame
+        self._body = _Body(frame, body_bytes)
+        return self.next()
+
+    def _consumed(self, until: int) -> None:
+        """scratch[:until] is understood."""
+        if until < self.unread:
+            self._start = until
+            return
+        self._start = self.unread = 0
+        if len(self._scratch) > _SCRATCH:
+            self._scratch = memoryview(bytearray(_SCRATCH))
+
+    def _refusal(
+        self,
+        head_bytes: int,
+        kind: int,
+        flags: int,
+        zero: int,
+        deadline_ms: int,
+        call_id: int,
+        body_bytes: int,
+    ) -> ProtocolError:
+        """Why a header is not taken."""
+        if zero or kind not in KINDS:
+            return ProtocolError(f"no frame of this protocol starts with kind {kind}")
+        if head_bytes > MAX_HEAD:
+            return LimitExceeded(f"a head of {head_bytes} bytes (at most {MAX_HEAD})")
+        return LimitExceeded(f"a body of {body_bytes} bytes (at most {self._max_body} here)")
+
+    def _plan(self, head: bytes) -> Plan:
+        plan = parse(head)
+        if len(head) <= REMEMBERED_BYTES:
+            if len(self._plans) >= REMEMBERED_HEADS:
+                self._plans = {b"": _EMPTY}
+            self._plans[head] = plan
+        return plan
+
+    def _rewind(self, wanted: int = 0) -> None:
+        """Move what is not yet understood to the front, with room behind it for ``wanted`` bytes in all."""
+        have = self.unread - self._start
+        if wanted > len(self._scratch):
+            larger = memoryview(bytearray(wanted + HEADER_BYTES))
+            larger[:have] = self._scratch[self._start : self.unread]
+            self._scratch = larger
+        elif self._start:
+            # Both sides of this assignment are one buffer; memoryview copies overlapping parts rightly.
+            self._scratch[:have] = self._scratch[self._start : self.unread]
+        self._start, self.unread = 0, have
+
+
+def _sizes(kind: int, plan: Plan, body_bytes: int) -> Tuple[int, ...]:
+    """The sizes of a frame's buffers, checked against what its header promises."""
+    if kind == CHUNK:
+        if plan.sizes:
+            raise ProtocolError("the head of a CHUNK names no buffers")
+        if body_bytes > MAX_CHUNK:
+            raise LimitExceeded(f"a CHUNK of {body_bytes} bytes (at most {MAX_CHUNK})")
+        return (body_bytes,)
+    if plan.body_bytes != body_bytes:
+        raise ProtocolError(
+            f"a head that names {plan.body_bytes} bytes of buffers before a body of {body_bytes}"
+        )
+    return plan.sizes
+
+
+class _Expected:
+    """What the next frame may look like, and the memory for its body, taken ahead."""
+
+    __slots__ = ("_head", "_kind", "place", "plan", "start")
+
+    def __init__(self, kind: int, head: bytes, plan: Plan) -> None:
+        self._kind = kind
+        self._head = head
+        self.plan = plan
+        self.start = HEADER_BYTES + len(head)
+        self.place: Optional[memoryview] = None
+
+    def matches(self, scratch: memoryview) -> bool:
+        """Whether ``scratch`` begins with the header and head of such a frame."""
+        head_bytes, kind, _, zero, _, _, body_bytes = HEADER.unpack_from(scratch, 0)
+        return bool(
+            head_bytes == len(self._head)
+            and kind == self._kind
+            and not zero
+            and body_bytes == self.plan.body_bytes
+            and scratch[HEADER_BYTES : self.start].tobytes() == self._head
+        )
+
+
+class _Body:
+    """The body of one frame while it is received: which buffer is being filled, and how far."""
+
+    __slots__ = ("_filled", "_index", "frame", "remaining")
+
+    def __init__(self, frame: Frame, size: int) -> None:
+        self.frame = frame
+        self.remaining = size
+        self._index = 0
+        self._filled = 0
+
+    def space(self) -> memoryview:
+        buffer = self.frame.buffers[self._index]
+        while self._filled == len(buffer):
+            self._index += 1
+            self._filled = 0
+            buffer = self.frame.buffers[self._index]
+        view: memoryview = buffer[self._filled :]
+        return view
+
+    def filled(self, count: int) -> None:
+        self._filled += count
+        self.remaining -= count
+
+    def take(self, data: memoryview) -> int:
+        """Copy what belongs to this body from ``data``; the number of bytes taken."""
+        taken = 0
+        while self.remaining and taken < len(data):
+            space = self.space()
+            count = min(len(space), len(data) - taken)
+            space[:count] = data[taken : taken + count]
+            self.filled(count)
+            taken += count
+        return taken
