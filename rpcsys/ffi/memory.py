@@ -7,7 +7,7 @@ Known are: numpy's arrays and what else has ``__array_interface__``; objects wit
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from rpcsys.errors import NativeError
 
@@ -65,6 +65,9 @@ _FORMATS = {
     "f": "float32",
     "d": "float64",
 }
+#: numpy's types -> their names, as many as plain types could ever need.
+_names: Dict[Any, str] = {}
+_MAX_NAMES = 64
 _SIGNED = "ln"
 _UNSIGNED = "LN"
 
@@ -109,13 +112,21 @@ def flat(address: int, size: int, owner: Any) -> memoryview:
 
 def _of_interface(array: Any, interface: Any) -> Memory:
     dtype = array.dtype
-    if not dtype.isnative:
-        raise NativeError(f"an array of byte-swapped {dtype.name}; convert it first", kind="TypeError")
+    name = _names.get(dtype) or _learn(dtype)
     strides = interface["strides"]
     if strides is not None:
         strides = tuple(stride // dtype.itemsize for stride in strides)
     address, readonly = interface["data"]
-    return Memory(address, dtype.name, interface["shape"], strides, readonly, array)
+    return Memory(address, name, interface["shape"], strides, readonly, array)
+
+
+def _learn(dtype: Any) -> str:
+    """The name of one of numpy's types, which takes it longer than all else here."""
+    if not dtype.isnative:
+        raise NativeError(f"an array of byte-swapped {dtype.name}; convert it first", kind="TypeError")
+    if len(_names) < _MAX_NAMES:
+        _names[dtype] = str(dtype.name)
+    return str(dtype.name)
 
 
 def _of_parts(array: Any) -> Memory:

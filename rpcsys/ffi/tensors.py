@@ -7,14 +7,19 @@ kept until it lets go. Without, it is a plain DLTensor (type 7), valid for one c
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, Optional, Tuple
+import struct
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi, dlpack, dtypes, library
-from rpcsys.ffi.memory import Memory, flat, locate
+from rpcsys.ffi.memory import flat, locate
 from rpcsys.ffi.objects import Object
 
-_shape_types: Dict[int, Any] = {}
+_POINTER = struct.Struct("P")
+_pack_pointer = _POINTER.pack
+#: Kinds of arrays that are remembered; a model has some tens.
+_MAX_PLANS = 1024
+_plans: Dict[Any, _Plan] = {}  # by type, shape and strides
 #: What native code holds of ours: the structure's address -> the structure and all it points into.
 _lent: Dict[int, Tuple[Any, ...]] = {}
 
@@ -112,14 +117,14 @@ def lend(array: Any, keep: List[Any]) -> Optional[Tuple[int, int]]:
     memory = locate(array)
     if memory is None:
         return None
-    managed = abi.ManagedTensor()
-    parts = _describe(memory, managed.tensor)
+    key = memory[1:4]
+    plan = _plans.get(key) or _plan(key)
+    managed = abi.ManagedTensor.from_buffer_copy(_pack_pointer(memory.address) + plan.template)
+    address = ctypes.addressof(managed)  # the tensor is the structure's first field
     if not library.present():
-        keep.append((managed, parts, memory.owner))
-        return abi.DLTENSOR, ctypes.addressof(managed.tensor)
-    address = ctypes.addressof(managed)
-    managed.deleter = _give_back_address
-    _lent[address] = (managed, parts, memory.owner)
+        keep.append((managed, plan, memory.owner))
+        return abi.DLTENSOR, address
+    _lent[address] = (managed, plan, memory.owner)
     out = ctypes.c_void_p()
     if library.api().TVMFFITensorFromDLPack(address, 0, 0, ctypes.byref(out)) or not out.value:
         _lent.pop(address, None)
@@ -133,22 +138,31 @@ def lent() -> int:
     return len(_lent)
 
 
-def _describe(memory: Memory, tensor: abi.DLTensor) -> Any:
-    """Fill ``tensor``; what it points into."""
-    rank = len(memory.shape)
-    extents = _shape_types.get(rank)
-    if extents is None:
-        extents = _shape_types[rank] = ctypes.c_int64 * rank
-    shape = extents(*memory.shape)
-    strides = extents(*memory.strides) if memory.strides is not None else extents(*_c_order(memory.shape))
-    code, bits = dtypes.codes(memory.dtype)
-    tensor.data = memory.address
+class _Plan(NamedTuple):
+    """What arrays of one type and shape have in common."""
+
+    template: bytes  # a ManagedTensor but for its first field, the address
+    shape: Any  # what the template points to
+    strides: Any
+
+
+def _plan(key: Any) -> _Plan:
+    """Make and remember the plan for a type, a shape and strides. Raises `NativeError`."""
+    dtype, shape, strides = key
+    extents = ctypes.c_int64 * len(shape)
+    managed = abi.ManagedTensor()
+    managed.deleter = _give_back_address
+    tensor = managed.tensor
     tensor.device.type = abi.CPU
-    tensor.ndim = rank
-    tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes = code, bits, 1
-    tensor.shape = shape
-    tensor.strides = strides
-    return shape, strides
+    tensor.ndim = len(shape)
+    tensor.dtype = abi.DataType(*dtypes.codes(dtype), 1)
+    own = extents(*shape)
+    steps = extents(*(_c_order(shape) if strides is None else strides))
+    tensor.shape, tensor.strides = own, steps
+    if len(_plans) >= _MAX_PLANS:
+        _plans.clear()
+    plan = _plans[key] = _Plan(bytes(managed)[_POINTER.size :], own, steps)
+    return plan
 
 
 def _c_order(shape: Tuple[int, ...]) -> List[int]:
