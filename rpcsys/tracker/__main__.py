@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     chosen = config.parse(arguments)
-    serve.setup_logging(config.NAME, silent=chosen.silent)
+    serve.setup_logging(config.NAME, silent=chosen.silent, form=chosen.log_format)
     return loop.run(service.serve(chosen))
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rpcsys.errors import ConfigError
+from rpcsys.logs import FORMATS
 from rpcsys.serve import Parser, port_number
 from rpcsys.wire.keys import is_key
 
@@ -17,7 +17,7 @@ _PORTS = 9  # TVM's default range is 9190 to 9198
 @dataclass(frozen=True)
 class Config:
     """How a tracker is started. ``port_end`` is exclusive; ``http_port`` 0 is off; without ``stop_key`` no message
-    can end it; ``limits`` is the longest session in seconds, by key.
+    can end it; ``state_dir`` None remembers nothing beyond the run; ``limits`` is the longest session in seconds, by key.
     """
 
     host: str = "0.0.0.0"
@@ -27,15 +27,13 @@ class Config:
     stop_key: str | None = None
     silent: bool = False
     limits: tuple[tuple[str, float], ...] = ()
+    state_dir: str | None = None
+    history_days: float = 90.0
+    log_format: str = "text"
 
 
 def parse(arguments: Sequence[str] | None = None) -> Config:
-    """The configuration that the command line asks for; exits with 2 on a bad flag.
-
-    Raises
-    ------
-    ConfigError: a flag of a later version.
-    """
+    """The configuration that the command line asks for; exits with 2 on a bad flag."""
     parser = Parser(
         NAME, description="Queue requests for devices by key, and match them with servers that are free."
     )
@@ -47,12 +45,26 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         "--port-end", type=port_number, help=f"try ports below this one (default: {_PORTS} ports from --port)"
     )
     parser.add_argument(
-        "--http-port", type=port_number, default=0, help="/healthz, /metrics and /api/summary; 0 is off"
+        "--http-port",
+        type=port_number,
+        default=0,
+        help="a page that shows the lab at /, and /metrics, /healthz, /api/summary; 0 is off",
     )
     parser.add_argument(
         "--stop-key", help="let a message with this key end the tracker, as TVM's protocol has it"
     )
-    parser.add_argument("--state-dir", help="not available in this version: the queue lives in memory")
+    parser.add_argument(
+        "--state-dir",
+        metavar="DIR",
+        help="remember leases, places in the queue and servers set aside in a file there, across restarts",
+    )
+    parser.add_argument(
+        "--history-days",
+        type=_days,
+        default=Config.history_days,
+        metavar="N",
+        help="how long the file keeps what is over (default: %(default)g)",
+    )
     parser.add_argument(
         "--max-session",
         action="append",
@@ -62,11 +74,10 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         help="end sessions on devices of KEY after so long, those of TVM's clients too; repeatable",
     )
     parser.add_argument("--silent", action="store_true", help="log warnings and errors only")
+    parser.add_argument(
+        "--log-format", choices=FORMATS, default=Config.log_format, help="lines for people or JSON"
+    )
     flags = parser.parse_args(arguments)
-    if flags.state_dir is not None:
-        raise ConfigError(
-            "--state-dir is not available in this version: start without it, the queue lives in memory"
-        )
     return Config(
         flags.host,
         flags.port,
@@ -75,7 +86,20 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         flags.stop_key,
         flags.silent,
         tuple(dict(flags.max_session).items()),
+        flags.state_dir,
+        flags.history_days,
+        flags.log_format,
     )
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 0 < days < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of days")
+    return days
 
 
 def _limit(text: str) -> tuple[str, float]:

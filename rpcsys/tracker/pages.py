@@ -1,49 +1,70 @@
-"""The tracker's pages: figures for Prometheus, and the summary as JSON."""
+"""The tracker's pages: the lab as people see it, and as programs read it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from rpcsys.tracker import views
+from rpcsys.daemon.http import Content, Page, health_page, metrics_page
+from rpcsys.tracker import overview, views
 from rpcsys.tracker.records import Peer
 
 if TYPE_CHECKING:
     from rpcsys.tracker.service import Service
 
-_VIEWER = Peer(0, "127.0.0.1", "127.0.0.1")
+VIEWER = Peer(0, "127.0.0.1", "127.0.0.1")
+"""For whom addresses are shown: whoever looks by way of HTTP sees what somebody on the tracker's machine would."""
+
+FRESH_S = 1.0
+"""However many people look at the lab, it is looked up at most so often."""
+
+_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/picture.js": ("picture.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
 
 
-class Figures(Collector):
-    """What the tracker can be measured by, read when Prometheus asks: counting costs the tracker nothing."""
+def pages(service: Service) -> dict[str, Page]:
+    """All pages of a tracker, by path."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def now() -> float:
+        return service.clock.now()
 
-    def collect(self) -> Iterator[Metric]:
-        """The figures at this moment."""
-        service, state = self._service, self._service.state
-        frames = CounterMetricFamily("rpcsys_tracker_frames", "Frames by direction.", labels=["direction"])
-        frames.add_metric(["in"], service.frames_in)
-        frames.add_metric(["out"], service.frames_out)
-        yield frames
-        yield GaugeMetricFamily("rpcsys_tracker_connections", "Open connections.", len(service.connections))
-        yield GaugeMetricFamily("rpcsys_tracker_servers", "Registered servers.", len(state.server_names))
-        yield GaugeMetricFamily("rpcsys_tracker_leases", "Leases that are out.", len(state.leases))
-        pending = GaugeMetricFamily("rpcsys_tracker_pending", "Requests that wait, by key.", labels=["key"])
-        free = GaugeMetricFamily("rpcsys_tracker_free", "Match keys on offer, by key.", labels=["key"])
-        for key, queue in state.queues.items():
-            pending.add_metric([key], len(queue.waiting))
-            free.add_metric([key], state.pool.count(key))
-        yield pending
-        yield free
+    def summary() -> Any:
+        return views.summary(service.state, now(), VIEWER)
+
+    return {
+        "/healthz": health_page,
+        "/metrics": metrics_page(service.observer.figures),
+        "/api/summary": _as_json(summary),
+        "/api/lab": _fresh_enough(_as_json(lambda: overview.lab(service.state, now())), now),
+        "/api/day": _fresh_enough(_as_json(lambda: service.observer.levels.day(now())), now),
+        **{path: _file(name, kind) for path, (name, kind) in _FILES.items()},
+    }
 
 
-def summary_page(service: Service) -> tuple[str, bytes]:
-    """The summary that clients of ours get, as JSON."""
-    summary = views.summary(service.state, service.clock.now(), _VIEWER)
-    return "application/json", json.dumps(summary).encode()
+def _file(name: str, kind: str) -> Page:
+    body = resources.files("rpcsys.tracker").joinpath("page").joinpath(name).read_bytes()
+    return lambda: (kind, body)
+
+
+def _as_json(make: Callable[[], Any]) -> Callable[[], Content]:
+    return lambda: ("application/json", json.dumps(make(), separators=(",", ":")).encode())
+
+
+def _fresh_enough(page: Callable[[], Content], now: Callable[[], float]) -> Page:
+    made: tuple[float, Content] | None = None
+
+    def fresh() -> Content:
+        nonlocal made
+        at = now()
+        if made is None or at - made[0] >= FRESH_S:
+            made = at, page()
+        return made[1]
+
+    return fresh

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from rpcsys.daemon.acceptor import Acceptor
-from rpcsys.daemon.http import health_page, metrics_page, serve_pages
+from rpcsys.daemon.http import serve_pages
 from rpcsys.daemon.loop import until_signal
 from rpcsys.errors import LimitExceeded
 from rpcsys.serve import Signals, announce, bind, tune
@@ -27,14 +27,17 @@ from rpcsys.tracker.events import (
     Disconnected,
     Event,
     Received,
+    Record,
+    Restored,
     Send,
     Started,
     StopTracker,
     Tick,
 )
-from rpcsys.tracker.pages import Figures, summary_page
+from rpcsys.tracker.observer import Observer
+from rpcsys.tracker.pages import pages
 from rpcsys.tracker.state import State
-from rpcsys.wire import tracker
+from rpcsys.wire import control, tracker
 from rpcsys.wire.control import Answer
 
 log = logging.getLogger(__name__)
@@ -62,8 +65,6 @@ class Service:
     def __init__(self, config: Config) -> None:
         self.loop = asyncio.get_running_loop()
         self.clock = Clock()
-        started = Started(self.clock.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits))
-        self.state = State(started)
         self.connections: dict[int, Connection] = {}
         self.strangers: dict[Connection, None] = {}
         self.frames_in = 0
@@ -72,8 +73,13 @@ class Service:
         self._numbers = 0
         self._unsent: dict[Connection, None] = {}
         self._adopting: set[asyncio.Task[Any]] = set()
+        self._asking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self.observer = Observer(self, config)
+        started = Started(self.clock.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits))
+        self.state = State(started)
+        self.perform(Restored(started.at, self.observer.restored()))
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
     # Connections.
@@ -116,7 +122,19 @@ class Service:
             if problem.fatal:
                 raise
             return
+        if isinstance(message, (control.History, control.Usage)):
+            asking = self.loop.create_task(self._answer(connection, message))
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
+            return
         self.perform(Received(self.clock.now(), connection.number, message))
+
+    async def _answer(self, connection: Connection, question: control.History | control.Usage) -> None:
+        """Answer what the past is asked for, when it has been found: the state knows the present only."""
+        answer = await self.observer.answer(question)
+        if connection.number in self.connections:
+            self._send(connection, answer.to_json())
+            self.flush()
 
     def lost(self, connection: Connection) -> None:
         """The connection is gone."""
@@ -142,7 +160,9 @@ class Service:
             self._arm(deadline)
 
     def _perform_rarity(self, action: Action) -> None:
-        if isinstance(action, Close):
+        if type(action) is Record:
+            self.observer.note(action)
+        elif isinstance(action, Close):
             connection = self.connections.get(action.conn)
             if connection is not None:
                 connection.drop(action.reason)
@@ -189,8 +209,8 @@ class Service:
     def close(self) -> None:
         """Close every connection and forget the timers. The state is told nothing: what is so now stays so."""
         self._sweeper.cancel()
-        for adopting in self._adopting:
-            adopting.cancel()
+        for task in (*self._adopting, *self._asking):
+            task.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self.flush()
@@ -198,6 +218,7 @@ class Service:
         self.connections.clear()
         for connection in open_connections:
             connection.close()
+        self.observer.close()
 
 
 def _too_long(message: Any, problem: LimitExceeded) -> Any:
@@ -220,12 +241,7 @@ async def serve(config: Config) -> int:
     service = Service(config)
     acceptors = [Acceptor(listener, service.accept)]
     if web is not None:
-        pages = {
-            "/healthz": health_page,
-            "/metrics": metrics_page(Figures(service)),
-            "/api/summary": lambda: summary_page(service),
-        }
-        acceptors.append(serve_pages(web, pages))
+        acceptors.append(serve_pages(web, pages(service)))
     try:
         port = acceptors[0].port
         log.info("serving on %s:%d", config.host, port)

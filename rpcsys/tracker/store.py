@@ -31,6 +31,7 @@ from rpcsys.errors import ConfigError
 from rpcsys.tracker import schema
 from rpcsys.tracker.events import Record
 from rpcsys.tracker.present import Fact, Present
+from rpcsys.tracker.records import OURS
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +182,25 @@ class Store:
         ]
         return tuple(sorted([*overs, *self.present], key=lambda record: record.at))
 
+    @property
+    def failing(self) -> bool:
+        """Whether the file cannot be written at the moment."""
+        return self._failing_since is not None
+
+    def begin(self, now: float) -> tuple[Record, ...]:
+        """What `restored` says, after the end of what nobody will tell the end of."""
+        for record in list(self.present):
+            if record.kind == "granted" and record.details["how"] != OURS:
+                self.note(_unknown_end(record, now))
+        return self.restored(now)
+
+    def forget_absent(self, before: float, now: float) -> None:
+        """Whoever joined before then and has not joined again since then is gone."""
+        for record in list(self.present):
+            if record.kind == "joined" and record.at < before:
+                reason = "it has not come back after a restart of the tracker"
+                self.note(Record(now, "gone", {"server": record.details["server"], "reason": reason}))
+
     def levels(self, since: float) -> list[tuple[int, str, int, float, float, float]]:
         """What `note_levels` noted since then: begin, key, looks, slots, leased, waiting."""
         return self._file.execute("SELECT * FROM levels WHERE begin >= ?", (since,)).fetchall()
@@ -323,6 +343,13 @@ def _lease_row(
 
 def _present_row(fact: Fact, number: int, record: Record) -> tuple[Any, ...]:
     return (*fact, number, record.at, record.details)
+
+
+def _unknown_end(granted: Record, now: float) -> Record:
+    told = {name: granted.details[name] for name in ("lease", "epoch", "key", "server", "user", "address")}
+    reason = "the tracker was restarted, and one of TVM's servers does not say what became of its session"
+    ended = {"outcome": "unknown", "reason": reason, "fault": "", "cleaned": {}}
+    return Record(now, "over", {**told, "since": granted.at, "held_s": 0.0, **ended})
 
 
 def _about(record: Record) -> str:

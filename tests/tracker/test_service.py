@@ -76,7 +76,9 @@ def test_silent_logs_nothing_that_is_not_wrong(daemons):
         ["--nonsense"],
         ["extra"],
         ["--port", "9500", "--port-end", "9500"],
-        ["--state-dir", "/tmp/somewhere", "--port", "0"],
+        ["--state-dir", "/dev/null/x", "--port", "0"],
+        ["--history-days", "0"],
+        ["--log-format", "xml"],
         ["--host", "203.0.113.1", "--port", "0"],
     ],
 )

@@ -1,0 +1,193 @@
+"""What a tracker can be measured by, for Prometheus.
+
+What happens is counted as it happens, in plain numbers; what is so now is read from the state when Prometheus asks.
+Names and labels are part of what people's rules rely on: docs/monitoring.md lists them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from rpcsys.tracker import explain
+from rpcsys.tracker.events import Record
+from rpcsys.tracker.records import Peer
+
+if TYPE_CHECKING:
+    from rpcsys.tracker.service import Service
+
+WAITS_S = (0.01, 0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0)
+LEASES_S = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0)
+LAGS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Where the histograms' buckets end."""
+
+MAX_KEYS = 500
+OTHER = "(other)"
+"""Keys with figures of their own; clients of TVM may ask for any key, and each would cost memory for ever."""
+
+_FIRST = 32  # they stand in about the order in which they came: the oldest is among the first
+
+
+class Histogram:
+    """Counts of values up to each of ``bounds`` and beyond, and their sum."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Upper bounds, and how many values lie below each."""
+        below, found = 0, []
+        for bound, count in zip([*map(str, self.bounds), "+Inf"], self.counts, strict=True):
+            below += count
+            found.append((bound, float(below)))
+        return found
+
+
+class Figures(Collector):
+    """The figures of a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._waits: dict[str, Histogram] = {}
+        self._leases: dict[str, Histogram] = {}
+        self._outcomes: Counter[tuple[str, str]] = Counter()
+        self._faults: Counter[str] = Counter()
+        self._unserved: Counter[str] = Counter()
+        self.lag = Histogram(LAGS_S)
+
+    def note(self, record: Record) -> None:
+        """Count what happened."""
+        details = record.details
+        if record.kind == "granted":
+            self._of(self._waits, details["key"], WAITS_S).observe(details["waited_s"])
+        elif record.kind == "over":
+            lengths = self._of(self._leases, details["key"], LEASES_S)
+            lengths.observe(details["held_s"])
+            key = details["key"] if details["key"] in self._leases else OTHER
+            self._outcomes[key, details["outcome"]] += 1
+            if details["fault"]:
+                self._faults[key] += 1
+        elif record.kind == "waited" and details["why"] != "granted":
+            self._unserved[details["why"]] += 1
+
+    def _of(self, table: dict[str, Histogram], key: str, bounds: Sequence[float]) -> Histogram:
+        found = table.get(key)
+        if found is None:
+            key = key if len(table) < MAX_KEYS else OTHER
+            found = table.setdefault(key, Histogram(bounds))
+        return found
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures at this moment."""
+        yield from self._traffic()
+        yield from self._queues()
+        yield self._servers()
+        yield _by_key("rpcsys_tracker_wait_seconds", "From request to lease.", self._waits)
+        yield _by_key(
+            "rpcsys_tracker_lease_seconds", "From the beginning of a lease to its end.", self._leases
+        )
+        sessions = CounterMetricFamily(
+            "rpcsys_tracker_sessions", "Leases that are over, by how they ended.", labels=["key", "outcome"]
+        )
+        for labels, count in self._outcomes.items():
+            sessions.add_metric(labels, count)
+        yield sessions
+        faults = CounterMetricFamily(
+            "rpcsys_tracker_faults", "Leases that ended by the server's own fault.", labels=["key"]
+        )
+        for key, count in self._faults.items():
+            faults.add_metric([key], count)
+        yield faults
+        unserved = CounterMetricFamily(
+            "rpcsys_tracker_unserved",
+            "Requests that left the queue without a device, by why.",
+            labels=["why"],
+        )
+        for why, count in self._unserved.items():
+            unserved.add_metric([why], count)
+        yield unserved
+
+    def _traffic(self) -> Iterator[Metric]:
+        service = self._service
+        frames = CounterMetricFamily("rpcsys_tracker_frames", "Frames by direction.", labels=["direction"])
+        frames.add_metric(["in"], service.frames_in)
+        frames.add_metric(["out"], service.frames_out)
+        yield frames
+        yield GaugeMetricFamily("rpcsys_tracker_connections", "Open connections.", len(service.connections))
+        lag = HistogramMetricFamily(
+            "rpcsys_tracker_loop_lag_seconds",
+            "How late the event loop was to something due, looked at twice a second.",
+        )
+        lag.add_metric([], self.lag.buckets(), self.lag.sum)
+        yield lag
+        store = service.observer.store
+        if store is not None:
+            yield GaugeMetricFamily(
+                "rpcsys_tracker_history_writable",
+                "1 while history is written, 0 while it cannot be.",
+                not store.failing,
+            )
+
+    def _queues(self) -> Iterator[Metric]:
+        state, now = self._service.state, self._service.clock.now()
+        pending = GaugeMetricFamily("rpcsys_tracker_pending", "Requests that wait, by key.", labels=["key"])
+        oldest = GaugeMetricFamily(
+            "rpcsys_tracker_oldest_wait_seconds", "How long the oldest of them has waited.", labels=["key"]
+        )
+        free = GaugeMetricFamily("rpcsys_tracker_free", "Match keys on offer, by key.", labels=["key"])
+        leases = GaugeMetricFamily("rpcsys_tracker_leases", "Leases that are out, by key.", labels=["key"])
+        slots = GaugeMetricFamily(
+            "rpcsys_tracker_slots", "Sessions that the servers there are serve at once.", labels=["key"]
+        )
+        for key, queue in islice(state.queues.items(), MAX_KEYS):
+            pending.add_metric([key], len(queue.waiting))
+            first = islice(queue.waiting.values(), _FIRST)
+            since = min((request.since for request in first), default=now)
+            oldest.add_metric([key], now - since)
+            free.add_metric([key], state.pool.count(key))
+            leases.add_metric([key], len(queue.leases))
+            slots.add_metric([key], sum(state.peers[conn].slots for conn in queue.servers))
+        yield from (pending, oldest, free, leases, slots)
+
+    def _servers(self) -> Metric:
+        state, now = self._service.state, self._service.clock.now()
+        counts = Counter(
+            (condition_of(peer, explain.state(state, now, peer)["state"]), ",".join(peer.serves))
+            for peer in state.peers.values()
+            if peer.name
+        )
+        servers = GaugeMetricFamily(
+            "rpcsys_tracker_servers", "Servers by key and state.", labels=["key", "state"]
+        )
+        for (condition, key), count in list(counts.items())[: 4 * MAX_KEYS]:
+            servers.add_metric([key, condition], count)
+        return servers
+
+
+def condition_of(peer: Peer, state: str) -> str:
+    """A server's state in a word: what is wrong with it, or whether somebody has it."""
+    if state not in ("ok", "on trial"):
+        return state
+    if peer.serving:
+        return "busy" if len(peer.serving) >= peer.slots else "partly busy"
+    return "free" if peer.offers else "preparing"
+
+
+def _by_key(name: str, text: str, table: dict[str, Histogram]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=["key"])
+    for key, histogram in table.items():
+        family.add_metric([key], histogram.buckets(), histogram.sum)
+    return family

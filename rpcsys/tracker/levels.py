@@ -1,0 +1,73 @@
+"""How many devices of each key there were, were leased, and were waited for, over the last day."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rpcsys.tracker.book import Book
+
+LOOK_S = 5.0
+"""How often to look."""
+
+STEP_S = 600
+STEPS = 144
+"""Averages of ten minutes, for a day."""
+
+MAX_KEYS = 500
+"""Keys followed: a picture of more would be seen by nobody."""
+
+Row = tuple[int, str, int, float, float, float]
+"""When the ten minutes began, key, looks taken; slots, leased and waiting on average."""
+
+
+class Levels:
+    """Averages by key. ``add`` takes back what `rows` gave, after a restart."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, dict[str, list[float]]] = {}
+
+    def look(self, book: Book, at: float) -> None:
+        """Take the present in."""
+        begin = int(at) // STEP_S * STEP_S
+        step = self._steps.get(begin)
+        if step is None:
+            step = self._steps[begin] = {}
+            for old in [other for other in self._steps if other <= begin - STEPS * STEP_S]:
+                del self._steps[old]
+        for key, queue in book.queues.items():
+            sums = step.get(key)
+            if sums is None:
+                if len(step) >= MAX_KEYS:
+                    continue
+                sums = step[key] = [0, 0.0, 0.0, 0.0]
+            sums[0] += 1
+            sums[1] += sum(book.peers[conn].slots for conn in queue.servers)
+            sums[2] += len(queue.leases)
+            sums[3] += len(queue.waiting)
+
+    def rows(self, at: float) -> list[Row]:
+        """The averages of the ten minutes that ``at`` lies in."""
+        begin = int(at) // STEP_S * STEP_S
+        return [
+            (begin, key, int(looks), slots / looks, leased / looks, waiting / looks)
+            for key, (looks, slots, leased, waiting) in self._steps.get(begin, {}).items()
+        ]
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Averages from before."""
+        for begin, key, looks, *averages in rows:
+            self._steps.setdefault(begin, {})[key] = [looks, *(average * looks for average in averages)]
+
+    def day(self, at: float) -> dict[str, Any]:
+        """The last day: ``begin`` (seconds since 1970) and ``step_s``; by key, for each step, averages or None."""
+        last = int(at) // STEP_S * STEP_S
+        begins = range(last - (STEPS - 1) * STEP_S, last + 1, STEP_S)
+        names = sorted({key for begin in begins for key in self._steps.get(begin, ()) if key})[:MAX_KEYS]
+        keys = {key: [_averages(self._steps.get(begin, {}).get(key)) for begin in begins] for key in names}
+        return {"begin": begins[0], "step_s": STEP_S, "keys": keys}
+
+
+def _averages(sums: list[float] | None) -> list[float] | None:
+    return None if sums is None else [round(each / sums[0], 2) for each in sums[1:]]

@@ -1,0 +1,114 @@
+"""Everybody who wants to know what happens in a tracker: its log, its figures, its history.
+
+Nothing here decides anything, and nothing here keeps the loop waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from rpcsys.daemon.journal import Journal
+from rpcsys.tracker.config import Config
+from rpcsys.tracker.events import Record
+from rpcsys.tracker.figures import Figures
+from rpcsys.tracker.history import History
+from rpcsys.tracker.levels import LOOK_S, STEP_S, STEPS, Levels
+from rpcsys.tracker.store import Store
+from rpcsys.wire import control
+from rpcsys.wire.control import Answer
+
+if TYPE_CHECKING:
+    from rpcsys.tracker.service import Service
+
+LAG_S = 0.5
+"""How often the loop's lag is measured."""
+
+_LOOKS_NOTED = 12
+"""So many looks at the levels are noted at a time: once a minute."""
+
+ABSENT_S = 60.0
+"""Servers that have not come back so long after a restart are gone."""
+
+_WARNINGS = frozenset(("set_aside", "unhealthy"))
+
+
+class Observer:
+    """The ears of a service. To be made inside its event loop, before there is a state.
+
+    ``store`` and ``history`` are None for a tracker without a state directory.
+
+    Raises
+    ------
+    ConfigError: the state directory cannot be used.
+    """
+
+    def __init__(self, service: Service, config: Config) -> None:
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._started_at = service.clock.now()
+        self.store: Store | None = None
+        self.history: History | None = None
+        self.levels = Levels()
+        self.figures = Figures(service)
+        if config.state_dir is not None:
+            self.store = Store(config.state_dir, history_days=config.history_days)
+            self.history = History(self.store.path)
+            self.levels.add(self.store.levels(self._started_at - STEPS * STEP_S))
+        self._journal = Journal()
+        self._looks = 0
+        self._timers = [
+            self._loop.call_later(LAG_S, self._measure_lag, self._loop.time() + LAG_S),
+            self._loop.call_later(LOOK_S, self._look),
+            self._loop.call_later(ABSENT_S, self._forget_absent),
+        ]
+
+    def restored(self) -> tuple[Record, ...]:
+        """What the last run left."""
+        return () if self.store is None else self.store.begin(self._started_at)
+
+    def note(self, record: Record) -> None:
+        """Something happened."""
+        warning = record.kind in _WARNINGS or record.details.get("fault")
+        self._journal.note(
+            record.at, logging.WARNING if warning else logging.INFO, record.kind, record.details
+        )
+        self.figures.note(record)
+        if self.store is not None:
+            self.store.note(record)
+
+    async def answer(self, question: control.History | control.Usage) -> Answer:
+        """The answer to a question about the past."""
+        if self.history is None:
+            reason = "this tracker keeps no history: start it with --state-dir DIR"
+            return Answer(question.id, False, "NoHistory", reason)
+        return await self.history.answer(question)
+
+    def close(self) -> None:
+        """Write what is still to be written."""
+        for timer in self._timers:
+            timer.cancel()
+        if self.store is not None:
+            self.store.note_levels(self.levels.rows(self._service.clock.now()))
+            self.store.close()
+        if self.history is not None:
+            self.history.close()
+        self._journal.close()
+
+    def _measure_lag(self, due: float) -> None:
+        now = self._loop.time()
+        self.figures.lag.observe(max(0.0, now - due))
+        self._timers[0] = self._loop.call_later(LAG_S, self._measure_lag, now + LAG_S)
+
+    def _look(self) -> None:
+        now = self._service.clock.now()
+        self.levels.look(self._service.state, now)
+        self._looks += 1
+        if self.store is not None and self._looks % _LOOKS_NOTED == 0:
+            self.store.note_levels(self.levels.rows(now))
+        self._timers[1] = self._loop.call_later(LOOK_S, self._look)
+
+    def _forget_absent(self) -> None:
+        if self.store is not None:
+            self.store.forget_absent(self._started_at, self._service.clock.now())
