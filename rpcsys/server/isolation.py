@@ -49,32 +49,32 @@ def probe(folder: str) -> str:
 class Rooms:
     """This process in namespaces of its own; to be made before it has a second thread.
 
-    ``folder`` holds the directories of all sessions: below a shared directory, none of them is seen until
-    :meth:`open`. The paths in ``keep`` stay where they are. ``size``: bytes that each of the directories in memory
-    may take, by default half of the machine's. Raises OSError.
+    ``folder`` holds the directories of all sessions, none of which is seen until :meth:`open`. The paths in
+    ``keep`` stay where they are. ``size``: bytes that each of the directories in memory may take, by default
+    half of the machine's. Raises OSError.
     """
 
     def __init__(self, folder: str, keep: Sequence[str] = (), size: Optional[int] = None) -> None:
         _leave_the_hosts()
-        self._folder = folder
-        self._handle = _handle(folder)
+        # By its parent: the folder itself may be made anew while this process waits.
+        self._parent = _handle(os.path.dirname(folder))
         kept = [(path, _handle(path)) for path in sorted(set(hidden(keep)))]
         for place in sorted({os.path.realpath(place) for place in SHARED if os.path.isdir(place)}):
             limit = "50%" if size is None else str(size)
             _mount("tmpfs", place, _NOSUID | _NODEV, "tmpfs", f"mode=1777,size={limit}")
-        if not os.path.exists(folder):
-            os.makedirs(folder, 0o700)
         for path, handle in kept:
             _make_place(path, f"/proc/self/fd/{handle}")
-            _mount(f"/proc/self/fd/{handle}", path, _BIND)
+            _mount(f"/proc/self/fd/{handle}", path, _BIND | _REC)
             os.close(handle)
+        os.makedirs(folder, 0o700, exist_ok=True)
+        _mount("tmpfs", folder, _NOSUID | _NODEV, "tmpfs", "mode=700,size=64k")
 
     def open(self, home: str) -> None:
         """Let the directory ``home`` in the folder be seen, and no other. Raises OSError."""
-        if not os.path.exists(home):
-            os.mkdir(home, 0o700)
-            _mount(f"/proc/self/fd/{self._handle}/{os.path.basename(home)}", home, _BIND)
-        os.close(self._handle)
+        os.makedirs(home, 0o700, exist_ok=True)
+        beside, name = os.path.split(home)
+        _mount(f"/proc/self/fd/{self._parent}/{os.path.basename(beside)}/{name}", home, _BIND)
+        os.close(self._parent)
 
 
 def _leave_the_hosts() -> None:

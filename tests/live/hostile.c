@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,6 +47,10 @@ EXPORT(spin) {
 }
 
 EXPORT(seize) { return __tvm_ffi_spin(self, args, count, result); }
+
+EXPORT(devour) {
+  for (;;) memset(malloc(1 << 20), 1, 1 << 20);
+}
 
 EXPORT(spawn) {
   pid_t child = fork();

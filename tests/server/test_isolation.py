@@ -9,7 +9,7 @@ import pytest
 
 from rpcsys.server import isolation, workdirs
 
-WHY_NOT = isolation.probe("/")
+WHY_NOT = isolation.probe("/tmp/rpcsys-probe")
 
 INSIDE = """
 import ctypes, json, os, sys
@@ -111,4 +111,4 @@ def test_what_is_hidden(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_a_reason():
-    assert isolation.probe("/no such folder")
+    assert isolation.probe("/no such folder/at all")

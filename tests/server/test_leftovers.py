@@ -20,14 +20,14 @@ def private():
     """Run this test's code where no other process makes such things; skipped where that cannot be had."""
     from rpcsys.server import isolation
 
-    why = isolation.probe("/")
+    why = isolation.probe("/tmp/rpcsys-probe")
     if why:
         pytest.skip(f"no namespaces here: {why}")
 
 
 def inside(code, *arguments):
     """Run ``code`` in namespaces of its own, which serve as a whole board here."""
-    whole = "from rpcsys.server.isolation import Rooms; rooms = Rooms('/')\n" + code
+    whole = "from rpcsys.server.isolation import Rooms; rooms = Rooms('/tmp/rpcsys-probe')\n" + code
     done = subprocess.run(
         [sys.executable, "-c", whole, *arguments], capture_output=True, text=True, timeout=60, check=False
     )
