@@ -62,13 +62,16 @@ class _Loaded:
     folder: Optional[str] = None
     api: Any = None
     runtime = False
-    absent = False  # looked for and not found: a call must not look again each time
+    # What was found when it was looked for: a call, or a session's opening, must not look again each time.
+    absent = False
+    runtime_found: Optional[bool] = None
 
 
 def use(folder: Optional[str]) -> None:
     """Have the libraries looked for in ``folder`` alone; None goes back to the usual places."""
     _Loaded.folder = folder
     _Loaded.absent = False
+    _Loaded.runtime_found = None
 
 
 def find(folder: Optional[str] = None) -> Optional[Paths]:
@@ -123,10 +126,10 @@ def load_runtime() -> None:
 
 def has_runtime() -> bool:
     """Whether libtvm_runtime is loaded or can be found."""
-    if _Loaded.runtime:
-        return True
-    paths = find()
-    return paths is not None and paths.runtime is not None
+    if _Loaded.runtime_found is None:
+        paths = find()
+        _Loaded.runtime_found = paths is not None and paths.runtime is not None
+    return _Loaded.runtime or _Loaded.runtime_found
 
 
 def _places() -> Iterator[str]:

@@ -9,6 +9,7 @@ import platform
 import sys
 from typing import Any
 
+from rpcsys.ffi import library
 from rpcsys.module import loading
 
 _PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
@@ -17,12 +18,13 @@ _PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
 def capabilities(*, pickle: bool = False, cache: bool = False) -> dict[str, Any]:
     """Which optional packages are installed, which files a session can load, and what the server was told to allow.
 
-    Imports none of the packages.
+    ``tvm_runtime``: whether TVM's libraries are there, with the package or without. Imports and loads nothing.
     """
     found: dict[str, Any] = {package: installed(package) for package in _PACKAGES}
     found["python"] = "{}.{}".format(*sys.version_info[:2])
     found["pickle"] = pickle
     found["cache"] = cache
+    found["tvm_runtime"] = library.has_runtime()
     found["loads"] = loads()
     return found
 

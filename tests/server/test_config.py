@@ -163,10 +163,12 @@ def test_how_tvms_clients_are_served(monkeypatch, tmp_path):
     ]:
         monkeypatch.setattr(config, "installed", lambda name, package=package: package)
         monkeypatch.setattr(library, "find", lambda folder=None, libraries=libraries: libraries)
+        library.use(None)  # forgets what was found
         assert parse([]).tvm == served
     with pytest.raises(ConfigError, match="--tvm-library DIR"):
         parse(["--tvm", "ctypes"])
     (tmp_path / "libtvm_runtime.so").unlink()
     monkeypatch.undo()
+    library.use(None)
     with pytest.raises(ConfigError, match="there is no libtvm_runtime"):
         parse(["--tvm-library", str(tmp_path)])
