@@ -44,8 +44,9 @@ class Incoming:
     def next(self) -> Frame:
         """The next frame: one that was read ahead, else from the socket, all replies sent."""
         while True:
-            self._sort_late()
-            if not self.waiting:
+            if self._unsorted:
+                self._sort_late()
+            if self._out.held and not self.waiting:
                 self._out.flush()
             with self.lock:
                 if self.waiting:

@@ -44,9 +44,9 @@ class FrameReader:
     """Bytes in, frames out.
 
     Fill ``space()``, say ``received(n)``, which gives the first frame that completes, then take ``next()``
-    until it gives None: there is more only while ``unread`` is not 0. While ``expects`` is true, fill the
-    two places of ``ahead()`` instead, in one system call. Any error is final: what follows on that
-    connection cannot be understood.
+    until it gives None: there is more only while ``unread`` is not 0. While ``expected`` is not None and
+    the reader is ``idle``, fill the two places of ``ahead()`` instead, in one system call. Any error is
+    final: what follows on that connection cannot be understood.
 
     ``max_body`` bounds what one frame may make this end allocate.
     """
@@ -59,7 +59,7 @@ class FrameReader:
         self._start = 0  # scratch[start:unread] is received and not yet understood; both 0 when nothing is
         self.unread = 0
         self._body: Optional[_Body] = None  # the frame whose body is being received
-        self._expected: Optional[_Expected] = None
+        self.expected: Optional[_Expected] = None  # what the next frame may be like
         self._looking = False  # whether `ahead` was the last thing asked for
 
     def space(self) -> memoryview:
@@ -69,14 +69,9 @@ class FrameReader:
             return body.space()
         return self._scratch[self.unread :] if self.unread else self._scratch
 
-    @property
-    def expects(self) -> bool:
-        """Whether the next frame may be like the last, whose body was one large buffer."""
-        return self._expected is not None and not self.unread and self._body is None
-
     def ahead(self) -> List[memoryview]:
         """Two places to be filled one after the other: for header and head, and for the expected body."""
-        expected = self._expected
+        expected = self.expected
         assert expected is not None
         if expected.place is None:
             expected.place = self._pool.take(expected.plan.body_bytes)
@@ -100,7 +95,7 @@ class FrameReader:
 
     def _received_ahead(self, count: int) -> Optional[Frame]:
         self._looking = False
-        expected = self._expected
+        expected = self.expected
         assert expected is not None
         assert expected.place is not None
         early = count - expected.start
@@ -115,7 +110,7 @@ class FrameReader:
             return None
         if early > 0:
             self._scratch[expected.start : count] = expected.place[:early]
-            self._expected = None
+            self.expected = None
         self.unread = count
         return self._next_head()
 
@@ -182,7 +177,7 @@ class FrameReader:
         """The frame, if the whole body is here already; else it is received from now on."""
         if len(frame.buffers) == 1:
             if body_bytes >= _WORTH_EXPECTING and frame.kind != CHUNK and len(head) <= REMEMBERED_BYTES:
-                self._expected = _Expected(frame.kind, head, frame.plan)
+                self.expected = _Expected(frame.kind, head, frame.plan)
             end = self._start + body_bytes
             if end <= self.unread:
                 frame.buffers[0][:] = self._scratch[self._start : end]
