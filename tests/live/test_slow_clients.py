@@ -1,0 +1,186 @@
+"""Clients that stall, trickle or vanish: nobody else waits for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psutil
+import pytest
+
+import rpcsys
+from rpcsys.wire import frames
+from tests.live.daemons import ROOT, Daemon, Daemons, alive, wait_until
+from tests.live.probe import SessionProbe
+
+pytestmark = pytest.mark.live
+
+KEY = "patient"
+OTHERS_S = 5.0  # what takes others some milliseconds, on a machine with other things to do
+NOTICED_S = 15.0  # what is promised
+LARGE = 1 << 30
+TRICKLE_S = 3.0
+
+
+@pytest.fixture
+def server(daemons: Daemons) -> Daemon:
+    return daemons.server(
+        KEY,
+        *("--tvm", "off", "--preload", "none", "--import", "tests.live.hostile"),
+        *("--slots", "2", "--host", "0.0.0.0"),
+    )
+
+
+def others_are_served(server: Daemon) -> None:
+    began = time.monotonic()
+    with rpcsys.connect(*server.address, key=KEY, timeout=OTHERS_S) as session:
+        assert session.get_function("testing.echo")("here") == "here"
+    assert time.monotonic() - began < OTHERS_S
+
+
+def sessions_of(server: Daemon) -> set[int]:
+    (zygote,) = server.children()
+    return {child.pid for child in zygote.children() if alive(child.pid)}
+
+
+def test_one_that_stops_reading_in_the_middle_of_a_large_result(server: Daemon):
+    stalled = rpcsys.connect(*server.address, key=KEY)
+    pid = stalled.get_function("hostile.pid")()
+    stalled.get_function("hostile.bytes").submit(256 << 20)
+    process = psutil.Process(pid)
+    wait_until(lambda: process.memory_info().rss > 256 << 20, 20, "the result is being sent")
+    for _ in range(3):
+        others_are_served(server)
+    assert alive(pid)
+    stalled.close()
+    wait_until(lambda: not alive(pid), OTHERS_S, "its session is gone")
+    others_are_served(server)
+
+
+def test_one_that_sends_a_large_array_at_a_thousand_bytes_a_second(server: Daemon):
+    before = sessions_of(server)
+    with SessionProbe(server.address, KEY, "-session=rpcsys/1") as slow:
+        slow.socket.sendall(
+            b"".join(bytes(piece) for piece in frames.encode(frames.HELLO, 0, {"version": 1}))
+        )
+        tensor = {"@": "tensor", "dtype": "uint8", "shape": [LARGE], "buffer": 0}
+        head = json.dumps({"f": "testing.echo", "a": [tensor]}).encode()
+        slow.socket.sendall(struct.pack("<IBBHIIQ", len(head), frames.CALL, 0, 0, 0, 1, LARGE) + head)
+        memory = {pid: psutil.Process(pid).memory_info().rss for pid in before if alive(pid)}
+        until = time.monotonic() + TRICKLE_S
+        while time.monotonic() < until:
+            slow.socket.sendall(bytes(100))
+            others_are_served(server)
+            time.sleep(0.1)
+        for pid, rss in memory.items():
+            if alive(pid):
+                assert psutil.Process(pid).memory_info().rss - rss < 32 << 20
+    wait_until(lambda: len(sessions_of(server)) == 2, OTHERS_S, "both slots have a waiting child")
+    others_are_served(server)
+
+
+# --- a client whose link is dropped ------------------------------------------------------------
+
+
+@dataclass
+class Elsewhere:
+    """A network of its own, joined with this one by a cable that can be cut. ``host`` is this end."""
+
+    name: str
+    cable: str
+    host: str
+
+    def cut(self) -> None:
+        run("ip", "link", "set", self.cable, "down")
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=20)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Elsewhere]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can lay a cable")
+    number = os.getpid() % 60000
+    name, ours, theirs = f"rpcsys{number}", f"rs{number}a", f"rs{number}b"
+    net = f"10.{200 + number % 50}.{number // 50 % 250}"
+    try:
+        run("ip", "netns", "add", name)
+        run("ip", "link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", name)
+        run("ip", "address", "add", f"{net}.1/24", "dev", ours)
+        run("ip", "link", "set", ours, "up")
+        run("ip", "-n", name, "address", "add", f"{net}.2/24", "dev", theirs)
+        run("ip", "-n", name, "link", "set", theirs, "up")
+    except (OSError, subprocess.CalledProcessError) as error:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        pytest.skip(f"no network namespaces here: {error}")
+    yield Elsewhere(name, ours, f"{net}.1")
+    subprocess.run(["ip", "link", "del", ours], capture_output=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+CLIENT = """
+import sys, time
+import rpcsys
+session = rpcsys.connect(sys.argv[1], int(sys.argv[2]), key=sys.argv[3])
+print(session.get_function("hostile.pid")(), flush=True)
+if sys.argv[4] == "reading":
+    sys.stdin.readline()
+    session.get_function("hostile.bytes").submit(256 << 20)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("doing", ["nothing", "reading"])
+def test_one_that_vanishes_without_a_word(server: Daemon, elsewhere: Elsewhere, doing: str, record_property):
+    port = str(server.address[1])
+    client = subprocess.Popen(
+        ["ip", "netns", "exec", elsewhere.name, sys.executable, "-c", CLIENT, elsewhere.host, port, KEY, doing],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        pid = int(client.stdout.readline())
+        if doing == "reading":
+            client.stdin.write("now\n")
+            client.stdin.flush()
+            wait_until(
+                lambda: psutil.Process(pid).memory_info().rss > 256 << 20, 20, "a result is on its way"
+            )
+        elsewhere.cut()
+        began = time.monotonic()
+        client.send_signal(signal.SIGKILL)
+        others_are_served(server)
+        wait_until(lambda: not alive(pid), NOTICED_S + 5, "its session is gone")
+        took = time.monotonic() - began
+        record_property(f"a client that did {doing} was missed after", f"{took:.1f} s")
+        assert took < NOTICED_S + 0.5
+        others_are_served(server)
+    finally:
+        client.kill()
+        client.wait(10)
+
+
+def test_a_socket_is_told_that_its_peer_is_gone():
+    """What the promise rests on, in numbers: the first probe after 5 s, three of them 3 s apart."""
+    from rpcsys.link import tune
+
+    with socket.socket() as sock:
+        tune(sock)
+        option = sock.getsockopt
+        idle, interval, count = (
+            option(socket.IPPROTO_TCP, getattr(socket, name))
+            for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+        )
+        assert idle + interval * count < NOTICED_S
+        assert option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) < NOTICED_S * 1000
