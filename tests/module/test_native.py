@@ -50,6 +50,13 @@ def test_arrays_are_aligned_and_written_back(module, offset: int) -> None:
     assert y.tolist() == (2 * np.arange(LENGTH)).tolist()
 
 
+def test_an_array_that_is_given_twice_is_one(module) -> None:
+    x = at_offset(4)
+    x[:] = np.arange(LENGTH)
+    module.function("double_it")(x, x)
+    assert x.tolist() == (2 * np.arange(LENGTH)).tolist()
+
+
 def test_strided_arrays_are_written_back(module) -> None:
     x, y = np.arange(2.0 * LENGTH, dtype="float32")[::2], np.zeros((LENGTH, 3), "float32")[:, 1]
     module.function("double_it")(x, y)

@@ -206,39 +206,53 @@ def _adapted(native: Callable[..., Any]) -> Callable[..., Any]:
     """A native function as a session calls it: arrays aligned on the way in, plain arrays on the way out."""
 
     def call(*args: Any) -> Any:
-        restores: List[Callable[[], None]] = []
-        result = native(*[_argument(arg, restores) for arg in args])
-        for restore in restores:
-            restore()
+        copies: Dict[Any, _Copy] = {}
+        result = native(*[_argument(arg, copies) for arg in args])
+        for copy in copies.values():
+            copy.write_back()
         return result if result is None else _result(result)
 
     call.__name__ = getattr(native, "__name__", "")
     return call
 
 
-def _argument(value: Any, restores: List[Callable[[], None]]) -> Any:
+def _argument(value: Any, copies: Dict[Any, _Copy]) -> Any:
     if type(value) in (int, float, str, bool, bytes) or value is None:
         return value
     if isinstance(value, (list, tuple)):
-        return tuple(_argument(item, restores) for item in value)
+        return tuple(_argument(item, copies) for item in value)
     memory = locate(value)
     if memory is None or (memory.address % ALIGNMENT == 0 and memory.strides is None):
         return value if memory is None else memory
-    return _aligned(value, memory, restores)
+    place = memory[:4]
+    if place not in copies:  # one that is given twice is one array for the function, too
+        copies[place] = _Copy(value, memory)
+    return copies[place].memory
 
 
-def _aligned(value: Any, memory: Memory, restores: List[Callable[[], None]]) -> Memory:
-    """A copy of an array where it must lie; what is written into the copy is written back after the call."""
-    tensor = as_tensor(value)
-    assert tensor is not None
-    source = memoryview(tensor.data)
-    copy = Pool().take(source.nbytes)
-    copy[:] = source
-    if not memory.readonly and memory.strides is None:
-        restores.append(lambda: source.__setitem__(slice(None), copy))
-    elif not memory.readonly:
-        restores.append(lambda: value.__setitem__(..., Tensor(tensor.dtype, tensor.shape, copy).numpy()))
-    return Memory(address_of(copy), memory.dtype, memory.shape, None, False, copy)
+class _Copy:
+    """An array at a place where native code can take it, in the stead of one that is elsewhere."""
+
+    def __init__(self, value: Any, original: Memory) -> None:
+        tensor = as_tensor(value)
+        assert tensor is not None
+        self._value = value
+        self._original = original
+        self._source = memoryview(tensor.data)
+        self._block = Pool().take(self._source.nbytes)
+        self._block[:] = self._source
+        self.memory = Memory(
+            address_of(self._block), original.dtype, original.shape, None, False, self._block
+        )
+
+    def write_back(self) -> None:
+        """Put what was written here where it belongs."""
+        if self._original.readonly:
+            return
+        if self._original.strides is None:
+            self._source[:] = self._block
+        else:  # only numpy has such arrays
+            self._value[...] = Tensor(self._original.dtype, self._original.shape, self._block).numpy()
 
 
 def _result(value: Any) -> Any:
