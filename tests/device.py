@@ -1,6 +1,7 @@
-"""A session's process without its supervisor: as a program it serves one session on a descriptor it inherits.
+"""A session's process without its supervisor, for tests of the two ends of a session.
 
-``Device`` starts it for a test and gives the client's end: a `Session`, or a bare `Stream` for what no client does.
+`Device` starts it and gives the client's end: a `Session`, or `Raw` frames for what no client does. `impostor`
+is a server that says whatever a test wants.
 """
 
 from __future__ import annotations
@@ -18,37 +19,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rpcsys.client import opening
-from rpcsys.client.channel import Channel
-from rpcsys.client.session import Session
+from rpcsys.client import Session, connect
 from rpcsys.stream import DONT_WAIT, Ended, Stream
-from rpcsys.wire import frames
+from rpcsys.wire import frames, handshake
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Far more than anything here takes: a test that meets it has found something that waits for ever.
 PATIENCE_S = 20.0
+OURS = handshake.Options(session=handshake.SESSION)
 
 
 class Device:
-    """One session process and the client's end of its connection. A context manager."""
+    """One session process, which takes one connection at ``address``. A context manager. ``job``: options of its Job."""
 
-    def __init__(
-        self,
-        *,
-        tcp: bool = False,
-        hide: tuple[str, ...] = (),
-        limit_s: float | None = None,
-        python: str = sys.executable,
-    ) -> None:
+    def __init__(self, *, hide: tuple[str, ...] = (), limit_s: float | None = None, **job: Any) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.workdir = Path(self._folder.name) / "session"
         self.workdir.mkdir()
-        self.sock, theirs = _loopback() if tcp else socket.socketpair()
-        options = {"workdir": str(self.workdir), "limit_s": limit_s, "hide": hide, "fd": theirs.fileno()}
-        with theirs:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.address: tuple[str, int] = listener.getsockname()
+            options = {
+                "workdir": str(self.workdir),
+                "limit_s": limit_s,
+                "hide": hide,
+                "job": job,
+                "fd": listener.fileno(),
+            }
             self.process = subprocess.Popen(
-                [python, str(ROOT / "tests" / "device_process.py"), json.dumps(options)],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, str(ROOT / "tests" / "device_process.py"), json.dumps(options)],
+                pass_fds=[listener.fileno()],
                 stdout=subprocess.PIPE,
                 stdin=subprocess.DEVNULL,
                 text=True,
@@ -56,15 +55,21 @@ class Device:
 
     def session(self, session_timeout: float | None = None) -> Session:
         """The client's session."""
-        stream = Stream(self.sock)
-        hello = opening._hello(stream, ("device", 1), time.monotonic() + PATIENCE_S, session_timeout)
-        return Session(
-            Channel(stream, "device:1", hello["window"], opening._log_line), hello, {}, ("device", 1)
-        )
+        return connect(*self.address, key="key", session_timeout=session_timeout)
+
+    def opened(self) -> Raw:
+        """A connection of which only the handshake is done."""
+        sock = socket.create_connection(self.address)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(handshake.encode_greeting(handshake.Greeting(handshake.CLIENT, "key", OURS)))
+        reader = handshake.AnswerReader()
+        while reader.needed:
+            reader.receive(sock.recv(reader.needed))
+        return Raw(sock)
 
     def raw(self, **hello: Any) -> Raw:
-        """The client's end, HELLO said, for frames that are sent one by one."""
-        raw = Raw(self.sock)
+        """A connection, HELLO said, for frames that are sent one by one."""
+        raw = self.opened()
         assert raw.receive().kind == frames.HELLO
         raw.send(frames.HELLO, 0, {"version": 1, **hello})
         return raw
@@ -86,7 +91,6 @@ class Device:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.sock.close()
         self.process.kill()
         self.process.communicate(timeout=PATIENCE_S)
         self._folder.cleanup()
@@ -136,15 +140,6 @@ class Raw:
         except Ended:
             return True
         return False
-
-
-def _loopback() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        ours = socket.create_connection(listener.getsockname())
-        theirs, _ = listener.accept()
-    for sock in (ours, theirs):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return ours, theirs
 
 
 def until(happened: Any, what: str = "it to happen") -> None:

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rpcsys.server.job import Job  # noqa: E402 - found only now
 from rpcsys.server.registry import register  # noqa: E402
 from rpcsys.server.session import serve  # noqa: E402
+from rpcsys.wire import handshake  # noqa: E402
 
 dropped = []
 
@@ -146,17 +147,34 @@ def _compute(seconds):
         sum(range(10000))
 
 
+def greeted(listener):
+    """The one connection that comes, its greeting read."""
+    sock, _ = listener.accept()
+    listener.close()
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    reader = handshake.OpeningReader()
+    while reader.needed:
+        data = sock.recv(reader.needed)
+        if not data:
+            os._exit(0)
+        reader.receive(data)
+    return sock
+
+
 if __name__ == "__main__":
-    sock = socket.socket(fileno=options["fd"])
-    sock.set_inheritable(False)
+    sock = greeted(socket.socket(fileno=options["fd"]))
     os.chdir(options["workdir"])
+    reply = handshake.encode_greeting(
+        handshake.Greeting(handshake.SERVER, "key", handshake.Options(session=handshake.SESSION))
+    )
     job = Job(
         kind="rpcsys/1",
-        reply=b"",
+        reply=reply,
         workdir=options["workdir"],
         key="key",
         peer="test",
         limit_s=options["limit_s"],
+        options=options["job"],
     )
     outcome = serve(sock, job, lambda told: print(json.dumps(told), flush=True))
     print(json.dumps({"served": outcome}), flush=True)

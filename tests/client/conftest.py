@@ -9,13 +9,13 @@ from tests.device import Device
 
 @pytest.fixture(scope="module")
 def shared():
-    with Device(tcp=True) as device, device.session() as session:
+    with Device() as device, device.session() as session:
         yield session
 
 
 @pytest.fixture
 def device():
-    with Device(tcp=True) as device:
+    with Device() as device:
         yield device
 
 

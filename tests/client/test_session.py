@@ -39,7 +39,7 @@ def test_who_is_there(shared):
     assert shared.info["version"] == 1
     assert shared.info["key"] == "key"
     assert shared.info["capabilities"]["numpy"]
-    assert repr(shared) == "<session key at device:1, open>"
+    assert repr(shared) == "<session key at {}:{}, open>".format(*shared.address)
     assert shared.closed is None
 
 
@@ -304,7 +304,7 @@ def test_a_killed_process(device, session, when):
         future = sleep.submit(300)
         device.wait_for_call()
     os.kill(device.process.pid, signal.SIGKILL)
-    with pytest.raises(SessionLost, match=r"the session with device:1 is gone .*request a device again"):
+    with pytest.raises(SessionLost, match=r"the session with 127.0.0.1:\d+ is gone .*request a device again"):
         future.result() if when == "submitted" else sleep(1)
     with pytest.raises(SessionLost):
         session.ping()
@@ -373,15 +373,10 @@ def test_ctrl_c_while_large_results_arrive(device, session):
 # ---------------------------------------------------------------- without numpy
 
 BARE = """
-import array, json, socket, sys, time
+import array, json, sys
 sys.path.insert(0, sys.argv[1])
-from rpcsys.client import opening, empty, inout
-from rpcsys.client.channel import Channel
-from rpcsys.client.session import Session
-from rpcsys.stream import Stream
-stream = Stream(socket.socket(fileno=int(sys.argv[2])))
-hello = opening._hello(stream, ("device", 1), time.monotonic() + 20, None)
-session = Session(Channel(stream, "device:1", hello["window"], print), hello, {}, ("device", 1))
+from rpcsys import connect, empty, inout
+session = connect("127.0.0.1", int(sys.argv[2]), key="key")
 echo, fill = session.get_function("testing.echo"), session.get_function("test.fill")
 floats = array.array("f", range(6))
 target = array.array("b", [1, 2, 3])
@@ -416,8 +411,8 @@ def test_a_client_on_a_bare_python(version, theirs):
         pytest.skip("two versions show it")
     with Device(hide=() if theirs == "numpy" else ("numpy", "ml_dtypes", "onnxruntime")) as device:
         done = subprocess.run(
-            [pythons()[version], "-I", "-S", "-c", BARE, str(ROOT), str(device.sock.fileno())],
-            capture_output=True, text=True, timeout=60, pass_fds=[device.sock.fileno()],
+            [pythons()[version], "-I", "-S", "-c", BARE, str(ROOT), str(device.address[1])],
+            capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         floats = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

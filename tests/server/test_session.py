@@ -12,7 +12,7 @@ import pytest
 from rpcsys.stream import Ended
 from rpcsys.wire import frames
 from rpcsys.wire.values import InOut, Out, Ref
-from tests.device import Device, Raw, until
+from tests.device import Device, until
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def error(raw, call_id):
 
 def test_hello_says_who_is_there():
     with Device(limit_s=500) as device:
-        frame = Raw(device.sock).receive()
+        frame = device.opened().receive()
         said = frame.fields()
         assert (frame.kind, said["version"], said["key"], said["limit_s"]) == (frames.HELLO, 1, "key", 500)
         assert said["pid"] == device.process.pid
@@ -57,7 +57,7 @@ def test_hello_says_who_is_there():
 
 @pytest.mark.parametrize("kind", [frames.CALL, frames.PING, frames.GOODBYE])
 def test_a_session_begins_with_hello(fresh, kind):
-    raw = Raw(fresh.sock)
+    raw = fresh.opened()
     raw.receive()
     raw.send(kind, 1)
     said = error(raw, 0)
@@ -68,7 +68,7 @@ def test_a_session_begins_with_hello(fresh, kind):
 
 @pytest.mark.slow
 def test_who_says_nothing_is_dropped(fresh):
-    raw = Raw(fresh.sock)
+    raw = fresh.opened()
     raw.receive()
     assert error(raw, 0)["type"] == "ProtocolError"
     assert fresh.reports() == [{"served": "lost"}]
@@ -82,23 +82,22 @@ def test_goodbye(fresh):
 
 
 def test_a_client_that_is_gone(fresh):
-    fresh.raw()
-    fresh.sock.close()
+    fresh.raw().sock.close()
     assert fresh.reports() == [{"served": "lost"}]
 
 
 def test_a_client_that_goes_in_the_middle_of_a_frame(fresh):
-    fresh.raw()
-    fresh.sock.sendall(frames.pack(frames.PING, 1)[0][:20])
-    fresh.sock.close()
+    raw = fresh.raw()
+    raw.sock.sendall(frames.pack(frames.PING, 1)[0][:20])
+    raw.sock.close()
     assert fresh.reports() == [{"served": "lost"}]
 
 
 def test_a_client_that_goes_before_it_has_read_its_results(fresh):
     raw = fresh.raw()
     raw.call(1, "test.zeros", 16 << 20)
-    fresh.sock.recv(1)
-    fresh.sock.close()
+    raw.sock.recv(1)
+    raw.sock.close()
     assert fresh.reports() == [{"served": "lost"}]
 
 
@@ -116,11 +115,10 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize(("data", "message"), [row[1:] for row in NONSENSE], ids=[row[0] for row in NONSENSE])
-@pytest.mark.parametrize("tcp", [False, True])
-def test_nonsense_is_answered_with_a_clear_error_and_the_end(data, message, tcp):
-    with Device(tcp=tcp) as device:
+def test_nonsense_is_answered_with_a_clear_error_and_the_end(data, message):
+    with Device() as device:
         raw = device.raw()
-        device.sock.sendall(data)
+        raw.sock.sendall(data)
         frame = raw.receive()
         while frame.kind == frames.PONG:
             frame = raw.receive()
@@ -328,7 +326,7 @@ def test_a_killed_process_ends_the_connection(fresh):
 
 def test_a_device_without_numpy():
     with Device(hide=("numpy", "onnxruntime", "ml_dtypes")) as device:
-        raw = Raw(device.sock)
+        raw = device.opened()
         said = raw.receive().fields()
         assert (said["capabilities"]["numpy"], ".onnx" in said["capabilities"]["loads"]) == (False, False)
         raw.send(frames.HELLO, 0, {"version": 1})

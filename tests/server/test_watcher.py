@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rpcsys.wire import frames
-from tests.device import Device, Raw
+from tests.device import Device
 
 LONG_S = 300.0
 
@@ -119,7 +119,7 @@ def test_an_overdue_call_of_a_client_that_does_not_read(device):
     raw.call(4, "test.sleep", LONG_S, deadline_ms=100)
     for _ in range(3):
         raw.receive()
-    device.sock.close()
+    raw.sock.close()
     assert device.reports()[-1] in ({"outcome": "ended"}, {"outcome": "lost"}, {"served": "lost"})
 
 
@@ -174,7 +174,7 @@ def test_the_end_of_a_client_ends_its_call(device):
     raw = device.raw()
     raw.call(1, "test.sleep", LONG_S)
     device.wait_for_call()
-    device.sock.close()
+    raw.sock.close()
     assert device.reports() == [{"outcome": "lost"}]
 
 
@@ -191,7 +191,7 @@ def test_nonsense_ends_a_running_call(device):
     raw = device.raw()
     raw.call(1, "test.sleep", LONG_S)
     device.wait_for_call()
-    device.sock.sendall(b"\0" * 100)
+    raw.sock.sendall(b"\0" * 100)
     assert fields(raw, frames.ERROR, 0)["type"] == "ProtocolError"
     assert device.reports() == [{"outcome": "lost"}]
 
@@ -202,9 +202,9 @@ def test_a_flood_during_a_call_waits_outside(device):
     raw.call(1, "test.sleep", LONG_S)
     device.wait_for_call()
     one = b"".join(frames.encode(frames.CALL, 2, {"f": "testing.echo", "a": ["x" * 4000]}))
-    device.sock.settimeout(1.0)
+    raw.sock.settimeout(1.0)
     with pytest.raises(TimeoutError):
-        device.sock.sendall(one * 10_000)
+        raw.sock.sendall(one * 10_000)
     assert device.alive()
     with open(f"/proc/{device.process.pid}/statm") as statm:
         assert int(statm.read().split()[1]) * 4096 < 300 << 20
@@ -219,4 +219,4 @@ def test_a_slow_reader_of_a_large_result_is_no_reason_to_stop(device):
 
 def test_hello_first():
     with Device(limit_s=LONG_S) as device:
-        assert Raw(device.sock).receive().kind == frames.HELLO
+        assert device.opened().receive().kind == frames.HELLO
