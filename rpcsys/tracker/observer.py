@@ -58,9 +58,9 @@ class Observer:
             self.levels.add(self.store.levels(self._started_at - STEPS * STEP_S))
         self._journal = Journal()
         self._looks = 0
-        self._timers = [
+        self._timers: list[asyncio.Handle] = [
             self._loop.call_later(LAG_S, self._measure_lag, self._loop.time() + LAG_S),
-            self._loop.call_later(LOOK_S, self._look),
+            self._loop.call_soon(self._look),
             self._loop.call_later(ABSENT_S, self._forget_absent),
         ]
 

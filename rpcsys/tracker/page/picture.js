@@ -1,0 +1,71 @@
+// The last day of a key as a picture: what was leased as an area, what there was and who waited as lines.
+
+const SVG = "http://www.w3.org/2000/svg";
+const WIDTH = 288;
+const HEIGHT = 80;
+
+function shape(name, attributes) {
+  const element = document.createElementNS(SVG, name);
+  for (const [attribute, value] of Object.entries(attributes)) element.setAttribute(attribute, value);
+  return element;
+}
+
+/** Steps of a line through averages; a step without a value (the tracker was away) breaks it. */
+function line(values, top) {
+  const width = WIDTH / values.length;
+  let path = "";
+  let broken = true;
+  values.forEach((value, index) => {
+    if (value === null) {
+      broken = true;
+      return;
+    }
+    const y = (HEIGHT - 1 - (value / top) * (HEIGHT - 3)).toFixed(1);
+    path += `${broken ? "M" : "L"}${(index * width).toFixed(1)} ${y}H${((index + 1) * width).toFixed(1)}`;
+    broken = false;
+  });
+  return path;
+}
+
+/** Bars without a gap, from the ground. */
+function area(values, top) {
+  const width = WIDTH / values.length;
+  return values.map((value, index) => {
+    if (!value) return "";
+    const height = Math.max(1, (value / top) * (HEIGHT - 3)).toFixed(1);
+    return `M${(index * width).toFixed(1)} ${HEIGHT - 1}v-${height}h${width.toFixed(2)}v${height}z`;
+  }).join("");
+}
+
+/** What people who do not see the picture are told, and what it says of itself. */
+function words(key, slots, leased, waiting) {
+  const known = leased.filter((value) => value !== null);
+  if (!known.length) return `${key}: nothing is known of the last day yet`;
+  const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
+  const most = (values) => Math.max(0, ...values);
+  return `${key}, the last day: ${mean.toFixed(1)} of at most ${most(slots).toFixed(0)} devices leased on average; `
+    + `at most ${most(waiting).toFixed(1)} waiting`;
+}
+
+/** The SVG of a key's `steps`: [slots, leased, waiting] or null for each ten minutes. */
+export function picture(key, steps) {
+  const column = (index) => steps.map((step) => (step === null ? null : step[index]));
+  const [slots, leased, waiting] = [column(0), column(1), column(2)];
+  const top = Math.max(1, ...slots, ...leased, ...waiting);
+  const svg = shape("svg", {
+    class: "picture", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img",
+  });
+  const title = shape("title", {});
+  title.textContent = words(key, slots, leased, waiting);
+  svg.append(title);
+  for (const share of [0.25, 0.5, 0.75]) {
+    svg.append(shape("line", { class: "rule", x1: share * WIDTH, x2: share * WIDTH, y1: 0, y2: HEIGHT }));
+  }
+  svg.append(
+    shape("line", { class: "rule", x1: 0, x2: WIDTH, y1: HEIGHT - 0.5, y2: HEIGHT - 0.5 }),
+    shape("path", { class: "leased", d: area(leased, top) }),
+    shape("path", { class: "slots", d: line(slots, top) }),
+    shape("path", { class: "waiting", d: line(waiting, top) }),
+  );
+  return { svg, top };
+}

@@ -1,0 +1,209 @@
+"""The tracker's page, as a real Chromium shows it."""
+
+import pytest
+
+from tests.live.browser import DESK, PHONE, Browser
+from tests.live.daemons import free_port, wait_until
+from tests.live.probe import TrackerProbe
+
+pytestmark = pytest.mark.live
+
+ENTER = "document.title='entered'"
+HOSTILE = f'<img/src="x"onerror={ENTER}>'
+SPEAKING = f'</td><script>{ENTER}</script><img src=x onerror="{ENTER}">\' onload={ENTER}'
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    opened = Browser(tmp_path_factory.mktemp("browser"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def page(browser):
+    browser.resize(*DESK)
+    browser.complaints()
+    return browser
+
+
+class Lab:
+    """A tracker with a page, and raw servers and clients of it."""
+
+    def __init__(self, daemons):
+        self.port = free_port()
+        self.tracker = daemons.tracker("--http-port", str(self.port))
+        self.url = f"http://127.0.0.1:{self.port}/"
+        self.probes = []
+
+    def hello(self, user):
+        probe = TrackerProbe(self.tracker.address)
+        self.probes.append(probe)
+        assert probe.ask([1, {"op": "hello", "version": "0", "user": user}])["ok"]
+        return probe
+
+    def server(self, key, name, slots=1, **labels):
+        probe = self.hello("")
+        asked = {"op": "register", "id": 1, "key": key, "name": name, "port": 9090, "slots": slots}
+        assert probe.ask({**asked, "labels": labels})["ok"]
+        for slot in range(slots):
+            assert probe.ask([3, key, [9090, f"{key}:{slot}"], None]) == 0
+        return probe
+
+    def request(self, user, key, **fields):
+        probe = self.hello(user)
+        probe.send({"op": "request", "id": 1, "key": key, "wait_for_key": True, **fields})
+        probe.receive()
+        return probe
+
+
+@pytest.fixture
+def lab(daemons):
+    started = Lab(daemons)
+    yield started
+    for probe in started.probes:
+        probe.close()
+
+
+def test_the_lab_is_shown_live(lab, page):
+    lab.server("rpi4", "shelf-1", board="rev2")
+    lab.server("rpi4", "shelf-2")
+    lab.server("gpu", "tower", slots=2)
+    page.go(lab.url)
+    page.await_text("shelf-1")
+    assert "2 of 2 free, 0 leased" in page.text("#keys")
+    assert "board=rev2" in page.text("#boards")
+    # Nobody loads the page again: it sees by itself who comes, and who goes.
+    lab.request("ann", "rpi4", session_timeout=600)
+    lab.request("bob", "rpi4")
+    carol = lab.request("carol", "rpi4")
+    lab.request("dave", "nowhere")
+    page.await_text("carol", "#keys")
+    shown = page.text("#boards")
+    assert "ann @ 127.0.0.1" in shown
+    assert "9 min" in shown
+    assert "no limit" in shown
+    assert "0 of 2 free, 2 leased, 1 waiting" in page.text("#keys")
+    assert "no server, 1 waiting" in page.text("#keys")
+    assert " ".join(page.text("#totals").split()) == "3 boards 2 free 2 leased 2 waiting 0 out of use"
+    lab.hello("keeper").send({"op": "drain", "id": 1, "server": "tower"})
+    page.await_text("drained", "#boards")
+    carol.close()
+    wait_until(lambda: "carol" not in page.text("#keys"), 30, "carol is gone")
+    assert page.complaints() == []
+
+
+def test_pictures_and_ages_go_on(lab, page):
+    lab.server("rpi4", "shelf-1")
+    lab.request("ann", "rpi4")
+    page.go(lab.url)
+    page.await_text("ann", "#boards")
+    page.await_text("leased", ".legend", 60)  # the first look at the levels comes after 5 s
+    first = page.text("#boards .age")
+    wait_until(lambda: page.text("#boards .age") != first, 30, "the age goes on")
+    assert "devices leased" in page.run("return document.querySelector('svg title').textContent")
+
+
+def test_a_filter_and_a_selection_survive_looks(lab, page):
+    for number in range(5):
+        lab.server("rpi4", f"shelf-{number}")
+    lab.server("gpu", "tower")
+    page.go(lab.url)
+    page.await_text("tower")
+    page.run(
+        "const f = document.querySelector('#filter'); f.value = 'RPI4 shelf-3'; f.dispatchEvent(new Event('input'));"
+        "document.querySelector('#boards tr').marked = true"
+    )
+    lab.server("gpu", "tower-2")
+    page.await_text("7", "#totals")
+    assert page.run("return [...document.querySelectorAll('#boards tr')].map((row) => row.marked)") == [True]
+    assert "shelf-3" in page.text("#boards")
+
+
+def test_no_name_is_taken_for_markup(lab, page):
+    lab.server(HOSTILE, SPEAKING, **{HOSTILE: SPEAKING})
+    lab.request(SPEAKING, HOSTILE)
+    lab.request(HOSTILE, HOSTILE)
+    lab.request("bob", HOSTILE, labels={SPEAKING: HOSTILE})
+    lab.request(SPEAKING, "__proto__")
+    page.go(lab.url)
+    page.await_text(HOSTILE, "#keys")
+    page.await_text("__proto__", "#keys")
+    assert SPEAKING in page.text("#boards")
+    assert page.run("return document.querySelectorAll('main img, main script').length") == 0
+    page.await_text("leased", ".legend", 60)
+    assert page.run("return document.title").startswith("Device lab")
+    assert page.complaints() == []
+
+
+def test_a_policy_stands_behind_that(lab, page):
+    page.go(lab.url)
+    page.await_text("live")
+    page.run("document.body.insertAdjacentHTML('beforeend', arguments[0])", HOSTILE)
+    wait_until(lambda: "Content Security Policy" in str(page.complaints()), 30, "it is refused")
+    assert page.run("return document.title").startswith("Device lab")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_readable_on_a_phone(lab, page, dark):
+    lab.server("rpi4", "a-board-with-a-name-that-is-far-too-long-for-a-phone." * 4, label="x" * 200)
+    lab.request("somebody-with-a-name-that-is-far-too-long-for-a-phone" * 4, "rpi4")
+    lab.request("ann", "rpi4")
+    page.resize(*PHONE, dark=dark)
+    page.go(lab.url)
+    page.await_text("ann", "#keys")
+    assert page.run("return [document.documentElement.scrollWidth, innerWidth]") == [PHONE[0], PHONE[0]]
+    assert page.run("return getComputedStyle(document.querySelector('thead')).display") == "none"
+    small = "return parseFloat(getComputedStyle(document.querySelector('#boards td')).fontSize)"
+    assert page.run(small) >= 14
+    assert contrast(page, "#boards td") > 7
+    assert contrast(page, ".state") > 4.5
+    assert contrast(page, ".card p") > 4.5
+    (brightness,) = page.run("return [getComputedStyle(document.body).backgroundColor]")
+    assert (luminance(numbers(brightness)) < 0.1) is dark
+
+
+def numbers(colour):
+    return [int(part) for part in colour.partition("(")[2].rstrip(")").split(",")[:3]]
+
+
+def luminance(colour):
+    """Relative luminance, https://www.w3.org/TR/WCAG22/#dfn-relative-luminance."""
+    parts = [part / 255 for part in colour]
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def contrast(page, selector):
+    """Between an element's text and what is behind it: 4.5 is enough for reading, 7 is good."""
+    script = """
+        let element = document.querySelector(arguments[0]);
+        const text = getComputedStyle(element).color;
+        while (getComputedStyle(element).backgroundColor === 'rgba(0, 0, 0, 0)') element = element.parentElement;
+        return [text, getComputedStyle(element).backgroundColor];
+    """
+    light, dark = sorted((luminance(numbers(c)) for c in page.run(script, selector)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_it_says_when_the_tracker_is_gone_and_comes_back(lab, page, daemons):
+    lab.server("rpi4", "shelf-1")
+    page.go(lab.url)
+    page.await_text("shelf-1")
+    lab.tracker.process.kill()
+    lab.tracker.process.wait(15)
+    page.await_text("does not answer", "#unreachable")
+    assert "shelf-1" in page.text("#boards")
+    assert page.run("return document.querySelector('#lab').className") == "stale"
+    daemons.tracker("--http-port", str(lab.port))
+    page.await_text("No board is here.")
+    assert page.run("return document.querySelector('#unreachable').hidden")
+    assert page.text("#status").startswith("live")
+
+
+def test_nothing_is_fetched_from_elsewhere(lab, page):
+    page.go(lab.url)
+    page.await_text("live")
+    script = "return performance.getEntriesByType('resource').map((entry) => new URL(entry.name).origin)"
+    assert set(page.run(script)) == {lab.url.rstrip("/")}
+    assert page.complaints() == []
