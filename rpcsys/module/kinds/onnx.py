@@ -62,6 +62,10 @@ class OnnxModule:
         self.outputs = [_Value(node) for node in session.get_outputs()]
         self._optional = [_Value(node) for node in session.get_overridable_initializers()]
         self._raw = any(value.dtype in _RAW for value in self.inputs + self.outputs)
+        if self._raw and any(value.dtype in (None, "strings") for value in self.inputs + self.outputs):
+            raise ValueError(
+                "its inputs and outputs mix bfloat16 or float8 with strings, sequences or maps, and onnxruntime takes no such calls from Python"
+            )
 
     def describe(self) -> Dict[str, Any]:
         """kind, functions, inputs and outputs; a free extent is its name or None."""
@@ -138,8 +142,8 @@ class _Value:
                 (tensor.dtype, tensor.shape, tensor) if tensor else (type(given).__name__, (), given)
             )
         else:
-            value = given.numpy() if isinstance(given, Tensor) else np.asarray(given)
-            dtype, shape = "strings" if value.dtype.kind in "OUT" else value.dtype.name, value.shape
+            value = self._array(given)
+            dtype, shape = "strings" if value.dtype.kind in "OU" else value.dtype.name, value.shape
         if dtype != self.dtype or not self._fits(shape):
             raise _refusal(
                 "input {!r} wants {} {}, and got {} {}{}".format(
@@ -152,6 +156,17 @@ class _Value:
                 )
             )
         return value
+
+    def _array(self, given: Any) -> Any:
+        """``given`` as an array of a kind that onnxruntime reads rightly."""
+        try:
+            value = given.numpy() if isinstance(given, Tensor) else np.asarray(given)
+        except ValueError as error:  # a list of lists of unequal lengths
+            raise _refusal(f"input {self.name!r} cannot be made an array: {error}") from None
+        if value.dtype.kind == "T":
+            return value.astype(object)
+        # It takes the bytes of other machines' numbers as they are, without a word.
+        return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
 
     def _fits(self, shape: Tuple[int, ...]) -> bool:
         # onnxruntime gives an empty shape for a scalar and for a tensor of unknown rank alike.
@@ -171,9 +186,8 @@ def load(path: str, name: str) -> OnnxModule:
     try:
         return OnnxModule(_session(path, options))
     except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status
-        raise model_error(
-            "{} cannot be loaded: {}".format(name, " ".join(str(error).split())[:400])
-        ) from None
+        why = " ".join(str(error).replace(path, name).split())
+        raise model_error(f"{name} cannot be loaded: {why[:400]}") from None
 
 
 def _session(path: str, options: Any) -> Any:
