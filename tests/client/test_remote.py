@@ -274,6 +274,8 @@ def test_timing(shared, model):
     assert 0 < result.min <= result.median <= result.max
     nop = shared.get_function("testing.nop").time_evaluator(number=2, repeat=2, min_repeat_ms=1)
     assert len(nop().results) == 2
+    cold = model.time_evaluator("main", number=1, repeat=2, cache_flush_bytes=8 << 20)(A, B)
+    assert cold.board["before"]["load"] >= 0
     with pytest.raises(RemoteArgumentError, match="number must be"):
         model.time_evaluator("main", number=0)(A, B)
     with pytest.raises(RemoteArgumentError):

@@ -73,12 +73,40 @@ def test_a_clock_too_coarse_for_any_number_of_calls(run, monkeypatch):
     assert clock.calls == 1 + 100 + 1000 + 5000
 
 
+def test_caches_are_flushed_before_each_time_that_is_taken_and_that_is_not_counted(run, monkeypatch):
+    clock = Clock(1.0)
+    flushed = []
+
+    def flusher(size):
+        return lambda: (flushed.append((size, clock.calls)), clock.sleep(50))
+
+    monkeypatch.setattr(evaluator, "_flusher", flusher)
+    assert run(clock, number=2, repeat=2, min_repeat_ms=3000, cache_flush_bytes=4096) == [1.0, 1.0]
+    assert flushed == [(4096, 1), (4096, 3), (4096, 7)]
+
+
+def test_flushing_touches_that_much():
+    evaluator._flusher(1 << 20)()
+    assert evaluator._flusher(0)() is None
+
+
+def test_the_boards_state_is_told_with_the_figures(monkeypatch):
+    states = iter([{"cpu_mhz": {"0": 1500.0}, "load": 0.1}, {"cpu_mhz": {"0": 600.0}, "load": 1.0}])
+    monkeypatch.setattr(evaluator.boardstate, "read", lambda: next(states))
+    answer = evaluator.measure(lambda: None, {"number": 1})
+    assert len(answer["results"]) == 1
+    assert answer["board"]["before"] == {"cpu_mhz": {"0": 1500.0}, "load": 0.1}
+    assert answer["board"]["after"]["load"] == 1.0
+    assert answer["warnings"] == ["CPU 0 went from 1500 to 600 MHz during the measurement"]
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"number": 0}, {"number": -1}, {"number": 1.0}, {"number": "1"}, {"number": True}, {"number": MAX_NUMBER + 1},
         {"repeat": 0}, {"repeat": None}, {"repeat": MAX_REPEAT + 1}, {"min_repeat_ms": -1}, {"min_repeat_ms": "1"},
         {"min_repeat_ms": float("nan")}, {"min_repeat_ms": float("inf")}, {"cooldown_s": 3601}, {"cooldown_s": True},
+        {"cache_flush_bytes": -1}, {"cache_flush_bytes": 1 << 40}, {"cache_flush_bytes": 1.0},
     ],
 )  # fmt: skip
 def test_options_out_of_range(run, options):

@@ -67,15 +67,16 @@ def test_arrays_of_all_kinds_are_put(call, value):
 
 
 def test_time(call):
-    results = call("session.time", "testing.nop", [1, np.ones(3)], {"number": 2, "repeat": 3})
-    assert len(results) == 3
-    assert all(0 < seconds < 1 for seconds in results)
+    answer = call("session.time", "testing.nop", [1, np.ones(3)], {"number": 2, "repeat": 3})
+    assert len(answer["results"]) == 3
+    assert all(0 < seconds < 1 for seconds in answer["results"])
+    assert answer["board"].keys() == {"before", "after"}
+    assert type(answer["warnings"]) is list
     kept = call("test.kept", "timed")
-    assert len(call("session.time", kept.id, [], {})) == 1
-    results = call("session.time", "test.fill", [Out((4,), "uint8"), 1], {"number": 1})
-    assert len(results) == 1
-    results = call("session.time", "test.fill", [InOut(np.ones(4, "u1")), 1], {"number": 1})
-    assert len(results) == 1
+    assert len(call("session.time", kept.id, [], {})["results"]) == 1
+    for written in (Out((4,), "uint8"), InOut(np.ones(4, "u1"))):
+        answer = call("session.time", "test.fill", [written, 1], {"number": 1, "cache_flush_bytes": 1 << 20})
+        assert len(answer["results"]) == 1
 
 
 @pytest.mark.parametrize(

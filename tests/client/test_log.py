@@ -1,0 +1,98 @@
+"""What a session prints, as its client reads it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from rpcsys.client.log import KEPT_LINES, Lines, Log
+from rpcsys.wire import frames
+from rpcsys.wire.reader import FrameReader
+
+
+class FakeChannel:
+    """Waiting here brings the next message, or the end."""
+
+    def __init__(self, *messages):
+        self.log = Log(self)
+        self.messages = list(messages)
+        self.broken = None
+        self.called = []
+        self.listening = False
+
+    def wait(self, pending, timeout):
+        if self.messages:
+            say(self.log, self.messages.pop(0))
+            assert pending.done
+        else:
+            self.broken = OSError()
+
+    def call_back(self, callback, line):
+        self.called.append(line)
+
+    def listen(self):
+        self.listening = True
+
+
+def say(log, message, **more):
+    (frame,) = FrameReader().feed(b"".join(frames.encode(frames.LOG, 0, {"message": message, **more})))
+    log.take(frame)
+
+
+def test_lines_from_the_beginning_to_the_end():
+    channel = FakeChannel("two\nthree", "four")
+    say(channel.log, "one")
+    assert list(Lines(channel, channel.log)) == ["one", "two", "three", "four"]
+    assert list(Lines(channel, channel.log)) == ["one", "two", "three", "four"]
+
+
+def test_the_last_lines_are_kept_and_a_gap_is_said():
+    channel = FakeChannel()
+    early = Lines(channel, channel.log)
+    say(channel.log, "first")
+    assert next(early) == "first"
+    for number in range(KEPT_LINES + 5):
+        say(channel.log, str(number))
+    assert next(early) == "(5 lines are missing here: they came faster than they were read)"
+    assert next(early) == "5"
+    late = list(Lines(channel, channel.log))
+    assert late[0].startswith("(6 lines are missing here")
+    assert len(late) == KEPT_LINES + 1
+
+
+def test_what_was_lost_on_the_device_is_said():
+    channel = FakeChannel()
+    say(channel.log, "after", lost=7)
+    assert list(Lines(channel, channel.log)) == [
+        "(7 lines are missing here: they came faster than they were read)",
+        "after",
+    ]
+
+
+def test_callbacks():
+    channel = FakeChannel()
+    say(channel.log, "before")
+    channel.log.call(print)
+    assert channel.listening
+    say(channel.log, "one\ntwo")
+    assert channel.called == ["one", "two"]
+
+
+@pytest.mark.parametrize("message", [5, None, [1], "", "\n"])
+def test_messages_of_any_form(message):
+    channel = FakeChannel()
+    say(channel.log, message)
+    assert all(type(line) is str for line in Lines(channel, channel.log))
+
+
+def test_an_iterator_in_a_thread_of_its_own_ends_with_the_session(device):
+    session = device.session()
+    seen = []
+    thread = threading.Thread(target=lambda: seen.extend(session.log()))
+    thread.start()
+    assert session.get_function("testing.echo")(5) == 5
+    session.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert seen == []

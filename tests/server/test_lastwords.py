@@ -1,0 +1,70 @@
+"""What sessions printed before they died."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from rpcsys.server.lastwords import MOST_BYTES, LastWords
+
+
+@pytest.fixture
+def pipe():
+    reading, writing = os.pipe()
+    yield reading, writing
+    os.close(writing)
+
+
+def is_closed(descriptor):
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return True
+    return False
+
+
+def test_what_is_left_is_told(pipe, capfd):
+    words = LastWords()
+    words.keep(1, pipe[0])
+    os.write(pipe[1], b"terminate called\nafter")
+    words.tell(1)
+    words.tell(1)
+    assert capfd.readouterr().err == "terminate called\nafter\n"
+    assert is_closed(pipe[0])
+
+
+def test_nothing_is_left(pipe, capfd):
+    words = LastWords()
+    words.keep(1, pipe[0])
+    words.tell(1)
+    words.tell(2)
+    assert capfd.readouterr().err == ""
+    assert is_closed(pipe[0])
+
+
+def test_no_more_than_a_few_lines(pipe, capfd):
+    words = LastWords()
+    words.keep(1, pipe[0])
+    os.set_blocking(pipe[1], False)
+    while True:
+        try:
+            os.write(pipe[1], b"x" * 4096)
+        except BlockingIOError:
+            break
+    words.tell(1)
+    assert len(capfd.readouterr().err) <= MOST_BYTES + 1
+
+
+def test_descriptors_that_are_no_pipes_or_too_many(pipe, tmp_path):
+    words = LastWords()
+    file = os.open(tmp_path / "f", os.O_CREAT | os.O_RDWR)
+    words.keep(1, file)
+    assert is_closed(file)
+    words.keep(1, pipe[0])
+    another, writing = os.pipe()
+    words.keep(1, another)
+    assert is_closed(another)
+    assert not is_closed(pipe[0])
+    os.close(writing)
+    words.tell(1)
