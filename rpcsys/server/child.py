@@ -58,7 +58,10 @@ def _live(
             job = Job.from_bytes(data)
             _furnish(job, settings, rooms)
             outcome = _serve(socket.socket(fileno=descriptor), job, tether)
-            messages.tell(tether, outcome=outcome, removed=leftovers.seen(settings) if rooms else [])
+            messages.tell(tether, outcome=outcome)  # at once, so that the next child is made meanwhile
+            removed = leftovers.seen(settings) if rooms else []
+            if removed:
+                messages.tell(tether, outcome=outcome, removed=removed)
         status = 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the supervisor is gone, and the zygote will say so with a signal

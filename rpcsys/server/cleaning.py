@@ -1,29 +1,38 @@
-"""What sessions leave on the disk and in shared memory: removed in steps, between the loop's other work."""
+"""What sessions leave on the disk and in shared memory: removed beside the loop.
+
+A disk that has much to write takes milliseconds to remove a directory, and seconds for what a session can
+leave. A thread of its own does it, so that nobody's opening waits for that; all else stays with the loop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import collections
+import os
+import queue
+import threading
+from collections.abc import Callable
 
 from rpcsys.server import events as ev
 from rpcsys.server import workdirs
 from rpcsys.server.leftovers import Leftovers
+from rpcsys.server.loop import Loop
 
 
 class Cleaner:
     """Removes what sessions leave in ``folder``, and tells ``feed`` when nothing of one is left."""
 
-    def __init__(self, folder: str, feed: Callable[[ev.Event], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, loop: Loop, folder: str, feed: Callable[[ev.Event], None], clock: Callable[[], float]
+    ) -> None:
         self._folder = folder
         self._feed = feed
         self._clock = clock
         self._leftovers = Leftovers()
-        self._removals: dict[int, Iterator[None]] = {}
-        self._removed: dict[int, tuple[str, ...]] = {}
-
-    @property
-    def busy(self) -> bool:
-        """Whether :meth:`step` has something to do."""
-        return bool(self._removals)
+        self._orders: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self._results: collections.deque[tuple[int, tuple[str, ...], str]] = collections.deque()
+        self._reading, self._writing = os.pipe()
+        loop.add(self._reading, self._collect)
+        threading.Thread(target=self._run, name="rpcsys-cleaner", daemon=True).start()
 
     def note(self) -> None:
         """No session runs, and one is about to: what there is now is not its doing."""
@@ -31,18 +40,23 @@ class Cleaner:
 
     def start(self, session: int, sweep: str) -> None:
         """Begin to remove what a session has left; ``sweep`` as in :class:`rpcsys.server.events.Finish`."""
-        self._removed[session] = self._leftovers.remove(sweep == "idle") if sweep else ()
-        self._removals[session] = workdirs.removal(workdirs.home(self._folder, session))
-        self.step()
+        self._orders.put((session, sweep))
 
-    def step(self) -> None:
-        """Remove some more."""
-        for session, removal in list(self._removals.items()):
-            if next(removal, self) is self:
-                self._done(session)
+    def _run(self) -> None:
+        while True:
+            session, sweep = self._orders.get()
+            home = workdirs.home(self._folder, session)
+            try:
+                removed = self._leftovers.remove(sweep == "idle") if sweep else ()
+                for _ in workdirs.removal(home):
+                    pass
+                self._results.append((session, removed, workdirs.left_in(home)))
+            except Exception as error:  # noqa: BLE001 - whatever it is, this board is not clean
+                self._results.append((session, (), f"{home} ({error})"))
+            os.write(self._writing, b".")
 
-    def _done(self, session: int) -> None:
-        del self._removals[session]
-        left = workdirs.left_in(workdirs.home(self._folder, session))
-        removed = self._removed.pop(session)
-        self._feed(ev.Removed(self._clock(), session, removed, (left,) if left else ()))
+    def _collect(self) -> None:
+        os.read(self._reading, 4096)
+        while self._results:
+            session, removed, left = self._results.popleft()
+            self._feed(ev.Removed(self._clock(), session, removed, (left,) if left else ()))

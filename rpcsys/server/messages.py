@@ -6,7 +6,8 @@ the child's end of its tether, ``{"kill": child}``. From it: ``{"importing": wha
 what :class:`rpcsys.server.events.ChildDead` says. On a tether, to the child: its job
 (:mod:`rpcsys.server.job`) with the client's descriptor; from it: ``{"importing": what}`` where it imports for
 itself, ``{"ready": true, "pid": …}`` or ``{"failed": why}``, then ``{"limit_s": seconds}`` if its client asks
-for a limit, ``{"printed": number}`` with the descriptor of what it prints, and ``{"outcome": word, "removed": […]}``.
+for a limit, ``{"printed": number}`` with the descriptor of what it prints, and ``{"outcome": word}``,
+again with ``"removed": […]`` if there is something to name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The device server at work: one loop that owns the sockets and carries out what the state decides.
 
 It only carries messages: sessions run in processes of their own, so whatever a session does, the loop goes
-on to answer everyone else. Nothing in it blocks; a directory is removed in steps between other work.
+on to answer everyone else. Nothing in it blocks; what has to wait for a disk has a thread of its own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Service:
         self._end: ev.Exit | None = None
         self._loop = Loop()
         common = (self._events.append, self._clock)
-        self._cleaner = Cleaner(self._folder, *common)
+        self._cleaner = Cleaner(self._loop, self._folder, *common)
         self._clients = Clients(self._loop, listener, config.key, *common)
         self._spawner = Spawner(self._loop, self._settings(), *common)
         self._memory = MemoryWatch(config.session_memory, *common)
@@ -110,7 +110,7 @@ class Service:
 
     def _timeout(self) -> float | None:
         """Seconds until something is due without any descriptor being ready."""
-        if self._cleaner.busy or self._events:
+        if self._events:
             return 0.0
         due = [self._state.deadline(), self._clients.resume_at(), self._memory.due()]
         if self._spawner.sweeping:
@@ -120,7 +120,6 @@ class Service:
 
     def _work(self) -> None:
         """What follows from the descriptors that were ready, and from the time."""
-        self._cleaner.step()
         self._clients.resume(self._clock())
         self._memory.look()
         if self._spawner.sweeping:

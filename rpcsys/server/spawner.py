@@ -135,14 +135,22 @@ class Spawner:
         elif "failed" in said:
             self._feed(ev.Failed(self._clock(), said["failed"]))
         else:
+            self._hear_last_words(said["dead"])
             self._forget(said["dead"])
             self._feed(_death(self._clock(), said))
 
-    def _hear_child(self, child: int, tether: socket.socket) -> None:
+    def _hear_last_words(self, child: int) -> None:
+        """What a dead child said may lie unread behind the news of its death."""
+        tether = self._tethers.get(child)
+        while tether is not None and self._hear_child(child, tether) and child in self._tethers:
+            pass
+
+    def _hear_child(self, child: int, tether: socket.socket) -> bool:
+        """Take one message of a child; whether there was one."""
         try:
             data, extra = messages.receive(tether)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data, extra = b"", None
         if extra is not None:
@@ -165,6 +173,7 @@ class Spawner:
             word = said.get("outcome")
             removed = tuple(str(name)[:200] for name in said.get("removed") or ())[: messages.MAX_NAMES]
             self._feed(ev.ChildDone(self._clock(), child, word if word in OUTCOMES else "closed", removed))
+        return True
 
     def _forget(self, child: int) -> None:
         self._pids.pop(child, None)

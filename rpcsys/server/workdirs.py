@@ -1,8 +1,8 @@
 """The directories of sessions: one for each, made before it and removed after it.
 
 All are below one folder of the server's own, which goes with the server (a killed server's is removed by its
-zygote). Removing goes in small steps, because a session may leave a million files and the server's loop
-has others to serve meanwhile.
+zygote). Removing goes in small steps, because a session may leave a million files, and whoever removes them
+may have others to serve meanwhile.
 """
 
 from __future__ import annotations
@@ -36,8 +36,13 @@ def make(folder: str, number: int) -> str:
 
     Also when ``folder`` has vanished. Raises OSError.
     """
-    files = os.path.join(home(folder, number), "files")
-    os.makedirs(files, 0o700)
+    place = home(folder, number)
+    try:
+        os.mkdir(place, 0o700)
+    except FileNotFoundError:
+        os.makedirs(place, 0o700)
+    files = os.path.join(place, "files")
+    os.mkdir(files, 0o700)
     os.mkdir(temporary(files), 0o700)
     return files
 
@@ -49,10 +54,10 @@ def temporary(files: str) -> str:
 
 def left_in(root: str) -> str:
     """What :func:`removal` could not remove of ``root``, and why; empty when all of it is gone."""
+    if not os.path.lexists(root):
+        return ""
     try:
         os.rmdir(root)
-    except FileNotFoundError:
-        return ""
     except OSError as error:
         return f"{root} ({error.strerror})"
     return ""
