@@ -84,3 +84,15 @@ def test_a_broken_library_is_said_and_the_session_goes_on(remote):
     with pytest.raises(RPCError, match=r"x\.so"):
         remote.load_module("x.so")
     assert remote.get_function("lab.plus_one")(1) == 2
+
+
+def test_in_a_fresh_interpreter_for_every_session(tmp_path):
+    from tvm import rpc
+
+    daemons = Daemons(tmp_path)
+    try:
+        server = daemons.server("k", "--no-fork", flavour="bare")
+        for number in range(2):
+            assert rpc.connect(*server.address, key="k").get_function("runtime.NumThreads")() >= 1, number
+    finally:
+        daemons.stop()

@@ -4,8 +4,8 @@ A native function writes into its arguments and returns little or nothing; which
 caller to say. Every array that it is given starts on a 64-byte boundary, as code that TVM or a vectorising
 compiler made may take for granted.
 
-Known weakness: TVM's loader does not tell which functions the modules inside a library have, other than for Relax;
-they can be called by name, but are not listed.
+Known weakness: TVM's loader does not tell which functions the modules inside a library have, other than for Relax.
+They are not listed, and our client calls what is listed.
 """
 
 from __future__ import annotations
