@@ -10,6 +10,7 @@ import time
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type, Union
 
+from rpcsys.client import history
 from rpcsys.client.opening import open_session
 from rpcsys.client.session import Session
 from rpcsys.client.summary import text_summary
@@ -90,6 +91,38 @@ class Tracker:
     def text_summary(self) -> str:
         """The queue as a table for people, with TVM's headings."""
         return text_summary(self.summary())
+
+    def history(
+        self,
+        *,
+        key: Optional[str] = None,
+        user: Optional[str] = None,
+        server: Optional[str] = None,
+        since: Optional[float] = None,
+        until: Optional[float] = None,
+        limit: Optional[int] = 100,
+    ) -> List[Dict[str, Any]]:
+        """Leases that are over, the last to end first, at most ``limit`` (None: all).
+
+        ``since`` and ``until`` (seconds since 1970) are about their ends. Each has lease, epoch, key, server, user,
+        address, how, since, begun, ended (seconds since 1970), held_s, limit_s, waited_s, priority, outcome, reason,
+        fault and cleaned. Raises `TrackerError` where the tracker keeps no history.
+        """
+        with self._link() as link:
+            wanted = {"key": key, "user": user, "server": server}
+            return list(history.leases(link, **wanted, since=since, until=until, limit=limit))
+
+    def usage(
+        self, *, key: Optional[str] = None, user: Optional[str] = None, since: Optional[float] = None
+    ) -> List[Dict[str, Any]]:
+        """What leases add up to by user and key, the most device time first.
+
+        Each has user, key, leases, held_s, waited_s and faults (leases that ended by the server's own fault), counted
+        from the beginning of the hour of ``since`` (seconds since 1970). Raises `TrackerError` where the tracker
+        keeps no history.
+        """
+        with self._link() as link:
+            return history.usage(link, key=key, user=user, since=since)
 
     def request(
         self,

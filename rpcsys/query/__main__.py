@@ -19,29 +19,99 @@ from rpcsys.client import connect_tracker
 from rpcsys.client.summary import text_summary
 from rpcsys.errors import RpcsysError, UsageError, one_line
 from rpcsys.link import tracker_defaults
+from rpcsys.query.history import print_history, print_usage, when
 
 NAME = "query_tracker"
 EVERY_S = 1.0
 """How long `--watch` waits between two looks."""
 
 
-@click.command(
-    NAME, help="Print a tracker's servers, and how many are free and how many requests wait, by key."
-)
-@click.option(
+_HOST = click.option(
     "--host", help="The tracker's host (default: RPCSYS_TRACKER_HOST, TVM_TRACKER_HOST or 127.0.0.1)."
 )
-@click.option(
+_PORT = click.option(
     "--port",
     type=click.IntRange(1, 65535),
     help="The tracker's port (default: RPCSYS_TRACKER_PORT, TVM_TRACKER_PORT or 9190).",
 )
+_KEY = click.option("--key", help="Only devices of this key.")
+_USER = click.option("--user", help="Only this user; who gave no name goes by the address.")
+_SINCE = click.option("--since", type=when, help="Not before: 90m, 2h or 7d ago, or 2026-11-20 [12:00].")
+
+
+@click.group(
+    NAME,
+    invoke_without_command=True,
+    help="Print a tracker's servers, and how many are free and how many requests wait, by key.",
+)
+@_HOST
+@_PORT
 @click.option("--json", "as_json", is_flag=True, help="Print the whole summary as one line of JSON.")
 @click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
-def command(host: str | None, port: int | None, as_json: bool, watch: bool) -> None:
+@click.pass_context
+def command(context: click.Context, host: str | None, port: int | None, as_json: bool, watch: bool) -> None:
     """Look once, or for as long as somebody watches."""
+    context.obj = (host, port)
+    if context.invoked_subcommand is None:
+        _look(_address(context, None, None), as_json, watch)
+
+
+@command.command(
+    "history", help="Print leases that are over, the last to end first (needs --state-dir there)."
+)
+@_HOST
+@_PORT
+@_KEY
+@_USER
+@click.option("--server", help="Only this server.")
+@_SINCE
+@click.option("--until", type=when, help="Before: as --since.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@click.option("--all", "everything", is_flag=True, help="All of them, instead.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a line of JSON for each, with all that is known."
+)
+@click.pass_context
+def history(
+    context: click.Context,
+    /,
+    host: str | None,
+    port: int | None,
+    as_json: bool,
+    everything: bool,
+    **wanted: Any,
+) -> None:
+    """What became of leases."""
+    if everything:
+        wanted["limit"] = None
+    with connect_tracker(_address(context, host, port)) as tracker:
+        print_history(tracker, as_json, **wanted)
+
+
+@command.command("usage", help="Print leases and device time by user and key (needs --state-dir there).")
+@_HOST
+@_PORT
+@_KEY
+@_USER
+@_SINCE
+@click.option("--json", "as_json", is_flag=True, help="Print them as one line of JSON.")
+@click.pass_context
+def usage(
+    context: click.Context, /, host: str | None, port: int | None, as_json: bool, **wanted: Any
+) -> None:
+    """Who used what."""
+    with connect_tracker(_address(context, host, port)) as tracker:
+        print_usage(tracker, as_json, **wanted)
+
+
+def _address(context: click.Context, host: str | None, port: int | None) -> tuple[str, int]:
+    """The tracker that is meant: given behind the subcommand, before it, or by the environment."""
+    given_host, given_port = context.obj
     default_host, default_port = tracker_defaults()
-    address = (host or default_host, port or default_port)
+    return host or given_host or default_host, port or given_port or default_port
+
+
+def _look(address: tuple[str, int], as_json: bool, watch: bool) -> None:
     with connect_tracker(address) as tracker:
         try:
             while True:
