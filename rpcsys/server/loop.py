@@ -19,9 +19,9 @@ class Loop:
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._callbacks: dict[int, Callable[[], object]] = {}
 
-    def add(self, descriptor: int, callback: Callable[[], None], events: int = READ) -> None:
+    def add(self, descriptor: int, callback: Callable[[], object], events: int = READ) -> None:
         """Call ``callback`` whenever ``descriptor`` is ready."""
         self._epoll.register(descriptor, events)
         self._callbacks[descriptor] = callback

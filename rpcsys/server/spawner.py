@@ -156,24 +156,32 @@ class Spawner:
         if extra is not None:
             self._last_words.keep(child, extra)
         said = _parse(data)
-        if said is None:
-            self._forget(child)
-        elif "printed" in said:
+        try:
+            if said is None:
+                self._forget(child)
+            else:
+                self._take(child, said)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            self._forget(child)  # user code has written to it
+        return True
+
+    def _take(self, child: int, said: dict[str, Any]) -> None:
+        now = self._clock()
+        if "printed" in said:
             pass  # the descriptor beside it is all
         elif "importing" in said:
-            self._feed(ev.Importing(self._clock(), str(said["importing"]), child))
+            self._feed(ev.Importing(now, str(said["importing"]), child))
         elif "ready" in said:
             self._pids.setdefault(child, int(said["pid"]))
-            self._feed(ev.ChildReady(self._clock(), child))
+            self._feed(ev.ChildReady(now, child))
         elif "failed" in said:
-            self._feed(ev.Failed(self._clock(), str(said["failed"])))
+            self._feed(ev.Failed(now, str(said["failed"])))
         elif "limit_s" in said:
-            self._feed(ev.LimitAsked(self._clock(), child, float(said["limit_s"])))
+            self._feed(ev.LimitAsked(now, child, float(said["limit_s"])))
         else:
             word = said.get("outcome")
             removed = tuple(str(name)[:200] for name in said.get("removed") or ())[: messages.MAX_NAMES]
-            self._feed(ev.ChildDone(self._clock(), child, word if word in OUTCOMES else "closed", removed))
-        return True
+            self._feed(ev.ChildDone(now, child, word if word in OUTCOMES else "closed", removed))
 
     def _forget(self, child: int) -> None:
         self._pids.pop(child, None)

@@ -136,6 +136,15 @@ def test_the_directory_of_sessions_may_vanish(server, daemons):
         assert os.path.isdir(ask(one, "files"))
 
 
+def test_a_session_that_talks_nonsense_to_the_server(server):
+    for _ in range(10):
+        with session(server) as one:
+            assert ask(one, "babble")
+    assert server.running()
+    with session(server) as one:
+        assert ask(one, "pid")
+
+
 # Processes that are killed
 
 
