@@ -26,7 +26,17 @@ from typing import Any, NamedTuple, NoReturn
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import library
-from rpcsys.server import capabilities, isolation, launch, leftovers, limits, messages, processes, workdirs
+from rpcsys.server import (
+    capabilities,
+    isolation,
+    launch,
+    leftovers,
+    limits,
+    messages,
+    pages,
+    processes,
+    workdirs,
+)
 from rpcsys.server.child import live
 
 SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
@@ -101,6 +111,7 @@ def _load_runtime() -> None:
         library.load_runtime()
     except NativeError as error:
         raise ImportError(f"--tvm ctypes: {error}") from error
+    pages.release(("libtvm_", "libstdc++"))
 
 
 def _import(flag: str, name: str) -> None:

@@ -1,0 +1,63 @@
+"""Giving back the pages that loading has touched."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.native import ROOT, bare, compiled
+
+CODE = """
+import ctypes, json
+from rpcsys.server import pages
+
+def resident():
+    total = 0
+    with open("/proc/self/smaps") as maps:
+        inside = False
+        for line in maps:
+            fields = line.split()
+            if not fields[0].endswith(":"):
+                inside = line.rstrip().endswith("libbig.so")
+            elif inside and fields[0] == "Rss:":
+                total += int(fields[1]) << 10
+    return total
+
+library = ctypes.CDLL(sys.argv[1])
+library.total.restype = ctypes.c_long
+def use():
+    library.set(41)
+    return library.total(), library.get()
+first, before = use(), resident()
+released, after = pages.release(("libbig",)), resident()
+again = use()
+print(json.dumps([first, before, released, after, again, pages.release(("libnone",))]))
+"""
+
+BIG = """
+static const char table[1 << 22] = {[0 ... (1 << 22) - 1] = 1};
+static long value = 7;
+const char *const relocated[512] = {[0 ... 511] = table};
+long total(void) { long sum = 0; for (int i = 0; i < 1 << 22; i += 4096) sum += table[i]; return sum + (relocated[9] == table); }
+void set(long to) { value = to; }
+long get(void) { return value; }
+"""
+
+
+def test_clean_pages_go_and_what_was_written_stays(tmp_path: Path) -> None:
+    source = tmp_path / "big.c"
+    source.write_text(BIG)
+    library = compiled(source, tmp_path / "libbig.so")
+    with library.open("rb") as file:
+        os.fsync(file.fileno())  # pages that are not on the disk yet count as changed
+    first, before, released, after, again, none = json.loads(bare(ROOT, CODE, library))
+    assert first == again == [1025, 41]
+    assert before > 4 << 20
+    if not released:
+        pytest.skip("this file system keeps its files in memory: their pages are never clean")
+    assert released >= 4 << 20
+    assert after < 1 << 20
+    assert none == 0
