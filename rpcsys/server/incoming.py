@@ -22,6 +22,8 @@ from rpcsys.wire.frames import Frame
 
 #: Calls a client may have under way. The 257th waits at the client; that many small ones keep any wire full.
 WINDOW_CALLS = 256
+#: Pieces of files that are read ahead while a call lasts: more is no use, and stays with the client.
+MAX_CHUNK_BYTES = 8 << 20
 #: How long a blocked sender waits before it looks again.
 _TICK_S = 1.0
 #: The same where the other thread reads, which may be waiting for the sender in turn.
@@ -37,6 +39,7 @@ class Incoming:
         self._stream = stream
         self._out = out
         self._unsorted: Deque[Frame] = deque()
+        self._chunk_bytes = 0
         self.waiting: Deque[Frame] = deque()
         self.lock = threading.Lock()
         out.on_full = self._while_full
@@ -50,7 +53,7 @@ class Incoming:
                 self._out.flush()
             with self.lock:
                 if self.waiting:
-                    return self.waiting.popleft()
+                    return self._taken()
                 if self._out.held or self._unsorted:
                     continue
                 frame = self._stream.receive()
@@ -58,6 +61,15 @@ class Incoming:
                     if not self._stream.reader.unread:
                         return frame
                     self._sort_all(frame)
+
+    def _taken(self) -> Frame:
+        frame = self.waiting.popleft()
+        self._count(frame, -1)
+        return frame
+
+    def _count(self, frame: Frame, sign: int) -> None:
+        if frame.kind == frames.CHUNK:
+            self._chunk_bytes += sign * len(frame.buffers[0])
 
     def read_ahead(self) -> None:
         """Put in order what has come meanwhile, without waiting."""
@@ -70,8 +82,10 @@ class Incoming:
                 self.sort(frame)
 
     def has_room(self) -> bool:
-        """Whether another frame may be read ahead: twice the window that the client was told."""
-        return len(self.waiting) + len(self._unsorted) < 2 * WINDOW_CALLS
+        """Whether another frame may be read ahead: twice the window that the client was told, and little of a file."""
+        return (
+            len(self.waiting) + len(self._unsorted) < 2 * WINDOW_CALLS and self._chunk_bytes < MAX_CHUNK_BYTES
+        )
 
     def sort(self, frame: Frame) -> None:
         """What must not wait for the calls before it is done at once; the rest keeps its order."""
@@ -82,6 +96,7 @@ class Incoming:
         else:
             if frame.kind == frames.GOODBYE:
                 self.waiting.clear()
+            self._count(frame, 1)
             self.waiting.append(frame)
 
     def _sort_all(self, first: Frame) -> None:
@@ -94,7 +109,9 @@ class Incoming:
 
     def _sort_late(self) -> None:
         while self._unsorted:
-            self.sort(self._unsorted.popleft())
+            frame = self._unsorted.popleft()
+            self._count(frame, -1)
+            self.sort(frame)
 
     def _cancel_waiting(self, cancel: Frame) -> None:
         """Drop a call that has been read and not begun; what has begun, an upload, is the main thread's."""
@@ -117,6 +134,7 @@ class Incoming:
                 return
             frame = self._stream.receive(DONT_WAIT)
             while frame is not None:
+                self._count(frame, 1)
                 self._unsorted.append(frame)
                 frame = self._stream.receive(DONT_WAIT) if self.has_room() else None
         finally:

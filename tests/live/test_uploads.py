@@ -1,0 +1,194 @@
+"""Large files on their way to a board: broken off, gone on with, shared, and never in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+
+import psutil
+import pytest
+
+import rpcsys
+from rpcsys.errors import SessionLost
+from tests.live.daemons import STOP_S, Daemon, Daemons, wait_until
+
+pytestmark = pytest.mark.live
+
+MB = 1 << 20
+#: What a session's process may hold while a file of any size passes through it.
+MOST_RSS = 60 * MB
+
+
+def started(daemons: Daemons, size: str) -> Daemon:
+    flags = ("--preload", "none", "--tvm", "off", "--slots", "2")
+    return daemons.server("k", *flags, "--cache", str(daemons.folder / "cache"), "--cache-size", size)
+
+
+class Breaks(Exception):
+    """A client's connection ends."""
+
+
+def uploaded(server: Daemon, path: os.PathLike, break_at: int | None, how: str) -> tuple[int, int]:
+    """Upload ``path``; where that began, and the most memory that the session held.
+
+    Past the byte ``break_at`` the session's process is killed, or the client's program fails.
+    """
+    first, most = None, 0
+    with rpcsys.connect(*server.address, key="k") as session:
+        process = psutil.Process(session.info["pid"])
+
+        def progress(done: int, total: int) -> None:
+            nonlocal first, most
+            first = done if first is None else first
+            with contextlib.suppress(psutil.NoSuchProcess):
+                most = max(most, process.memory_info().rss)
+            if break_at is not None and done >= break_at:
+                if how == "killed":
+                    process.send_signal(signal.SIGKILL)
+                else:
+                    raise Breaks
+
+        try:
+            session.upload(path, "model.bin", progress=progress)
+        except (SessionLost, Breaks):
+            assert break_at is not None
+        else:
+            assert session.listdir() == ["model.bin"]
+            assert _hash(f"/proc/{session.info['pid']}/cwd/model.bin") == _hash(path)
+    return first, most
+
+
+def _hash(path: object) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(MB):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def broken_three_times(daemons: Daemons, size: int, record) -> None:
+    source = daemons.folder / "model.bin"
+    with open(source, "wb") as file:
+        file.truncate(size)  # sparse, but for its ends
+        file.write(b"beginning")
+        file.seek(size - 3)
+        file.write(b"end")
+    server = started(daemons, "3G")
+    starts, most = [], 0
+    for quarter, how in ((1, "killed"), (2, "failed"), (3, "killed"), (4, "")):
+        first, rss = uploaded(server, source, quarter * size // 4 if quarter < 4 else None, how)
+        starts.append(first)
+        most = max(most, rss)
+    assert starts == sorted(starts)
+    for quarter, start in enumerate(starts):
+        assert start >= quarter * size // 4 - 16 * MB, (
+            "it goes on where it stopped, but for what was on its way"
+        )
+    record("most resident memory, MB", most // MB)
+    assert most < MOST_RSS
+    assert os.listdir(daemons.folder / "cache" / "partial") == []
+    first, _ = uploaded(server, source, None, "")
+    assert first == size, "the next session is not sent it again"
+
+
+def test_an_upload_broken_three_times(daemons, record_property):
+    broken_three_times(daemons, 256 * MB, record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_upload_of_two_gigabytes_broken_three_times(daemons, record_property):
+    broken_three_times(daemons, 2048 * MB, record_property)
+
+
+def test_two_sessions_at_once_and_the_cap(daemons):
+    server = started(daemons, "20M")
+    files = []
+    for number in range(4):
+        path = daemons.folder / f"model-{number}"
+        path.write_bytes(os.urandom(8 * MB))
+        files.append(path)
+    with rpcsys.connect(*server.address, key="k") as one, rpcsys.connect(*server.address, key="k") as two:
+        for path in files:
+            for session in (one, two):
+                assert session.upload(path) == path.name
+        for session in (one, two):
+            assert session.listdir() == [path.name for path in files]
+            assert session.download(files[0].name) == files[0].read_bytes()
+    objects = daemons.folder / "cache" / "objects"
+    assert 0 < sum(path.stat().st_size for path in objects.iterdir()) <= 20 << 20
+    assert (objects / _hash(files[3])).exists()
+    assert not (objects / _hash(files[0])).exists()
+
+
+def test_a_damaged_file_is_sent_again(daemons):
+    server = started(daemons, "20M")
+    source = daemons.folder / "model"
+    source.write_bytes(b"right" * 1000)
+    with rpcsys.connect(*server.address, key="k") as session:
+        session.upload(source)
+    (kept,) = (daemons.folder / "cache" / "objects").iterdir()
+    kept.chmod(0o644)
+    kept.write_bytes(b"wrong" * 1000)
+    with rpcsys.connect(*server.address, key="k") as session:
+        sent = []
+        session.upload(source, progress=lambda done, total: sent.append(done))
+        assert session.download("model") == source.read_bytes()
+    assert kept.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_wrong_hash_leaves_no_file(daemons, cache, monkeypatch):
+    """A file that changes while it is read."""
+    server = started(daemons, "20M") if cache else daemons.server("k", "--preload", "none", "--tvm", "off")
+    source = daemons.folder / "model"
+    source.write_bytes(b"a" * 3 * MB)
+
+    def change(done: int, total: int) -> None:
+        with open(source, "r+b") as file:
+            file.seek(2 * MB)
+            file.write(b"b" * MB)
+
+    with rpcsys.connect(*server.address, key="k") as session:
+        if cache:
+            with pytest.raises(rpcsys.RpcsysError, match="changed on its way"):
+                session.upload(source, progress=change)
+            assert session.listdir() == []
+            assert list((daemons.folder / "cache" / "objects").iterdir()) == []
+        session.upload(source)
+        assert session.download("model") == source.read_bytes()
+
+
+def test_a_download_goes_on_where_it_stopped(daemons):
+    server = started(daemons, "100M")
+    source, target = daemons.folder / "model", daemons.folder / "back"
+    source.write_bytes(os.urandom(40 * MB))
+    with rpcsys.connect(*server.address, key="k") as session:
+        session.upload(source)
+        pid = session.info["pid"]
+        with pytest.raises(SessionLost):
+            session.download(
+                "model",
+                target,
+                resume=True,
+                progress=lambda done, total: done >= 10 * MB and os.kill(pid, signal.SIGKILL),
+            )
+    assert not target.exists()
+    begun = (daemons.folder / "back.part").stat().st_size
+    assert 10 * MB <= begun < 40 * MB
+    wait_until(lambda: not psutil.pid_exists(pid), STOP_S, "it is gone")
+    with rpcsys.connect(*server.address, key="k") as session:
+        session.upload(source)
+        seen = []
+        session.download("model", target, resume=True, progress=lambda done, total: seen.append(done))
+        assert seen[0] > begun
+        assert target.read_bytes() == source.read_bytes()
+        assert not (daemons.folder / "back.part").exists()
+        # what is there is no beginning of the file: said, removed, and then it works
+        (daemons.folder / "back.part").write_bytes(b"something else")
+        with pytest.raises(rpcsys.RpcsysError, match="changed on its way"):
+            session.download("model", target, resume=True)
+        session.download("model", target, resume=True)
+        assert target.read_bytes() == source.read_bytes()

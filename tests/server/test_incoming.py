@@ -1,0 +1,166 @@
+"""What a session has been sent: put in order, cancelled before it begins, and never more than it has room for."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from rpcsys.server.incoming import MAX_CHUNK_BYTES, WINDOW_CALLS, Incoming
+from rpcsys.server.outgoing import BATCH, SMALL, Outgoing
+from rpcsys.stream import DONT_WAIT, Ended, Stream
+from rpcsys.wire import frames
+from tests.device import until
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        stream, peer = Stream(ours), Stream(theirs)
+        out = Outgoing(stream)
+        peer.tick(20)
+        yield Incoming(stream, out), out, peer
+
+
+def joined(*pieces):
+    return b"".join(b"".join(map(bytes, piece)) for piece in pieces)
+
+
+def a_call(call_id, **fields):
+    return frames.encode(frames.CALL, call_id, {"f": "x", "a": [], **fields})
+
+
+def numbers(incoming, count):
+    return [incoming.next().call_id for _ in range(count)]
+
+
+def test_frames_of_one_read_come_in_their_order(ends):
+    incoming, _, peer = ends
+    peer.socket.sendall(joined(a_call(1), frames.pack(frames.FREE, 2), a_call(3)))
+    assert numbers(incoming, 3) == [1, 2, 3]
+
+
+def test_what_is_cancelled_in_the_same_read_does_not_begin(ends):
+    incoming, _, peer = ends
+    peer.socket.sendall(joined(a_call(1), a_call(2), frames.pack(frames.CANCEL, 1), a_call(3)))
+    assert numbers(incoming, 2) == [2, 3]
+    frame = peer.receive()
+    assert (frame.kind, frame.call_id, frame.get("type")) == (frames.ERROR, 1, "Cancelled")
+
+
+def test_a_ping_waits_for_no_call(ends):
+    incoming, _, peer = ends
+    peer.socket.sendall(joined(a_call(1), frames.pack(frames.PING, 9)))
+    assert incoming.next().call_id == 1
+    assert peer.receive().kind == frames.PONG
+
+
+def test_a_goodbye_leaves_nothing_to_do(ends):
+    incoming, _, peer = ends
+    peer.socket.sendall(joined(a_call(1), a_call(2), frames.pack(frames.GOODBYE, 0)))
+    assert incoming.next().kind == frames.GOODBYE
+
+
+def test_no_more_is_read_ahead_than_there_is_room_for(ends):
+    incoming, _, peer = ends
+    peer.socket.setblocking(False)
+    one = joined(a_call(1))
+    for _ in range(3 * WINDOW_CALLS):
+        try:
+            peer.socket.sendall(one)
+        except BlockingIOError:
+            incoming.read_ahead()
+    incoming.read_ahead()
+    assert not incoming.has_room()
+    assert 2 * WINDOW_CALLS <= len(incoming.waiting) < 2 * WINDOW_CALLS + 1500
+
+
+def test_little_of_a_file_is_read_ahead(ends):
+    incoming, _, peer = ends
+    piece = frames.pack(frames.CHUNK, 1, b"", (bytes(MB),))
+    client = threading.Thread(target=lambda: [peer.send(piece) for _ in range(20)], daemon=True)
+    client.start()
+    until(lambda: incoming.read_ahead() or not incoming.has_room())
+    held = sum(len(frame.buffers[0]) for frame in incoming.waiting)
+    assert MAX_CHUNK_BYTES <= held <= MAX_CHUNK_BYTES + MB
+    assert numbers(incoming, 20) == [1] * 20
+    assert incoming.has_room()
+
+
+def test_neither_end_locks_the_other(ends):
+    """Not even if the client reads only when it has sent everything."""
+    incoming, out, peer = ends
+    calls = joined(*[a_call(number, pad="x" * 3000) for number in range(1, 201)])
+    got = []
+
+    def client():
+        peer.socket.sendall(calls)
+        got.append(peer.receive())
+
+    thread = threading.Thread(target=client, daemon=True)
+    thread.start()
+    out.send(frames.pack(frames.CHUNK, 1, b"", (bytes(4 * MB),)))
+    thread.join(20)
+    assert len(got[0].buffers[0]) == 4 * MB
+    assert numbers(incoming, 200) == list(range(1, 201))
+
+
+# ---------------------------------------------------------------- replies that share a journey
+
+
+def nothing_came(peer):
+    return peer.receive(DONT_WAIT) is None
+
+
+def test_held_replies_go_out_when_there_is_nothing_more_to_do(ends):
+    incoming, out, peer = ends
+    out.hold(frames.pack(frames.RESULT, 1))
+    assert nothing_came(peer)
+    peer.send(a_call(2))
+    assert incoming.next().call_id == 2
+    assert peer.receive().call_id == 1
+
+
+def test_held_replies_go_before_any_other(ends):
+    _, out, peer = ends
+    out.hold(frames.pack(frames.RESULT, 1))
+    out.send(frames.pack(frames.PONG, 2))
+    assert [peer.receive().call_id, peer.receive().call_id] == [1, 2]
+
+
+def test_a_batch_is_sent_when_it_is_full(ends):
+    _, out, peer = ends
+    for number in range(1, BATCH):
+        out.hold(frames.pack(frames.RESULT, number))
+    assert nothing_came(peer)
+    out.hold(frames.pack(frames.RESULT, BATCH))
+    assert [peer.receive().call_id for _ in range(BATCH)] == list(range(1, BATCH + 1))
+
+
+def test_a_large_reply_is_not_held(ends):
+    _, out, peer = ends
+    out.hold(frames.pack(frames.RESULT, 1))
+    out.hold(frames.pack(frames.CHUNK, 2, b"", (bytes(SMALL + 1),)))
+    assert [peer.receive().call_id, peer.receive().call_id] == [1, 2]
+
+
+def test_a_held_reply_is_a_copy(ends):
+    _, out, peer = ends
+    memory = bytearray(b"before")
+    out.hold(frames.pack(frames.CHUNK, 1, b"", (memory,)))
+    memory[:] = b"after!"
+    out.flush()
+    assert bytes(peer.receive().buffers[0]) == b"before"
+
+
+def test_last_words_take_the_held_ones_along_and_end_the_sending(ends):
+    _, out, peer = ends
+    out.hold(frames.pack(frames.RESULT, 1))
+    out.last_words(frames.encode(frames.ERROR, 0, {"type": "SessionLost"}))
+    assert [peer.receive().call_id, peer.receive().kind] == [1, frames.ERROR]
+    with pytest.raises(Ended):
+        peer.receive()
