@@ -32,7 +32,7 @@ class Cleaner:
         self._results: collections.deque[tuple[int, tuple[str, ...], str]] = collections.deque()
         self._reading, self._writing = os.pipe()
         loop.add(self._reading, self._collect)
-        threading.Thread(target=self._run, name="rpcsys-cleaner", daemon=True).start()
+        self._thread: threading.Thread | None = None
 
     def note(self) -> None:
         """No session runs, and one is about to: what there is now is not its doing."""
@@ -41,6 +41,9 @@ class Cleaner:
     def start(self, session: int, sweep: str) -> None:
         """Begin to remove what a session has left; ``sweep`` as in :class:`rpcsys.server.events.Finish`."""
         self._orders.put((session, sweep))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rpcsys-cleaner", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
         while True:

@@ -24,8 +24,8 @@ from rpcsys.server.cleaning import Cleaner
 from rpcsys.server.clients import Clients
 from rpcsys.server.config import Config
 from rpcsys.server.job import RPCSYS, TVM_TIMEOUT, Job
-from rpcsys.server.limits import MemoryWatch
 from rpcsys.server.loop import Loop
+from rpcsys.server.memorywatch import MemoryWatch
 from rpcsys.server.policy import Policy
 from rpcsys.server.spawner import Spawner
 from rpcsys.server.state import State

@@ -1,7 +1,6 @@
 """CPUs and memory of a session, in processes that are given them."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -96,35 +95,3 @@ def test_sizes_for_people(size, text):
 
 def test_an_error_is_explained_only_where_there_is_a_limit():
     assert limits.hint("MemoryError") == ""
-
-
-def test_the_watch_tells_of_those_above_their_limit():
-    said = []
-    now = [100.0]
-    watch = limits.MemoryWatch(1 << 20, said.append, lambda: now[0])
-    assert watch.due() is None
-    watch.add(7, os.getpid())
-    watch.add(8, 0)
-    watch.look()
-    assert said == []
-    assert watch.due() == pytest.approx(100 + limits.EVERY_S)
-    now[0] = watch.due()
-    watch.look()
-    assert [event.child for event in said] == [7]
-
-
-def test_the_watch_forgets_the_dead():
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    now = [0.0]
-    watch = limits.MemoryWatch(1 << 20, print, lambda: now[0])
-    watch.add(7, gone.pid)
-    now[0] = 1.0
-    watch.look()
-    assert watch.due() is None
-
-
-def test_without_a_limit_nobody_is_watched():
-    watch = limits.MemoryWatch(None, print, lambda: 0.0)
-    watch.add(7, os.getpid())
-    assert watch.due() is None
