@@ -16,6 +16,8 @@ import ctypes
 import os
 from typing import Iterable, Optional, Sequence
 
+from rpcsys.server.libc import LIBC, check
+
 SHARED = ("/tmp", "/var/tmp", "/dev/shm")
 """Directories that everyone may write to; a session has its own."""
 
@@ -78,10 +80,9 @@ class Rooms:
 
 
 def _leave_the_hosts() -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
     user = 0 if os.geteuid() == 0 else _NEWUSER
     identity = [("uid_map", os.geteuid()), ("gid_map", os.getegid())]
-    _check(libc.unshare(_NEWNS | _NEWIPC | user))
+    check(LIBC.unshare(_NEWNS | _NEWIPC | user))
     if user:
         _write("setgroups", "deny")
         for name, number in identity:
@@ -112,9 +113,8 @@ def _make_place(path: str, like: str) -> None:
 
 
 def _mount(source: Optional[str], target: str, flags: int, kind: str = "none", data: str = "") -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    _check(
-        libc.mount(
+    check(
+        LIBC.mount(
             (source or "none").encode(),
             target.encode(),
             kind.encode(),
@@ -122,12 +122,6 @@ def _mount(source: Optional[str], target: str, flags: int, kind: str = "none", d
             data.encode() or None,
         )
     )
-
-
-def _check(result: int) -> None:
-    if result:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 def _write(name: str, text: str) -> None:

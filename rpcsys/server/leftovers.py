@@ -8,12 +8,12 @@ is left until the board is idle.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from dataclasses import dataclass
 from typing import Any
 
 from rpcsys.server import isolation
+from rpcsys.server.libc import LIBC
 
 SHM = "/dev/shm"
 MAX_NAMES = 32
@@ -148,8 +148,7 @@ def _remove(thing: Thing) -> bool:
         except OSError:
             return False
         return True
-    libc = ctypes.CDLL(None)
     if thing.kind == "sem":
-        return not libc.semctl(thing.number, 0, 0)
-    control = libc.shmctl if thing.kind == "shm" else libc.msgctl
+        return not LIBC.semctl(thing.number, 0, 0)
+    control = LIBC.shmctl if thing.kind == "shm" else LIBC.msgctl
     return not control(thing.number, 0, None)

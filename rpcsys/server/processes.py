@@ -20,6 +20,8 @@ import os
 import signal
 from typing import Iterable, NamedTuple
 
+from rpcsys.server.libc import LIBC, check
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -50,9 +52,8 @@ def leave_without_destructors() -> None:
     The C library would first run the destructors of what the zygote had imported, and onnxruntime's wait for
     ever for a thread that a fork does not copy. What is registered last runs first.
     """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # glibc has it, musl has not
-        libc.on_exit(libc._exit, None)
+    if hasattr(LIBC, "on_exit"):  # glibc has it, musl has not
+        LIBC.on_exit(LIBC._exit, None)
 
 
 def children(pid: int) -> list[int]:
@@ -126,9 +127,7 @@ def reap() -> list[Dead]:
 
 
 def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)):
-        raise OSError(ctypes.get_errno(), f"prctl {option}")
+    check(LIBC.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)))
 
 
 def kill(pid: int) -> None:
