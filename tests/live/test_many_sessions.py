@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import statistics
+import threading
 import time
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import psutil
 import pytest
 
 import rpcsys
+from rpcsys.client.session import Session
 from tests.live.daemons import Daemon, Daemons, pss_mb, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -68,6 +71,34 @@ def test_nothing_grows(daemons: Daemons, record_property):
     record_property("a session in turn", f"{in_turn / MANY * 1e3:.1f} ms")
     assert after == before
     assert growth < GROWTH_MB
+
+
+def opened(server: Daemon) -> tuple[float, Session]:
+    began = time.perf_counter()
+    session = rpcsys.connect(*server.address, key=KEY, timeout=HANGS_S)
+    return time.perf_counter() - began, session
+
+
+def test_opening_is_quick(daemons: Daemons, record_property):
+    """Figures rather than bounds: they hold on a machine with nothing else to do."""
+    server = daemons.server(KEY, "--tvm", "off", "--preload", "none", "--slots", str(SLOTS), "--silent")
+    in_turn, at_once = [], []
+    for _ in range(200):
+        took, session = opened(server)
+        session.close()
+        in_turn.append(took)
+    for _ in range(20):
+        wait_until(lambda: len(server.tree()) == SLOTS + 2, HANGS_S, "a child waits for every slot")
+        together = threading.Barrier(SLOTS)
+        with concurrent.futures.ThreadPoolExecutor(SLOTS) as pool:
+            results = list(pool.map(lambda _, wait=together.wait: (wait(), opened(server))[1], range(SLOTS)))
+        at_once += [took for took, _ in results]
+        for _, session in results:
+            session.close()
+    record_property("opening in turn, median", f"{statistics.median(in_turn) * 1e3:.1f} ms")
+    record_property(f"opening {SLOTS} at once, median", f"{statistics.median(at_once) * 1e3:.1f} ms")
+    assert statistics.median(in_turn) < 1
+    assert statistics.median(at_once) < 1
 
 
 @pytest.fixture(scope="module")
