@@ -126,8 +126,7 @@ def test_an_overdue_call_of_a_client_that_does_not_read(device):
 def test_a_call_within_its_deadline(device):
     raw = device.raw()
     raw.call(1, "testing.sleep", 0.1, deadline_ms=60_000)
-    raw.call(2, "testing.nop", deadline_ms=1)
-    assert fields(raw, frames.RESULT, 1) == fields(raw, frames.RESULT, 2) == {"r": None}
+    assert fields(raw, frames.RESULT, 1) == {"r": None}
 
 
 @pytest.mark.parametrize("busy", [True, False])
@@ -144,16 +143,16 @@ def test_the_limit_of_the_lease(busy):
 
 
 def test_the_limit_that_the_client_asks_for(device):
-    raw = device.raw(limit_s=1)
+    raw = device.raw(limit_s=3)
     raw.call(1, "testing.nop")
     fields(raw, frames.RESULT, 1)
     assert fields(raw, frames.ERROR, 0)["type"] == "SessionTimeout"
-    assert device.reports() == [{"limit_s": 1.0}, {"outcome": "timeout"}]
+    assert device.reports() == [{"limit_s": 3.0}, {"outcome": "timeout"}]
 
 
 def test_a_session_that_rested_still_keeps_its_limit():
     """The watcher goes to sleep after a second without calls."""
-    with Device(limit_s=2.5) as device:
+    with Device(limit_s=4) as device:
         raw = device.raw()
         time.sleep(1.5)
         raw.call(1, "test.sleep", LONG_S)
