@@ -416,7 +416,7 @@ print(json.dumps(said))
 
 
 @pytest.mark.parametrize(
-    ("version", "theirs"), [*((version, "numpy") for version in pythons()), (min(pythons(), key=len), "bare")]
+    ("version", "theirs"), [*((version, "numpy") for version in pythons()), (next(iter(pythons())), "bare")]
 )
 def test_a_client_on_a_bare_python(version, theirs):
     with Device(hide=() if theirs == "numpy" else ("numpy", "ml_dtypes", "onnxruntime")) as device:
