@@ -83,7 +83,7 @@ class Book:
 
     def servers(self, wants: Wants) -> list[Peer]:
         """The servers that some request could be served by."""
-        if not wants.labels:
+        if wants.bare:
             queue = self.queues.get(wants.key)
             return [] if queue is None else [self.peers[conn] for conn in queue.servers]
         by_label = (self.by_fact.get(pair, {}) for pair in wants.exact)

@@ -46,6 +46,11 @@ class Wants:
         )
 
     @property
+    def bare(self) -> bool:
+        """Whether a key is all that is wanted."""
+        return bool(self.key) and len(self.exact) == 1 and not self.at_least
+
+    @property
     def labels(self) -> dict[str, str]:
         """What is wanted beside the key, as it was asked for."""
         exact = {label: value for label, value in self.exact if (label, value) != (KEY, self.key)}

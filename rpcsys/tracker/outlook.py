@@ -115,16 +115,13 @@ class Estimate:
             left.append(rest if until is None else min(rest, max(0.0, until - at)))
         return sorted(left) + [0.0] * (self._devices - len(left))
 
-    def of(self, request: Waiting, before: int) -> tuple[float, float] | None:
+    def of(self, request: Waiting, before: int) -> list[float] | None:
         """Seconds from now, at the least and at the most; None for unknown."""
-        if not self._known or request.wants.labels or request.parked:
+        if not self._known or request.parked or not request.wants.bare:
             return None
         rounds, place = divmod(before + request.count - 1, self._devices)
         times = []
         for span, left in zip(self._spans, self._left, strict=True):
-            if left is None:
-                times.append((before + request.count) / self._devices * span)
-            else:
-                times.append(left[place] + rounds * span)
-        low, high = sorted(times)
-        return round(low, 1), round(high, 1)
+            first = span * place / self._devices if left is None else left[place]
+            times.append(round(first + rounds * span, 1))
+        return sorted(times)

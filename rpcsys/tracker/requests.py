@@ -17,6 +17,8 @@ from rpcsys.tracker.records import Peer, Place, Queue, Waiting
 from rpcsys.wire import control, tracker
 from rpcsys.wire.control import Answer
 
+Holders = list[dict[str, Any]]
+
 MAX_WAITING = 4096
 """Requests that one connection may have waiting at a time."""
 
@@ -118,7 +120,7 @@ class Requests(Leases):
         queue = self.queues[request.key]
         if len(queue.waiting) > 1:
             self.note_move(at, request.key)
-        told = self._tell(at, queue, request, outlook.ahead(self, at, request), None)
+        told = _told(request, outlook.ahead(self, at, request), *self._outlook(at, queue))
         if request.recorded:
             return [told]
         request.recorded = True
@@ -137,7 +139,7 @@ class Requests(Leases):
 
     def _known_until(self, wants: Wants) -> float | None:
         """Until when something that nobody serves is taken for known; None while somebody does."""
-        if not wants.labels:
+        if wants.bare:
             return self.known_until(wants.key)
         if self.servers(wants):
             return None
@@ -249,29 +251,14 @@ class Requests(Leases):
         actions: list[Action] = []
         for key in moved:
             queue = self.queues[key]
-            estimate = outlook.Estimate(queue, self.pool.count(key), at)
+            estimate, holders = self._outlook(at, queue)
             for index, request in enumerate(outlook.in_order(self, at, queue)):
                 if request.id is not None and _worth_telling(request.told, index + 1):
-                    actions.append(self._tell(at, queue, request, index, estimate))
+                    actions.append(_told(request, index, estimate, holders))
         return actions
 
-    def _tell(
-        self, at: float, queue: Queue, request: Waiting, before: int, estimate: outlook.Estimate | None
-    ) -> Send:
-        assert request.id is not None, "TVM's clients are not told"
-        request.told = before + 1
-        if estimate is None:
-            estimate = outlook.Estimate(queue, self.pool.count(queue.key), at)
-        event = control.Queued(
-            id=request.id,
-            position=before + 1,
-            ahead=before,
-            eta_s=estimate.of(request, before),
-            ticket=request.ticket,
-            holders=tuple(outlook.holders(queue, at)),
-            note=request.parked,
-        )
-        return Send(request.conn, event.to_json())
+    def _outlook(self, at: float, queue: Queue) -> tuple[outlook.Estimate, Holders]:
+        return outlook.Estimate(queue, self.pool.count(queue.key), at), outlook.holders(queue, at)
 
     def why(self, at: float, peer: Peer, message: control.Why) -> list[Action]:
         """Why somebody waits."""
@@ -294,6 +281,23 @@ def _wants(peer: Peer, message: control.Request) -> Wants:
     if len(message.labels) > MAX_LABELS:
         raise ValueError(f"more than {MAX_LABELS} labels")
     return wants_of(message.key or "", message.labels)
+
+
+def _told(request: Waiting, before: int, estimate: outlook.Estimate, holders: Holders) -> Send:
+    """Tell a client of ours where its request stands."""
+    assert request.id is not None, "TVM's clients are not told"
+    request.told = before + 1
+    event = {  # what control.Queued is on the wire; made so often that the short way counts
+        "id": request.id,
+        "event": "queued",
+        "position": before + 1,
+        "ahead": before,
+        "eta_s": estimate.of(request, before),
+        "ticket": request.ticket,
+        "holders": holders,
+        "note": request.parked,
+    }
+    return Send(request.conn, event)
 
 
 def _worth_telling(told: int, position: int) -> bool:
