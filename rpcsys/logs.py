@@ -12,6 +12,7 @@ in place of ``event`` in its JSON. Standard library only.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import re
@@ -21,30 +22,38 @@ from typing import Any, Mapping, Tuple
 
 FORMATS = ("text", "json")
 
+_encode = json.JSONEncoder(default=str).encode
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
 
 def note(log: logging.Logger, level: int, event: str, **fields: Any) -> None:
-    """Log that something happened. Fields that are None are left out."""
+    """Log that something happened."""
     if log.isEnabledFor(level):
         log.log(level, "%s", event, extra={"fields": fields})
 
 
 def pairs(fields: Mapping[str, Any]) -> str:
-    """``field=value …``."""
-    return " ".join(f"{name}={_shown(value)}" for name, value in fields.items() if value is not None)
+    """``field=value …``; what is None or empty is left out."""
+    shown = []
+    for name, value in fields.items():
+        kind = type(value)
+        if kind is str:
+            if value:
+                shown.append(f"{name}={_text(value)}")
+        elif kind is float:
+            shown.append(f"{name}={round(value, 3):.12g}")
+        elif kind is int:
+            shown.append(f"{name}={value}")
+        elif value or value is False:
+            shown.append(f"{name}={json.dumps(value, separators=(',', ':'))}")
+    return " ".join(shown)
 
 
-def _shown(value: Any) -> str:
-    if type(value) is str:
-        return value if _PLAIN.fullmatch(value) and value.isprintable() else _quoted(value)
-    if type(value) is float:
-        return f"{value:.3f}".rstrip("0").rstrip(".")
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=not text.isprintable())
+@functools.lru_cache(maxsize=4096)  # the same few keys, users and addresses come with every line
+def _text(value: str) -> str:
+    if _PLAIN.fullmatch(value) and value.isprintable():
+        return value
+    return json.dumps(value, ensure_ascii=not value.isprintable())
 
 
 class Formatter(logging.Formatter):
@@ -82,9 +91,7 @@ class Formatter(logging.Formatter):
     def _object(self, at: float, level: str, told: Mapping[str, Any]) -> str:
         time_ = f"{self._stamp(at)}.{int(at * 1000) % 1000:03d}Z"
         head = {"time": time_, "level": level.lower(), "daemon": self._daemon}
-        return json.dumps(
-            {**head, **{name: value for name, value in told.items() if value is not None}}, default=str
-        )
+        return _encode({**head, **told})
 
     def _stamp(self, at: float) -> str:
         second, stamp = self._stamps
