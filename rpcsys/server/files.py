@@ -105,10 +105,6 @@ class Files:
         if type(offset) is not int or offset < 0:
             raise ProtocolError("a download begins at a byte")
         size, pieces = self._directory.pieces(arguments[0])
-        if offset > size:
-            raise file_error(
-                f"{arguments[0]} has {size} bytes here, fewer than the {offset} there are already: it is another file"
-            )
         head, _ = frames.encode_head({"size": size})
         end = hashed(
             pieces,

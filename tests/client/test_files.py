@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from rpcsys.client.files import PIECE
-from rpcsys.errors import PathError, RemoteFileError, SessionLost, UsageError
-from tests.device import until
+from rpcsys.errors import PathError, ProtocolError, RemoteFileError, SessionLost, UsageError
+from tests.device import Device, until
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, 3 * PIECE + 5])
@@ -192,3 +192,110 @@ def test_files_and_calls_of_many_threads(shared):
     until(lambda: not any(thread.is_alive() for thread in threads), "five threads")
     assert wrong == []
     assert shared.listdir("many") == [str(number) for number in range(5)]
+
+
+# ---------------------------------------------------------------- a device with a cache
+
+
+@pytest.fixture
+def cached(tmp_path):
+    with Device(cache=[str(tmp_path / "cache"), 100 * PIECE]) as device, device.session() as session:
+        yield session
+
+
+def told(session, *args):
+    """What progress an upload makes."""
+    steps = []
+    assert session.upload(*args, progress=lambda done, total: steps.append((done, total))) == args[-1]
+    return steps
+
+
+def test_a_file_is_sent_once(cached):
+    data = os.urandom(2 * PIECE + 1)
+    assert told(cached, data, "one") == [(PIECE, len(data)), (2 * PIECE, len(data)), (len(data), len(data))]
+    assert told(cached, data, "two") == [(len(data), len(data))]
+    assert cached.download("one") == cached.download("two") == data
+    assert told(cached, b"", "empty") == []
+    assert told(cached, b"", "empty too") == [(0, 0)]
+
+
+def test_a_stopped_upload_goes_on(cached):
+    data = os.urandom(4 * PIECE)
+
+    def stop(done, total):
+        if done == 2 * PIECE:
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        cached.upload(data, "f", progress=stop)
+    assert cached.listdir() == []
+    assert told(cached, data, "f")[0][0] > PIECE
+    assert cached.download("f") == data
+
+
+def test_a_beginning_that_vanishes_between_offer_and_upload(cached, monkeypatch):
+    """Another session made room, or is uploading the same: asked again, and in the end it is said."""
+    offers = []
+
+    def offer(session, name, *args):
+        if name == "session.offer":
+            offers.append(args)
+            if len(offers) < 3:
+                return {"here": False, "offset": 1}
+        return original(session, name, *args)
+
+    original = type(cached)._builtin
+    monkeypatch.setattr(type(cached), "_builtin", offer)
+    assert told(cached, b"some data", "f")[-1] == (9, 9)
+    assert len(offers) == 3
+    monkeypatch.setattr(type(cached), "_builtin", lambda *_: {"here": False, "offset": 1})
+    with pytest.raises(RemoteFileError, match="what an earlier session left of it is gone; upload it again"):
+        cached.upload(b"other data", "g")
+
+
+@pytest.mark.parametrize(
+    "answer", [None, {}, {"here": False}, {"here": False, "offset": -1}, {"offset": "0"}, []]
+)
+def test_offers_answered_in_nonsense(cached, monkeypatch, answer):
+    monkeypatch.setattr(type(cached), "_builtin", lambda *_: answer)
+    with pytest.raises(ProtocolError, match="makes no sense"):
+        cached.upload(b"x", "f")
+
+
+# ---------------------------------------------------------------- downloads that go on
+
+
+def test_a_download_goes_on_behind_what_is_there(shared, tmp_path):
+    data = os.urandom(3 * PIECE)
+    shared.upload(data, "resumed")
+    target, part = tmp_path / "f", tmp_path / "f.part"
+
+    def stop(done, total):
+        if done == 2 * PIECE:
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        shared.download("resumed", target, resume=True, progress=stop)
+    assert part.stat().st_size == 2 * PIECE
+    assert not target.exists()
+    steps = []
+    shared.download("resumed", target, resume=True, progress=lambda done, total: steps.append((done, total)))
+    assert steps == [(3 * PIECE, 3 * PIECE)]
+    assert target.read_bytes() == data
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_a_beginning_of_another_file_is_removed_and_said(shared, tmp_path):
+    shared.upload(b"twelve bytes", "resumed")
+    for wrong in (b"other", b"longer than that"):
+        (tmp_path / "f.part").write_bytes(wrong)
+        with pytest.raises(ProtocolError, match="changed on its way"):
+            shared.download("resumed", tmp_path / "f", resume=True)
+        assert os.listdir(tmp_path) == []
+    shared.download("resumed", tmp_path / "f", resume=True)
+    assert (tmp_path / "f").read_bytes() == b"twelve bytes"
+
+
+def test_only_files_can_be_gone_on_with(shared):
+    with pytest.raises(UsageError, match="only a download into a file can be resumed"):
+        shared.download("resumed", resume=True)

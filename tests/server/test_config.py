@@ -36,6 +36,7 @@ def test_everything(tmp_path):
             *["--custom-addr", "10.0.0.9", "--load-library", str(library), "--no-fork", "--silent"],
             *["--slots", "4", "--tvm", "off", "--name", "shelf 3", "--label", "os=linux", "--label", "a="],
             *["--preload", "json,re", "--import", "lab_one", "--import", "lab_two", "--grace", "2.5"],
+            *["--allow-pickle", "--cache", str(tmp_path / "cache"), "--cache-size", "2G"],
             *["--session-memory", "512M", "--no-isolation", "--import-timeout", "5"],
         ]
     )
@@ -59,6 +60,9 @@ def test_everything(tmp_path):
         session_memory=512 << 20,
         isolation=False,
         import_timeout_s=5.0,
+        allow_pickle=True,
+        cache=str(tmp_path / "cache"),
+        cache_bytes=2 << 30,
     )
 
 
@@ -73,6 +77,8 @@ def test_everything(tmp_path):
         (["--label", "colour"], "labels look like"),
         (["--tvm", "python", "--tvm-library", "/lib"], "--tvm-library is for --tvm ctypes"),
         (["--tvm-library", "/no/such/folder"], "there is no libtvm_ffi"),
+        (["--cache-size", "2G"], "--cache-size needs --cache DIR"),
+        (["--cache", "/x", "--cache-size", "0"], "leave out --cache"),
         (["--cpus", "0-1"], "there is no CPU 1 here; this server may use 0, 2, 3, 8"),
         (["--cpus", "0,2"], "2 sets of CPUs for 1 slots"),
         (["--cpus", "0,0", "--slots", "2"], "CPU 0 is named twice"),
@@ -98,6 +104,8 @@ def test_refused_in_one_line(flags, words, monkeypatch):
         ["--port", "70000"],
         ["--grace", "nan"],
         ["--session-memory", "lots"],
+        ["--cache", "/x", "--cache-size", "much"],
+        ["--cache", "/dev/null/cache", "--port", "0", "--preload", "none"],
         ["--session-memory", "1M"],
         ["--session-memory", "512MB"],
         ["--import", "tests.server.sleeper", "--port", "0", "--preload", "none", "--import-timeout", "0.5"],

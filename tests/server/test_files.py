@@ -164,10 +164,15 @@ def test_a_download_from_the_middle(tmp_path, offset):
         assert b"".join(came) == data[offset:]
 
 
-@pytest.mark.parametrize(
-    ("offset", "kind"), [(6, "RemoteFileError"), (-1, "ProtocolError"), ("1", "ProtocolError")]
-)
+@pytest.mark.parametrize(("offset", "kind"), [(-1, "ProtocolError"), ("1", "ProtocolError")])
 def test_downloads_that_cannot_be(offset, kind):
     with Device() as device:
         (device.workdir / "f").write_bytes(b"12345")
         assert call(device.raw(), "session.download", "f", offset)["type"] == kind
+
+
+def test_a_download_from_behind_the_end():
+    """Nothing comes but what the file is: the client sees that it has begun another one."""
+    with Device() as device:
+        (device.workdir / "f").write_bytes(b"12345")
+        assert call(device.raw(), "session.download", "f", 6) == {"size": 5, "sha256": digest(b"12345")}
