@@ -22,6 +22,7 @@ SUBJECTS = {
     "tvm-lease-of-rpcsys": "benchmarks.peers.tvm_rpc:TvmLeaseOfOurs",
     "local": "benchmarks.peers.local:LocalOnnxruntime",
     "tracker-rpcsys": "benchmarks.peers.trackers:OurTracker",
+    "tracker-rpcsys-all": "benchmarks.peers.trackers:OurTrackerWithAll",
     "tracker-tvm": "benchmarks.peers.trackers:TvmTracker",
 }
 

@@ -55,6 +55,23 @@ class OurTracker(TvmTracker):
     server_arguments = ours.TRACKER
 
 
+class OurTrackerWithAll(OurTracker):
+    """As a lab runs it: it remembers, it is measured, and it logs every lease."""
+
+    def start(self) -> None:
+        state = str(self.place.folder / "state")
+        ports = ("--port", "0", "--http-port", str(free_port()))
+        command = ("-m", "rpcsys.tracker", "--host", "127.0.0.1", *ports, "--state-dir", state)
+        self.port = self.start_server(command)
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
 class Connection:
     """A raw connection to a tracker: whole frames in one write, TCP_NODELAY."""
 
