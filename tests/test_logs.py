@@ -1,0 +1,84 @@
+"""Log lines, as people and as machines read them."""
+
+import json
+import logging
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys import logs
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.text()
+fields = st.dictionaries(
+    st.from_regex(r"[a-z_]{1,8}", fullmatch=True).filter(lambda n: n not in ("time", "level", "daemon")),
+    plain | st.dictionaries(st.text(), plain, max_size=2),
+    max_size=5,
+)
+
+
+def line(form, event="granted", level="INFO", **told):
+    return logs.Formatter("rpcsys-tracker", form).line(1_700_000_000.1234, level, event, told)
+
+
+def test_text():
+    told = line("text", lease="4f-17", key="rpi4", user="Ann B.", held_s=2.50049, epoch=0, labels={"a": "b"})
+    stamp, name, level, rest = re.fullmatch(r"(\S+ \S+) (\S+) (\S+) (.*)", told).groups()
+    assert re.fullmatch(r"2023-11-1\d \d\d:\d\d:20,123", stamp)
+    assert (name, level) == ("rpcsys-tracker", "INFO")
+    assert rest == 'granted lease=4f-17 key=rpi4 user="Ann B." held_s=2.5 epoch=0 labels={"a":"b"}'
+
+
+def test_what_is_empty_is_left_out_of_text():
+    assert line("text", fault="", limit_s=None, cleaned={}, used=False).endswith(" granted used=false")
+
+
+def test_json():
+    told = json.loads(line("json", level="WARNING", lease="4f-17", limit_s=None))
+    assert told == {
+        "time": "2023-11-14T22:13:20.123Z",
+        "level": "warning",
+        "daemon": "rpcsys-tracker",
+        "event": "granted",
+        "lease": "4f-17",
+        "limit_s": None,
+    }
+
+
+@pytest.mark.parametrize("form", logs.FORMATS)
+@given(told=fields)
+def test_a_line_stays_a_line(form, told):
+    made = line(form, **told)
+    assert made.splitlines() == [made]
+    assert made.isprintable() or form == "json"
+    if form == "json":
+        parsed = json.loads(made)
+        assert {name: parsed[name] for name in told} == told
+
+
+@pytest.mark.parametrize("form", logs.FORMATS)
+def test_through_logging(form):
+    formatter = logs.Formatter("rpcsys-server", form)
+    log = logging.getLogger(f"test.{form}")
+    log.propagate = False
+    log.setLevel(logging.INFO)
+    made = []
+    handler = logging.Handler()
+    handler.emit = lambda record: made.append(formatter.format(record))
+    log.addHandler(handler)
+    log.info("a sentence about %d things", 3)
+    logs.note(log, logging.WARNING, "set_aside", server="board", until=None)
+    try:
+        raise ValueError("odd")
+    except ValueError:
+        log.exception("failed")
+    if form == "text":
+        assert made[0].endswith(" rpcsys-server INFO a sentence about 3 things")
+        assert made[1].endswith(" rpcsys-server WARNING set_aside server=board")
+        assert made[2].splitlines()[-1] == "ValueError: odd"
+    else:
+        assert json.loads(made[0])["message"] == "a sentence about 3 things"
+        assert json.loads(made[1])["event"] == "set_aside"
+        assert "ValueError: odd" in json.loads(made[2])["traceback"]
+        assert all(len(one.splitlines()) == 1 for one in made)

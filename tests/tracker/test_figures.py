@@ -1,0 +1,105 @@
+"""What Prometheus is told."""
+
+from types import SimpleNamespace
+
+import prometheus_client
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import CollectorRegistry
+
+from rpcsys.tracker import figures
+from rpcsys.tracker.figures import MAX_KEYS, OTHER, Figures, Histogram
+from tests.tracker import records
+
+
+def sampled(scene, *noted):
+    """All samples by name and labels, as a scrape of the scene's tracker gives them."""
+    service = SimpleNamespace(
+        state=scene.state,
+        clock=SimpleNamespace(now=lambda: scene.now),
+        frames_in=3,
+        frames_out=4,
+        connections={1: None},
+        observer=SimpleNamespace(store=None),
+    )
+    taken = Figures(service)
+    for record in noted:
+        taken.note(record)
+    registry = CollectorRegistry()
+    registry.register(taken)
+    text = prometheus_client.generate_latest(registry).decode()
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_queues_and_servers(scene):
+    board = scene.server(name="one", slots=2)
+    scene.put(board, "rpi4:1")
+    scene.put(board, "rpi4:2")
+    idle = scene.server(key="gpu", name="two")
+    scene.put(idle, "gpu:1")
+    scene.server(key="gpu", name="three")
+    for _ in range(3):
+        scene.ask(scene.client(), "request", key="rpi4")
+    scene.wait(7)
+    found = sampled(scene)
+    assert found["rpcsys_tracker_pending", ("key", "rpi4")] == 1
+    assert found["rpcsys_tracker_oldest_wait_seconds", ("key", "rpi4")] == 7
+    assert found["rpcsys_tracker_leases", ("key", "rpi4")] == 2
+    assert found["rpcsys_tracker_free", ("key", "gpu")] == 1
+    assert found["rpcsys_tracker_slots", ("key", "rpi4")] == 2
+    servers = {key[1:]: value for key, value in found.items() if key[0] == "rpcsys_tracker_servers"}
+    assert servers == {
+        (("key", "rpi4"), ("state", "busy")): 1,
+        (("key", "gpu"), ("state", "free")): 1,
+        (("key", "gpu"), ("state", "preparing")): 1,
+    }
+    assert found["rpcsys_tracker_frames_total", ("direction", "out")] == 4
+
+
+def test_what_happened(scene):
+    found = sampled(
+        scene,
+        records.granted("a-1", 0, waited_s=0.05),
+        records.granted("a-2", 0, waited_s=30.0),
+        records.over("a-1", 0, held_s=2.0),
+        records.over("a-2", 0, held_s=4000.0, outcome="crashed", fault="it cannot clean up"),
+        records.waited("t", "timeout", 0),
+        records.waited("t", "granted", 0),
+    )
+    waits, rpi4 = "rpcsys_tracker_wait_seconds", ("key", "rpi4")
+    assert found[waits + "_count", rpi4] == 2
+    assert found[waits + "_sum", rpi4] == 30.05
+    assert found[waits + "_bucket", rpi4, ("le", "0.1")] == 1
+    assert found[waits + "_bucket", rpi4, ("le", "60.0")] == 2
+    assert found["rpcsys_tracker_lease_seconds_bucket", rpi4, ("le", "3600.0")] == 1
+    assert found["rpcsys_tracker_lease_seconds_bucket", rpi4, ("le", "+Inf")] == 2
+    assert found["rpcsys_tracker_sessions_total", rpi4, ("outcome", "crashed")] == 1
+    assert found["rpcsys_tracker_faults_total", rpi4] == 1
+    assert {key: v for key, v in found.items() if "unserved" in key[0] and "created" not in key[0]} == {
+        ("rpcsys_tracker_unserved_total", ("why", "timeout")): 1
+    }
+
+
+def test_hostile_keys_cost_bounded_memory(scene):
+    many = [records.over(f"x-{n}", 0, key=f"k{n}") for n in range(3 * MAX_KEYS)]
+    found = sampled(scene, *many, records.granted("x", 0, key='a"b\\c\n'))
+    keys = {dict(key[1:]).get("key") for key in found if key[0].startswith("rpcsys_tracker_lease_seconds")}
+    assert len(keys) == MAX_KEYS + 1
+    assert found["rpcsys_tracker_lease_seconds_count", ("key", OTHER)] == 2 * MAX_KEYS
+    assert found["rpcsys_tracker_wait_seconds_count", ("key", 'a"b\\c\n')] == 1
+
+
+def test_a_histogram_counts_each_value_once():
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 2.0, 99.0):
+        histogram.observe(value)
+    assert histogram.buckets() == [("1.0", 2.0), ("2.0", 4.0), ("+Inf", 5.0)]
+    assert histogram.sum == 104.0
+
+
+def test_buckets_rise():
+    for bounds in (figures.WAITS_S, figures.LEASES_S, figures.LAGS_S):
+        assert list(bounds) == sorted(set(bounds))
