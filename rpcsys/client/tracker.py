@@ -8,29 +8,28 @@ import logging
 import threading
 import time
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type, Union
+from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Type, Union, overload
 
 from rpcsys.client import history
 from rpcsys.client.opening import open_session
 from rpcsys.client.session import Session
 from rpcsys.client.summary import text_summary
+from rpcsys.client.waiting import REPLY_S, OnQueued, Wanted, give_back, wait
 from rpcsys.errors import (
     ConnectError,
+    NotSupported,
     ProtocolError,
     ServerRefused,
     ServerUnreachable,
     TrackerLost,
-    WaitTimeout,
 )
 from rpcsys.link import Link, parse_address, tracker_defaults
 from rpcsys.wire import tracker as wire
 
 Address = Union[None, str, Tuple[str, int]]
-OnQueued = Callable[[Dict[str, Any]], None]
 
 #: A device that was handed out and does not answer is given back; this many others are tried.
 _TRIES = 3
-_REPLY_S = 10.0
 _log = logging.getLogger("rpcsys.tracker")
 
 
@@ -76,9 +75,9 @@ class Tracker:
         """
         with self._link() as link:
             if link.ours:
-                summary: Dict[str, Any] = link.ask("summary", timeout=_REPLY_S)["summary"]
+                summary: Dict[str, Any] = link.ask("summary", timeout=REPLY_S)["summary"]
                 return summary
-            reply = link.command([wire.SUMMARY], timeout=_REPLY_S)
+            reply = link.command([wire.SUMMARY], timeout=REPLY_S)
             if (
                 not isinstance(reply, list)
                 or len(reply) != 2
@@ -124,74 +123,140 @@ class Tracker:
         with self._link() as link:
             return history.usage(link, key=key, user=user, since=since)
 
+    @overload
+    def request(  # type: ignore[overload-overlap]  # one is an int too, and the first that fits counts
+        self,
+        key: Optional[str] = ...,
+        priority: float = ...,
+        session_timeout: Optional[float] = ...,
+        wait_timeout: Optional[float] = ...,
+        *,
+        labels: Optional[Mapping[str, str]] = ...,
+        count: Literal[1] = ...,
+        wait_for_key: bool = ...,
+        on_queued: Optional[OnQueued] = ...,
+    ) -> Session: ...
+
+    @overload
     def request(
         self,
-        key: str,
-        priority: int = 1,
+        key: Optional[str] = ...,
+        priority: float = ...,
+        session_timeout: Optional[float] = ...,
+        wait_timeout: Optional[float] = ...,
+        *,
+        labels: Optional[Mapping[str, str]] = ...,
+        count: int,
+        wait_for_key: bool = ...,
+        on_queued: Optional[OnQueued] = ...,
+    ) -> Tuple[Session, ...]: ...
+
+    def request(
+        self,
+        key: Optional[str] = None,
+        priority: float = 1,
         session_timeout: Optional[float] = None,
         wait_timeout: Optional[float] = None,
         *,
+        labels: Optional[Mapping[str, str]] = None,
+        count: int = 1,
         wait_for_key: bool = False,
         on_queued: Optional[OnQueued] = None,
-    ) -> Session:
+    ) -> Union[Session, Tuple[Session, ...]]:
         """Lease a device of ``key`` and open a session with it; waits for one to be free.
 
-        ``priority``: higher goes first. ``session_timeout`` (seconds): the device ends the session
-        then. ``wait_timeout`` (seconds): how long to wait (None: as long as it takes; leaving with
-        Ctrl-C leaves the queue at once). ``wait_for_key``: wait also for a key that nobody serves yet.
-        ``on_queued`` is called with position, ahead and eta_s each time the place in the queue changes.
+        ``labels``: what the device must be (``{"arch": "aarch64", "cores": ">=4"}``, ``{"name": "board7"}`` for
+        that one), with a key or without. ``count`` above 1 leases so many together or none, and returns as many
+        sessions. ``priority``: higher goes first. ``session_timeout`` (seconds): the device ends the session then.
+        ``wait_timeout`` (seconds): how long to wait (None: as long as it takes; leaving with Ctrl-C leaves the queue
+        at once). ``wait_for_key``: wait also for what nobody serves yet. ``on_queued`` is called each time the place
+        in the queue changes, with position, ahead, eta_s (seconds from low to high, None for unknown), holders.
 
-        Raises `UnknownKey`, `WaitTimeout`, `TrackerLost`, and what `connect` raises.
+        Raises `UnknownKey`, `WaitTimeout`, `TrackerLost`, `NotSupported` (labels or a count of TVM's tracker), and
+        what `connect` raises.
         """
+        wanted = Wanted(key, dict(labels or {}), count, priority, session_timeout or None, wait_for_key)
         deadline = None if wait_timeout is None else time.monotonic() + wait_timeout
-        for attempt in range(_TRIES):
-            # The link stays open until the session is: the tracker sees at once if this process dies in between.
-            with self._link() as link:
-                lease = self._lease(link, key, priority, session_timeout, deadline, wait_for_key, on_queued)
-                try:
-                    return open_session(
-                        (lease["host"], lease["port"]),
-                        lease["matchkey"],
-                        session_timeout=session_timeout,
-                        lease=lease,
-                    )
-                except (ServerRefused, ServerUnreachable) as error:
-                    if attempt == _TRIES - 1:
-                        raise  # which closes the link, and so ends the lease
-                    _log.warning("a device of %s did not answer, trying another: %s", key, error)
-                    if link.ours:
-                        link.ask("release", timeout=_REPLY_S, lease=lease["lease"])
-        raise AssertionError("the loop returns or raises")
-
-    def _lease(
-        self,
-        link: Link,
-        key: str,
-        priority: int,
-        session_timeout: Optional[float],
-        deadline: Optional[float],
-        wait_for_key: bool,
-        on_queued: Optional[OnQueued],
-    ) -> Dict[str, Any]:
-        wait_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        # The link stays open until the sessions are: the tracker sees at once if this process dies in between.
+        link = self._take()
         try:
-            if not link.ours:
-                return _lease_of_tvm(link, key, priority, wait_s)
-            final = link.ask(
-                "request",
-                timeout=None if wait_s is None else wait_s + _REPLY_S,
-                on_event=on_queued,
-                key=key,
-                priority=priority,
-                session_timeout=session_timeout,
-                wait_timeout=wait_s,
-                wait_for_key=wait_for_key,
-            )
-            lease: Dict[str, Any] = final["leases"][0]
-            return lease
+            for attempt in range(_TRIES):
+                link, leases = wait(link, wanted, deadline, on_queued, self._open)
+                sessions = self._open_sessions(link, wanted, leases, last=attempt == _TRIES - 1)
+                if sessions is not None:
+                    break
         except BaseException:
-            link.close()  # leaves the queue at once, whatever interrupted us
+            link.close()  # which ends the leases
             raise
+        self._keep(link)
+        assert sessions is not None, "the last try raises"
+        return sessions[0] if count == 1 else sessions
+
+    def _open_sessions(
+        self, link: Link, wanted: Wanted, leases: List[Dict[str, Any]], *, last: bool
+    ) -> Optional[Tuple[Session, ...]]:
+        """A session for each lease; None if a device does not answer, the leases being given back."""
+        sessions: List[Session] = []
+        for lease in leases:
+            try:
+                address = (lease["host"], lease["port"])
+                limit = wanted.session_timeout
+                sessions.append(open_session(address, lease["matchkey"], session_timeout=limit, lease=lease))
+            except BaseException as error:
+                for session in sessions:
+                    session.close()
+                if not isinstance(error, (ServerRefused, ServerUnreachable)):
+                    raise
+                give_back(link, leases, lease, error)
+                if last:
+                    raise
+                _log.warning("a device of %s did not answer, trying another: %s", lease["key"], error)
+                return None
+        return tuple(sessions)
+
+    # -------------------------------------------------------------- leases and servers
+
+    def leases(self) -> List[Dict[str, Any]]:
+        """Leases that are out: lease, key, server, holder, address, since_s, until_s, limit_s, state."""
+        leases: List[Dict[str, Any]] = self.summary().get("leases", [])
+        return leases
+
+    def why(self, key: str) -> Dict[str, Any]:
+        """Why a request for ``key`` would wait: ``reasons`` in sentences; servers, holders, queue. Raises `UnknownKey`."""
+        answer: Dict[str, Any] = self._ask("why", key=key)["why"]
+        return answer
+
+    def renew(self, lease: Union[Session, str], session_timeout: Optional[float] = None) -> Optional[float]:
+        """Keep a lease for ``session_timeout`` seconds from now (None: for as long as its key allows).
+
+        Returns the limit that holds, in seconds since the session began, None for none. ``lease`` is a session that
+        this tracker gave, or the lease's name. Raises `TrackerError` if it is over or was another user's.
+        """
+        name = lease if isinstance(lease, str) else str(lease.lease.get("lease", ""))
+        limit: Optional[float] = self._ask("renew", lease=name, session_timeout=session_timeout)["limit_s"]
+        return limit
+
+    def end_lease(self, lease: str, reason: str = "") -> None:
+        """End anybody's lease, by its name. Raises `TrackerError` if there is none, or it cannot be ended."""
+        self._ask("end", lease=lease, reason=reason)
+
+    def drain(self, server: str) -> None:
+        """Hand out nothing more of a server; sessions on it go on. Raises `TrackerError` for an unknown name."""
+        self._ask("drain", server=server)
+
+    def enable(self, server: str) -> None:
+        """Undo a drain, and trust a server again that was set aside. Raises `TrackerError` for an unknown name."""
+        self._ask("enable", server=server)
+
+    def _ask(self, op: str, **fields: Any) -> Dict[str, Any]:
+        with self._link() as link:
+            if not link.ours:
+                raise NotSupported(
+                    f"the tracker at {self.address[0]}:{self.address[1]} is TVM's: it has no {op}"
+                )
+            return link.ask(op, timeout=REPLY_S, **fields)
+
+    # -------------------------------------------------------------- links
 
     def close(self) -> None:
         """Close the idle connections. Sessions go on."""
@@ -220,32 +285,23 @@ class Tracker:
         except BaseException:
             link.close()
             raise
+        self._keep(link)
+
+    def _keep(self, link: Link) -> None:
         with self._lock:
             self._idle.append(link)
+
+    def _open(self, timeout: float) -> Link:
+        return Link.open(self.address, timeout=timeout, user=self.user)
 
     def _take(self) -> Link:
         while True:
             with self._lock:
                 link = self._idle.pop() if self._idle else None
             if link is None:
-                return Link.open(self.address, timeout=self._timeout, user=self.user)
+                return self._open(self._timeout)
             try:
                 link.command([wire.PING], timeout=self._timeout)
                 return link
             except (ConnectError, ProtocolError, TrackerLost):
                 link.close()
-
-
-def _lease_of_tvm(link: Link, key: str, priority: int, wait_s: Optional[float]) -> Dict[str, Any]:
-    """A device from TVM's tracker. It keeps the place of whoever leaves, so nothing is retried here."""
-    try:
-        reply = link.command([wire.REQUEST, key, "", priority], timeout=wait_s)
-    except TimeoutError:
-        raise WaitTimeout(f"no device of {key!r} became free in {wait_s or 0:g} s") from None
-    try:
-        code, (host, port, match_key) = reply
-        if code != 0:
-            raise ValueError
-        return {"key": key, "host": str(host), "port": int(port), "matchkey": str(match_key)}
-    except (TypeError, ValueError):
-        raise ProtocolError(f"the tracker's answer to a request makes no sense: {reply!r}"[:200]) from None

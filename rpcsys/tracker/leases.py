@@ -27,6 +27,7 @@ _SENTENCES = {
     "closed": "its client closed it",
     "lost": "its client is gone",
     "timeout": "its time was over",
+    "memory": "its session wanted more memory than the server allows",
     "crashed": "its session's process died",
     "unused": "nobody opened a session",
     "ended": "it was ended",

@@ -1,0 +1,150 @@
+"""Waiting for devices: the conversation with a tracker from the request to the leases.
+
+Our tracker gives a request that has to wait a ticket. When the connection breaks, or the tracker starts anew, the
+request is asked again with it and keeps its place. TVM's tracker has no such thing, and only one device for each
+request of a key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from rpcsys.errors import (
+    ConnectError,
+    NotSupported,
+    ProtocolError,
+    RpcsysError,
+    TrackerLost,
+    WaitTimeout,
+    one_line,
+)
+from rpcsys.link import Link
+from rpcsys.wire import tracker as wire
+
+OnQueued = Callable[[Dict[str, Any]], None]
+
+REPLY_S = 10.0
+
+RETURN_S = 60.0
+"""For so long a tracker that is gone is looked for again; it keeps a ticket's place no longer."""
+
+_PAUSE_S = (0.1, 1.0)
+_log = logging.getLogger("rpcsys.tracker")
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a request asks for, in the tracker's words."""
+
+    key: Optional[str]
+    labels: Dict[str, str]
+    count: int
+    priority: float
+    session_timeout: Optional[float]
+    wait_for_key: bool
+
+
+def wait(
+    link: Link,
+    wanted: Wanted,
+    deadline: Optional[float],
+    on_queued: Optional[OnQueued],
+    reopen: Callable[[float], Link],
+) -> Tuple[Link, List[Dict[str, Any]]]:
+    """The leases, and the link over which they came: ``link``, or another if it broke.
+
+    ``deadline`` is on the monotonic clock, None to wait for as long as it takes; ``reopen`` connects within the
+    seconds it is given. The link that is left is closed when this raises, which leaves the queue at once.
+    """
+    ticket: Optional[str] = None
+
+    def take_ticket(event: Dict[str, Any]) -> None:
+        nonlocal ticket
+        ticket = event.get("ticket") or ticket
+        if on_queued is not None:
+            on_queued(event)
+
+    while True:
+        try:
+            if not link.ours:
+                return link, [_from_tvm(link, wanted, _left(deadline))]
+            return link, _ask(link, wanted, _left(deadline), ticket, take_ticket)
+        except TrackerLost as error:
+            link.close()
+            if ticket is None:
+                raise
+            _log.warning("%s; looking for it again, to keep the place in the queue", one_line(error))
+            link = _return(reopen, deadline, error)
+        except BaseException:
+            link.close()
+            raise
+
+
+def _left(deadline: Optional[float]) -> Optional[float]:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _ask(
+    link: Link, wanted: Wanted, wait_s: Optional[float], ticket: Optional[str], on_event: OnQueued
+) -> List[Dict[str, Any]]:
+    final = link.ask(
+        "request",
+        timeout=None if wait_s is None else wait_s + REPLY_S,
+        on_event=on_event,
+        wait_timeout=wait_s,
+        ticket=ticket,
+        **dataclasses.asdict(wanted),
+    )
+    leases = final.get("leases")
+    if not isinstance(leases, list) or len(leases) != wanted.count:
+        raise ProtocolError(f"the tracker's answer to a request makes no sense: {final!r}"[:200])
+    return leases
+
+
+def _return(reopen: Callable[[float], Link], deadline: Optional[float], error: TrackerLost) -> Link:
+    """A new link, as soon as the tracker is back."""
+    until = time.monotonic() + RETURN_S
+    if deadline is not None:
+        until = min(until, deadline)
+    pause = _PAUSE_S[0]
+    while True:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise error
+        try:
+            return reopen(max(0.1, min(left, REPLY_S)))
+        except ConnectError:
+            time.sleep(min(pause, max(0.0, until - time.monotonic())))
+            pause = min(2 * pause, _PAUSE_S[1])
+
+
+def _from_tvm(link: Link, wanted: Wanted, wait_s: Optional[float]) -> Dict[str, Any]:
+    """A device from TVM's tracker. It keeps the place of whoever leaves, so nothing is retried here."""
+    if wanted.key is None or wanted.labels or wanted.count > 1:
+        raise NotSupported(
+            "this is TVM's tracker: it has no labels, and one device for each request of a key"
+        )
+    try:
+        reply = link.command([wire.REQUEST, wanted.key, "", wanted.priority], timeout=wait_s)
+    except TimeoutError:
+        raise WaitTimeout(f"no device of {wanted.key!r} became free in {wait_s or 0:g} s") from None
+    try:
+        code, (host, port, match_key) = reply
+        if code != 0:
+            raise ValueError
+        return {"key": wanted.key, "host": str(host), "port": int(port), "matchkey": str(match_key)}
+    except (TypeError, ValueError):
+        raise ProtocolError(f"the tracker's answer to a request makes no sense: {reply!r}"[:200]) from None
+
+
+def give_back(link: Link, leases: List[Dict[str, Any]], failed: Dict[str, Any], error: RpcsysError) -> None:
+    """Return leases that came to nothing. ``failed`` is the one whose device did not answer: that counts against it."""
+    if not link.ours:
+        return
+    for lease in leases:
+        problem = one_line(error, 200) if lease is failed else ""
+        text = "".join(char for char in problem if char.isprintable())
+        link.ask("release", timeout=REPLY_S, lease=lease["lease"], problem=text)
