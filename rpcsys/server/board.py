@@ -5,8 +5,8 @@ A session has a slot until its processes are dead and its directory is gone::
     opening ──child──> running ──end in sight──> ending ──dead──> cleaning ──removed──> (slot free)
                                                    └─TVM, time over─> overdue ─child─> telling ─┘
 
-A child waits for every slot that has no running session, so that opening one forks nothing; its
-replacement is asked for as soon as the end of a session is in sight, while the old process still exits.
+A child waits for every slot that has no running session, so that opening one forks nothing; and one
+waits while all slots are taken, so that the next session does not wait for a fork when one ends.
 
 A board that could not be cleaned after a session (``unclean`` says why) has no free slot any more.
 """
@@ -38,8 +38,11 @@ ZYGOTE_PROVEN_S = 10.0
 class Board:
     """Sessions, children and the zygote. Methods note what happened and return what to do."""
 
-    def __init__(self, slots: int, import_s: float = 60.0, memory: int | None = None) -> None:
+    def __init__(
+        self, slots: int, import_s: float = 60.0, memory: int | None = None, spares: int = 1
+    ) -> None:
         self.slots = slots
+        self.spares = spares
         self.unclean = ""
         self.shared = False
         self.sessions: dict[int, Session] = {}
@@ -344,7 +347,7 @@ class Board:
     def _missing(self) -> int:
         running = sum(session.state == "running" for session in self.sessions.values())
         unused = sum(child.state in ("starting", "waiting") for child in self.children.values())
-        return max(self.slots - running - unused, 0)
+        return max(max(self.slots - running, self.spares) - unused, 0)
 
     def _spawn(self) -> ev.Action:
         self._last_child += 1

@@ -43,7 +43,7 @@ class State:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.board = Board(policy.slots, policy.import_s, policy.memory)
+        self.board = Board(policy.slots, policy.import_s, policy.memory, policy.spares)
         self.offers = Offers()
         self.openings: dict[int, float] = {}
         self.visitors: list[Session] = []

@@ -138,6 +138,36 @@ def test_a_client_that_leaves_before_its_child_is_there(direct):
     assert direct.say(ev.HungUp, 3) == [ev.Finish(3, 3)]
 
 
+def test_a_spare_child_waits_while_all_slots_are_taken():
+    script = Transcript(spares=1)
+    script.boot()
+    assert script.visit(1) == [ev.Start(1, 1, 1, "rpcsys/1", "peer1"), ev.Spawn(2)]
+    script.say(ev.ChildReady, 2)
+    script.visit(2)
+    assert script.say(ev.ChildDone, 1, "closed") == []  # its successor is there already
+    assert only(script.bury(1), ev.Start) == [ev.Start(2, 2, 2, "rpcsys/1", "peer2")]
+
+
+def test_a_spare_child_is_one_for_all_slots():
+    script = Transcript(slots=2, spares=1)
+    script.boot()
+    assert kinds(script.visit(1)) == [ev.Start]
+    assert kinds(script.visit(2)) == [ev.Start, ev.Spawn]
+    script.say(ev.ChildReady, 3)
+    script.say(ev.ChildDone, 1, "closed")
+    assert only(script.bury(1), ev.Spawn) == []  # the spare one waits for the free slot now
+
+
+def test_no_more_wait_than_slots_when_nobody_is_served():
+    script = Transcript(spares=1)
+    script.boot()
+    script.visit(1)
+    script.say(ev.ChildReady, 2)
+    script.say(ev.ChildDone, 1, "closed")
+    script.bury(1)
+    assert sorted(script.state.board.children) == [2]
+
+
 def test_a_client_gone_gives_the_process_a_moment_and_then_no_more(direct):
     direct.visit(1)
     direct.say(ev.HungUp, 1)
