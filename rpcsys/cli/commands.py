@@ -10,6 +10,7 @@ import click
 
 import rpcsys
 from rpcsys.cli.demo import demo
+from rpcsys.cli.operate import drain, enable, lease
 from rpcsys.cli.run import run
 from rpcsys.errors import RpcsysError, one_line
 
@@ -22,7 +23,9 @@ _HELP = """Lease a device by key, run a model on it, give it back clean.
 A lab on this machine:    rpcsys demo
 The parts of a real one:  rpcsys tracker
                           rpcsys server --key rpi4 --tracker HOST:9190
-Who has what:             rpcsys query
+Who has what:             rpcsys query, rpcsys query leases
+Why does it wait:         rpcsys query --why rpi4
+Take a board out:         rpcsys drain NAME, rpcsys enable NAME
 A model on a device:      rpcsys run --key rpi4 model.onnx
 """
 
@@ -57,6 +60,9 @@ _daemon("server", "rpcsys.server", "Serve this machine as a device.")
 _daemon("query", "rpcsys.query", "Print the tracker's servers and queue.")
 group.add_command(run)
 group.add_command(demo)
+group.add_command(lease)
+group.add_command(drain)
+group.add_command(enable)
 
 
 def run_group(argv: Sequence[str] | None = None) -> int:

@@ -20,6 +20,7 @@ from rpcsys.client.summary import text_summary
 from rpcsys.errors import RpcsysError, UsageError, one_line
 from rpcsys.link import tracker_defaults
 from rpcsys.query.history import print_history, print_usage, when
+from rpcsys.query.now import print_leases, print_why
 
 NAME = "query_tracker"
 EVERY_S = 1.0
@@ -48,12 +49,37 @@ _SINCE = click.option("--since", type=when, help="Not before: 90m, 2h or 7d ago,
 @_PORT
 @click.option("--json", "as_json", is_flag=True, help="Print the whole summary as one line of JSON.")
 @click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
+@click.option("--why", metavar="KEY", help="Say why requests for KEY wait, instead.")
 @click.pass_context
-def command(context: click.Context, host: str | None, port: int | None, as_json: bool, watch: bool) -> None:
+def command(
+    context: click.Context, host: str | None, port: int | None, as_json: bool, watch: bool, why: str | None
+) -> None:
     """Look once, or for as long as somebody watches."""
     context.obj = (host, port)
-    if context.invoked_subcommand is None:
-        _look(_address(context, None, None), as_json, watch)
+    if context.invoked_subcommand is not None:
+        return
+    address = _address(context, None, None)
+    if why is None:
+        _look(address, as_json, watch)
+        return
+    with connect_tracker(address) as tracker:
+        print_why(tracker, as_json, why)
+
+
+@command.command("leases", help="Print the leases that are out: who has what, since when, until when.")
+@_HOST
+@_PORT
+@_KEY
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a line of JSON for each, with all that is known."
+)
+@click.pass_context
+def leases(
+    context: click.Context, /, host: str | None, port: int | None, key: str | None, as_json: bool
+) -> None:
+    """Who has what."""
+    with connect_tracker(_address(context, host, port)) as tracker:
+        print_leases(tracker, as_json, key)
 
 
 @command.command(
