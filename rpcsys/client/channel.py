@@ -5,24 +5,22 @@ The rules of this file:
 - A frame is written under the send lock; while the peer takes nothing, replies are read meanwhile, so
   that two full sockets never wait for each other.
 - Submitted calls go out in batches: at once while few are under way, else when `BATCH` of them are
-  there, when anything else is sent, when somebody waits, or after `FLUSH_S`, by the helper thread.
+  there, when anything else is sent, when somebody waits, or after half a millisecond, by the helper thread.
   What is held back is copied and small: a user may reuse an array once `submit` returns.
-- Futures are completed by whoever reads. If nobody does, the helper thread, which starts with the first
-  `submit`, looks every 20 ms: so callbacks and `concurrent.futures.wait` work, and plain calls never
-  pay for it. Callbacks run in a thread of their own, which holds none of the locks.
+- Futures are completed by whoever reads. If nobody does, the helper thread looks every 20 ms: so
+  callbacks and `concurrent.futures.wait` work.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import logging
 import socket
 import threading
-import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 
 from rpcsys.client import faults
+from rpcsys.client.helper import Helper
 from rpcsys.client.pending import CallFuture, Pending
 from rpcsys.client.replies import TICK_S, Replies
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionClosed, SessionLost
@@ -36,18 +34,13 @@ FEW = 2
 BATCH = 16
 #: A call above this many bytes is worth a system call of its own, and not worth copying.
 SMALL = 4096
-#: How long a call is held back for others to join it.
-FLUSH_S = 0.0005
-#: How long replies may lie unread before the helper thread takes them.
-_IDLE_S = 0.02
-#: Looks without a call held back after which the helper goes back to sleep.
-_QUIET_LOOKS = 40
-
-_log = logging.getLogger("rpcsys.session")
 
 
 class Channel:
-    """Calls and their replies over a `Stream`. For any number of threads."""
+    """Calls and their replies over a `Stream`. For any number of threads.
+
+    ``held``: calls that wait for others to be sent with, by number; ``batches``: how many times they were sent.
+    """
 
     def __init__(
         self, stream: Stream, peer: str, window: Dict[str, Any], on_log: Callable[[Frame], None]
@@ -59,14 +52,11 @@ class Channel:
         self._window_bytes: int = window.get("bytes", 64 << 20)
         self._next_id = 0
         self._send_lock = threading.Lock()
-        self._held: Dict[int, bytes] = {}
-        self._batches = 0
+        self.held: Dict[int, bytes] = {}
+        self.batches = 0
         self._freed: Deque[int] = deque()
-        self._helper: Optional[threading.Thread] = None
-        self._helper_looks = False
-        self._alarm = threading.Event()
+        self._helper = Helper(self, self._replies)
         self.condition = threading.Condition()  # of all futures of this session
-        self._callbacks: Optional[concurrent.futures.ThreadPoolExecutor] = None
 
     # -------------------------------------------------------------- calls
 
@@ -131,9 +121,12 @@ class Channel:
         deadline_s: Optional[float] = None,
     ) -> CallFuture:
         """Send a CALL, now or with the next ones; its future. Waits only while the device's window is full."""
-        pending = self.start(head, buffers, convert, deadline_s, future=True)
-        assert pending.future is not None
-        return pending.future
+        pending = Pending(0, convert)
+        future = pending.future = CallFuture(self, pending)
+        if not self._helper.running:
+            self._helper.start()
+        self._start(head, buffers, pending, deadline_s)
+        return future
 
     def start(
         self,
@@ -142,36 +135,42 @@ class Channel:
         convert: Callable[[Frame], Any],
         deadline_s: Optional[float] = None,
         *,
-        future: bool = False,
         sink: Optional[Callable[[Frame], None]] = None,
     ) -> Pending:
         """Send a CALL; what to wait for with `finish`. ``sink`` takes the CHUNKs that come before the reply."""
-        deadline_ms = 0 if deadline_s is None else max(1, min(int(deadline_s * 1000), 0xFFFFFFFF))
+        pending = Pending(0, convert)
+        pending.sink = sink
+        self._start(head, buffers, pending, deadline_s)
+        return pending
+
+    def _start(
+        self, head: bytes, buffers: Sequence[Buffer], pending: Pending, deadline_s: Optional[float]
+    ) -> None:
         replies = self._replies
-        with self._send_lock:
-            call_id = self._next_id = (self._next_id % 0xFFFFFFFF) + 1
-            pending = Pending(call_id, convert)
-            pending.sink = sink
+        deadline_ms = 0
+        if deadline_s is not None:
             pending.deadline_s = deadline_s
-            for buffer in buffers:
-                pending.bytes += len(buffer)
+            deadline_ms = max(1, min(int(deadline_s * 1000), 0xFFFFFFFF))
+        if buffers:
+            pending.bytes = sum(map(len, buffers))
+        with self._send_lock:
+            call_id = pending.call_id = self._next_id = (self._next_id % 0xFFFFFFFF) + 1
             pieces = frames.pack(frames.CALL, call_id, head, buffers, deadline_ms=deadline_ms)
             under_way = len(replies.pending)
-            if under_way:
+            if (
+                under_way >= self._window_calls
+                or replies.bytes_under_way + pending.bytes > self._window_bytes
+            ):
                 self._wait_for_window(pending.bytes)
-            if future:
-                pending.future = CallFuture(self, pending)
-                if self._helper is None:
-                    self._start_helper()
+            may_wait = under_way > FEW and pending.future is not None and pending.bytes <= SMALL
             replies.expect(pending)
             if self._freed:
                 # Beside the call, not part of it: it goes out before, and though the call may be cancelled.
-                self._held[-call_id] = b"".join(self._free_frame())
-            if future and under_way > FEW and pending.bytes <= SMALL:
+                self.held[-call_id] = b"".join(self._free_frame())
+            if may_wait:
                 self._hold(call_id, pieces)
             else:
                 self._send(pieces)
-        return pending
 
     def finish(self, pending: Pending) -> Any:
         """Wait for a call's reply and give its result, or raise its error."""
@@ -222,7 +221,7 @@ class Channel:
             return False
         try:
             with self._send_lock:
-                if self._held.pop(pending.call_id, None) is None:
+                if self.held.pop(pending.call_id, None) is None:
                     self._send(frames.pack(frames.CANCEL, pending.call_id))
         except RpcsysError:
             pass  # then there is nothing left to be cancelled
@@ -235,15 +234,12 @@ class Channel:
     def listen(self) -> None:
         """Have LOG frames read while no call is under way, too."""
         self._replies.listening = True
-        if self._helper is None:
-            self._start_helper()
-        self._alarm.set()
+        self._helper.start()
+        self._helper.wake()
 
     def call_back(self, callback: Callable[[Any], Any], what: Any) -> None:
         """Have ``callback`` called with ``what`` by a thread that holds no lock of this file."""
-        if self._callbacks is None:
-            self._callbacks = concurrent.futures.ThreadPoolExecutor(1, "rpcsys-callbacks")
-        self._callbacks.submit(_call_back, callback, what)
+        self._helper.call_back(callback, what)
 
     def free(self, ref: int) -> None:
         """Note that the device may drop object ``ref``; said with the next call. For finalisers: never blocks."""
@@ -263,26 +259,26 @@ class Channel:
 
     def flush(self) -> None:
         """Send what is held back. Waits for another thread that sends, which reads meanwhile."""
-        if self._held:
+        if self.held:
             with self._send_lock:
-                if self._held:
+                if self.held:
                     self._send([])
 
     def _hold(self, call_id: int, pieces: Sequence[Buffer]) -> None:
-        self._held[call_id] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if len(self._held) >= BATCH:
+        self.held[call_id] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if len(self.held) >= BATCH:
             self._send([])
-        elif not self._helper_looks:
-            self._alarm.set()
+        else:
+            self._helper.wake()
 
     def _send(self, pieces: Sequence[Buffer], reading: bool = False) -> None:
         """Send what is held back and ``pieces``, with the send lock held; ``reading``: with the read lock, too."""
         if self._replies.broken is not None:
             raise self._replies.broken
-        if self._held:
-            pieces = [b"".join(self._held.values()), *pieces]
-            self._held.clear()
-            self._batches += 1
+        if self.held:
+            pieces = [b"".join(self.held.values()), *pieces]
+            self.held.clear()
+            self.batches += 1
         read = self._replies.take_what_came if reading else self._replies.drain
         try:
             # With no other call under way the device has nothing to send, and the system may do the waiting.
@@ -324,7 +320,7 @@ class Channel:
             oldest = replies.oldest()
             if oldest is None:
                 continue
-            if self._held:
+            if self.held:
                 self._send([])
             replies.drive(oldest, None)
             replies.drain()  # all that came with it, so that the next calls go out in a batch again
@@ -344,61 +340,9 @@ class Channel:
         self._replies.break_(SessionClosed("the session is closed; open a new one"))
         self._replies.hang_up()
         self._stream.close()
-        self._alarm.set()
+        self._helper.wake()
 
     @property
     def broken(self) -> Optional[RpcsysError]:
         """Why nothing works any more, or None."""
         return self._replies.broken
-
-    # -------------------------------------------------------------- the helper
-
-    def _start_helper(self) -> None:
-        helper = threading.Thread(target=self._help, name="rpcsys-futures", daemon=True)
-        self._helper = helper
-        self._replies.watched = True
-        helper.start()
-
-    def _help(self) -> None:
-        """Send what nobody flushes, and read for futures that nobody waits for in `result`."""
-        replies = self._replies
-        while replies.broken is None:
-            self._look_after_held()
-            self._alarm.wait(_IDLE_S if replies.awaited else TICK_S)
-            self._alarm.clear()
-            if (
-                replies.awaited
-                and not replies.read_lock.locked()
-                and time.monotonic() - replies.last_read > _IDLE_S
-            ):
-                replies.drain()
-                replies.enforce()
-
-    def _look_after_held(self) -> None:
-        """Flush batches that do not fill, for as long as there are any."""
-        self._helper_looks = True
-        quiet = 0
-        while quiet < _QUIET_LOOKS:
-            batches = self._batches
-            time.sleep(FLUSH_S)
-            quiet += 1
-            if self._held:
-                quiet = 0
-                if self._batches == batches:
-                    self._flush_quietly()
-        self._helper_looks = False
-        if self._held:  # added while this still looked as if it were looking
-            self._alarm.set()
-
-    def _flush_quietly(self) -> None:
-        try:
-            self.flush()
-        except RpcsysError:
-            pass  # every call under way ends with it
-
-
-def _call_back(callback: Callable[[Any], Any], what: Any) -> None:
-    try:
-        callback(what)
-    except Exception:  # noqa: BLE001 - as concurrent.futures has it: told, and nobody's end
-        _log.exception("a callback of %r raised", what)

@@ -208,6 +208,11 @@ class Replies:
 
     def dispatch(self, frame: Frame) -> None:
         """Give a frame to whom it belongs."""
+        if frame.kind == frames.RESULT or frame.kind == frames.PONG:
+            pending = self._answered(frame)
+            if pending is not None:
+                self._complete(pending, frame, None)
+            return
         try:
             self._take(frame)
         except ProtocolError as error:
@@ -215,11 +220,7 @@ class Replies:
 
     def _take(self, frame: Frame) -> None:
         kind = frame.kind
-        if kind == frames.RESULT or kind == frames.PONG:
-            pending = self._answered(frame)
-            if pending is not None:
-                self._complete(pending, frame, None)
-        elif kind == frames.ERROR:
+        if kind == frames.ERROR:
             error = faults.error_of(frame)
             if not frame.call_id:
                 self.break_(error)
@@ -253,8 +254,12 @@ class Replies:
     def _complete(self, pending: Pending, frame: Optional[Frame], error: Optional[BaseException]) -> None:
         pending.frame = frame
         pending.error = error
-        if pending.future is not None:
-            settle(pending.future, pending)
+        future = pending.future
+        if future is not None:
+            pending.future = (
+                None  # no circle: what is done goes when its user drops it, not when a collector finds it
+            )
+            settle(future, pending)
         pending.done = True  # last: whoever sees it takes the result at once
         wake(pending)
 
