@@ -25,6 +25,8 @@ class Deadlines:
 
     def set(self, what: tuple[Any, ...], at: float) -> None:
         """``what`` is due at ``at``, and at no other time."""
+        if self._due.get(what) == at:
+            return  # a second entry would outlive every sweep
         self._due[what] = at
         self._count += 1
         heapq.heappush(self._heap, (at, self._count, what))
