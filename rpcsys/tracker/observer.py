@@ -89,11 +89,11 @@ class Observer:
         """Write what is still to be written."""
         for timer in self._timers:
             timer.cancel()
+        if self.history is not None:
+            self.history.close()
         if self.store is not None:
             self.store.note_levels(self.levels.rows(self._service.clock.now()))
             self.store.close()
-        if self.history is not None:
-            self.history.close()
         self._journal.close()
 
     def _measure_lag(self, due: float) -> None:

@@ -1,0 +1,319 @@
+"""A tracker with a state directory: killed at any moment, short of room, and started again."""
+
+import json
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from rpcsys.client import connect_tracker
+from tests.live.daemons import ROOT, free_port, wait_until
+from tests.live.probe import TrackerProbe
+
+pytestmark = pytest.mark.live
+
+KILLED_S = 1.0
+"""What a kill may take away, and what a machine that does much else may add to it."""
+SLACK_S = 4.0
+
+
+def file(state):
+    """The tracker's file, to be looked into."""
+    return sqlite3.connect(f"file:{state / 'tracker.sqlite'}?mode=ro", uri=True, timeout=30)
+
+
+def rows(state, query):
+    with file(state) as opened:
+        return opened.execute(query).fetchall()
+
+
+def present(state):
+    return set(rows(state, "SELECT kind, about FROM present"))
+
+
+class Load(threading.Thread):
+    """One silent server and one client that lease without pause; ``over`` says when each lease was."""
+
+    def __init__(self, tracker, key="load"):
+        super().__init__()
+        self.key = key
+        self.over = []
+        self._halt = threading.Event()
+        self._server, self._client = TrackerProbe(tracker.address), TrackerProbe(tracker.address)
+        self.start()
+
+    def run(self):
+        try:
+            for number in range(10**9):
+                self._server.ask([3, self.key, [9090, f"{self.key}:{number}"], None])
+                if number:
+                    self.over.append(time.monotonic())
+                if self._halt.is_set():
+                    return
+                self._client.lease(self.key)
+        except (OSError, EOFError):
+            pass  # the tracker was killed
+
+    def stop(self):
+        self._halt.set()
+        self.join(60)
+        self._server.close()
+        self._client.close()
+        return len(self.over)
+
+
+def hello(tracker, user):
+    probe = TrackerProbe(tracker.address)
+    assert probe.ask([1, {"op": "hello", "version": "0", "user": user}])["ok"]
+    return probe
+
+
+def register(tracker, name, key="rpi4", **fields):
+    probe = hello(tracker, "")
+    asked = {"op": "register", "id": 1, "key": key, "name": name, "port": 9090, **fields}
+    assert probe.ask(asked)["ok"]
+    return probe
+
+
+def until(probe, found):
+    """The first message for which ``found`` is true."""
+    while not found(message := probe.receive()):
+        pass
+    return message
+
+
+# --- killed ------------------------------------------------------------------------------------
+
+
+def test_killed_at_any_moment_it_loses_no_more_than_a_second_and_breaks_nothing(daemons, tmp_path):
+    state, port = tmp_path / "state", 0
+    sure = done = 0
+    for turn in range(6):
+        tracker = daemons.tracker("--state-dir", str(state), "--silent", port=port)
+        port = tracker.address[1]
+        load = Load(tracker)
+        wait_until(lambda load=load: len(load.over) > 50, 60, "leases are made")
+        time.sleep(0.37 * turn)  # to be killed at another moment of its second each time
+        tracker.kill()
+        killed_at = time.monotonic()
+        done += load.stop()
+        sure += sum(at < killed_at - KILLED_S - SLACK_S for at in load.over)
+        assert rows(state, "PRAGMA integrity_check") == [("ok",)]
+        (kept,) = rows(state, "SELECT count(*) FROM leases WHERE outcome != 'unknown'")[0]
+        assert sure <= kept <= done
+    assert rows(state, "SELECT sum(leases) FROM usage") == rows(state, "SELECT count(*) FROM leases")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_killed_twenty_times(daemons, tmp_path):
+    """As above, with loads long enough for the second that may be lost to matter."""
+    state, port = tmp_path / "state", 0
+    sure = done = 0
+    for turn in range(20):
+        tracker = daemons.tracker("--state-dir", str(state), "--silent", port=port)
+        port = tracker.address[1]
+        load = Load(tracker)
+        wait_until(lambda load=load: len(load.over) > 500, 60, "leases are made")
+        time.sleep(1.5 + 0.05 * turn)
+        tracker.kill()
+        killed_at = time.monotonic()
+        done += load.stop()
+        sure += sum(at < killed_at - KILLED_S - 1 for at in load.over)
+        assert rows(state, "PRAGMA integrity_check") == [("ok",)]
+        (kept,) = rows(state, "SELECT count(*) FROM leases WHERE outcome != 'unknown'")[0]
+        assert sure <= kept <= done
+
+
+def test_stopped_in_order_it_loses_nothing(daemons, tmp_path):
+    state = tmp_path / "state"
+    tracker = daemons.tracker("--state-dir", str(state))
+    load = Load(tracker)
+    wait_until(lambda: len(load.over) > 20, 60, "leases are made")
+    done = load.stop()
+    assert tracker.terminate() == 0
+    assert sorted(path.name for path in state.iterdir()) == ["lock", "tracker.sqlite"]
+    assert rows(state, "SELECT count(*) FROM leases") == [(done,)]
+
+
+def test_after_a_kill_sessions_are_known_places_are_kept_and_drained_stays_drained(daemons, tmp_path):
+    state = tmp_path / "state"
+    tracker = daemons.tracker("--state-dir", str(state), "--max-session", "rpi4=900")
+    server, idle = register(tracker, "board"), register(tracker, "other", key="gpu")
+    server.ask([3, "rpi4", [9090, "rpi4:1"], None])
+    holder = hello(tracker, "holder")
+    holder.send({"op": "request", "id": 1, "key": "rpi4"})
+    (lease,) = until(holder, lambda m: "leases" in m)["leases"]
+    server.send({"op": "lease_started", "id": 5, "lease": lease["lease"], "epoch": lease["epoch"]})
+    tickets = []
+    for user in ("ann", "bob", "carol"):
+        client = hello(tracker, user)
+        client.send({"op": "request", "id": 1, "key": "rpi4"})
+        tickets.append((user, until(client, lambda m: "ticket" in m)["ticket"]))
+    keeper = hello(tracker, "keeper")
+    assert keeper.ask({"op": "drain", "id": 1, "server": "other"})["ok"]
+    wanted = {("granted", lease["lease"]), ("begun", lease["lease"]), ("drained", "other")}
+    wanted |= {("waiting", ticket) for _, ticket in tickets}
+    wait_until(lambda: wanted <= present(state), 30, "all of it is written down")
+    tracker.kill()
+    for probe in (server, idle, holder, client, keeper):
+        probe.close()
+
+    again = daemons.tracker("--state-dir", str(state), "--max-session", "rpi4=900", port=tracker.address[1])
+    clients = {}
+    for user, ticket in reversed(tickets):  # who comes back first does not come first
+        clients[user] = hello(again, user)
+        clients[user].send({"op": "request", "id": 1, "key": "rpi4", "ticket": ticket})
+    running = [{"lease": lease["lease"], "epoch": lease["epoch"], "since_s": 1.0}]
+    server = register(again, "board", running=running)
+    idle = register(again, "other", key="gpu")
+    viewer = connect_tracker(again.address)
+    summary = viewer.summary()
+    (held,) = summary["leases"]
+    assert (held["lease"], held["holder"], held["state"]) == (lease["lease"], "holder", "running")
+    assert held["limit_s"] == 900
+    states = {row["name"]: row["state"] for row in summary["servers"]}
+    assert states == {"board": "ok", "other": "drained"}
+    server.send(
+        {"op": "lease_ended", "id": 6, "lease": lease["lease"], "epoch": lease["epoch"], "outcome": "closed"}
+    )
+    for number, (user, _) in enumerate(tickets):
+        server.send([3, "rpi4", [9090, f"rpi4:next-{number}"], None])
+        (next_lease,) = until(clients[user], lambda m: "leases" in m)["leases"]
+        assert next_lease["matchkey"] == f"rpi4:next-{number}"
+    wait_until(lambda: viewer.history(limit=1), 30, "the first lease is in the history")
+    (over,) = viewer.history()
+    assert (over["lease"], over["user"], over["outcome"]) == (lease["lease"], "holder", "closed")
+    assert over["begun"] is not None
+    viewer.close()
+    idle.close()
+
+
+def test_what_nobody_can_tell_the_end_of_is_said_to_be_unknown(daemons, tmp_path):
+    state = tmp_path / "state"
+    tracker = daemons.tracker("--state-dir", str(state))
+    with TrackerProbe(tracker.address) as server, TrackerProbe(tracker.address) as client:
+        server.ask([3, "rpi4", [9090, "rpi4:1"], None])
+        client.lease("rpi4")
+        wait_until(lambda: present(state), 30, "it is written down")
+        tracker.kill()
+    daemons.tracker("--state-dir", str(state))
+    wait_until(lambda: rows(state, "SELECT outcome FROM leases") == [("unknown",)], 30, "it is over")
+    assert {kind for kind, _ in present(state)} <= {"joined"}
+
+
+# --- neighbours and disks ----------------------------------------------------------------------
+
+
+def test_a_second_tracker_in_the_same_directory_is_refused_in_one_line(daemons, tmp_path):
+    tracker = daemons.tracker("--state-dir", str(tmp_path / "state"))
+    command = [sys.executable, "-m", "rpcsys.tracker", "--host", "127.0.0.1", "--port", "0"]
+    done = subprocess.run(
+        [*command, "--state-dir", str(tmp_path / "state")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert f"in use by another tracker (process {tracker.pid})" in done.stderr
+    tracker.kill()
+    daemons.tracker("--state-dir", str(tmp_path / "state"))  # a dead one holds nothing
+
+
+def test_a_full_disk_stops_history_and_nothing_else(daemons, tmp_path):
+    state = tmp_path / "state"
+    tracker = daemons.tracker("--state-dir", str(state), "--silent")
+    first = Load(tracker)
+    wait_until(lambda: rows(state, "SELECT count(*) FROM leases")[0][0] > 20, 60, "history is written")
+    # The kernel refuses what would make a file longer, as on a full disk.
+    size = max(path.stat().st_size for path in state.iterdir())
+    resource.prlimit(tracker.pid, resource.RLIMIT_FSIZE, (size + 1000, resource.RLIM_INFINITY))
+    wait_until(lambda: "history stops" in tracker.stderr(), 60, "it says so")
+    before = len(first.over)
+    wait_until(lambda: len(first.over) > before + 1000, 60, "devices are handed out all the same")
+    assert tracker.stderr().count("\n") == 1
+    resource.prlimit(tracker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    wait_until(lambda: "history goes on" in tracker.stderr(), 60, "it goes on by itself")
+    done = first.stop()
+    assert tracker.terminate() == 0
+    assert tracker.stderr().count("\n") == 2
+    assert "0 records of it are missing" in tracker.stderr()
+    assert rows(state, "SELECT count(*) FROM leases") == [(done,)]
+    assert rows(state, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_without_room_to_begin_with_it_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "rpcsys.tracker", "--host", "127.0.0.1", "--port", "0"]
+    limited = ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh", *command, "--state-dir", str(tmp_path / "state")]
+    done = subprocess.run(
+        limited, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "cannot be used" in done.stderr
+
+
+# --- logs --------------------------------------------------------------------------------------
+
+
+def conversation(tracker):
+    """One lease from request to end; its name."""
+    server, client = register(tracker, "board"), hello(tracker, "ann")
+    client.send({"op": "request", "id": 1, "key": "rpi4"})
+    until(client, lambda m: m.get("event") == "queued")
+    server.ask([3, "rpi4", [9090, "rpi4:1"], None])
+    (lease,) = until(client, lambda m: "leases" in m)["leases"]
+    told = {"lease": lease["lease"], "epoch": lease["epoch"]}
+    server.send({"op": "lease_started", "id": 5, **told, "peer": "127.0.0.1:5"})
+    server.send({"op": "lease_ended", "id": 6, **told, "outcome": "crashed", "cleaned": {"processes": 2}})
+    until(server, lambda m: m.get("id") == 6 and m.get("ok"))
+    server.close()
+    client.close()
+    wait_until(lambda: "gone" in tracker.stderr(), 30, "the log has it all")
+    return lease["lease"]
+
+
+def test_a_lease_can_be_followed_in_the_log(daemons):
+    tracker = daemons.tracker()
+    lease = conversation(tracker)
+    lines = [line.split(None, 5)[4:] for line in tracker.stderr().splitlines() if f"lease={lease}" in line]
+    assert [line[0] for line in lines] == ["granted", "begun", "over"]
+    assert "user=ann" in lines[0][1]
+    assert "outcome=crashed" in lines[2][1]
+    assert 'cleaned={"processes":2}' in lines[2][1]
+
+
+def test_the_log_as_json(daemons):
+    tracker = daemons.tracker("--log-format", "json")
+    lease = conversation(tracker)
+    tracker.terminate()
+    told = [json.loads(line) for line in tracker.stderr().splitlines()]
+    assert all({"time", "level", "daemon"} <= set(line) for line in told)
+    assert [line["event"] for line in told if line.get("lease") == lease] == ["granted", "begun", "over"]
+    events = [line["event"] for line in told if "event" in line]
+    assert events == ["joined", "waiting", "granted", "waited", "begun", "over", "gone"]
+    assert "serving on" in told[0]["message"]
+
+
+def test_a_log_that_nobody_reads_holds_nobody_up(daemons, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR)
+    command = [sys.executable, "-m", "rpcsys.tracker", "--host", "127.0.0.1", "--port", str(free_port())]
+    tracker = daemons.launch("tracker", ["sh", "-c", 'exec "$@" 2>"$0"', str(pipe), *command])
+    try:
+        tracker.await_ready_line()
+        load = Load(tracker)
+        wait_until(lambda: len(load.over) > 1000, 60, "leases are made beyond what the pipe holds")
+        load.stop()
+        tracker.terminate()
+    finally:
+        os.close(reader)
