@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import rpcsys
 from rpcsys.server.leftovers import found
 
 LEAVE = """
@@ -27,7 +29,11 @@ def private():
 
 def inside(code, *arguments):
     """Run ``code`` in namespaces of its own, which serve as a whole board here."""
-    whole = "from rpcsys.server.isolation import Rooms; rooms = Rooms('/tmp/rpcsys-probe')\n" + code
+    # A checkout below /tmp would be out of sight otherwise.
+    needed = [str(Path(rpcsys.__file__).parent.parent), sys.prefix, sys.base_prefix]
+    whole = (
+        f"from rpcsys.server.isolation import Rooms; rooms = Rooms('/tmp/rpcsys-probe', {needed!r})\n{code}"
+    )
     done = subprocess.run(
         [sys.executable, "-c", whole, *arguments], capture_output=True, text=True, timeout=60, check=False
     )
