@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +82,48 @@ BARE_SIZES = ("1kB", "1MB", "64MB")
 DIRECTIONS = {"to_device": "to the device", "from_device": "from the device"}
 
 
+PIPELINED_BATCH = 200
+EIGHT_PAUSE_S = 0.2  # eight sessions end and eight new children wait in less
+PAUSE_S = 0.05
+TOGETHER_SIZE = "16MB"
+
+
 def all_cases(folder: Path) -> list[Case]:
-    """Every case. ``folder`` is where the model is, or will be."""
-    return [null_call(), *arrays(), *bare_arrays(), inference(folder), *sessions(), *trackers()]
+    """Every case. ``folder`` is where the models are, or will be."""
+    return [
+        null_call(),
+        *pipelined_calls(),
+        *arrays(),
+        *bare_arrays(),
+        *two_sessions(),
+        inference(folder),
+        compiled_function(folder),
+        *openings(),
+        *sessions(),
+        *trackers(),
+    ]
 
 
 def null_call() -> Case:
     others = {name: (Measured(name, "null_call"),) for name in ("raw", "tvm", "rpyc", "grpc")}
-    reading = Reading("null call", "seconds", MICROSECONDS, {"raw": at_most(1.6)})
+    reading = Reading("null call", "seconds", MICROSECONDS, {"raw": at_most(1.4)})
     return Case("null-call", Measured("rpcsys", "null_call"), others, (reading,))
+
+
+def pipelined_calls() -> list[Case]:
+    return [
+        pipelined_case("pipelined-calls", "null calls submitted, a core each", apart=True, times=4),
+        pipelined_case("pipelined-calls-one-core", "null calls submitted, one core", apart=False, times=2),
+    ]
+
+
+def pipelined_case(name: str, what: str, *, apart: bool, times: float) -> Case:
+    """Ours beside ourselves: many calls under way against one at a time."""
+    batch = (("batch", PIPELINED_BATCH),)
+    single = Measured("rpcsys", "null_call", apart=apart)
+    reading = Reading(what, "seconds", each_second(), {"one at a time": at_least(times)})
+    ours = Measured("rpcsys", "pipelined_calls", batch, apart=apart)
+    return Case(name, ours, {"one at a time": (single,)}, (reading,))
 
 
 def arrays() -> list[Case]:
@@ -102,7 +135,7 @@ def array_case(name: str, size: int, way: str) -> Case:
     others = {"raw": (Measured("raw", way, parameters),)}
     if size <= LARGEST_FOR_PEERS:
         others |= {peer: (Measured(peer, way, parameters, slow=True),) for peer in ("tvm", "grpc", "rpyc")}
-    reading = Reading(f"{name} {DIRECTIONS[way]}", "seconds", rate(size), array_goals(name))
+    reading = Reading(f"{name} {DIRECTIONS[way]}", "seconds", rate(size), array_goals(size))
     return Case(f"arrays-{name}-{way}", Measured("rpcsys", way, parameters), others, (reading,))
 
 
@@ -115,12 +148,26 @@ def bare_case(name: str, way: str) -> Case:
     size = ARRAY_SIZES[name]
     ours, raw = (Measured(who, way, (("size", size),), hide_numpy=True) for who in ("rpcsys", "raw"))
     what = f"{name} {DIRECTIONS[way]}, no numpy"
-    reading = Reading(what, "seconds", rate(size), array_goals(name))
+    reading = Reading(what, "seconds", rate(size), array_goals(size))
     return Case(f"bare-arrays-{name}-{way}", ours, {"raw": (raw,)}, (reading,))
 
 
-def array_goals(name: str) -> dict[str, Goal]:
-    return {"raw": at_least(0.85)} if name == "64MB" else {}
+def array_goals(size: int) -> dict[str, Goal]:
+    """Small ones are as much a call as an array; from 1 MB on only the bytes count."""
+    return {"raw": at_least(0.95 if size >= MB else 0.85)}
+
+
+def two_sessions() -> list[Case]:
+    return [two_sessions_case(way) for way in DIRECTIONS]
+
+
+def two_sessions_case(way: str) -> Case:
+    """Two sessions of one server against two raw sockets, each pair moving arrays at the same time."""
+    size = ARRAY_SIZES[TOGETHER_SIZE]
+    ours, raw = (Measured(who, way, (("size", size),)) for who in ("rpcsys-two-sessions", "raw-two"))
+    what = f"{TOGETHER_SIZE} {DIRECTIONS[way]}, two at once"
+    reading = Reading(what, "seconds", rate(2 * size), {"raw": at_least(0.95)})
+    return Case(f"two-sessions-{way}", ours, {"raw": (raw,)}, (reading,))
 
 
 def inference(folder: Path) -> Case:
@@ -135,6 +182,41 @@ def inference(folder: Path) -> Case:
         {"local run + raw": sum_of, "local run": sum_of[:1]},
         (reading,),
     )
+
+
+def compiled_function(folder: Path) -> Case:
+    """What a tuner does all day: an input there, the run, an output back."""
+    parameters = (("path", str(folder / models.ADD_LIBRARY)), ("size", MB))
+    ours, tvm = (Measured(who, "compiled_function", parameters) for who in ("rpcsys", "tvm"))
+    what = "TVM-compiled function, 1 MB in and out"
+    reading = Reading(what, "seconds", each_second(), {"tvm": at_least(10)})
+    return Case("compiled-function", ours, {"tvm": (replace(tvm, slow=True),)}, (reading,))
+
+
+def openings() -> list[Case]:
+    """Opening a session alone, without a call: in turn, and eight at the same moment."""
+    in_turn = Measured("rpcsys-eight-slots", "opening", (("pause_s", PAUSE_S),))
+    eight = (("number", 8), ("pause_s", EIGHT_PAUSE_S))
+    return [
+        opening_case("opening-in-turn", "session opened, as the last one has closed", 0.0),
+        opening_case("opening-in-turn-paused", "session opened, 50 ms after the last one", PAUSE_S),
+        Case(
+            "opening-eight-at-once",
+            replace(in_turn, operation="openings_at_once", parameters=eight),
+            {"in turn": (in_turn,)},
+            (
+                Reading(
+                    "eight sessions opened at once", "seconds", MILLISECONDS, {"in turn": ours_at_most(8)}
+                ),
+            ),
+        ),
+    ]
+
+
+def opening_case(name: str, what: str, pause_s: float) -> Case:
+    ours, tvm = (Measured(who, "opening", (("pause_s", pause_s),)) for who in ("rpcsys", "tvm"))
+    reading = Reading(what, "seconds", MILLISECONDS, {"tvm": ours_at_most(3)})
+    return Case(name, ours, {"tvm": (replace(tvm, slow=True),)}, (reading,))
 
 
 def sessions() -> list[Case]:
@@ -167,7 +249,7 @@ def trackers() -> list[Case]:
             f"tracker-{operation}",
             Measured(ours, operation),
             {tvm: (Measured(tvm, operation, slow=True),)},
-            (Reading(f"TVM's client: {operation}", "seconds", replies(), hundredfold),),
+            (Reading(f"TVM's client: {operation}", "seconds", each_second(), hundredfold),),
         )
         for operation in ("summary", "request")
     ]
@@ -184,6 +266,6 @@ def trackers() -> list[Case]:
     return [*asked, load]
 
 
-def replies() -> Unit:
-    """Replies a second, for a figure that is the seconds one reply took."""
+def each_second() -> Unit:
+    """How many a second, for a figure that is the seconds one took."""
     return Unit("/s", 1.0, more_is_better=True, payload=1)

@@ -6,7 +6,8 @@
 
 A process of its own instead of ``preexec_fn``: nothing of Python runs between fork and exec. What is
 set here survives the exec: the affinity, and PR_SET_PDEATHSIG (``prctl(2)``; Linux only, elsewhere the
-end of standard input has to do).
+end of standard input has to do). The signal is SIGTERM: a server that has processes of its own can
+end them first.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def die_with(parent: int) -> None:
     """Have the kernel end this process when ``parent`` ends; end at once if it already has."""
     if not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("the process that asked for this one is gone")
 

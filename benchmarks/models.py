@@ -1,11 +1,16 @@
-"""The network of the inference benchmark: squeezenet with seeded random weights, and its picture."""
+"""What is run on the device: squeezenet with seeded random weights and its picture, and a compiled function."""
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 SQUEEZENET = "squeezenet.onnx"
+ADD_LIBRARY = "add.so"
+ADD_FUNCTION = "add_one"
 INPUT_SHAPE = (1, 3, 224, 224)
 INPUT_BYTES = 4 * 3 * 224 * 224
 OUTPUT_BYTES = 4 * 1000
@@ -27,3 +32,32 @@ def write_squeezenet(folder: Path) -> Path:
     path = folder / SQUEEZENET
     onnx.save(samples.light_model("squeezenet"), path)
     return path
+
+
+def compiled_add(path: str, size: int) -> Path:
+    """The library with ``add_one(x, y)``, y = x + 1 over ``size`` bytes of float32; compiled if it is not there yet.
+
+    A process of its own compiles, so that LLVM's threads and memory are not those of a measured one.
+    Raises ModuleNotFoundError without tvm.
+    """
+    library = Path(path)
+    if not library.exists():
+        if importlib.util.find_spec("tvm") is None:
+            raise ModuleNotFoundError("tvm, which compiles the function, is not installed", name="tvm")
+        subprocess.run([sys.executable, "-m", "benchmarks.models", path, str(size)], check=True)
+    return library
+
+
+def write_add(path: str, size: int) -> None:
+    """Compile the function with TVM and LLVM into ``path``."""
+    import tvm
+    from tvm import te
+
+    x = te.placeholder((size // 4,), "float32", name="x")
+    y = te.compute(x.shape, lambda i: x[i] + 1.0, name="y")
+    function = te.create_prim_func([x, y]).with_attr("global_symbol", ADD_FUNCTION)
+    tvm.compile(tvm.IRModule({ADD_FUNCTION: function}), target="llvm").export_library(path)
+
+
+if __name__ == "__main__":
+    write_add(sys.argv[1], int(sys.argv[2]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,6 +27,7 @@ def main() -> None:
     parser.add_argument("--hide-numpy", action="store_true")
     arguments = parser.parse_args()
     replies = own_stdout()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     place = Place(arguments.server_core, arguments.folder, arguments.hide_numpy)
     subject = started(arguments.subject, place, replies)
     if subject is None:
@@ -35,6 +37,7 @@ def main() -> None:
         for line in sys.stdin:
             say(replies, answer(subject, json.loads(line)))
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         subject.stop()
 
 

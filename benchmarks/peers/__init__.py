@@ -12,7 +12,10 @@ from benchmarks.peers.subject import Subject
 
 SUBJECTS = {
     "rpcsys": "benchmarks.peers.ours:Rpcsys",
+    "rpcsys-eight-slots": "benchmarks.peers.ours:RpcsysEightSlots",
+    "rpcsys-two-sessions": "benchmarks.peers.ours:RpcsysTwoSessions",
     "raw": "benchmarks.peers.raw:RawSocket",
+    "raw-two": "benchmarks.peers.raw:TwoRawSockets",
     "tvm": "benchmarks.peers.tvm_rpc:TvmSessions",
     "tvm-to-rpcsys": "benchmarks.peers.tvm_rpc:TvmClientOfOurs",
     "grpc": "benchmarks.peers.grpc_bytes:GrpcBytes",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import rpcsys
-from benchmarks.models import model_input
+from benchmarks.models import ADD_FUNCTION, compiled_add, model_input
 from benchmarks.peers.memory import array
-from benchmarks.peers.subject import Subject, Trial
+from benchmarks.peers.subject import EachAtOnce, Subject, Trial, TwoAtOnce
 
 KEY = "bench"
 ANY_PORT = ("--host", "127.0.0.1", "--port", "0", "--silent")
@@ -24,6 +25,18 @@ class Rpcsys(Subject):
     def null_call(self) -> Iterator[Trial]:
         with self._connected() as session:
             yield Trial(session.get_function("bench.nothing"))
+
+    @contextmanager
+    def pipelined_calls(self, batch: int) -> Iterator[Trial]:
+        """Null calls that do not wait for one another: all of a batch submitted, then all results taken."""
+        with self._connected() as session:
+            nothing = session.get_function("bench.nothing")
+
+            def run() -> None:
+                for future in [nothing.submit() for _ in range(batch)]:
+                    future.result()
+
+            yield Trial(run, times=batch)
 
     @contextmanager
     def to_device(self, size: int) -> Iterator[Trial]:
@@ -46,6 +59,38 @@ class Rpcsys(Subject):
             yield Trial(lambda: model(data))
 
     @contextmanager
+    def compiled_function(self, path: str, size: int) -> Iterator[Trial]:
+        """One call of a function that TVM compiled: its input there, the run, its output back."""
+        with self._connected() as session:
+            add = session.load_module(compiled_add(path, size))[ADD_FUNCTION]
+            data, output = array(size), rpcsys.empty(size // 4)
+            assert add(data, output)[0] == data[0] + 1
+            yield Trial(lambda: add(data, output))
+
+    @contextmanager
+    def opening(self, pause_s: float) -> Iterator[Trial]:
+        """A session until it can be used, one after the other; ``pause_s`` between the end of one and the next."""
+        opened: list[Any] = []
+
+        def after() -> None:
+            opened.pop().close()
+            time.sleep(pause_s)
+
+        yield Trial(lambda: opened.append(self._connect()), after)
+
+    @contextmanager
+    def openings_at_once(self, number: int, pause_s: float) -> Iterator[Trial]:
+        """So many sessions asked for at the same moment; ``pause_s`` between the end of them and the next ones."""
+        opened: list[Any] = []
+
+        def after() -> None:
+            while opened:
+                opened.pop().close()
+            time.sleep(pause_s)
+
+        yield EachAtOnce([lambda: opened.append(self._connect())] * number, after)
+
+    @contextmanager
     def session(self) -> Iterator[Trial]:
         """A session and the first call on it, one session after the other."""
         opened: list[Any] = []
@@ -66,6 +111,16 @@ class Rpcsys(Subject):
 
     def _connect(self) -> Any:
         return rpcsys.connect("127.0.0.1", self.port, key=KEY)
+
+
+class RpcsysEightSlots(Rpcsys):
+    server_arguments = (*SERVER, "--slots", "8")
+
+
+class RpcsysTwoSessions(TwoAtOnce, Rpcsys):
+    """One server, two sessions."""
+
+    server_arguments = (*SERVER, "--slots", "2")
 
 
 class RpcsysLease(Subject):

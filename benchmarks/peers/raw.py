@@ -6,13 +6,14 @@ bytes and 16. The receiver reads into memory it uses again; the socket options a
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from benchmarks.peers.memory import octets
-from benchmarks.peers.subject import Subject, Trial, announce
+from benchmarks.peers.subject import Subject, Trial, TwoAtOnce, announce
 from rpcsys.link import tune
 
 LENGTHS = struct.Struct("<QQ")  # bytes to the server, bytes back
@@ -71,6 +72,19 @@ class RawSocket(Subject):
     def _connected(self) -> Iterator[socket.socket]:
         with socket.create_connection(("127.0.0.1", self.port)) as sock:
             tune(sock)
+            yield sock
+
+
+class TwoRawSockets(TwoAtOnce, RawSocket):
+    """Two servers, a connection to each in turn."""
+
+    def start(self) -> None:
+        self._ports = itertools.cycle([self.start_server(self.server_arguments) for _ in range(2)])
+
+    @contextmanager
+    def _connected(self) -> Iterator[socket.socket]:
+        self.port = next(self._ports)
+        with super()._connected() as sock:
             yield sock
 
 

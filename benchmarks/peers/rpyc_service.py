@@ -67,6 +67,7 @@ class RpycService(Subject):
 
 def main() -> None:
     server = ThreadedServer(BenchService, hostname="127.0.0.1", port=0, protocol_config=CONFIGURATION)
+    server.listener.listen()  # start() does, too, but nobody can tell when
     announce(server.port)
     server.start()
 

@@ -13,8 +13,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,17 @@ class Place:
 
 
 class Trial:
-    """Something to be timed again and again. ``after`` follows each time, untimed."""
+    """Something to be timed again and again. ``after`` follows each time, untimed.
 
-    def __init__(self, run: Callable[[], object], after: Callable[[], object] | None = None) -> None:
+    A run may do its thing several ``times``; its seconds are then those of one of them.
+    """
+
+    def __init__(
+        self, run: Callable[[], object], after: Callable[[], object] | None = None, times: int = 1
+    ) -> None:
         self._run = run
         self._after = after
+        self._times = times
 
     def measure(self, budget_s: float) -> dict[str, float]:
         """The median seconds of one run, warmed up; at least one is timed, however long it takes."""
@@ -53,18 +60,43 @@ class Trial:
         seconds: list[float] = []
         begin, spent = time.perf_counter(), 0.0
         while spent < at_least_s or (len(seconds) < FEW_RUNS and spent < at_most_s) or not seconds:
-            seconds.append(self._once())
+            seconds.append(self.once())
             spent = time.perf_counter() - begin
         return seconds
 
-    def _once(self) -> float:
+    def once(self) -> float:
+        """The seconds of one run."""
+        seconds = self.timed()
+        if self._after is not None:
+            self._after()
+        return seconds / self._times
+
+    def timed(self) -> float:
         run = self._run
         begin = time.perf_counter()
         run()
-        seconds = time.perf_counter() - begin
-        if self._after is not None:
-            self._after()
-        return seconds
+        return time.perf_counter() - begin
+
+
+class EachAtOnce(Trial):
+    """Runs that begin at the same time, each in a thread; their median counts."""
+
+    def __init__(self, runs: Sequence[Callable[[], object]], after: Callable[[], object]) -> None:
+        super().__init__(lambda: None, after)
+        self._runs = runs
+
+    def timed(self) -> float:
+        """The median seconds of the runs, all counted from the moment that lets them begin."""
+        begun: list[float] = []
+        gate = threading.Barrier(len(self._runs), action=lambda: begun.append(time.perf_counter()))
+
+        def ended(run: Callable[[], object]) -> float:
+            gate.wait()
+            run()
+            return time.perf_counter()
+
+        with ThreadPoolExecutor(len(self._runs)) as pool:
+            return median(list(pool.map(ended, self._runs))) - begun[0]
 
 
 class Subject:
@@ -100,14 +132,40 @@ class Subject:
         return getattr(self, operation)(**parameters)
 
 
+class TwoAtOnce(Subject):
+    """Does each operation on two connections at the same time; a run ends when both have done theirs."""
+
+    @contextmanager
+    def trial(self, operation: str, **parameters: Any) -> Iterator[Trial]:
+        alone = super().trial
+        with ExitStack() as stack:
+            trials = [stack.enter_context(alone(operation, **parameters)) for _ in range(2)]
+            pool = stack.enter_context(ThreadPoolExecutor(len(trials)))
+            yield Trial(lambda: list(pool.map(Trial.once, trials)))
+
+
 def announce(port: int) -> None:
     """A peer's server says that it serves, and at which port."""
     print(json.dumps({"ready": "peer", "port": port}), flush=True)
 
 
+def take_children_along() -> None:
+    """Have SIGTERM end all that this process has started: its whole process group, if it leads one.
+
+    For servers that start processes which do not notice that they are alone, as TVM's do.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: end_group())
+
+
+def end_group() -> None:
+    """End this process, and with it those of its group if it leads one."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
 def serve_until_told() -> None:
-    """Keep a server's main thread busy until standard input ends or SIGTERM comes."""
-    stopped = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    threading.Thread(target=lambda: (sys.stdin.read(), stopped.set()), daemon=True).start()
-    stopped.wait()
+    """Keep a server's main thread busy until standard input ends or SIGTERM comes; then all it started ends."""
+    take_children_along()
+    sys.stdin.read()
+    end_group()

@@ -15,7 +15,14 @@ from unittest import mock
 
 from benchmarks.figures import percentile
 from benchmarks.peers import ours
-from benchmarks.peers.subject import WARM_SHARE, Subject, Trial, announce, serve_until_told
+from benchmarks.peers.subject import (
+    WARM_SHARE,
+    Subject,
+    Trial,
+    announce,
+    serve_until_told,
+    take_children_along,
+)
 
 MAGIC = struct.pack("<i", 0x2F271)
 PUT, REQUEST = 3, 4
@@ -178,6 +185,7 @@ def frames(data: bytes) -> tuple[list[Any], bytes]:
 def main() -> None:
     from tvm.rpc.tracker import Tracker
 
+    take_children_along()
     tracker = Tracker("127.0.0.1", port=9300, port_end=9900, silent=True)
     announce(tracker.port)
     serve_until_told()

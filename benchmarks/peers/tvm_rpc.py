@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,8 +12,9 @@ from tvm import rpc
 from tvm.rpc.tracker import Tracker
 from tvm.runtime import empty
 
+from benchmarks.models import ADD_FUNCTION, compiled_add
 from benchmarks.peers import ours
-from benchmarks.peers.subject import Subject, Trial, announce, serve_until_told
+from benchmarks.peers.subject import Subject, Trial, announce, serve_until_told, take_children_along
 
 KEY = "bench"
 
@@ -34,6 +36,36 @@ class TvmSessions(Subject):
         remote, data = self._remote_array(size)
         remote.copyfrom(data)
         yield Trial(remote.numpy)
+
+    @contextmanager
+    def compiled_function(self, path: str, size: int) -> Iterator[Trial]:
+        """One call of a function that TVM compiled: its input there, the run, its output back."""
+        session = self._connect()
+        library = compiled_add(path, size)
+        session.upload(str(library))
+        add = session.load_module(library.name)[ADD_FUNCTION]
+        shape, device = (size // 4,), session.cpu()
+        data = np.ones(shape, "float32")
+        x, y = empty(shape, "float32", device), empty(shape, "float32", device)
+
+        def run() -> np.ndarray:
+            x.copyfrom(data)
+            add(x, y)
+            return y.numpy()
+
+        assert run()[0] == data[0] + 1
+        yield Trial(run)
+
+    @contextmanager
+    def opening(self, pause_s: float) -> Iterator[Trial]:
+        """A session until it can be used, one after the other; ``pause_s`` between the end of one and the next."""
+        opened = []
+
+        def after() -> None:
+            opened.clear()
+            time.sleep(pause_s)
+
+        yield Trial(lambda: opened.append(self._connect()), after)
 
     @contextmanager
     def session(self) -> Iterator[Trial]:
@@ -84,6 +116,7 @@ class TvmLeaseOfOurs(TvmLease):
 
 
 def main() -> None:
+    take_children_along()
     if "--with-tracker" in sys.argv:
         tracker = Tracker("127.0.0.1", port=9300, port_end=9900, silent=True)
         address = ("127.0.0.1", tracker.port)

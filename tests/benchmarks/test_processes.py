@@ -1,5 +1,6 @@
 """Processes of the benchmarks: pinned, answering, and gone with whoever started them."""
 
+import json
 import os
 import signal
 import subprocess
@@ -79,6 +80,40 @@ def test_what_a_killed_harness_started_dies_with_it(tmp_path):
     harness.send_signal(signal.SIGKILL)
     harness.wait()
     harness.stdout.close()
+    gone(pid)
+
+
+LEADER = (
+    "import json, subprocess, sys; from benchmarks.peers.subject import serve_until_told, take_children_along;"
+    "take_children_along();"
+    "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], stdin=subprocess.DEVNULL);"
+    "print(json.dumps({'child': child.pid}), flush=True);"
+    "serve_until_told()"
+)
+
+
+def test_a_stopped_server_takes_along_what_it_started(tmp_path):
+    process = started(tmp_path, LEADER)
+    child = process.receive(20)["child"]
+    process.stop()
+    gone(child)
+
+
+def test_a_server_whose_parent_is_killed_takes_along_what_it_started(tmp_path):
+    code = (
+        "import json, sys, time; from pathlib import Path; from benchmarks.processes import Process;"
+        f"p = Process(('-c', {LEADER!r}), core={CORE}, log=Path(sys.argv[1]));"
+        "print(json.dumps(p.receive(20)), flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as harness:
+        child = json.loads(harness.stdout.readline())["child"]
+        harness.kill()
+    gone(child)
+
+
+def gone(pid):
+    """Wait until a process has ended."""
     deadline = time.monotonic() + 10
     while alive(pid):
         assert time.monotonic() < deadline, "it outlived the process that started it"
