@@ -1,0 +1,78 @@
+"""The rules and the dashboard under docs/ are about figures that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.device_files import ROOT
+
+DOCS = ROOT / "docs" / "monitoring"
+RULES = DOCS / "prometheus-rules.yml"
+BOARD = DOCS / "grafana-dashboard.json"
+SUFFIXES = ("_bucket", "_sum", "_count", "_total")
+
+
+def expressions() -> Iterator[str]:
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        yield from (rule["expr"] for rule in group["rules"])
+    board = json.loads(BOARD.read_text())
+    yield from (target["expr"] for panel in board["panels"] for target in panel["targets"])
+    yield from (variable["query"] for variable in board["templating"]["list"])
+
+
+def known() -> set[str]:
+    """The names of all figures, as their sources have them."""
+    sources = [*(ROOT / "rpcsys" / "tracker").glob("figures.py"), *(ROOT / "rpcsys" / "server").glob("*.py")]
+    names = {name for source in sources for name in re.findall(r'"(rpcsys_\w+)"', source.read_text())}
+    assert "rpcsys_tracker_pending" in names
+    return names
+
+
+def test_every_figure_that_is_used_exists() -> None:
+    used = {name for expr in expressions() for name in re.findall(r"\brpcsys_\w+", expr)}
+    assert len(used) > 10
+    names = known()
+    for name in used:
+        base = next((name.removesuffix(end) for end in SUFFIXES if name.endswith(end)), name)
+        assert name in names or base in names, name
+
+
+def test_every_figure_is_described() -> None:
+    text = (ROOT / "docs" / "monitoring.md").read_text()
+    for name in known():
+        short = "…" + name.removeprefix("rpcsys_tracker").removeprefix("rpcsys_server")
+        assert name in text or short in text, name
+
+
+def test_rules_are_whole() -> None:
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        assert {"name", "rules"} <= set(group)
+        for rule in group["rules"]:
+            assert "record" in rule or {"alert", "labels", "annotations"} <= set(rule), rule
+            assert rule["expr"].count("(") == rule["expr"].count(")"), rule
+
+
+def test_the_dashboards_panels_do_not_overlap() -> None:
+    board = json.loads(BOARD.read_text())
+    taken = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+@pytest.mark.parametrize("path", [RULES, BOARD])
+def test_no_tabs(path) -> None:
+    assert "\t" not in path.read_text()
