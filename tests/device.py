@@ -79,10 +79,11 @@ class Device:
         until((self.workdir / "running").exists, "the call to begin")
 
     def reports(self) -> list[dict[str, Any]]:
-        """All that the process reported and, last, its outcome; waits until it has ended."""
+        """What the process reported, but for the greeting, and, last, its outcome; waits until it has ended."""
         assert self.process.stdout is not None
         out, _ = self.process.communicate(timeout=PATIENCE_S)
-        return [json.loads(line) for line in out.splitlines()]
+        reports = [json.loads(line) for line in out.splitlines()]
+        return [report for report in reports if "opened" not in report]
 
     def alive(self) -> bool:
         return self.process.poll() is None

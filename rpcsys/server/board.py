@@ -121,6 +121,12 @@ class Board:
             if session.state == "running":
                 session.due = session.overdue_at()
 
+    def session_opened(self, number: int) -> None:
+        """A session's process has greeted its client: what goes wrong from now on may be the client's doing."""
+        session = self._served_by(number)
+        if session is not None:
+            session.opened = True
+
     def child_done(self, now: float, event: ev.ChildDone) -> None:
         """A session is over, its process about to exit."""
         session = self._served_by(event.child)
@@ -190,14 +196,14 @@ class Board:
         line = f"this board is not clean and is not offered any more: {why}; see to it, then start this server again"
         return [ev.Log("error", line)]
 
-    def start_failed(self, number: int) -> list[ev.Action]:
+    def start_failed(self, number: int, why: str) -> list[ev.Action]:
         """A session got no process. The child it was meant for is of no use any more."""
         session = self.sessions.get(number)
         if session is None or session.child is None:
             return []
         child, session.child = session.child, None
         self.children[child] = Child("doomed")
-        session.outcome = "crashed"
+        session.outcome, session.fault = "crashed", f"a session could not start: {why}"
         return [ev.Kill(child), *self._clean(session)]
 
     def removed(self, number: int) -> Session | None:
@@ -220,6 +226,8 @@ class Board:
         session.child = session.due = None
         session.cleaned += cleaned
         session.outcome = session.outcome or ("lost" if session.gone else "crashed")
+        if session.outcome == "crashed" and session.kind != TVM and not session.opened:
+            session.fault = "its process died before the session was open"
         if (
             session.state == "ending"
             and session.outcome == "timeout"

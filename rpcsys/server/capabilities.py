@@ -68,3 +68,10 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "host": platform.node(),
     }
+
+
+def labels(name: str) -> dict[str, str]:
+    """What a request for a device can ask for, beside what its keeper adds: memory is in MB (2**20 bytes)."""
+    board = machine()
+    numbers = {"cores": str(board["cores"] or 0), "memory_mb": str(board["memory"] >> 20)}
+    return {"name": name, "arch": board["arch"], "system": board["system"], **numbers}

@@ -89,7 +89,10 @@ def _serve(sock: socket.socket, job: Job, tether: socket.socket) -> str:
     if job.kind == RPCSYS:
         from rpcsys.server import session
 
-        return session.serve(sock, job, lambda told: messages.tell(tether, told.get("printed"), **told))
+        def report(told: dict[str, Any]) -> None:
+            messages.tell(tether, told.get("printed"), **told)
+
+        return session.serve(sock, job, report, lambda: messages.last(tether))
     if job.options.get("tvm") == "ctypes":
         from rpcsys.server import tvm_ctypes
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rpcsys import serve
 from rpcsys.errors import ConfigError
 from rpcsys.ffi import library
+from rpcsys.logs import FORMATS
 from rpcsys.server.capabilities import installed
 from rpcsys.wire.keys import is_key
 
@@ -23,7 +24,6 @@ MAX_SLOTS = 64
 LATER = (
     ("--through-proxy", False),
     ("--deploy", True),
-    ("--http-port", True),
 )
 """Flags of servers to come, and whether they take a value: refused by name rather than as unknown."""
 
@@ -64,6 +64,10 @@ class Config:
     allow_pickle: bool = False
     cache: str | None = None
     cache_bytes: int = 1 << 30
+    health_check: str = ""
+    recover: str = ""
+    http_port: int = 0
+    log_format: str = "text"
 
 
 def parse(arguments: Sequence[str]) -> Config:
@@ -102,6 +106,10 @@ def parse(arguments: Sequence[str]) -> Config:
         allow_pickle=flags.allow_pickle,
         cache=_cache(flags.cache, flags.cache_size),
         cache_bytes=flags.cache_size or Config.cache_bytes,
+        health_check=_command(flags.health_check, "--health-check", flags.tracker),
+        recover=_command(flags.recover, "--recover", flags.tracker),
+        http_port=flags.http_port,
+        log_format=flags.log_format,
     )
 
 
@@ -148,6 +156,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--allow-pickle", action="store_true", help="let clients send functions to run (session.run)")
     add("--cache", metavar="DIR", help="where files are kept between sessions, so that each is uploaded once")
     add("--cache-size", type=_size, metavar="SIZE", help="what the cache may take, such as 2G (default: 1G)")
+    add("--health-check", metavar="COMMAND", help="run before the board is offered; if it fails, it is not")
+    add(
+        "--recover",
+        metavar="COMMAND",
+        help="run to bring a board back that is not fit, such as a power switch",
+    )
+    add("--http-port", type=serve.port_number, default=0, metavar="N", help="/metrics and /healthz; 0 is off")
+    add("--log-format", choices=FORMATS, default="text", help="lines for people (default) or JSON")
     add("--grace", type=_seconds, default=10.0, metavar="S", help="what sessions get when the server stops")
     for name, takes_value in LATER:
         if takes_value:
@@ -155,6 +171,14 @@ def _parser() -> argparse.ArgumentParser:
         else:
             add(name, action="store_const", const=True, help=argparse.SUPPRESS)
     return parser
+
+
+def _command(text: str | None, flag: str, tracker: str | None) -> str:
+    if text is not None and not text.strip():
+        raise ConfigError(f"{flag}: a command is missing")
+    if text and not tracker:
+        raise ConfigError(f"{flag} decides about what a tracker is offered: it needs --tracker")
+    return text or ""
 
 
 def _slots(text: str) -> int:

@@ -115,6 +115,13 @@ class LimitAsked(Event):
 
 
 @dataclass(frozen=True)
+class SessionOpened(Event):
+    """The process of a child's session has greeted its client, and its client it."""
+
+    child: int
+
+
+@dataclass(frozen=True)
 class ChildDone(Event):
     """A child's session is over, and the child is about to exit.
 
@@ -216,6 +223,15 @@ class Taken(Event):
 
 
 @dataclass(frozen=True)
+class Limit(Event):
+    """Our tracker has renewed a lease: it ends ``limit_s`` from now (None: not by itself)."""
+
+    lease: str
+    epoch: int
+    limit_s: float | None = None
+
+
+@dataclass(frozen=True)
 class EndLease(Event):
     """Our tracker takes a lease back; ``reason`` may be :data:`rpcsys.wire.control.UNUSED`."""
 
@@ -279,6 +295,7 @@ class Ended(Action):
     outcome: str
     cleaned: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -324,6 +341,14 @@ class Start(Action):
 
 
 @dataclass(frozen=True)
+class Extend(Action):
+    """Tell a child that its session ends at ``until`` (on this machine's monotonic clock), None for no limit."""
+
+    child: int
+    until: float | None
+
+
+@dataclass(frozen=True)
 class Refuse(Action):
     """Answer a greeting with ``mismatch``, or with what we speak (``version``), and close."""
 
@@ -364,10 +389,16 @@ class StopListening(Action):
 
 @dataclass(frozen=True)
 class Log(Action):
-    """Tell the log. ``level`` is ``info``, ``warning`` or ``error``."""
+    """Tell the log. ``level`` is ``info``, ``warning`` or ``error``.
+
+    ``event`` and ``fields`` say the same to machines, where it is something that happened to a session: ``began``
+    or ``ended``.
+    """
 
     level: str
     text: str
+    event: str = ""
+    fields: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -377,13 +408,6 @@ class Exit(Action):
     why: str = ""
 
 
-def _family(root: Any) -> dict[str, Any]:
-    return {kind.__name__: kind for kind in root.__subclasses__()}
-
-
-_KINDS = {**_family(Event), **_family(Action)}
-
-
 def to_json(item: Event | Action) -> dict[str, Any]:
     """``{"is": class, field: value…}``, made of what JSON has."""
     return {"is": type(item).__name__, **dataclasses.asdict(item)}
@@ -391,8 +415,8 @@ def to_json(item: Event | Action) -> dict[str, Any]:
 
 def from_json(plain: dict[str, Any]) -> Any:
     """The inverse of :func:`to_json`, also after a trip through JSON text. KeyError for a class unknown."""
-    fields = {name: _tuples(value) for name, value in plain.items() if name != "is"}
-    return _KINDS[plain["is"]](**fields)
+    kinds = {kind.__name__: kind for root in (Event, Action) for kind in root.__subclasses__()}
+    return kinds[plain["is"]](**{name: _tuples(value) for name, value in plain.items() if name != "is"})
 
 
 def _tuples(value: Any) -> Any:

@@ -4,8 +4,9 @@ A message is one JSON object and at most one descriptor beside it. To the zygote
 the child's end of its tether, ``{"kill": child}``. From it: ``{"importing": what}`` before each import, then
 ``{"ready": true, "shared": why}`` or ``{"failed": why}``, and for each child ``{"dead": child, "status": …}`` with
 what :class:`rpcsys.server.events.ChildDead` says. On a tether, to the child: its job
-(:mod:`rpcsys.server.job`) with the client's descriptor; from it: ``{"importing": what}`` where it imports for
-itself, ``{"ready": true, "pid": …}`` or ``{"failed": why}``, then ``{"limit_s": seconds}`` if its client asks
+(:mod:`rpcsys.server.job`) with the client's descriptor, and ``{"until": time}`` (monotonic, or null) when its lease is
+renewed; from it: ``{"importing": what}`` where it imports for
+itself, ``{"ready": true, "pid": …}`` or ``{"failed": why}``, then ``{"opened": true}``, ``{"limit_s": seconds}`` if its client asks
 for a limit, ``{"printed": number}`` with the descriptor of what it prints, and ``{"outcome": word}``,
 again with ``"removed": […]`` if there is something to name.
 """
@@ -54,3 +55,16 @@ def receive(sock: socket.socket) -> tuple[bytes, int | None]:
     for extra in descriptors[1:]:
         os.close(extra)
     return data, descriptors[0] if descriptors else None
+
+
+def last(sock: socket.socket) -> dict[str, Any] | None:
+    """The last of the messages that wait, None if none does. Does not block, raises nothing."""
+    found = None
+    while True:
+        try:
+            data = sock.recv(MAX_BYTES, socket.MSG_DONTWAIT)
+        except OSError:
+            return found
+        if not data:
+            return found
+        found = json.loads(data)

@@ -153,6 +153,14 @@ class Offers:
             elif key.taken_at is None:
                 key.taken_at = now
 
+    def limit(self, lease: str, epoch: int, limit_s: float | None) -> bool:
+        """An unused key's lease is renewed; whether there was one."""
+        for key in self.keys.values():
+            if key.lease == lease and key.epoch == epoch:
+                key.limit_s = limit_s
+                return True
+        return False
+
     def end(self, lease: str, epoch: int) -> bool:
         """The tracker takes an unused key's lease back; whether there was one."""
         for key in self.keys.values():

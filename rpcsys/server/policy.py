@@ -11,7 +11,7 @@ class Policy:
 
     ``import_s``: what an import of a zygote or a child may take; ``memory``: bytes that a session may have;
     ``spares``: children that wait while all slots are taken. One costs about 2 MB, and the next session is
-    spared the 5 to 10 ms of a fork.
+    spared the 5 to 10 ms of a fork. ``health_check``, ``recover``: whether the keeper gave such commands.
     """
 
     key: str
@@ -22,3 +22,5 @@ class Policy:
     import_s: float = 60.0
     memory: int | None = None
     spares: int = 1
+    health_check: bool = False
+    recover: bool = False

@@ -17,12 +17,15 @@ from typing import Any
 from rpcsys import serve
 from rpcsys.errors import ConfigError
 from rpcsys.server import events as ev
-from rpcsys.server import isolation, processes, spawner, workdirs
+from rpcsys.server import figures, isolation, processes, spawner, workdirs
 from rpcsys.server.cache import Cache
-from rpcsys.server.capabilities import loads
+from rpcsys.server.capabilities import labels, loads
 from rpcsys.server.cleaning import Cleaner
 from rpcsys.server.clients import Clients
+from rpcsys.server.commands import Commands
 from rpcsys.server.config import Config
+from rpcsys.server.figures import Figures
+from rpcsys.server.health import CHECK, RECOVER, Run, TellHealth
 from rpcsys.server.job import RPCSYS, TVM_TIMEOUT, Job
 from rpcsys.server.loop import Loop
 from rpcsys.server.memorywatch import MemoryWatch
@@ -30,6 +33,7 @@ from rpcsys.server.policy import Policy
 from rpcsys.server.spawner import Spawner
 from rpcsys.server.state import State
 from rpcsys.server.trackerlink import TrackerLink
+from rpcsys.server.web import Page, Web
 
 log = logging.getLogger("rpcsys.server")
 
@@ -44,6 +48,7 @@ class Service:
         if config.cache:
             Cache(config.cache, config.cache_bytes)  # a folder that cannot be used is said now
         listener = serve.bind(config.host, config.port, config.port_end)
+        web = serve.bind(config.host, config.http_port, config.http_port + 1) if config.http_port else None
         self._host, self._port = listener.getsockname()[:2]
         self._folder = _make_folder()
         self._clock = time.monotonic
@@ -55,10 +60,13 @@ class Service:
         self._clients = Clients(self._loop, listener, config.key, *common)
         self._spawner = Spawner(self._loop, self._settings(), *common)
         self._memory = MemoryWatch(config.session_memory, *common)
+        self._commands = Commands(self._loop, {CHECK: config.health_check, RECOVER: config.recover}, *common)
         self._tracker: TrackerLink | None = None
         if config.tracker is not None:
             self._tracker = TrackerLink(self._loop, config.tracker, self._card(), *common)
         self._state = State(_policy(config))
+        self._figures = Figures(config.key, self._now)
+        self._web = None if web is None else Web(self._loop, web, self._pages(), self._clock)
 
     def run(self) -> int:
         """Serve until told to stop; the exit status. Raises ConfigError if sessions cannot be served at all."""
@@ -70,7 +78,10 @@ class Service:
                 self._loop.run_once(self._timeout())
                 self._work()
         finally:
+            self._commands.kill()
             self._spawner.leave()
+            if self._web is not None:
+                self._web.close()
             for _ in workdirs.removal(self._folder):
                 pass
             signals.close()
@@ -102,9 +113,34 @@ class Service:
             "slots": config.slots,
             "port": self._port,
             "address": config.custom_addr,
-            "labels": dict(config.labels),
+            "labels": {**labels(config.name), **dict(config.labels)},
             "loads": tuple(loads()),
         }
+
+    # Seen from outside
+
+    def _pages(self) -> dict[str, Page]:
+        return {
+            "/healthz": lambda: ("text/plain; charset=utf-8", b"ok\n"),
+            "/metrics": lambda: (figures.TYPE, self._figures.page()),
+        }
+
+    def _now(self) -> dict[str, float]:
+        """What `/metrics` says of the moment."""
+        board = self._state.board
+        return {
+            "slots": self._config.slots,
+            "free": board.free,
+            "running": len(board.sessions),
+            "clean": float(not board.unclean),
+        }
+
+    def _log(self, action: ev.Log) -> None:
+        told = dict(action.fields)
+        extra = {"event": action.event, "fields": told} if action.event else None
+        log.log(getattr(logging, action.level.upper()), "%s", action.text, extra=extra)
+        if action.event == "ended":
+            self._figures.ended(told["outcome"], told["lasted_s"], told["fault"])
 
     # The loop
 
@@ -112,9 +148,11 @@ class Service:
         """Seconds until something is due without any descriptor being ready."""
         if self._events:
             return 0.0
-        due = [self._state.deadline(), self._clients.resume_at(), self._memory.due()]
+        due = [self._state.deadline(), self._clients.resume_at(), self._memory.due(), self._commands.due()]
         if self._spawner.sweeping:
             due.append(self._clock() + spawner.AGAIN_S)
+        if self._web is not None:
+            due.append(self._web.due())
         times = [time for time in due if time is not None]
         return max(0.0, min(times) - self._clock()) if times else None
 
@@ -122,6 +160,9 @@ class Service:
         """What follows from the descriptors that were ready, and from the time."""
         self._clients.resume(self._clock())
         self._memory.look()
+        self._commands.look()
+        if self._web is not None:
+            self._web.look()
         if self._spawner.sweeping:
             self._spawner.sweep()
         deadline = self._state.deadline()
@@ -184,7 +225,7 @@ class Service:
         self._cleaner.start(action.session, action.sweep)
 
     def _announce(self, action: ev.Announce) -> None:
-        serve.announce("server", self._config.host, self._port)
+        serve.announce("server", self._config.host, self._port, http_port=self._config.http_port or None)
         if not self._host.startswith("127.") and self._host != "::1":
             log.warning("listening on %s: whoever reaches port %d may run code here", self._host, self._port)
 
@@ -194,12 +235,18 @@ class Service:
 
 def _needed(config: Config) -> list[str]:
     """Paths that a session must still find where they are."""
+    libraries = None
+    if config.tvm == "ctypes":
+        from rpcsys.ffi import library
+
+        libraries = library.find(config.tvm_library)
     return [
         *sys.path,
         sys.prefix,
         sys.base_prefix,
         *config.load_library,
         config.tvm_library or "",
+        *(path for path in libraries or () if path),  # also where the folder holds links to them
         config.cache or "",
     ]
 
@@ -213,6 +260,8 @@ def _policy(config: Config) -> Policy:
         grace_s=config.grace_s,
         import_s=config.import_timeout_s,
         memory=config.session_memory,
+        health_check=bool(config.health_check),
+        recover=bool(config.recover),
     )
 
 
@@ -245,6 +294,9 @@ _ACTIONS: dict[type, Callable[[Service, Any], None]] = {
     ev.StartZygote: lambda service, action: service._spawner.start(),
     ev.KillZygote: lambda service, action: service._spawner.kill_zygote(),
     ev.Spawn: lambda service, action: service._spawner.spawn(action.child),
+    ev.Extend: lambda service, action: service._spawner.extend(action.child, action.until),
+    Run: lambda service, action: service._commands.run(action.what),
+    TellHealth: _tracker(lambda link, action: link.tell_health(action.problem)),
     ev.Kill: lambda service, action: service._spawner.kill(action.child),
     ev.Start: Service._start,
     ev.Refuse: lambda service, action: service._clients.refuse(action.conn, action.how),
@@ -252,6 +304,6 @@ _ACTIONS: dict[type, Callable[[Service, Any], None]] = {
     ev.Finish: Service._finish,
     ev.Announce: Service._announce,
     ev.StopListening: lambda service, action: service._clients.stop_listening(),
-    ev.Log: lambda service, action: log.log(getattr(logging, action.level.upper()), "%s", action.text),
+    ev.Log: Service._log,
     ev.Exit: Service._exit,
 }

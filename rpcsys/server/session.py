@@ -52,19 +52,31 @@ _NOTHING = b'{"r":null}'
 Report = Callable[[Dict[str, Any]], None]
 
 
-def serve(sock: socket.socket, job: Job, report: Optional[Report] = None) -> str:
+def serve(
+    sock: socket.socket,
+    job: Job,
+    report: Optional[Report] = None,
+    renewal: Callable[[], Optional[Dict[str, Any]]] = lambda: None,
+) -> str:
     """Serve one session on a connected stream socket; its outcome: ``closed``, ``lost`` or ``ended``.
 
     ``report`` tells the supervisor what it must know at once: ``{"limit_s": seconds}`` that the client
-    asked for, ``{"outcome": word}`` before the process is ended from inside.
+    asked for, ``{"opened": true}`` when both have greeted, ``{"outcome": word}`` before the process is ended from
+    inside. ``renewal`` gives the last ``{"until": monotonic time or null}`` that it told since it was last asked.
     """
-    return Session(sock, job, report or (lambda message: None)).run()
+    return Session(sock, job, report or (lambda message: None), renewal).run()
 
 
 class Session:
     """One client, one directory, one process."""
 
-    def __init__(self, sock: socket.socket, job: Job, report: Report) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        job: Job,
+        report: Report,
+        renewal: Callable[[], Optional[Dict[str, Any]]] = lambda: None,
+    ) -> None:
         self._job = job
         self._report = report
         self._pool = Pool()
@@ -78,7 +90,7 @@ class Session:
         self._operations = Operations(self, allow_pickle=bool(job.options.get("allow_pickle")))
         self._heads = HeadTable()
         self._quick: Set[str] = set()
-        self._watcher = Watcher(self)
+        self._watcher = Watcher(self, renewal)
         self._printed = Printed(self.stream, self.out) if job.options.get("log") else None
         self._handlers: Dict[int, Callable[[Frame], None]] = {
             frames.CHUNK: self.files.chunk,
@@ -141,6 +153,7 @@ class Session:
             self._watcher.limit(float(asked))
         if limit_s is not None:
             self._watcher.limit(limit_s)
+        self._report({"opened": True})
         self._watcher.start()
         if self._printed is not None:
             self._report({"printed": self._printed.pipe})

@@ -28,7 +28,8 @@ class Session:
 
     ``early_until``: held back until the tracker's word about its lease is here; ``due``: when the next
     thing has to be done about it; ``gone``: its client hung up; ``outcome``: how it ended; ``kills``: how
-    often its process was killed; ``cleaned``: what else had to be killed; ``removed``: what had to be removed.
+    often its process was killed; ``cleaned``: what else had to be killed; ``removed``: what had to be removed;
+    ``opened``: its process has greeted the client; ``fault``: why it failed, if this server is to blame.
     """
 
     conn: int
@@ -50,6 +51,13 @@ class Session:
     kills: int = 0
     cleaned: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    opened: bool = False
+    fault: str = ""
+
+    def leased(self, lease: str | None, epoch: int, limit_s: float | None) -> None:
+        """The tracker's word about it."""
+        self.lease, self.epoch = lease, epoch
+        self.limit(limit_s)
 
     def limit(self, seconds: float | None) -> None:
         """Of all limits the shortest holds."""

@@ -105,6 +105,15 @@ class Spawner:
             raise BrokenPipeError("its process is gone")
         messages.send(tether, job.to_bytes(), descriptor)
 
+    def extend(self, child: int, until: float | None) -> None:
+        """Tell a child that its session ends at another time than it was given."""
+        tether = self._tethers.get(child)
+        if tether is not None:
+            try:
+                messages.tell(tether, until=until)
+            except OSError:
+                pass  # it is about to end, or has not looked for hundreds of renewals
+
     def _order(self, descriptor: int | None, **order: Any) -> None:
         if self._control is None:
             return
@@ -176,6 +185,8 @@ class Spawner:
             self._feed(ev.ChildReady(now, child))
         elif "failed" in said:
             self._feed(ev.Failed(now, str(said["failed"])))
+        elif "opened" in said:
+            self._feed(ev.SessionOpened(now, child))
         elif "limit_s" in said:
             self._feed(ev.LimitAsked(now, child, float(said["limit_s"])))
         else:

@@ -1,8 +1,9 @@
 """Every decision of a device server, as plain synchronous code: an event comes in, actions come out.
 
-Two parts know the details: the board (:mod:`rpcsys.server.board`: slots, sessions, processes) and the offers
-(:mod:`rpcsys.server.offers`: tracker, match keys). Here they meet the visitors: a client that has said its
-greeting is one until it has a slot.
+Three parts know the details: the board (:mod:`rpcsys.server.board`: slots, sessions, processes), the offers
+(:mod:`rpcsys.server.offers`: tracker, match keys) and health (:mod:`rpcsys.server.health`); what a tracker says and is
+told is in :mod:`rpcsys.server.tracked`. Here they meet the visitors: a client that has said its greeting is one
+until it has a slot.
 
 Handlers only note what happened. After each, :meth:`State._settle` brings visitors, slots, children and
 offers together, so that no order of events can leave a slot idle.
@@ -14,12 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 from rpcsys.server import events as ev
-from rpcsys.server.board import Board
+from rpcsys.server.health import CommandDone
 from rpcsys.server.job import RPCSYS, TVM
-from rpcsys.server.offers import Key, Offers
+from rpcsys.server.offers import Key
 from rpcsys.server.policy import Policy
 from rpcsys.server.sessions import Session
-from rpcsys.wire.control import UNUSED
+from rpcsys.server.tracked import Tracked
 from rpcsys.wire.handshake import CLIENT, SESSION
 from rpcsys.wire.keys import same
 
@@ -38,15 +39,12 @@ MAX_VISITORS = 64
 NOT_FREE = "its key is not free here (used already, renewed, or another server's)"
 
 
-class State:
+class State(Tracked):
     """What a device server knows. ``handle`` is the only way in; ``deadline`` says when to send a Tick."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.board = Board(policy.slots, policy.import_s, policy.memory, policy.spares)
-        self.offers = Offers()
+        super().__init__(policy)
         self.openings: dict[int, float] = {}
-        self.visitors: list[Session] = []
         self.serving = False
         self.stopping = False
         self.grace_until: float | None = None
@@ -67,6 +65,7 @@ class State:
             *self.openings.values(),
             self.offers.deadline(),
             self.board.deadline(self._spares()),
+            self.health.deadline() if self.serving and not self.stopping else None,
         ]
         times += [visitor.early_until for visitor in self.visitors]
         times.append(self.grace_until)
@@ -105,7 +104,7 @@ class State:
             visitor.matchkey = key.matchkey
             if self.offers.may_precede_its_lease(key):
                 visitor.early_until = event.now + EARLY_S
-            _lease(visitor, key.lease, key.epoch, key.limit_s)
+            visitor.leased(key.lease, key.epoch, key.limit_s)
             self.offers.use(key)
         self.visitors.append(visitor)
         return []
@@ -180,6 +179,10 @@ class State:
         self.board.limit_asked(event.child, event.limit_s)
         return []
 
+    def _session_opened(self, event: ev.SessionOpened) -> list[ev.Action]:
+        self.board.session_opened(event.child)
+        return []
+
     def _child_done(self, event: ev.ChildDone) -> list[ev.Action]:
         self.board.child_done(event.now, event)
         return []
@@ -193,7 +196,7 @@ class State:
     def _start_failed(self, event: ev.StartFailed) -> list[ev.Action]:
         return [
             ev.Log("error", f"a session could not start: {event.why}"),
-            *self.board.start_failed(event.session),
+            *self.board.start_failed(event.session, event.why),
         ]
 
     def _removed(self, event: ev.Removed) -> list[ev.Action]:
@@ -207,71 +210,22 @@ class State:
             line += "; had to be killed: " + ", ".join(session.cleaned)
         if session.removed:
             line += "; had to be removed: " + ", ".join(session.removed)
-        spoilt = self.board.spoil(f"session {session.number} has left {event.left[0]}") if event.left else []
-        return [ev.Log("info", line), *spoilt, *self._report_end(session, session.outcome)]
-
-    def _report_end(self, session: Session, outcome: str) -> list[ev.Action]:
-        if session.lease is None:
-            return []
-        return self.offers.report(
-            ev.Ended(session.lease, session.epoch, outcome, session.cleaned, session.removed)
+        if session.lease is not None:
+            line += f" lease={session.lease}"
+        spoilt: list[ev.Action] = []
+        if event.left:
+            session.fault = f"it could not be cleaned: {event.left[0]} is left"
+            spoilt = self.board.spoil(f"session {session.number} has left {event.left[0]}")
+        self.health.session_ended(event.now, session.fault)
+        told = _told(
+            session,
+            lasted_s=round(lasted, 3),
+            outcome=session.outcome,
+            cleaned=session.cleaned,
+            removed=session.removed,
+            fault=session.fault,
         )
-
-    # The tracker
-
-    def _link_up(self, event: ev.LinkUp) -> list[ev.Action]:
-        running = tuple(
-            (session.lease, session.epoch, event.now - session.started)
-            for session in self.board.sessions.values()
-            if session.lease is not None and session.state == "running"
-        )
-        return self.offers.up(event.now, event.ours, running)
-
-    def _link_down(self, event: ev.LinkDown) -> list[ev.Action]:
-        for visitor in self.visitors:
-            visitor.early_until = None
-        return self.offers.down(event.now, event.why)
-
-    def _registered(self, event: ev.Registered) -> list[ev.Action]:
-        return self.offers.registered(event.now)
-
-    def _offered(self, event: ev.Offered) -> list[ev.Action]:
-        self.offers.offered(event.matchkey)
-        return []
-
-    def _pending(self, event: ev.Pending) -> list[ev.Action]:
-        self.offers.pending(event.now, event.matchkeys)
-        return []
-
-    def _taken(self, event: ev.Taken) -> list[ev.Action]:
-        if self.offers.taken(event):
-            return []
-        for session in [*self.visitors, *self.board.sessions.values()]:
-            if session.matchkey == event.matchkey and session.lease is None:
-                return self._leased(session, event)
-        return [_warning("the tracker has handed out a match key that is not in use any more")]
-
-    def _leased(self, session: Session, event: ev.Taken) -> list[ev.Action]:
-        """The tracker's word came after its client."""
-        _lease(session, event.lease, event.epoch, event.limit_s)
-        session.early_until = None
-        if session.state != "running":
-            return []
-        session.due = session.overdue_at()
-        return self.offers.report(ev.Started(event.lease, event.epoch, session.peer))
-
-    def _end_lease(self, event: ev.EndLease) -> list[ev.Action]:
-        if self.offers.end(event.lease, event.epoch) or event.reason == UNUSED:
-            return []
-        for visitor in self.visitors:
-            if (visitor.lease, visitor.epoch) == (event.lease, event.epoch):
-                self.visitors.remove(visitor)
-                return [ev.Drop(visitor.conn), *self._report_end(visitor, "ended")]
-        for session in self.board.sessions.values():
-            if (session.lease, session.epoch) == (event.lease, event.epoch):
-                line = f"session {session.number} is ended by the tracker: {event.reason}"
-                return [ev.Log("info", line), *self.board.end(event.now, session, "ended")]
-        return []
+        return [ev.Log("info", line, "ended", told), *spoilt, *self._report_end(session, session.outcome)]
 
     # Time, and the end of it
 
@@ -333,35 +287,26 @@ class State:
             return actions if self.board.sessions else actions + self._exit()
         if self.board.unclean:
             return actions + self._turn_away(now)
-        if self.policy.tracked:
-            held = sum(bool(visitor.matchkey) for visitor in self.visitors)
-            actions += self.offers.offer(self.board.free - held)
-        return actions
+        return actions + (self._offer(now) if self.policy.tracked else [])
 
     def _spares(self) -> bool:
         return not (self.stopping or self.board.unclean)
-
-    def _turn_away(self, now: float) -> list[ev.Action]:
-        """Nobody gets a board that is not clean."""
-        waiting, self.visitors = self.visitors, []
-        actions = self.offers.withdraw(now) if self.policy.tracked else []
-        for visitor in waiting:
-            actions += [ev.Refuse(visitor.conn, "mismatch"), *self._report_end(visitor, "unused")]
-        return actions
 
     def _began(self, session: Session) -> list[ev.Action]:
         line = f"session {session.number} of {session.peer} begins: {session.kind}"
         if session.limit_s is not None:
             line += f", for at most {session.limit_s:g} s"
+        if session.lease is not None:
+            line += f" lease={session.lease}"
         report: list[ev.Action] = []
         if session.lease is not None:
             report = self.offers.report(ev.Started(session.lease, session.epoch, session.peer))
-        return [ev.Log("info", line), *report]
+        told = _told(session, kind=session.kind, limit_s=session.limit_s)
+        return [ev.Log("info", line, "began", told), *report]
 
 
-def _lease(session: Session, lease: str | None, epoch: int, limit_s: float | None) -> None:
-    session.lease, session.epoch = lease, epoch
-    session.limit(limit_s)
+def _told(session: Session, **more: Any) -> tuple[tuple[str, Any], ...]:
+    return (("lease", session.lease), ("session", session.number), ("peer", session.peer), *more.items())
 
 
 def _warning(text: str) -> ev.Action:
@@ -380,6 +325,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[ev.Action]]] = {
     ev.Failed: State._failed,
     ev.ChildReady: State._child_ready,
     ev.LimitAsked: State._limit_asked,
+    ev.SessionOpened: State._session_opened,
     ev.ChildDone: State._child_done,
     ev.MemoryExceeded: State._memory_exceeded,
     ev.ChildDead: State._child_dead,
@@ -391,6 +337,8 @@ _HANDLERS: dict[type, Callable[[State, Any], list[ev.Action]]] = {
     ev.Offered: State._offered,
     ev.Pending: State._pending,
     ev.Taken: State._taken,
+    ev.Limit: State._limit,
     ev.EndLease: State._end_lease,
+    CommandDone: State._command_done,
     ev.Stop: State._stop,
 }

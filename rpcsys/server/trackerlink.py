@@ -95,7 +95,14 @@ class TrackerLink:
             return
         lists = {"processes": list(action.cleaned), "removed": list(action.removed)}
         cleaned = {what: names for what, names in lists.items() if names}
-        self._send(control.LeaseEnded(number, action.lease, action.epoch, action.outcome, cleaned))
+        self._send(
+            control.LeaseEnded(number, action.lease, action.epoch, action.outcome, cleaned, action.fault)
+        )
+
+    def tell_health(self, problem: str) -> None:
+        """Tell our tracker what is wrong with this board."""
+        if self._link is not None:
+            self._send(control.Health(self._link.next_id(), problem))
 
     def _command(self, reply: str, message: Any) -> None:
         self._replies.append(reply)
@@ -139,15 +146,18 @@ class TrackerLink:
             return
         if isinstance(parsed, control.Answer):
             self._hear_answer(parsed)
-        elif isinstance(parsed, (control.Taken, control.End)):
+        elif isinstance(parsed, (control.Taken, control.End, control.Limit)):
             self._obey(parsed)
             self._send(control.Answer(parsed.id, True))
         elif isinstance(parsed, control.Ask):
             refusal = f"this version of the server has no {parsed.op} yet"
             self._send(control.Answer(parsed.id, False, "BadRequest", refusal))
 
-    def _obey(self, order: control.Taken | control.End) -> None:
+    def _obey(self, order: control.Taken | control.End | control.Limit) -> None:
         now = self._clock()
+        if isinstance(order, control.Limit):
+            self._feed(ev.Limit(now, order.lease, order.epoch, order.limit_s))
+            return
         if isinstance(order, control.End):
             self._feed(ev.EndLease(now, order.lease, order.epoch, order.reason))
             return

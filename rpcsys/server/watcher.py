@@ -18,7 +18,7 @@ import os
 import select
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Callable
 
 from rpcsys.errors import ProtocolError
 from rpcsys.server.faults import error_fields
@@ -41,8 +41,10 @@ _LONGEST_SLEEP_S = 3600.0
 class Watcher:
     """Watches one `Session`. ``begin`` and ``end`` cost the main thread two additions."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, renewal: Callable[[], dict[str, Any] | None] = lambda: None) -> None:
         self._session = session
+        self._renewal = renewal
+        self._began = time.monotonic()
         self.turn = 0
         self._asleep = False
         self._reading = False
@@ -181,9 +183,20 @@ class Watcher:
         self._session.abandon("ended", "SessionLost", text)
 
     def _check_limit(self) -> None:
+        if self._limit_at is None or time.monotonic() < self._limit_at:
+            return
+        self._take_renewal()
         if self._limit_at is not None and time.monotonic() >= self._limit_at:
             self._session.abandon(
                 "timeout",
                 "SessionTimeout",
                 f"the session's time limit of {self._limit_s:g} s is over; ask for more with session_timeout=",
             )
+
+    def _take_renewal(self) -> None:
+        """The lease may have been renewed meanwhile: that is looked up only when it matters."""
+        renewed = self._renewal()
+        if renewed is not None:
+            until = renewed["until"]
+            self._limit_at = until
+            self._limit_s = 0.0 if until is None else round(until - self._began)

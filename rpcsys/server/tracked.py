@@ -1,0 +1,145 @@
+"""What a server does for its tracker: the link, leases from their hand-out to their end, health.
+
+The part of :class:`rpcsys.server.state.State` that knows of trackers.
+"""
+
+from __future__ import annotations
+
+from rpcsys.server import events as ev
+from rpcsys.server.board import Board
+from rpcsys.server.health import CommandDone, Health, TellHealth
+from rpcsys.server.offers import Offers
+from rpcsys.server.policy import Policy
+from rpcsys.server.sessions import Session
+from rpcsys.wire.control import UNUSED
+
+
+class Tracked:
+    """A board, what is offered of it, and the clients that wait for a slot."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.board = Board(policy.slots, policy.import_s, policy.memory, policy.spares)
+        self.offers = Offers()
+        self.health = Health(policy.health_check, policy.recover)
+        self.visitors: list[Session] = []
+        self._told_problem = ""
+
+    def _report_end(self, session: Session, outcome: str) -> list[ev.Action]:
+        if session.lease is None:
+            return []
+        ended = ev.Ended(
+            session.lease, session.epoch, outcome, session.cleaned, session.removed, session.fault
+        )
+        return self.offers.report(ended)
+
+    # The link
+
+    def _link_up(self, event: ev.LinkUp) -> list[ev.Action]:
+        running = tuple(
+            (session.lease, session.epoch, event.now - session.started)
+            for session in self.board.sessions.values()
+            if session.lease is not None and session.state == "running"
+        )
+        return self.offers.up(event.now, event.ours, running)
+
+    def _link_down(self, event: ev.LinkDown) -> list[ev.Action]:
+        for visitor in self.visitors:
+            visitor.early_until = None
+        return self.offers.down(event.now, event.why)
+
+    def _registered(self, event: ev.Registered) -> list[ev.Action]:
+        self._told_problem = ""  # who registers is taken to be well
+        return self.offers.registered(event.now)
+
+    def _offered(self, event: ev.Offered) -> list[ev.Action]:
+        self.offers.offered(event.matchkey)
+        return []
+
+    def _pending(self, event: ev.Pending) -> list[ev.Action]:
+        self.offers.pending(event.now, event.matchkeys)
+        return []
+
+    # Leases
+
+    def _taken(self, event: ev.Taken) -> list[ev.Action]:
+        if self.offers.taken(event):
+            return []
+        for session in [*self.visitors, *self.board.sessions.values()]:
+            if session.matchkey == event.matchkey and session.lease is None:
+                return self._leased(session, event)
+        text = "the tracker has handed out a match key that is not in use any more"
+        return [ev.Log("warning", text)]
+
+    def _leased(self, session: Session, event: ev.Taken) -> list[ev.Action]:
+        """The tracker's word came after its client."""
+        session.leased(event.lease, event.epoch, event.limit_s)
+        session.early_until = None
+        if session.state != "running":
+            return []
+        session.due = session.overdue_at()
+        return self.offers.report(ev.Started(event.lease, event.epoch, session.peer))
+
+    def _limit(self, event: ev.Limit) -> list[ev.Action]:
+        """The lease was renewed. Before its session is opened there is nothing to extend but the limit."""
+        if self.offers.limit(event.lease, event.epoch, event.limit_s):
+            return []
+        for session in [*self.visitors, *self.board.sessions.values()]:
+            if (session.lease, session.epoch) == (event.lease, event.epoch):
+                return self._extend(session, event)
+        return []
+
+    def _extend(self, session: Session, event: ev.Limit) -> list[ev.Action]:
+        running = session.state == "running"
+        passed = event.now - session.started if running else 0.0
+        session.limit_s = None if event.limit_s is None else passed + event.limit_s
+        if not running or session.child is None:
+            return []
+        session.due = session.overdue_at()
+        until = None if event.limit_s is None else event.now + event.limit_s
+        return [ev.Extend(session.child, until)]
+
+    def _end_lease(self, event: ev.EndLease) -> list[ev.Action]:
+        if self.offers.end(event.lease, event.epoch) or event.reason == UNUSED:
+            return []
+        for visitor in self.visitors:
+            if (visitor.lease, visitor.epoch) == (event.lease, event.epoch):
+                self.visitors.remove(visitor)
+                return [ev.Drop(visitor.conn), *self._report_end(visitor, "ended")]
+        for session in self.board.sessions.values():
+            if (session.lease, session.epoch) == (event.lease, event.epoch):
+                line = f"session {session.number} is ended by the tracker: {event.reason}"
+                return [ev.Log("info", line), *self.board.end(event.now, session, "ended")]
+        return []
+
+    # Health, and what follows from it
+
+    def _command_done(self, event: CommandDone) -> list[ev.Action]:
+        return self.health.done(event.now, event)
+
+    def _offer(self, now: float) -> list[ev.Action]:
+        """Offer what is free, if the board is fit; tell the tracker if it is not."""
+        actions = self.health.settle(now, idle=not self.board.sessions)
+        actions += self._tell_problem()
+        if not self.health.fit:
+            taken_back = self.health.problem and not self.offers.ours  # ours was told, and holds it back
+            return actions + (self.offers.withdraw(now) if taken_back else [])
+        held = sum(bool(visitor.matchkey) for visitor in self.visitors)
+        return actions + self.offers.offer(self.board.free - held)
+
+    def _tell_problem(self) -> list[ev.Action]:
+        problem = self.board.unclean or self.health.problem
+        if problem == self._told_problem or self.offers.link != "up" or not self.offers.ours:
+            return []
+        self._told_problem = problem
+        return [TellHealth(problem)]
+
+    def _turn_away(self, now: float) -> list[ev.Action]:
+        """Nobody gets a board that is not clean."""
+        waiting, self.visitors = self.visitors, []
+        actions: list[ev.Action] = []
+        if self.policy.tracked:
+            actions = self.offers.withdraw(now) + self._tell_problem()
+        for visitor in waiting:
+            actions += [ev.Refuse(visitor.conn, "mismatch"), *self._report_end(visitor, "unused")]
+        return actions
