@@ -6,8 +6,8 @@
     {"time": "2026-11-20T09:14:18.123Z", "level": "info", "daemon": "rpcsys-tracker", "event": "granted", "lease": …}
 
 What happened comes first, then ``field=value``; a value with white space, quotes or what cannot be printed stands in
-JSON's quotes, so that a line stays a line whatever a stranger calls himself. A line that is a sentence has ``message``
-in place of ``event`` in its JSON. Standard library only.
+JSON's quotes, so that a line stays a line whatever a stranger calls himself. A line that is a sentence is ``message`` in
+its JSON, with ``event`` and fields beside it where a program may want them. Standard library only.
 """
 
 from __future__ import annotations
@@ -67,14 +67,17 @@ class Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", None)
+        event = getattr(record, "event", "")
         message = record.getMessage()
         trace = self.formatException(record.exc_info) if record.exc_info else ""
         if self._json:
-            told = {"message": message} if fields is None else {"event": message, **fields}
+            told = {"message": message} if fields is None else {"event": event or message, **fields}
+            if event:
+                told["message"] = message
             if trace:
                 told["traceback"] = trace
             return self._object(record.created, record.levelname, told)
-        if fields:
+        if fields and not event:
             message = f"{message} {pairs(fields)}"
         line = self._text(record.created, record.levelname, message)
         return f"{line}\n{trace}" if trace else line

@@ -7,7 +7,8 @@ does not read what he asked for, is dropped.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Callable, Tuple
 
 from rpcsys.server.loop import Loop
 
@@ -19,7 +20,7 @@ MAX_ASKING = 16
 
 PATIENCE_S = 5.0
 
-Page = Callable[[], "tuple[str, bytes]"]
+Page = Callable[[], Tuple[str, bytes]]
 """Makes a page when it is asked for: its content type and its body, small enough for a socket's buffer."""
 
 
