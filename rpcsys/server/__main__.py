@@ -21,7 +21,7 @@ def _main(arguments: Sequence[str]) -> int:
         raise ConfigError("the device server needs Linux; the client and the tools run here too")
     from rpcsys.server.service import Service
 
-    serve.setup_logging(config.NAME, silent=settings.silent)
+    serve.setup_logging(config.NAME, silent=settings.silent, form=settings.log_format)
     return Service(settings).run()
 
 
