@@ -113,6 +113,35 @@ def test_a_record_is_in_the_file_within_a_second(opened):
     assert time.monotonic() - before < 5  # a second, on a machine that does nothing else
 
 
+def test_what_nobody_can_tell_the_end_of_ends(opened):
+    first = opened()
+    first.note(records.granted("ours", at=NOW))
+    first.note(records.granted("silent", at=NOW, how="silent"))
+    first.note(records.granted("inferred", at=NOW, how="inferred"))
+    first.close()
+    again = opened()
+    assert [r.details["lease"] for r in again.begin(NOW + 5) if r.kind == "granted"] == ["ours"]
+    again.close()
+    found = ask(again.path, control.History(1)).fields["leases"]
+    assert [(lease["lease"], lease["outcome"], lease["held_s"]) for lease in found] == [
+        ("inferred", "unknown", 0.0),
+        ("silent", "unknown", 0.0),
+    ]
+
+
+def test_servers_that_do_not_come_back_are_not_waited_for_twice(opened):
+    first = opened()
+    for name in ("back", "lost"):
+        first.note(records.joined(name, at=NOW))
+    first.close()
+    again = opened()
+    again.note(records.joined("back", at=NOW + 10))
+    again.forget_absent(NOW + 5, NOW + 60)
+    again.close()
+    assert [record.details["server"] for record in opened().restored(NOW + 70)] == ["back"]
+    assert rows(first.path, "SELECT about FROM events WHERE kind = 'gone'") == [("lost",)]
+
+
 # --- what became of leases ---------------------------------------------------------------------
 
 

@@ -1,0 +1,80 @@
+"""Logging by way of a thread."""
+
+import io
+import logging
+import os
+import threading
+
+import pytest
+
+from rpcsys import logs
+from rpcsys.daemon import journal
+from rpcsys.daemon.journal import Journal
+
+
+@pytest.fixture
+def stream():
+    """Where the root logger writes, as a daemon has set it up; put back afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    logs.setup("rpcsys-test")
+    written = root.handlers[0].stream = io.StringIO()
+    yield written
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_lines_come_in_order_and_all_of_them(stream):
+    made = Journal()
+    for number in range(1000):
+        made.note(float(number), logging.INFO, "granted", {"lease": f"a-{number}"})
+        logging.getLogger("rpcsys.test").info("sentence %d", number)
+    made.close()
+    lines = stream.getvalue().splitlines()
+    assert [line.split(None, 4)[4] for line in lines] == [
+        text for number in range(1000) for text in (f"granted lease=a-{number}", f"sentence {number}")
+    ]
+    logging.getLogger("rpcsys.test").info("after the end")
+    assert stream.getvalue().splitlines()[-1].endswith("after the end")
+
+
+def test_silence_is_kept(stream):
+    logging.getLogger().setLevel(logging.WARNING)
+    made = Journal()
+    made.note(0.0, logging.INFO, "granted", {})
+    made.note(0.0, logging.WARNING, "set_aside", {"server": "board"})
+    made.close()
+    (line,) = stream.getvalue().splitlines()
+    assert line.endswith("WARNING set_aside server=board")
+
+
+def test_lines_that_find_no_room_are_counted(stream, monkeypatch):
+    monkeypatch.setattr(journal, "MAX_LINES", 10)
+    full = threading.Event()
+    monkeypatch.setattr(stream, "write", lambda text, write=stream.write: (full.wait(60), write(text))[1])
+    made = Journal()
+    made.note(0.0, logging.INFO, "first", {})
+    while made._box:
+        pass  # until the thread has taken it, and hangs
+    for _ in range(25):
+        made.note(0.0, logging.INFO, "more", {})
+    full.set()
+    made.close()
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 12
+    assert lines[-1].endswith("WARNING missing lines=15")
+
+
+def test_a_reader_that_has_gone_is_no_reason_to_stop(stream):
+    reader, writer = os.pipe()
+    os.close(reader)
+    root = logging.getLogger()
+    with os.fdopen(writer, "w") as broken:
+        root.handlers[0].stream = broken
+        made = Journal()
+        made.note(0.0, logging.INFO, "granted", {})
+        made.close()
+        root.handlers[0].stream = stream
+        with pytest.raises(BrokenPipeError):
+            broken.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
