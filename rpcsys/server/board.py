@@ -113,13 +113,18 @@ class Board:
         child.state, child.imports = "waiting", None
         return True
 
-    def limit_asked(self, number: int, limit_s: float) -> None:
-        """A session is to be shorter than its lease."""
+    def limit_asked(self, number: int, limit_s: float) -> list[ev.Action]:
+        """A session is to be shorter than its lease, unless that was renewed since it was asked for."""
         session = self._served_by(number)
-        if session is not None:
-            session.limit(limit_s)
-            if session.state == "running":
-                session.due = session.overdue_at()
+        if session is None:
+            return []
+        if session.renewed:
+            until = None if session.limit_s is None else session.started + session.limit_s
+            return [ev.Extend(number, until)]
+        session.limit(limit_s)
+        if session.state == "running":
+            session.due = session.overdue_at()
+        return []
 
     def session_opened(self, number: int) -> None:
         """A session's process has greeted its client: what goes wrong from now on may be the client's doing."""

@@ -29,7 +29,7 @@ class Session:
     ``early_until``: held back until the tracker's word about its lease is here; ``due``: when the next
     thing has to be done about it; ``gone``: its client hung up; ``outcome``: how it ended; ``kills``: how
     often its process was killed; ``cleaned``: what else had to be killed; ``removed``: what had to be removed;
-    ``opened``: its process has greeted the client; ``fault``: why it failed, if this server is to blame.
+    ``opened``: its process has greeted the client; ``renewed``: its limit is the tracker's last word; ``fault``: why it failed, if this server is to blame.
     """
 
     conn: int
@@ -52,6 +52,7 @@ class Session:
     cleaned: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     opened: bool = False
+    renewed: bool = False
     fault: str = ""
 
     def leased(self, lease: str | None, epoch: int, limit_s: float | None) -> None:

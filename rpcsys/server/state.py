@@ -176,8 +176,7 @@ class State(Tracked):
         return actions + (self.offers.open(event.now) if self.policy.tracked and not self.stopping else [])
 
     def _limit_asked(self, event: ev.LimitAsked) -> list[ev.Action]:
-        self.board.limit_asked(event.child, event.limit_s)
-        return []
+        return self.board.limit_asked(event.child, event.limit_s)
 
     def _session_opened(self, event: ev.SessionOpened) -> list[ev.Action]:
         self.board.session_opened(event.child)

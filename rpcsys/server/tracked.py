@@ -90,6 +90,7 @@ class Tracked:
         return []
 
     def _extend(self, session: Session, event: ev.Limit) -> list[ev.Action]:
+        session.renewed = True
         running = session.state == "running"
         passed = event.now - session.started if running else 0.0
         session.limit_s = None if event.limit_s is None else passed + event.limit_s

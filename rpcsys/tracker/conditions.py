@@ -93,6 +93,13 @@ class Conditions(Granting):
         self._tidy(name)
         return [record, *self._reopen(at, name)]
 
+    def forget_health(self, name: str) -> None:
+        """A server is gone; if it comes back it will say how it is."""
+        condition = self.conditions.get(name)
+        if condition is not None:
+            condition.unhealthy = ""
+            self._tidy(name)
+
     def restore_condition(self, at: float, record: Record) -> None:
         """What the last run knew about a server."""
         name = str(record.details["server"])

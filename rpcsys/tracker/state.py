@@ -81,6 +81,7 @@ class State(Restoring):
             actions += self.leave(at, request)
         if peer.name:
             actions.append(Record(at, "gone", {"server": peer.name, "reason": reason}))
+            self.forget_health(peer.name)
         actions += self.detach(at, peer)
         self.forget_server(peer)
         self.unname_peer(peer)

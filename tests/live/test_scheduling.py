@@ -1,0 +1,318 @@
+"""Scheduling with real daemons: TVM's unmodified client, limits, labels, several at once, operators, health."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import rpcsys
+from rpcsys.errors import (
+    ServerRefused,
+    ServerUnreachable,
+    SessionError,
+    TrackerError,
+    UnknownKey,
+    WaitTimeout,
+)
+from tests.live.artefacts import Artefacts
+from tests.live.daemons import ROOT, Daemon, Daemons, kill_all, queue, wait_free, wait_until
+from tests.live.probe import TrackerProbe
+
+pytestmark = pytest.mark.live
+
+PATIENCE_S = 20.0
+KEY = "board"
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def query(tracker: Daemon, *arguments: str) -> str:
+    host, port = tracker.address
+    done = command("rpcsys.query", "--host", host, "--port", str(port), *arguments)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+def operate(tracker: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return command("rpcsys", *arguments, "--tracker", tracker.where)
+
+
+def connect(tracker: Daemon, user: str = "ann") -> rpcsys.Tracker:
+    return rpcsys.connect_tracker(tracker.address, user=user)
+
+
+def server_row(tracker: rpcsys.Tracker) -> dict:
+    (row,) = tracker.summary()["servers"]
+    return row
+
+
+# --- TVM's client --------------------------------------------------------------------------------
+
+
+def sharer(tracker: Daemon, source: str, threads: int, seconds: float) -> subprocess.Popen[str]:
+    arguments = [source, str(tracker.address[1]), KEY, str(threads), "0.1", str(seconds)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.live.tvm_sharer", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_tvm_clients_share_fairly_by_address(daemons: Daemons, record_property):
+    pytest.importorskip("tvm")
+    tracker = daemons.tracker()
+    daemons.server(KEY, tracker=tracker)
+    users = []
+    try:
+        with connect(tracker, "keeper") as keeper, keeper.request(KEY):  # nobody begins before both are there
+            users = [sharer(tracker, "127.0.0.1", 6, 25), sharer(tracker, "127.0.0.2", 2, 25)]
+            wait_until(lambda: queue(tracker, KEY)["pending"] == 8, 60, "all to wait")
+        counts = [int(user.communicate(timeout=90)[0].split()[-1]) for user in users]
+    finally:
+        kill_all(user.pid for user in users)
+    record_property("sessions of six threads from .1 and of two from .2", counts)
+    assert min(counts) > 5
+    assert max(counts) <= 1.35 * min(counts), "the one with more requests waiting had more"
+
+
+def test_a_dead_tvm_client_leaves_no_ghost(daemons: Daemons):
+    pytest.importorskip("tvm")
+    tracker = daemons.tracker()
+    daemons.server(KEY, tracker=tracker)
+    with connect(tracker) as mine, mine.request(KEY):
+        user = sharer(tracker, "127.0.0.2", 3, 60)
+        try:
+            wait_until(lambda: queue(tracker, KEY)["pending"] == 3, 60, "its requests to wait")
+        finally:
+            user.kill()
+            user.wait()
+        wait_until(lambda: queue(tracker, KEY)["pending"] == 0, 5, "its requests to be gone")
+    wait_free(tracker, KEY, 1, 10)
+    with connect(tracker) as mine, mine.request(KEY, wait_timeout=5) as session:
+        assert session.get_function("testing.echo")(1) == 1
+
+
+@pytest.mark.parametrize("flavour", ["ours", "ctypes"])
+def test_a_limit_by_key_ends_a_tvm_session_with_its_own_error(
+    daemons: Daemons, artefacts: Artefacts, flavour: str
+):
+    rpc = pytest.importorskip("tvm.rpc")
+    tracker = daemons.tracker("--max-session", f"{KEY}=3", "--max-session", "other=1")
+    daemons.server(KEY, tracker=tracker, flavour=flavour)
+    began = time.monotonic()
+    remote = rpc.connect_tracker(*tracker.address).request(KEY)  # it asks for no limit itself
+    (lease,) = connect(tracker).leases()
+    assert (lease["limit_s"], lease["holder"]) == (3, "127.0.0.1")
+    remote.upload(str(artefacts.hostile))
+    nap = remote.load_module(artefacts.hostile.name)["nap"]
+    with pytest.raises(Exception, match="session_timeout") as caught:
+        nap()
+    assert type(caught.value).__name__ == "RPCSessionTimeoutError"
+    assert 2 < time.monotonic() - began < 15
+    del remote, nap, caught
+    wait_free(tracker, KEY, 1, 10)
+
+
+def test_leases_of_tvms_own_server(daemons: Daemons):
+    rpc = pytest.importorskip("tvm.rpc")
+    tracker = daemons.tracker("--max-session", f"{KEY}=3")
+    daemons.server(KEY, tracker=tracker, flavour="tvm")
+    mine = connect(tracker)
+    remote = rpc.connect_tracker(*tracker.address).request(KEY)
+    (lease,) = mine.leases()
+    assert (lease["state"], lease["limit_s"], lease["until_s"]) == ("silent", None, None)
+    assert server_row(mine)["limits"] is False
+    assert "cannot be limited" in query(tracker, "leases")
+    refused = operate(tracker, "lease", "end", lease["lease"])
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "TVM's own" in refused.stderr
+    del remote
+    wait_until(lambda: mine.leases() == [], PATIENCE_S, "the lease to end with the next offer")
+    mine.close()
+
+
+# --- our client ------------------------------------------------------------------------------------
+
+
+def test_one_exact_board_and_boards_of_a_kind(daemons: Daemons):
+    tracker = daemons.tracker()
+    for offers, name in enumerate(("one", "two"), start=1):
+        flags = ("--name", name, "--label", f"rev={offers}", "--tvm", "off")
+        daemons.server(KEY, *flags, tracker=tracker, offers=offers)
+    with connect(tracker) as mine:
+        with mine.request(KEY, labels={"name": "two"}) as session:
+            assert session.lease["server"].startswith("two:")
+            with pytest.raises(WaitTimeout):
+                mine.request(labels={"rev": "2"}, wait_timeout=0.2)
+            with mine.request(labels={"rev": "1", "cores": ">=1", "arch": os.uname().machine}) as other:
+                assert other.lease["server"].startswith("one:")
+        with pytest.raises(UnknownKey, match="rev=3"):
+            mine.request(KEY, labels={"rev": "3"}, wait_timeout=10)
+
+
+def test_several_together_or_none(daemons: Daemons):
+    tracker = daemons.tracker()
+    daemons.server(KEY, "--slots", "2", "--tvm", "off", tracker=tracker, offers=2)
+    with connect(tracker) as mine:
+        pair = mine.request(KEY, count=2)
+        assert len({session.lease["lease"] for session in pair}) == 2
+        assert [session.get_function("testing.echo")(n) for n, session in enumerate(pair)] == [0, 1]
+        pair[0].close()
+        wait_free(tracker, KEY, 1, PATIENCE_S)
+        with pytest.raises(WaitTimeout):
+            mine.request(KEY, count=2, wait_timeout=0.3)
+        with mine.request(KEY, wait_timeout=5):
+            pass
+        pair[1].close()
+
+
+def test_a_lease_is_renewed_given_back_and_ended(daemons: Daemons):
+    tracker = daemons.tracker("--max-session", f"{KEY}=60")
+    daemons.server(KEY, "--tvm", "off", tracker=tracker)
+    with connect(tracker) as mine:
+        session = mine.request(KEY, session_timeout=2)
+        assert mine.renew(session, 8) == pytest.approx(8, abs=2)
+        deadline = time.monotonic() + 4
+        while time.monotonic() < deadline:  # twice as long as it was first given
+            session.get_function("testing.sleep")(0.2)
+        assert mine.renew(session, 1000) == 60, "the key's limit holds"
+        with pytest.raises(TrackerError):
+            connect(tracker, "bob").renew(session, 10)
+        name = session.lease["lease"]
+        shown = [json.loads(line) for line in query(tracker, "leases", "--json").splitlines()]
+        assert [(row["lease"], row["holder"]) for row in shown] == [(name, "ann")]
+        assert operate(tracker, "lease", "end", name, "--reason", "maintenance").returncode == 0
+        with pytest.raises(SessionError):
+            session.get_function("testing.sleep")(20.0)
+        wait_until(lambda: mine.leases() == [], PATIENCE_S, "the lease to end")
+        assert operate(tracker, "lease", "end", name).returncode == 1
+
+
+def test_why_it_waits(daemons: Daemons):
+    tracker = daemons.tracker("--max-session", f"{KEY}=600")
+    daemons.server(KEY, "--name", "desk", "--tvm", "off", tracker=tracker)
+    told: list[dict] = []
+    with connect(tracker, "bob") as other, connect(tracker) as mine:
+        held = other.request(KEY)
+        with pytest.raises(WaitTimeout):
+            mine.request(KEY, wait_timeout=0.2, on_queued=told.append)
+        (holder,) = told[0]["holders"]
+        assert (told[0]["position"], holder["user"], told[0]["eta_s"]) == (1, "bob", None)
+        assert 590 < holder["until_s"] <= 600
+        text = query(tracker, "--why", KEY)
+        assert "1 of 1 devices are taken" in text
+        assert "bob@127.0.0.1" in text
+        assert mine.why(KEY)["holders"][0]["server"].startswith("desk:")
+        held.close()
+
+
+def test_ctrl_c_leaves_the_queue_at_once(daemons: Daemons):
+    tracker = daemons.tracker()
+    daemons.server(KEY, "--tvm", "off", tracker=tracker)
+    code = f"import rpcsys; rpcsys.connect_tracker({tracker.address!r}).request({KEY!r})"
+    with connect(tracker) as mine, mine.request(KEY):
+        waiting = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        try:
+            wait_until(lambda: queue(tracker, KEY)["pending"] == 1, PATIENCE_S, "it to wait")
+            waiting.send_signal(2)
+            wait_until(lambda: queue(tracker, KEY)["pending"] == 0, 5, "it to be gone")
+        finally:
+            waiting.kill()
+            waiting.wait()
+
+
+def test_a_drained_server_gets_nothing_more(daemons: Daemons):
+    tracker = daemons.tracker()
+    daemons.server(KEY, "--name", "desk", "--tvm", "off", tracker=tracker)
+    with connect(tracker) as mine:
+        name = server_row(mine)["name"]
+        session = mine.request(KEY)
+        assert operate(tracker, "drain", name).returncode == 0
+        assert session.get_function("testing.echo")(1) == 1
+        session.close()
+        wait_until(lambda: server_row(mine)["running"] == 0, PATIENCE_S, "the session to end")
+        assert server_row(mine)["state"] == "drained"
+        with pytest.raises(WaitTimeout):
+            mine.request(KEY, wait_timeout=0.5)
+        assert operate(tracker, "enable", name).returncode == 0
+        mine.request(KEY, wait_timeout=PATIENCE_S).close()
+        wrong = operate(tracker, "drain", "dask")
+        assert (wrong.returncode, wrong.stdout) == (1, "")
+        assert "desk" in wrong.stderr
+
+
+# --- health ----------------------------------------------------------------------------------------
+
+
+def test_a_health_check_decides_and_a_recovery_brings_the_board_back(daemons: Daemons, tmp_path):
+    tracker = daemons.tracker()
+    fit, power = tmp_path / "fit", tmp_path / "power"
+    daemons.server(
+        KEY,
+        *("--health-check", f"test -e {fit} || {{ echo the camera is gone; exit 3; }}"),
+        *("--recover", f"if test -e {power}; then touch {fit}; fi"),
+        *("--tvm", "off"),
+        tracker=tracker,
+        offers=0,
+    )
+    with connect(tracker) as mine:
+        wait_until(lambda: server_row(mine)["state"] == "unhealthy", PATIENCE_S, "the server to say so")
+        assert "status 3: the camera is gone" in server_row(mine)["reason"]
+        assert "the camera is gone" in query(tracker, "--why", KEY)
+        with pytest.raises(WaitTimeout):
+            mine.request(KEY, wait_timeout=0.3)
+        power.touch()
+        mine.request(KEY, wait_timeout=60).close()
+        assert server_row(mine)["state"] == "ok"
+        fit.unlink()  # the board is looked at after every session
+        mine.request(KEY, wait_timeout=60).close()
+
+
+def test_a_server_whose_sessions_fail_is_set_aside(daemons: Daemons):
+    """A server that takes connections and lets none become a session."""
+    tracker = daemons.tracker()
+    with socket.create_server(("127.0.0.1", 0)) as listener, TrackerProbe(tracker.address) as probe:
+        stop = threading.Thread(target=refuse_all, args=(listener,), daemon=True)
+        stop.start()
+        port = listener.getsockname()[1]
+        probe.ask([1, {"op": "hello", "version": "0"}])
+        probe.ask({"op": "register", "id": 1, "key": KEY, "name": "bad", "port": port})
+        for number in range(5):
+            assert probe.ask([3, KEY, [port, f"{KEY}:{number}"], None]) == 0
+        with connect(tracker) as mine:
+            with pytest.raises((ServerRefused, ServerUnreachable)):
+                mine.request(KEY)
+            row = server_row(mine)
+            assert (row["state"], row["free"]) == ("set aside", 0)
+            assert "could not open a session" in row["reason"]
+            daemons.server(KEY, "--tvm", "off", tracker=tracker)
+            mine.request(KEY, wait_timeout=5).close()
+
+
+def refuse_all(listener) -> None:
+    while True:
+        try:
+            listener.accept()[0].close()
+        except OSError:
+            return
