@@ -18,7 +18,7 @@ import logging
 import re
 import sys
 import time
-from typing import Any, Mapping, Tuple
+from typing import Any, Container, Mapping, Tuple
 
 FORMATS = ("text", "json")
 
@@ -32,11 +32,13 @@ def note(log: logging.Logger, level: int, event: str, **fields: Any) -> None:
         log.log(level, "%s", event, extra={"fields": fields})
 
 
-def pairs(fields: Mapping[str, Any]) -> str:
-    """``field=value …``; what is None or empty is left out."""
+def pairs(fields: Mapping[str, Any], quiet: Container[str] = ()) -> str:
+    """``field=value …``, but for those in ``quiet``; what is None or empty is left out."""
     shown = []
     for name, value in fields.items():
         kind = type(value)
+        if name in quiet:
+            continue
         if kind is str:
             if value:
                 shown.append(f"{name}={_text(value)}")
@@ -82,11 +84,16 @@ class Formatter(logging.Formatter):
         line = self._text(record.created, record.levelname, message)
         return f"{line}\n{trace}" if trace else line
 
-    def line(self, at: float, level: str, event: str, fields: Mapping[str, Any]) -> str:
-        """The line of an event, as `note` would make it. ``at`` in seconds since 1970, ``level`` in capitals."""
+    def line(
+        self, at: float, level: str, event: str, fields: Mapping[str, Any], quiet: Container[str] = ()
+    ) -> str:
+        """The line of an event, as `note` would make it. ``at`` in seconds since 1970, ``level`` in capitals.
+
+        Fields in ``quiet`` are for machines: they are left out of text.
+        """
         if self._json:
             return self._object(at, level, {"event": event, **fields})
-        return self._text(at, level, f"{event} {pairs(fields)}")
+        return self._text(at, level, f"{event} {pairs(fields, quiet)}")
 
     def _text(self, at: float, level: str, message: str) -> str:
         return f"{self._stamp(at)},{int(at * 1000) % 1000:03d} {self._daemon} {level} {message}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from rpcsys import logs
@@ -16,15 +16,21 @@ MAX_LINES = 100_000
 _GATHER_S = 0.05
 _CLOSE_S = 2.0
 
+_LEVELS = {logging.INFO: "INFO", logging.WARNING: "WARNING", logging.ERROR: "ERROR"}
+
 Event = tuple[float, int, str, Mapping[str, Any]]
 """When (seconds since 1970), level, what, fields."""
 
 
 class Journal(logging.Handler):
-    """Stands before the handler that logging has, until closed: what is logged goes there by way of a thread."""
+    """Stands before the handler that logging has, until closed: what is logged goes there by way of a thread.
 
-    def __init__(self) -> None:
+    ``quiet`` names fields of events that people are spared.
+    """
+
+    def __init__(self, quiet: Container[str] = ()) -> None:
         super().__init__()
+        self._quiet = quiet
         self._root = logging.getLogger()
         self._behind = next(one for one in self._root.handlers if isinstance(one, logging.StreamHandler))
         self._root.removeHandler(self._behind)
@@ -67,7 +73,7 @@ class Journal(logging.Handler):
         lines = [
             form.format(item)
             if isinstance(item, logging.LogRecord)
-            else form.line(item[0], logging.getLevelName(item[1]), item[2], item[3])
+            else form.line(item[0], _LEVELS[item[1]], item[2], item[3], self._quiet)
             for item in box
         ]
         if missed:

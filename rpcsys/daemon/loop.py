@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Coroutine
 from typing import Any
 
 from rpcsys.serve import Signals
 
+SWITCH_S = 0.001
+"""How long a thread beside the loop may keep the interpreter from it at a time; Python's default is 5 ms."""
+
 
 def run(main: Coroutine[Any, Any, int]) -> int:
     """Run a coroutine to its end on a new loop; what it returns (an exit status)."""
+    sys.setswitchinterval(SWITCH_S)
     try:
         import uvloop
 

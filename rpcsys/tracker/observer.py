@@ -31,6 +31,9 @@ _LOOKS_NOTED = 12
 ABSENT_S = 60.0
 """Servers that have not come back so long after a restart are gone."""
 
+_QUIET = frozenset(("epoch", "arrival", "since"))
+"""Fields that tell people nothing."""
+
 _WARNINGS = frozenset(("set_aside", "unhealthy"))
 
 
@@ -56,7 +59,7 @@ class Observer:
             self.store = Store(config.state_dir, history_days=config.history_days)
             self.history = History(self.store.path)
             self.levels.add(self.store.levels(self._started_at - STEPS * STEP_S))
-        self._journal = Journal()
+        self._journal = Journal(_QUIET)
         self._looks = 0
         self._timers: list[asyncio.Handle] = [
             self._loop.call_later(LAG_S, self._measure_lag, self._loop.time() + LAG_S),
