@@ -56,6 +56,8 @@ class Shares:
 
     def clock(self, at: float) -> float:
         """``x`` at a time: device seconds since ever, if one device had always run, on the undecaying scale."""
+        if at - self._zero > _REBASE_HALVES * HALF_LIFE_S:
+            self._rebase(at)
         x: float = 2.0 ** ((at - self._zero) / HALF_LIFE_S) / _RATE
         return x
 
@@ -68,7 +70,7 @@ class Shares:
 
     def begin(self, at: float, user: str) -> None:
         """A lease of the user's begins."""
-        if at - self._zero > _REBASE_HALVES * HALF_LIFE_S or len(self.users) > self._many:
+        if len(self.users) > self._many:
             self._tidy(at)
         self._change(self.of(user), -self.clock(at), 1)
 
@@ -97,14 +99,15 @@ class Shares:
         return max(0.0, (share.base + share.running * x) / (x * _RATE))
 
     def _tidy(self, at: float) -> None:
-        """Start the clock anew where it is high, and forget who has had next to nothing."""
+        """Forget who has had next to nothing."""
         for user in [user for user, share in self.users.items() if not (share.running or share.waiting)]:
             if self.spent(at, user) < _NEGLIGIBLE_S:
                 del self.users[user]
         self._many = max(_MANY, 2 * len(self.users))
+
+    def _rebase(self, at: float) -> None:
+        """Start the clock anew."""
         halves = (at - self._zero) // HALF_LIFE_S
-        if halves < _REBASE_HALVES:
-            return
         self._zero += halves * HALF_LIFE_S
         bands: dict[int, Band] = {}
         for share in self.users.values():

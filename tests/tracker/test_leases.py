@@ -1,6 +1,10 @@
 """The tracker's decisions, as transcripts: leases from grant to end, and the servers behind them."""
 
+import pytest
+
 from rpcsys.tracker.leases import AWAY_S
+from rpcsys.wire import control
+from tests.tracker.transcripts import Scene
 
 
 def lease_of(scene, server, client, number=1):
@@ -109,6 +113,139 @@ def test_a_tvm_servers_lease_lasts_until_its_next_offer(scene):
     assert len(scene.summary()["leases"]) == 1
     scene.put(server, "rpi4:2")
     assert scene.summary()["leases"] == []
+
+
+def tvm_lease(scene, server, client, number=1):
+    scene.put(server, f"rpi4:{number}")
+    scene.say(client, [4, "rpi4", "", 1])
+    scene.hear(client)
+
+
+def test_a_tvm_server_that_went_on_polling_was_never_used(scene):
+    """It asks every 2 s, and makes a new match key after 8; in a session it is silent."""
+    server, client = scene.tvm_server(), scene.connect()
+    tvm_lease(scene, server, client)
+    for _ in range(4):
+        scene.wait(2)
+        scene.say(server, [7])
+    scene.put(server, "rpi4:2")
+    assert [over["outcome"] for over in scene.recorded("over")] == ["unused"]
+    scene.say(client, [4, "rpi4", "", 1])
+    scene.wait(1)
+    scene.say(server, [7])
+    scene.wait(60)  # a session
+    scene.put(server, "rpi4:3")
+    assert [over["outcome"] for over in scene.recorded("over")] == ["unused", "closed"]
+    assert scene.recorded("over")[1]["held_s"] == 61
+
+
+def test_a_tvm_servers_lease_ends_with_its_connection(scene):
+    server, client = scene.tvm_server(), scene.connect()
+    tvm_lease(scene, server, client)
+    scene.leave(server)
+    (over,) = scene.recorded("over")
+    assert (over["outcome"], over["reason"]) == ("lost", "the server's connection ended")
+
+
+def test_behind_tvms_proxy_leases_are_inferred_the_oldest_first(scene):
+    proxy = scene.connect("10.0.0.9")
+    scene.say(proxy, [5, {"key": "server:proxy[rpi4,gpu]", "addr": [None, 9090]}])
+    clients = [scene.connect(f"10.0.0.{number}") for number in range(3)]
+    keys = ("rpi4", "rpi4", "gpu")
+    for number, key in enumerate(keys):
+        scene.put(proxy, f"{key}:{number}")
+    for client, key in zip(clients, keys, strict=True):
+        scene.say(client, [4, key, "", 1])
+        scene.wait(10)
+    assert [row["state"] for row in scene.summary()["leases"]] == ["inferred"] * 3
+    scene.say(proxy, [7])  # a proxy polls all the time
+    scene.put(proxy, "rpi4:9")
+    (over,) = scene.recorded("over")
+    assert (over["address"], over["outcome"]) == ("10.0.0.0", "closed")
+    assert {row["address"] for row in scene.summary()["leases"]} == {"10.0.0.1", "10.0.0.2"}
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limited():
+    scene = Scene(limits={"rpi4": 600})
+    scene.wait(60)
+    yield scene
+    assert scene.replayed() == scene.state
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 600), (0, 600), (60, 60), (6000, 600)])
+def test_the_keys_limit_holds_for_all(limited, asked, given):
+    server, client = limited.server(), limited.client()
+    limited.put(server, "rpi4:1")
+    answer = limited.request(client, session_timeout=asked)
+    assert answer["leases"][0]["limit_s"] == given
+    assert limited.hear(server)[-1]["limit_s"] == given
+
+
+def test_the_keys_limit_holds_for_tvms_clients_but_not_on_tvms_servers(limited):
+    ours, theirs, client = limited.server(), limited.tvm_server(), limited.connect()
+    limited.put(ours, "rpi4:1")
+    limited.say(client, [4, "rpi4", "", 1])
+    assert limited.hear(ours)[-1]["limit_s"] == 600
+    limited.put(theirs, "rpi4:2")
+    limited.say(client, [4, "rpi4", "", 1])
+    summary = limited.summary()
+    assert [row["limit_s"] for row in summary["leases"]] == [600, None]
+    assert {row["name"]: row["limits"] for row in summary["servers"]} == {
+        "board": True,
+        "10.0.0.7:9090": False,
+    }
+
+
+def test_renewal(limited):
+    server, client = limited.server(), limited.client()
+    limited.put(server, "rpi4:1")
+    lease = limited.request(client, session_timeout=60)["leases"][0]
+    names = {"lease": lease["lease"], "epoch": lease["epoch"]}
+    limited.ask(server, "lease_started", **names)
+    limited.wait(50)
+    (answer,) = limited.ask(client, "renew", 2, lease=lease["lease"], session_timeout=100)
+    assert answer["limit_s"] == 150
+    order = limited.hear(server)[-1]
+    assert (order["op"], order["limit_s"], order["epoch"]) == ("limit", 100, lease["epoch"])
+    (answer,) = limited.ask(client, "renew", 3, lease=lease["lease"], session_timeout=1000)
+    assert (answer["limit_s"], limited.hear(server)[-1]["limit_s"]) == (600, 550)
+    other = limited.client("bob")
+    assert limited.ask(other, "renew", 4, lease=lease["lease"])[0]["error"] == "BadRequest"
+    same_user = limited.client()
+    assert limited.ask(same_user, "renew", 5, lease=lease["lease"])[0]["limit_s"] == 600
+    assert limited.recorded("limited")[-1]["limit_s"] == 600
+    limited.leave(server)
+    assert limited.ask(client, "renew", 6, lease=lease["lease"])[0]["error"] == "BadRequest"
+
+
+def test_an_operator_ends_a_lease(scene):
+    server, client, keeper = scene.server(), scene.client(), scene.client("eve")
+    lease = lease_of(scene, server, client)
+    scene.ask(server, "lease_started", **lease)
+    scene.hear(server)
+    assert scene.ask(keeper, "end", lease=lease["lease"], reason="fire")[0]["ok"]
+    assert scene.hear(server)[-1]["reason"] == "ended"
+    scene.ask(server, "lease_ended", **lease, outcome="ended")
+    assert scene.recorded("over")[0]["reason"] == "eve ended it: fire"
+    assert scene.ask(keeper, "end", 2, lease=lease["lease"])[0]["error"] == "BadRequest"
+    scene.leave(server)
+    tvm = scene.tvm_server()
+    tvm_lease(scene, tvm, scene.connect(), 7)
+    (row,) = scene.summary()["leases"]
+    answer = scene.ask(keeper, "end", 3, lease=row["lease"])[0]
+    assert "TVM's own" in answer["message"]
+
+
+def test_every_end_has_a_reason(scene):
+    server, client = scene.server(), scene.client()
+    for outcome in control.OUTCOMES:
+        lease = lease_of(scene, server, client)
+        scene.ask(server, "lease_ended", **lease, outcome=outcome)
+    assert all(over["reason"] for over in scene.recorded("over"))
 
 
 # --- servers -----------------------------------------------------------------------------------

@@ -1,0 +1,190 @@
+"""Which servers are given to anybody, as transcripts."""
+
+import pytest
+
+from rpcsys.tracker.conditions import FAILURES, FIRST_PAUSE_S, LONGEST_PAUSE_S
+from tests.tracker.transcripts import Scene
+
+
+class Desk:
+    """A server and a client who uses it."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.server = scene.server()
+        self.count = 0
+
+    def session(self, outcome="closed", fault="", started=True, address="10.0.0.5", problem=""):
+        """One lease from offer to end; False if the offer is not handed out."""
+        scene, self.count = self.scene, self.count + 1
+        client = scene.client(address=address)
+        scene.put(self.server, f"rpi4:{self.count}")
+        answer = scene.request(client, wait_timeout=0)
+        if "leases" not in answer:
+            scene.wait(0)
+            return False
+        lease = {"lease": answer["leases"][0]["lease"], "epoch": answer["leases"][0]["epoch"]}
+        if started:
+            scene.ask(self.server, "lease_started", **lease)
+        if problem:
+            scene.ask(client, "release", 2, lease=lease["lease"], problem=problem)
+        scene.ask(self.server, "lease_ended", **lease, outcome=outcome, fault=fault)
+        scene.leave(client)
+        return True
+
+    @property
+    def row(self):
+        (row,) = self.scene.summary()["servers"]
+        return row
+
+
+@pytest.fixture
+def desk(scene):
+    return Desk(scene)
+
+
+def test_a_server_that_fails_in_a_row_is_set_aside_and_tried_again(scene, desk):
+    for _ in range(FAILURES):
+        assert desk.session("crashed", fault="no process")
+    row = desk.row
+    assert (row["state"], row["reason"], row["until_s"]) == ("set aside", "no process", FIRST_PAUSE_S)
+    assert not desk.session()
+    assert scene.queue() == (0, 0)
+    (record,) = scene.recorded("set_aside")
+    assert (record["failures"], record["pause_s"]) == (FAILURES, FIRST_PAUSE_S)
+    scene.wait(FIRST_PAUSE_S)
+    assert (desk.row["state"], scene.queue()) == ("on trial", (1, 0))
+    assert desk.session()
+    assert desk.row["state"] == "ok"
+    assert scene.recorded("trusted") == [{"server": "board"}]
+    assert scene.state.conditions == {}
+
+
+def test_pauses_grow_while_trials_fail_and_begin_anew_after_a_success(scene, desk):
+    for _ in range(FAILURES):
+        desk.session("crashed", fault="x")
+    pauses = []
+    for _ in range(10):
+        pauses.append(desk.row["until_s"])
+        scene.wait(pauses[-1])
+        assert desk.session("crashed", fault="x")
+    assert pauses[:3] == [30, 60, 120]
+    assert pauses[-1] == LONGEST_PAUSE_S
+    scene.wait(LONGEST_PAUSE_S)
+    desk.session()
+    for _ in range(FAILURES):
+        assert desk.session("crashed", fault="x")
+    assert desk.row["until_s"] == FIRST_PAUSE_S
+
+
+@pytest.mark.parametrize("outcome", ["closed", "lost", "timeout", "crashed", "memory", "ended"])
+def test_what_a_user_does_wrong_never_counts(desk, outcome):
+    for _ in range(20):
+        assert desk.session(outcome)
+    assert desk.row["state"] == "ok"
+
+
+def test_a_success_between_failures_forgets_them(desk):
+    for _ in range(4 * FAILURES):
+        assert desk.session("crashed", fault="x")
+        assert desk.session()
+    assert desk.row["state"] == "ok"
+
+
+def test_a_client_that_is_not_let_in_counts(desk):
+    for _ in range(FAILURES):
+        assert desk.session("unused", started=False, problem="connection refused")
+    assert desk.row["state"] == "set aside"
+    assert "connection refused" in desk.row["reason"]
+
+
+def test_a_client_that_reaches_no_server_is_to_blame_itself(scene):
+    desks = []
+    for number in range(4):
+        desk = Desk.__new__(Desk)
+        desk.scene, desk.count, desk.server = (
+            scene,
+            100 * number,
+            scene.server(name=f"s{number}", port=number),
+        )
+        desks.append(desk)
+    for _ in range(10):
+        for desk in desks:
+            assert (
+                desk.session("unused", started=False, address="10.0.0.66", problem="no route")
+                or desk is desks[0]
+            )
+    states = {row["name"]: row["state"] for row in scene.summary()["servers"]}
+    assert states == {"s0": "set aside", "s1": "ok", "s2": "ok", "s3": "ok"}
+
+
+def test_a_condition_survives_a_reconnect(scene, desk):
+    for _ in range(FAILURES):
+        desk.session("crashed", fault="x")
+    scene.leave(desk.server)
+    desk.server = scene.server()
+    assert not desk.session()
+    assert desk.row["state"] == "set aside"
+    scene.wait(FIRST_PAUSE_S)
+    assert desk.session()
+
+
+def test_drain_and_enable(scene, desk):
+    client, waits = scene.client("bob"), scene.client("eve")
+    scene.put(desk.server, "rpi4:old")
+    assert scene.ask(client, "drain", server="board")[0]["ok"]
+    assert (desk.row["state"], scene.queue()) == ("drained", (0, 0))
+    scene.request(waits)
+    assert scene.granted(waits) == []
+    scene.leave(desk.server)
+    desk.server = scene.server()
+    scene.put(desk.server, "rpi4:1")
+    assert scene.granted(waits) == []
+    assert scene.ask(client, "enable", server="board")[0]["ok"]
+    assert scene.granted(waits) == ["rpi4:1"]
+    assert scene.recorded("drained") == [{"server": "board", "by": "bob"}]
+    assert scene.recorded("enabled") == [{"server": "board", "by": "bob"}]
+    assert scene.ask(client, "enable", server="bord")[0]["error"] == "BadRequest"
+
+
+def test_a_running_session_outlives_a_drain(scene, desk):
+    client = scene.client()
+    scene.put(desk.server, "rpi4:1")
+    scene.request(client)
+    scene.ask(scene.client(), "drain", server="board")
+    assert len(scene.summary()["leases"]) == 1
+    assert not any(message.get("op") == "end" for message in scene.hear(desk.server))
+
+
+def test_tvms_own_servers_can_be_drained(scene):
+    server, client = scene.tvm_server(port=9090), scene.connect()
+    scene.put(server, "rpi4:1")
+    assert scene.ask(scene.client(), "drain", server="10.0.0.7:9090")[0]["ok"]
+    assert scene.say(client, [4, "rpi4", "", 1]) == []
+
+
+def test_a_server_that_says_it_is_not_fit(scene, desk):
+    scene.put(desk.server, "rpi4:1")
+    assert scene.ask(desk.server, "health", problem="too hot")[0]["ok"]
+    assert (desk.row["state"], desk.row["reason"], scene.queue()) == ("unhealthy", "too hot", (0, 0))
+    scene.ask(desk.server, "health", problem="")
+    assert (desk.row["state"], scene.queue()) == ("ok", (1, 0))
+    scene.ask(desk.server, "health", problem="too hot")
+    scene.leave(desk.server)
+    assert scene.state.conditions == {}, "it says so again when it is back"
+    assert [record.kind for record in scene.records if record.kind.endswith("healthy")] == [
+        "unhealthy",
+        "healthy",
+        "unhealthy",
+    ]
+
+
+def test_what_is_wrong_in_two_ways_is_right_when_both_are(scene, desk):
+    client = scene.client()
+    scene.put(desk.server, "rpi4:1")
+    scene.ask(client, "drain", server="board")
+    scene.ask(desk.server, "health", problem="too hot")
+    scene.ask(client, "enable", server="board")
+    assert scene.queue() == (0, 0)
+    scene.ask(desk.server, "health", problem="")
+    assert scene.queue() == (1, 0)

@@ -1,0 +1,211 @@
+"""A tracker that starts again with the records of its last run."""
+
+import json
+
+import pytest
+
+from rpcsys.tracker import events
+from rpcsys.tracker.leases import AWAY_S
+from rpcsys.tracker.requests import TICKET_S
+from rpcsys.tracker.restoring import SETTLE_S
+from tests.tracker.transcripts import Scene
+
+_BEGINS = {
+    "granted": "lease",
+    "waiting": "ticket",
+    "joined": "server",
+    "set_aside": "server",
+    "drained": "server",
+}
+_ENDS = {
+    "over": [("granted", "lease")],
+    "waited": [("waiting", "ticket")],
+    "gone": [("joined", "server")],
+    "trusted": [("set_aside", "server")],
+    "enabled": [("set_aside", "server"), ("drained", "server")],
+}
+
+
+def remembered(records):
+    """What the docstring of `rpcsys.tracker.events` says comes back."""
+    open_: dict[tuple, events.Record] = {}
+    for number, record in enumerate(records):
+        for kind, field in _ENDS.get(record.kind, ()):
+            open_.pop((kind, record.details[field]), None)
+        if record.kind in _BEGINS:
+            open_[record.kind, record.details[_BEGINS[record.kind]]] = record
+        elif record.kind in ("begun", "limited", "over"):
+            open_[record.kind, number] = record
+    return [record for record in records if any(record is kept for kept in open_.values())]
+
+
+def again(scene: Scene, after_s: float = 1.0) -> Scene:
+    """The next run, `after_s` later. Nobody was told anything: it was killed."""
+    following = Scene(now=scene.now + after_s)
+    records = json.loads(json.dumps([events.to_json(record) for record in remembered(scene.records)]))
+    following.apply(events.Restored(following.now, tuple(map(events.from_json, records))))
+    return following
+
+
+@pytest.fixture
+def before():
+    scene = Scene()
+    scene.wait(60)
+    return scene
+
+
+def test_running_sessions_are_known_again(before):
+    server, client = before.server(), before.client("bob")
+    before.put(server, "rpi4:1")
+    lease = before.request(client, session_timeout=500)["leases"][0]
+    names = {"lease": lease["lease"], "epoch": lease["epoch"]}
+    before.ask(server, "lease_started", **names)
+    before.ask(client, "renew", 2, lease=lease["lease"], session_timeout=900)
+    before.wait(30)
+    scene = again(before)
+    (row,) = scene.summary()["leases"]
+    assert (row["holder"], row["state"], row["limit_s"]) == ("bob", "server away", 900)
+    back = scene.server(running=[{**names, "since_s": 31}])
+    (row,) = scene.summary()["leases"]
+    assert (row["holder"], row["state"], row["since_s"], row["until_s"]) == ("bob", "running", 31, 869)
+    scene.ask(back, "lease_ended", **names, outcome="closed")
+    (over,) = scene.recorded("over")
+    assert (over["user"], over["held_s"]) == ("bob", 31)
+    assert scene.replayed() == scene.state
+
+
+def test_sessions_that_do_not_come_back_are_lost(before):
+    server, client = before.server(), before.client("bob")
+    before.put(server, "rpi4:1")
+    before.request(client)
+    scene = again(before)
+    scene.wait(AWAY_S)
+    assert scene.summary()["leases"] == []
+    assert scene.recorded("over")[0]["outcome"] == "lost"
+
+
+def test_epochs_and_arrivals_rise_over_restarts(before):
+    server, client = before.server(), before.client()
+    before.put(server, "rpi4:1")
+    lease = before.request(client)["leases"][0]
+    before.request(client, 2)
+    scene = again(before, after_s=-3600.0)  # a clock that was set back meanwhile
+    back, waits = scene.server(), scene.client()
+    scene.wait(SETTLE_S)
+    scene.put(back, "rpi4:2")
+    assert scene.request(waits)["leases"][0]["epoch"] > lease["epoch"]
+    assert scene.state.arrivals > before.state.arrivals
+
+
+def test_places_are_kept_and_nothing_is_handed_out_before_all_are_back(before):
+    server = before.server()
+    clients = [before.client(user) for user in ("ann", "bob", "eve")]
+    tickets = [before.request(client)["ticket"] for client in clients]
+    scene = again(before)
+    stranger = scene.client("new")
+    scene.request(stranger)
+    back = scene.server()
+    scene.put(back, "rpi4:1")
+    assert scene.granted(stranger) == []
+    returned = [scene.client(user) for user in ("eve", "bob")]
+    for client, ticket in zip(returned, (tickets[2], tickets[1]), strict=True):
+        scene.request(client, ticket=ticket)
+    assert [scene.granted(client) for client in returned] == [[], []]
+    ann = scene.client("ann")
+    (lease,) = scene.request(ann, ticket=tickets[0])["leases"]
+    assert lease["matchkey"] == "rpi4:1", "all are back: there is nothing to wait for"
+    for number, client in enumerate([returned[1], returned[0], stranger], start=2):
+        scene.put(back, f"rpi4:{number}")
+        assert scene.granted(client) == [f"rpi4:{number}"]
+    assert server != back
+    assert scene.replayed() == scene.state
+
+
+def test_nobody_is_waited_for_longer_than_three_seconds(before):
+    before.server()
+    gone = before.client("gone")
+    before.request(gone)
+    scene = again(before)
+    client = scene.client("ann")
+    scene.put(scene.server(), "rpi4:1")
+    scene.request(client)
+    scene.wait(SETTLE_S - 0.1)
+    assert scene.granted(client) == []
+    scene.wait(0.2)
+    assert scene.granted(client) == ["rpi4:1"]
+    scene.wait(TICKET_S)
+    assert scene.recorded("waited")[-1]["why"] == "left"
+
+
+def test_a_request_that_the_records_lack_keeps_its_place_too(before):
+    """Written at most a second before the crash, it may not have reached the disk."""
+    before.server()
+    for user in ("ann", "bob"):
+        before.wait(0.1)
+        before.request(before.client(user))
+    kept, lost = before.recorded("waiting")
+    before.records = [record for record in before.records if record.details.get("ticket") != lost["ticket"]]
+    scene = again(before)
+    new, bob, ann = scene.client("new"), scene.client("bob"), scene.client("ann")
+    scene.request(new)
+    assert scene.request(bob, ticket=lost["ticket"])["position"] == 1
+    assert scene.request(ann, ticket=kept["ticket"])["position"] == 1
+    forged = f"{int(scene.now * 1000) + 5}@run"
+    assert scene.request(scene.client("x"), ticket=forged)["position"] == 4
+
+
+def test_nothing_known_means_nothing_to_wait_for():
+    scene = again(Scene())
+    client = scene.client()
+    scene.put(scene.server(), "rpi4:1")
+    assert scene.request(client)["ok"]
+
+
+def test_device_time_and_lengths_are_remembered(before):
+    server = before.server()
+    for number in range(4):
+        client = before.client("ann")
+        before.put(server, f"rpi4:{number}")
+        lease = before.request(client)["leases"][0]
+        names = {"lease": lease["lease"], "epoch": lease["epoch"]}
+        before.ask(server, "lease_started", **names)
+        before.wait(100)
+        before.ask(server, "lease_ended", **names, outcome="closed")
+    spent = before.state.shares.spent(before.now, "ann")
+    scene = again(before, after_s=0)
+    assert scene.state.shares.spent(scene.now, "ann") == pytest.approx(spent, rel=1e-6)
+    back, client = scene.server(), scene.client()
+    scene.wait(SETTLE_S)
+    scene.put(back, "rpi4:9")
+    scene.request(client)
+    assert scene.request(scene.client())["eta_s"] == [100, 100]
+
+
+def test_quarantine_and_drain_survive(before):
+    for name, port in (("bad", 1), ("out", 2)):
+        server = before.server(name=name, port=port)
+        for number in range(3 if name == "bad" else 0):
+            before.put(server, f"rpi4:{number}")
+            client = before.client()
+            lease = before.request(client)["leases"][0]
+            names = {"lease": lease["lease"], "epoch": lease["epoch"]}
+            before.ask(server, "lease_ended", **names, outcome="crashed", fault="x")
+    before.ask(before.client(), "drain", server="out")
+    scene = again(before, after_s=5)
+    for name, port in (("bad", 1), ("out", 2)):
+        scene.put(scene.server(name=name, port=port), f"rpi4:{name}")
+    rows = {row["name"]: row for row in scene.summary()["servers"]}
+    assert (rows["bad"]["state"], rows["bad"]["until_s"]) == ("set aside", 25)
+    assert rows["out"]["state"] == "drained"
+    assert scene.queue() == (0, 0)
+    scene.wait(25)
+    assert scene.queue() == (1, 0)
+    assert scene.replayed() == scene.state
+
+
+def test_silent_leases_are_forgotten(before):
+    server, client = before.tvm_server(), before.connect()
+    before.put(server, "rpi4:1")
+    before.say(client, [4, "rpi4", "", 1])
+    scene = again(before)
+    assert scene.summary()["leases"] == []

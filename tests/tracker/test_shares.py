@@ -1,0 +1,138 @@
+"""Device time against the plain formula, and queues against a plain sort of it."""
+
+from math import log
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.tracker import shares as module
+from rpcsys.tracker.labels import wants_of_key
+from rpcsys.tracker.lines import Line, Lines
+from rpcsys.tracker.outlook import ahead, in_order
+from rpcsys.tracker.records import Waiting
+from rpcsys.tracker.shares import HALF_LIFE_S, Shares, lead
+from tests.tracker.transcripts import Scene
+
+START = 1_000_000.0
+USERS = st.sampled_from("abc")
+
+
+class Plain:
+    """The same by decay and growth from one event to the next."""
+
+    def __init__(self):
+        self.spent, self.running, self.at = 0.0, 0, START
+
+    def move(self, at, change=0):
+        decayed = 2.0 ** ((self.at - at) / HALF_LIFE_S)
+        self.spent = self.spent * decayed + self.running * (1 - decayed) * HALF_LIFE_S / log(2)
+        self.at, self.running = at, self.running + change
+        return self.spent
+
+
+@given(
+    st.lists(st.tuples(USERS, st.booleans(), st.sampled_from([0.0, 1.0, 600.0, 90_000.0, 4e6])), max_size=40)
+)
+def test_device_time_is_what_the_plain_formula_says(steps):
+    shares, plain, at = Shares(START), {user: Plain() for user in "abc"}, START
+    for user, begins, passed in steps:
+        at += passed
+        if begins:
+            shares.begin(at, user)
+            plain[user].move(at, 1)
+        elif plain[user].running:
+            shares.end(at, user)
+            plain[user].move(at, -1)
+    for user, model in plain.items():
+        assert abs(shares.spent(at, user) - model.move(at)) <= 1 + 1e-6 * model.spent
+
+
+def test_users_without_noticeable_time_are_forgotten(monkeypatch):
+    monkeypatch.setattr(module, "_MANY", 10)
+    shares = Shares(START)
+    shares._many = 10
+    for number in range(1000):
+        shares.begin(START + number, f"user{number}")
+        shares.end(START + number + 0.001, f"user{number}")
+    assert len(shares.users) < 40
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ask", "ask", "serve", "drop", "begin", "end"]),
+            USERS,
+            st.integers(0, 2),
+            st.sampled_from([0.0, 10.0, 4000.0, 2e6]),
+        ),
+        max_size=60,
+    )
+)
+def test_a_line_is_served_by_priority_then_device_time_then_arrival(steps):
+    """Whatever happened to the users' device time since the requests came."""
+    shares, at, waiting, running = Shares(START), START, [], []
+    lines, wants = Lines(shares), wants_of_key("k")
+    for arrival, (what, user, priority, passed) in enumerate(steps):
+        at += passed
+        if what == "ask":
+            shares.of(user).waiting += 1
+            waiting.append(Waiting(arrival, 1, None, wants, priority, user, at))
+            lines.add(waiting[-1])
+        elif what in ("serve", "drop") and waiting:
+            best = min(waiting, key=lambda request: rank(shares, at, request))
+            assert lines.all[wants].best(shares.clock(at)) == rank(shares, at, best)
+            gone = best if what == "serve" else waiting[arrival % len(waiting)]
+            waiting.remove(gone)
+            lines.remove(gone)
+            shares.of(gone.user).waiting -= 1
+        elif what == "begin":
+            shares.begin(at, user)
+            running.append(user)
+        elif what == "end" and running:
+            shares.end(at, running.pop())
+    assert (wants in lines.all) == bool(waiting)
+
+
+def rank(shares, at, request):
+    share = shares.of(request.user)
+    return (-request.standing, share.base + share.running * lead(shares.clock(at)), request.arrival)
+
+
+def test_heaps_do_not_grow():
+    shares, wants = Shares(START), wants_of_key("k")
+    line = Line(shares, wants)
+    for arrival, user in enumerate("ab"):
+        line.add(Waiting(arrival, 1, None, wants, 1, user, START))
+    for number in range(2000):
+        shares.begin(START + number, "a")
+        shares.end(START + number + 0.5, "a")
+    (band,) = line.bands.values()
+    assert sum(map(len, band._heaps.values())) < 100
+
+
+@given(
+    st.lists(
+        st.tuples(USERS, st.integers(0, 2), st.sampled_from([None, "1", "2"]), st.integers(0, 700)),
+        min_size=1,
+        max_size=25,
+    ),
+    st.lists(st.tuples(USERS, st.integers(1, 900)), max_size=3),
+)
+def test_a_foretold_place_is_the_index_in_the_foretold_order(requests, held):
+    scene = Scene()
+    scene.wait(60)
+    for number, rev in enumerate("12"):
+        scene.server(name=f"s{number}", port=number, labels={"rev": rev})
+    server = scene.server(name="holder", port=9)
+    for number, (user, seconds) in enumerate(held):
+        scene.put(server, f"rpi4:{number}")
+        scene.request(scene.client(user))
+        scene.wait(seconds)
+    for number, (user, priority, rev, seconds) in enumerate(requests):
+        labels = {"rev": rev} if rev else {}
+        scene.request(scene.client(user), number, priority=priority, labels=labels)
+        scene.wait(seconds)
+    state, queue = scene.state, scene.state.queues["rpi4"]
+    foretold = list(in_order(state, scene.now, queue))
+    assert len(foretold) == len(queue.waiting) == len(requests)
+    assert [ahead(state, scene.now, request) for request in foretold] == list(range(len(requests)))
