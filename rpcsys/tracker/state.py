@@ -279,7 +279,9 @@ class State(Restoring):
         return actions
 
     def _forget(self, at: float, key: str) -> list[Action]:
-        self.forget_queue(at, self.queues[key])
+        queue = self.queues.get(key)
+        if queue is not None:  # what was due just before may have dropped it
+            self.forget_queue(at, queue)
         return []
 
 
