@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from rpcsys.tracker.labels import Facts, Pair, Wants
 from rpcsys.tracker.records import Waiting
 from rpcsys.tracker.shares import Share, Shares, lead
+
+Entry = tuple[float, int, str]
 
 Rank = tuple[float, float, int]
 """Lower goes first: minus effective priority, device time, arrival."""
@@ -23,84 +24,103 @@ Rank = tuple[float, float, int]
 class Band:
     """Requests of one line and one effective priority.
 
-    ``turns`` has each user's arrivals in order. ``_heaps`` has, by the number of leases a user runs, entries of
-    base, first arrival and user; those that are out of date are passed over.
+    ``turns`` has each user's arrivals in order; ``levels[n]`` counts users with more than ``n`` requests. ``_classes``
+    has, by the number of leases that a user runs, base, first arrival and user, sorted: in a class the order stays
+    what it is while time passes, so to compare classes is to compare their first entries.
     """
 
     def __init__(self, shares: Shares, name: tuple[Wants, float]) -> None:
         self.name = name
         self.turns: dict[str, list[int]] = {}
+        self.levels: list[int] = []
+        self._count = 0
         self._shares = shares
-        self._requests: dict[int, Waiting] = {}
-        self._heaps: dict[int, list[tuple[float, int, str]]] = {}
+        self._entries: dict[str, tuple[int, Entry]] = {}
+        self._classes: dict[int, list[Entry]] = {}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Band) and (self.name, self._requests) == (other.name, other._requests)
+        return isinstance(other, Band) and (self.name, self.turns) == (other.name, other.turns)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return self._count
 
     def add(self, request: Waiting) -> None:
         """A request takes its place."""
         share = self._shares.of(request.user)
-        self._requests[request.arrival] = request
         turns = self.turns.get(request.user)
         if turns is None:
             turns = self.turns[request.user] = []
             share.bands[self.name] = self
+        self._count += 1
+        if len(turns) == len(self.levels):
+            self.levels.append(0)
+        self.levels[len(turns)] += 1
         insort(turns, request.arrival)
         if turns[0] == request.arrival:
             self.reorder(share)
 
     def remove(self, request: Waiting) -> None:
         """A request leaves its place."""
-        del self._requests[request.arrival]
         share, turns = self._shares.of(request.user), self.turns[request.user]
         place = bisect_left(turns, request.arrival)
         del turns[place]
+        self._count -= 1
+        self.levels[len(turns)] -= 1
+        if not self.levels[-1]:
+            self.levels.pop()
         if not turns:
+            self._take_out(request.user)
             del self.turns[request.user], share.bands[self.name]
         elif place == 0:
             self.reorder(share)
 
     def reorder(self, share: Share) -> None:
         """A user's first request, or the user's device time, has changed."""
-        heap = self._heaps.setdefault(share.running, [])
-        heappush(heap, (share.base, self.turns[share.user][0], share.user))
-        if len(heap) > 2 * len(self.turns) + 16:
-            self.rebuild()
+        if share.user in self._entries:
+            self._take_out(share.user)
+        entry = (share.base, self.turns[share.user][0], share.user)
+        self._entries[share.user] = (share.running, entry)
+        insort(self._classes.setdefault(share.running, []), entry)
 
-    def rebuild(self) -> None:
-        """Sort everybody anew."""
-        self._heaps = {}
-        for user, turns in self.turns.items():
-            share = self._shares.of(user)
-            self._heaps.setdefault(share.running, []).append((share.base, turns[0], user))
-        for heap in self._heaps.values():
-            heapify(heap)
+    def _take_out(self, user: str) -> None:
+        running, entry = self._entries.pop(user)
+        entries = self._classes[running]
+        del entries[bisect_left(entries, entry)]
+        if not entries:
+            del self._classes[running]
 
     def best(self, x: float) -> tuple[float, int]:
         """Device time, to be compared with others at the same ``x``, and arrival of who is next."""
         weight = lead(x)
-        ranks = []
-        for running in list(self._heaps):
-            heap = self._heaps[running]
-            while heap and not self._holds(running, *heap[0]):
-                heappop(heap)
-            if heap:
-                ranks.append((heap[0][0] + running * weight, heap[0][1]))
-            else:
-                del self._heaps[running]
-        return min(ranks)
-
-    def _holds(self, running: int, base: float, arrival: int, user: str) -> bool:
-        turns = self.turns.get(user)
-        share = self._shares.users.get(user)
-        return bool(
-            turns and turns[0] == arrival and share and share.running == running and share.base == base
+        return min(
+            (entries[0][0] + running * weight, entries[0][1]) for running, entries in self._classes.items()
         )
+
+    def ahead(self, x: float, share: Share, arrival: int) -> int:
+        """About how many requests are served before one of a user's, which may be of another band.
+
+        Users take turns, so every other's first requests are, as many as the user has before this one, and one more of
+        those who are before the user now. That is exact for a user's first; of later ones it is taken that among those
+        with many requests as large a part is before the user.
+        """
+        turns = self.turns.get(share.user, [])
+        own = bisect_left(turns, arrival)
+        before = self._users_before(x, share, turns[0] if own else arrival)
+        if not own:
+            return before
+        further = self.levels[own] if own < len(self.levels) else 0
+        return sum(self.levels[:own]) + round(before * further / self.levels[0])
+
+    def _users_before(self, x: float, share: Share, arrival: int) -> int:
+        weight = lead(x)
+        spent = share.base + share.running * weight
+        count = 0
+        for running, entries in self._classes.items():
+            base = share.base if running == share.running else spent - running * weight
+            count += bisect_left(entries, (base, arrival, share.user))
+        return count
 
 
 class Line:

@@ -6,7 +6,6 @@ other, in the order of their device time now. It is a forecast: who comes later 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -32,23 +31,20 @@ _QUICK, _SLOW = 0.25, 0.9
 
 
 def ahead(book: Book, at: float, request: Waiting) -> int:
-    """How many requests of its key will be served before this one, as things stand."""
-    bands = [band for line in book.lines.of_key(request.key) for band in line.bands.values()]
-    before = sum(len(band) for band in bands if band.name[1] > request.standing)
-    beside = [band for band in bands if band.name[1] == request.standing]
-    own = sum(bisect_left(band.turns.get(request.user, []), request.arrival) for band in beside)
-    users = dict.fromkeys(user for band in beside for user in band.turns)
-    weight = lead(book.shares.clock(at))
-    rank = _rank(book, weight, request.user, beside) if request.user in users else (float("inf"), 0)
-    for user in users:
-        if user != request.user:
-            turns = own + (_rank(book, weight, user, beside) < rank)
-            before += min(turns, sum(len(band.turns.get(user, ())) for band in beside))
-    return before + own
+    """About how many requests of its key will be served before this one, as things stand."""
+    x, share = book.shares.clock(at), book.shares.of(request.user)
+    before = 0
+    for line in book.lines.of_key(request.key):
+        for standing, band in line.bands.items():
+            if standing > request.standing:
+                before += len(band)
+            elif standing == request.standing:
+                before += band.ahead(x, share, request.arrival)
+    return before
 
 
 def in_order(book: Book, at: float, queue: Queue) -> Iterator[Waiting]:
-    """All requests of a key, as they will be served: the index of each is what `ahead` says."""
+    """All requests of a key, as they will be served."""
     by_standing: dict[float, list[Band]] = {}
     for line in book.lines.of_key(queue.key):
         for standing, band in line.bands.items():

@@ -109,12 +109,10 @@ class Shares:
         """Start the clock anew."""
         halves = (at - self._zero) // HALF_LIFE_S
         self._zero += halves * HALF_LIFE_S
-        bands: dict[int, Band] = {}
         for share in self.users.values():
             share.base *= 2.0**-halves  # a power of two: nothing is rounded, no order changes
-            bands.update((id(band), band) for band in share.bands.values())
-        for band in bands.values():
-            band.rebuild()
+            for band in share.bands.values():
+                band.reorder(share)
 
 
 def lead(x: float) -> float:
