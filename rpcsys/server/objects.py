@@ -186,7 +186,7 @@ def from_function(value: Any, objects: Objects) -> Any:
 def plain_result(value: Any) -> bool:
     """Whether a result needs no look inside: a number, None, a string, or one array."""
     kind = type(value)
-    if value is None or kind in (bool, int, float, str, Tensor):
+    if value is None or kind in (bool, int, float, str, Tensor, memoryview):
         return True
     numpy: Optional[Any] = sys.modules.get("numpy")
     return numpy is not None and kind is numpy.ndarray

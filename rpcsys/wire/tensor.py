@@ -82,21 +82,21 @@ class Tensor:
 
 
 def maker(head: Any) -> Optional[Callable[[Sequence[Any]], Any]]:
-    """What makes the numpy array of a tensor's head from a frame's buffers, again and again.
+    """What makes the array of a tensor's head from a frame's buffers, again and again.
 
-    None where each value needs a look of its own: other forms, other devices, and element types that
-    this machine's numpy lacks, or all of them without numpy.
+    numpy's array, or a `Tensor` where numpy is not installed. None where each value needs a look of its
+    own: other forms, other devices, and element types that this machine's numpy lacks.
     """
     if type(head) is not dict or head.get("@") != "tensor" or "device" in head:
         return None
+    name, shape, index = head["dtype"], tuple(head["shape"]), head["buffer"]
     try:
         import numpy as np
     except ImportError:
-        return None
-    dtype = dtypes.numpy_dtype(head["dtype"])
+        return lambda buffers: Tensor(name, shape, buffers[index])
+    dtype, make = dtypes.numpy_dtype(name), np.ndarray
     if dtype is None or not dtype.itemsize:
         return None
-    shape, index, make = tuple(head["shape"]), head["buffer"], np.ndarray
     return lambda buffers: make(shape, dtype, buffers[index])
 
 
