@@ -98,6 +98,16 @@ class Band:
             (entries[0][0] + running * weight, entries[0][1]) for running, entries in self._classes.items()
         )
 
+    def ranked(self, x: float) -> list[str]:
+        """The users, in the order of their turns."""
+        weight = lead(x)
+        ranks = [
+            (base + running * weight, arrival, user)
+            for running, entries in self._classes.items()
+            for base, arrival, user in entries
+        ]
+        return [user for _, _, user in sorted(ranks)]
+
     def ahead(self, x: float, share: Share, arrival: int) -> int:
         """About how many requests are served before one of a user's, which may be of another band.
 

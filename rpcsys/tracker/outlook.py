@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from rpcsys.tracker.lines import Band
 from rpcsys.tracker.records import INFERRED, Lease, Queue, Waiting
-from rpcsys.tracker.shares import lead
 
 if TYPE_CHECKING:
     from rpcsys.tracker.book import Book
@@ -49,11 +48,9 @@ def in_order(book: Book, at: float, queue: Queue) -> Iterator[Waiting]:
     for line in book.lines.of_key(queue.key):
         for standing, band in line.bands.items():
             by_standing.setdefault(standing, []).append(band)
-    weight = lead(book.shares.clock(at))
+    x = book.shares.clock(at)
     for _, bands in sorted(by_standing.items(), reverse=True):
-        users = dict.fromkeys(user for band in bands for user in band.turns)
-        ranked = sorted(users, key=lambda user: _rank(book, weight, user, bands))
-        turns = [sorted(a for band in bands for a in band.turns.get(user, ())) for user in ranked]
+        turns = _turns(x, bands)
         index = 0
         while turns:
             for arrivals in turns:
@@ -62,10 +59,12 @@ def in_order(book: Book, at: float, queue: Queue) -> Iterator[Waiting]:
             turns = [arrivals for arrivals in turns if len(arrivals) > index]
 
 
-def _rank(book: Book, weight: float, user: str, bands: list[Band]) -> tuple[float, int]:
-    share = book.shares.of(user)
-    first = min(band.turns[user][0] for band in bands if user in band.turns)
-    return share.base + share.running * weight, first
+def _turns(x: float, bands: list[Band]) -> list[list[int]]:
+    """Each user's arrivals, in the order of the users' turns."""
+    if len(bands) == 1:
+        return [bands[0].turns[user] for user in bands[0].ranked(x)]
+    users = dict.fromkeys(user for band in bands for user in band.ranked(x))
+    return [sorted(a for band in bands for a in band.turns.get(user, ())) for user in users]
 
 
 def holders(queue: Queue, at: float) -> list[dict[str, Any]]:
@@ -109,7 +108,7 @@ class Estimate:
                 rest = 0.0 if span == self._spans[0] else span  # longer than usual: it may go on as long
             until = lease.until
             left.append(rest if until is None else min(rest, max(0.0, until - at)))
-        return sorted(left) + [0.0] * (self._devices - len(left))
+        return [0.0] * (self._devices - len(left)) + sorted(left)
 
     def of(self, request: Waiting, before: int) -> list[float] | None:
         """Seconds from now, at the least and at the most; None for unknown."""
