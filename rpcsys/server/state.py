@@ -65,7 +65,7 @@ class State(Tracked):
             *self.openings.values(),
             self.offers.deadline(),
             self.board.deadline(self._spares()),
-            self.health.deadline() if self.serving and not self.stopping else None,
+            self.health.deadline() if self.serving and self._spares() else None,
         ]
         times += [visitor.early_until for visitor in self.visitors]
         times.append(self.grace_until)
@@ -286,7 +286,7 @@ class State(Tracked):
             return actions if self.board.sessions else actions + self._exit()
         if self.board.unclean:
             return actions + self._turn_away(now)
-        return actions + (self._offer(now) if self.policy.tracked else [])
+        return actions + (self._offer(now) if self.policy.tracked and self.serving else [])
 
     def _spares(self) -> bool:
         return not (self.stopping or self.board.unclean)
