@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from rpcsys.daemon.acceptor import Acceptor
+from rpcsys.daemon.descriptors import allow_many
 from rpcsys.daemon.http import serve_pages
 from rpcsys.daemon.loop import until_signal
 from rpcsys.errors import LimitExceeded
@@ -235,6 +236,7 @@ async def serve(config: Config) -> int:
     ------
     PortRangeError, ConfigError: as `rpcsys.serve.bind`.
     """
+    allow_many()
     listener = bind(config.host, config.port, config.port_end)
     web = bind(config.host, config.http_port, config.http_port + 1) if config.http_port else None
     signals = Signals()
