@@ -13,6 +13,7 @@ from rpcsys.cli.timing import time_model
 from rpcsys.client import Session, connect_tracker
 from rpcsys.errors import UsageError
 from rpcsys.link import parse_address, tracker_defaults
+from rpcsys.query.table import span
 
 SEED = 0
 
@@ -51,7 +52,14 @@ def run(
 
 
 def _say_place(event: Mapping[str, Any]) -> None:
-    click.echo(f"  waiting for a device: place {event['position']} in the queue", err=True)
+    line = f"  waiting for a device: place {event['position']} in the queue"
+    held = event.get("holders") or ()
+    if held:
+        line += f", taken by {', '.join(dict.fromkeys(holder['user'] for holder in held))}"
+    low, high = event.get("eta_s") or (0, 0)
+    if high >= 1:
+        line += f", {span(low)} to {span(high)} to go"
+    click.echo(line, err=True)
 
 
 def _run_on(session: Session, path: Path, given: inputs.Arrays | None, repeat: int) -> None:

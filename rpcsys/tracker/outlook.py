@@ -103,9 +103,10 @@ class Estimate:
             return None
         left = []
         for lease in queue.leases.values():
-            rest = span - (at - lease.since)
-            if rest <= 0:
-                rest = 0.0 if span == self._spans[0] else span  # longer than usual: it may go on as long
+            held = at - lease.since
+            rest = span - held
+            if rest <= 0:  # longer than usual: over any moment at the least, as long again at the most
+                rest = 0.0 if span == self._spans[0] else held
             until = lease.until
             left.append(rest if until is None else min(rest, max(0.0, until - at)))
         return [0.0] * (self._devices - len(left)) + sorted(left)
