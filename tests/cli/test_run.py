@@ -75,5 +75,5 @@ def test_who_waits_is_told_the_place_and_when_it_was_too_long(lab: Lab, model: P
         done = rpcsys("run", "--key", "cpu", "--wait-timeout", 1, model, tracker=lab.tracker_address)
     assert done.returncode == 1
     place, error = done.stderr.splitlines()
-    assert place == "  waiting for a device: place 1 in the queue"
+    assert place.startswith("  waiting for a device: place 1 in the queue, taken by ")
     assert error.startswith("rpcsys: error: ")
