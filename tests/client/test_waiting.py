@@ -1,0 +1,138 @@
+"""The conversation with a tracker from the request to the leases, against scripted links."""
+
+import time
+
+import pytest
+
+from rpcsys.client import waiting as module
+from rpcsys.client.waiting import Wanted, give_back, wait
+from rpcsys.errors import (
+    NotSupported,
+    ProtocolError,
+    ServerUnreachable,
+    TrackerLost,
+    TrackerUnreachable,
+    UnknownKey,
+    WaitTimeout,
+)
+
+WANTED = Wanted("rpi4", {}, 1, 1, None, False)
+LEASE = {"lease": "l", "host": "h", "port": 1, "matchkey": "rpi4:1"}
+
+
+class FakeLink:
+    """Answers each question with the next of ``script``: events, then an answer or an exception."""
+
+    def __init__(self, *script, ours=True):
+        self.script, self.ours = list(script), ours
+        self.asked, self.closed = [], False
+
+    def ask(self, op, *, timeout, on_event=None, **fields):
+        self.asked.append((op, fields))
+        *events, end = self.script.pop(0)
+        for event in events:
+            on_event(event)
+        if isinstance(end, BaseException):
+            raise end
+        return end
+
+    def command(self, frame, *, timeout):
+        self.asked.append(frame)
+        (end,) = self.script.pop(0)
+        if isinstance(end, BaseException):
+            raise end
+        return end
+
+    def close(self):
+        self.closed = True
+
+
+def queued(ticket, position=1):
+    return {"event": "queued", "position": position, "ticket": ticket}
+
+
+def test_what_is_asked_and_what_comes():
+    link, told = FakeLink((queued("t"), {"leases": [LEASE]})), []
+    assert wait(link, WANTED, None, told.append, None) == (link, [LEASE])
+    ((op, fields),) = link.asked
+    assert (op, fields["key"], fields["count"], fields["ticket"]) == ("request", "rpi4", 1, None)
+    assert [event["position"] for event in told] == [1]
+
+
+def test_a_broken_connection_is_made_again_and_keeps_the_place(monkeypatch):
+    monkeypatch.setattr(module, "_PAUSE_S", (0.001, 0.002))
+    first = FakeLink((queued("t1"), TrackerLost("gone")))
+    second = FakeLink((queued("t2"), TrackerLost("gone again")))
+    third = FakeLink(({"leases": [LEASE]},))
+    links = [TrackerUnreachable("not yet"), second, TrackerUnreachable("not yet"), third]
+
+    def reopen(timeout):
+        link = links.pop(0)
+        if isinstance(link, Exception):
+            raise link
+        return link
+
+    assert wait(first, WANTED, None, None, reopen) == (third, [LEASE])
+    assert [link.asked[0][1]["ticket"] for link in (first, second, third)] == [None, "t1", "t2"]
+    assert first.closed
+    assert second.closed
+
+
+def test_a_tracker_that_does_not_come_back(monkeypatch):
+    monkeypatch.setattr(module, "_PAUSE_S", (0.001, 0.002))
+    monkeypatch.setattr(module, "RETURN_S", 0.05)
+
+    def reopen(timeout):
+        raise TrackerUnreachable("no")
+
+    with pytest.raises(TrackerLost, match="gone"):
+        wait(FakeLink((queued("t"), TrackerLost("gone"))), WANTED, None, None, reopen)
+
+
+def test_who_has_no_ticket_learns_of_the_loss_at_once():
+    link = FakeLink((TrackerLost("gone"),))
+    with pytest.raises(TrackerLost):
+        wait(link, WANTED, None, None, None)
+    assert link.closed
+
+
+@pytest.mark.parametrize("end", [UnknownKey("x"), KeyboardInterrupt(), WaitTimeout("x")])
+def test_whatever_ends_the_wait_leaves_the_queue(end):
+    link = FakeLink((queued("t"), end))
+    with pytest.raises(type(end)):
+        wait(link, WANTED, time.monotonic() + 5, None, None)
+    assert link.closed
+
+
+def test_an_answer_that_makes_no_sense():
+    for answer in ({}, {"leases": []}, {"leases": [LEASE, LEASE]}):
+        with pytest.raises(ProtocolError):
+            wait(FakeLink((answer,)), WANTED, None, None, None)
+
+
+def test_tvms_tracker():
+    link = FakeLink(([0, ["h", 1, "rpi4:1"]],), ours=False)
+    assert wait(link, WANTED, None, None, None)[1] == [
+        {"key": "rpi4", "host": "h", "port": 1, "matchkey": "rpi4:1"}
+    ]
+    for wanted in (
+        Wanted("k", {}, 2, 1, None, False),
+        Wanted("k", {"a": "b"}, 1, 1, None, False),
+        Wanted(None, {}, 1, 1, None, False),
+    ):
+        with pytest.raises(NotSupported):
+            wait(FakeLink(ours=False), wanted, None, None, None)
+    with pytest.raises(WaitTimeout):
+        wait(FakeLink((TimeoutError(),), ours=False), WANTED, time.monotonic() + 1, None, None)
+
+
+def test_what_came_to_nothing_is_given_back_and_the_reason_told():
+    other = {**LEASE, "lease": "l2"}
+    link = FakeLink(({},), ({},))
+    give_back(link, [LEASE, other], other, ServerUnreachable("no\nroute \x1b[0m" + "x" * 500))
+    (_, first), (_, second) = link.asked
+    assert (first["lease"], first["problem"]) == ("l", "")
+    assert second["problem"].startswith("no route")
+    assert second["problem"].isprintable()
+    assert len(second["problem"]) <= 200
+    give_back(FakeLink(ours=False), [LEASE], LEASE, ServerUnreachable("x"))

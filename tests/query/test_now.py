@@ -1,0 +1,83 @@
+"""Who has what now, and why others wait, as text and as JSON."""
+
+import json
+
+import pytest
+
+from rpcsys.errors import NotSupported
+from rpcsys.query.now import print_leases, print_why
+from tests.tracker.transcripts import Scene
+
+
+class FakeTracker:
+    """What the state says, without a connection."""
+
+    def __init__(self, scene):
+        self.scene = scene
+        self.viewer = scene.client("viewer")
+
+    def summary(self):
+        return self.scene.summary()
+
+    def why(self, key):
+        return self.scene.ask(self.viewer, "why", key=key)[0]["why"]
+
+
+@pytest.fixture
+def tracker():
+    scene = Scene(limits={"rpi4": 600})
+    scene.wait(60)
+    server = scene.server(slots=2)
+    scene.tvm_server("gpu")
+    scene.put(server, "rpi4:1")
+    scene.put(server, "rpi4:2")
+    scene.request(scene.client("ann"))
+    scene.wait(90)
+    scene.say(scene.connect("10.0.0.77"), [4, "rpi4", "", 1])
+    scene.request(scene.client("bob"), priority=2)
+    scene.wait(700)
+    scene.request(scene.client("eve"), count=2, labels={"server": "board"})
+    scene.put(scene.server("rpi4", "out", 7), "rpi4:3")
+    return FakeTracker(scene)
+
+
+def test_leases_as_a_table(tracker, capsys):
+    print_leases(tracker, False, None)
+    head, first, second, third, note = capsys.readouterr().out.splitlines()
+    assert head.split() == ["lease", "key", "server", "holder", "since", "at", "most", "state"]
+    assert first.split()[2:5] == ["board", "ann@10.0.0.5", "13m10s"]
+    assert second.split()[2:5] == ["board", "10.0.0.77", "11m40s"]
+    assert third.split()[2:4] == ["out", "bob@10.0.0.5"]
+    assert "1 of the servers" in note
+
+
+def test_leases_as_json_and_of_a_key(tracker, capsys):
+    print_leases(tracker, True, "rpi4")
+    assert [json.loads(line)["holder"] for line in capsys.readouterr().out.splitlines()] == [
+        "ann",
+        "10.0.0.77",
+        "bob",
+    ]
+    print_leases(tracker, True, "gpu")
+    assert capsys.readouterr().out == ""
+
+
+def test_why(tracker, capsys):
+    tracker.scene.ask(tracker.viewer, "drain", server="out")
+    print_why(tracker, False, "rpi4")
+    text = capsys.readouterr().out
+    assert text.startswith("rpi4: 0 of 3 devices free, 1 requests waiting\n  3 of 3 devices are taken\n")
+    assert "2 at once server=board" in text
+    assert "out" in text.splitlines()[-1]
+    assert "drained" in text.splitlines()[-1]
+    print_why(tracker, True, "rpi4")
+    assert json.loads(capsys.readouterr().out)["devices"] == 3
+
+
+def test_tvms_tracker_does_not_know():
+    class Tvm:
+        def summary(self):
+            return {"queue_info": {}, "server_info": []}
+
+    with pytest.raises(NotSupported):
+        print_leases(Tvm(), False, None)

@@ -1,0 +1,22 @@
+"""The tracker's limits by key, as flags."""
+
+import pytest
+
+from rpcsys.tracker.config import parse
+
+
+def test_limits_by_key():
+    config = parse(["--max-session", "rpi4=600", "--max-session", "a=b:1=2.5", "--max-session", "rpi4=60"])
+    assert dict(config.limits) == {"rpi4": 60, "a=b:1": 2.5}
+    assert parse([]).limits == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["rpi4", "rpi4=", "=600", "rpi4=0", "rpi4=-1", "rpi4=nan", "rpi4=1e99", "a b=1"]
+)
+def test_what_is_no_limit(text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(["--max-session", text])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "write KEY=SECONDS" in line
