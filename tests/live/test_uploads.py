@@ -45,10 +45,11 @@ def uploaded(server: Daemon, path: os.PathLike, break_at: int | None, how: str) 
             with contextlib.suppress(psutil.NoSuchProcess):
                 most = max(most, process.memory_info().rss)
             if break_at is not None and done >= break_at:
-                if how == "killed":
-                    process.send_signal(signal.SIGKILL)
-                else:
+                if how != "killed":
                     raise Breaks
+                # What the socket still takes goes on for a moment: there may be nothing left to kill.
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGKILL)
 
         try:
             session.upload(path, "model.bin", progress=progress)
