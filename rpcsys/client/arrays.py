@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Sequence, Union
+from typing import Any, Callable, Iterable, List, Sequence, Union
 
 from rpcsys.errors import ValueNotSupported
 from rpcsys.wire import dtypes
@@ -95,9 +95,3 @@ def write_back(target: Any, written: Tensor) -> None:
     tensor = as_tensor(target)
     if tensor is not None and isinstance(tensor.data, memoryview) and not tensor.data.readonly:
         tensor.data[:] = written.data
-
-
-def describe(value: Any) -> Dict[str, Any]:
-    """Dtype and shape of an array, for a device's answer about one it keeps."""
-    tensor = as_tensor(value)
-    return {} if tensor is None else {"dtype": tensor.dtype, "shape": list(tensor.shape)}

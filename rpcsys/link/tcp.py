@@ -32,7 +32,7 @@ _TCP_QUICKACK: Optional[int] = getattr(socket, "TCP_QUICKACK", None)
 
 
 def acknowledge_at_once(sock: socket.socket) -> None:
-    """Do not delay the next acknowledgement; to be called after every read, since the kernel forgets it.
+    """Do not delay the next acknowledgement; to be called after each read that leaves half a message, since the kernel forgets it.
 
     TVM's ends write a frame in two pieces with Nagle's algorithm on: the second waits for this
     acknowledgement, 40 ms if it is delayed.
