@@ -1,0 +1,172 @@
+"""A tree of modules as bytes: the layout that TVM-FFI libraries carry behind ``__tvm_ffi__library_bin``.
+
+::
+
+    u64 nbytes | vec indptr | vec children | for each module: str kind [str bytes]
+
+Little-endian; a vec is a u64 count and so many u64, a str a u64 length and so many bytes; ``nbytes`` counts
+what follows it. ``indptr`` and ``children`` are the imports in compressed rows: module ``i`` imports
+``children[indptr[i]:indptr[i + 1]]``, in that order. Module 0 is the root. Kind ``_lib`` has no bytes: it is
+the library that carries all this. (Source: tvm-ffi, ``src/ffi/extra/library_module.cc``.)
+
+Pure functions. Nothing large is copied, neither way: `encode` gives pieces, `decode` gives views. Every
+count and length is checked against what is there before it is used.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+Buffer = Union[bytes, bytearray, memoryview]
+
+#: The kind that stands for the library itself.
+LIBRARY = "_lib"
+#: Modules and imports of one tree: real ones have tens; what a board's memory must not be filled with.
+MAX_MODULES = 1 << 20
+MAX_IMPORTS = 1 << 22
+#: Bytes of a kind's name; the longest known has 18.
+MAX_KIND = 1 << 10
+#: Pieces below this are joined: a file is written in few, large pieces.
+_SMALL = 1 << 16
+_WORD = struct.Struct("<Q")
+
+#: ``save(index, offset)``: the bytes of a module, in pieces; they will stand ``offset`` bytes behind the blob's first.
+Save = Callable[[int, int], Sequence[Buffer]]
+
+
+class FormatError(ValueError):
+    """The bytes are no tree of modules; the message fits behind the name of what they came from."""
+
+
+class Record(NamedTuple):
+    """One module of a tree: its kind, the numbers of what it imports, and its bytes (None for ``_lib``)."""
+
+    kind: str
+    imports: Tuple[int, ...]
+    data: Optional[memoryview] = None
+
+
+def encode(nodes: Sequence[Tuple[str, Sequence[int]]], save: Save) -> List[Buffer]:
+    """The blob for modules given as kind and imports, the first being the root; in pieces, end to end.
+
+    ``save`` is called once for each that is not ``_lib``, in order. Where it may map its weights, it pads by
+    the offset it is told: a blob itself starts on a page.
+    """
+    indptr: List[int] = [0]
+    children: List[int] = []
+    for _, imports in nodes:
+        children += imports
+        indptr.append(len(children))
+    pieces = _Pieces()
+    pieces.add(_vector(indptr) + _vector(children))
+    for index, (kind, _) in enumerate(nodes):
+        name = kind.encode()
+        pieces.add(_WORD.pack(len(name)) + name)
+        if kind != LIBRARY:
+            saved = [memoryview(piece).cast("B") for piece in save(index, pieces.end + _WORD.size)]
+            pieces.add(_WORD.pack(sum(piece.nbytes for piece in saved)))
+            for piece in saved:
+                pieces.add(piece)
+    return pieces.done()
+
+
+class _Pieces:
+    """Collects a blob; ``end`` is the offset behind what it has so far."""
+
+    def __init__(self) -> None:
+        self._large: List[Buffer] = []
+        self._small = bytearray(_WORD.size)
+        self._first = self._small
+        self.end = _WORD.size
+
+    def add(self, piece: Buffer) -> None:
+        size = len(piece)
+        self.end += size
+        if size < _SMALL:
+            self._small += piece
+            return
+        self._large += [self._small, piece]
+        self._small = bytearray()
+
+    def done(self) -> List[Buffer]:
+        _WORD.pack_into(self._first, 0, self.end - _WORD.size)
+        return [piece for piece in [*self._large, self._small] if len(piece)]
+
+
+def _vector(numbers: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(numbers) + 1}Q", len(numbers), *numbers)
+
+
+def decode(blob: memoryview) -> List[Record]:
+    """The modules in ``blob``, whose data are views of it. What follows the modules is not looked at.
+
+    Raises `FormatError` for anything that breaks the layout, and for imports that form a circle.
+    """
+    reader = _Reader(blob)
+    reader = _Reader(reader.take(reader.number(), "the modules"))
+    indptr = reader.vector(MAX_MODULES + 1, "modules")
+    children = reader.vector(MAX_IMPORTS, "imports")
+    count = len(indptr) - 1
+    if count < 1 or indptr[0] != 0 or indptr[-1] != len(children) or max(children, default=0) >= count:
+        raise FormatError("has a broken import tree")
+    if any(start > end for start, end in zip(indptr, indptr[1:])):
+        raise FormatError("has a broken import tree")
+    records = []
+    for start, end in zip(indptr, indptr[1:]):
+        kind = reader.kind()
+        data = None if kind == LIBRARY else reader.take(reader.number(), "a module's bytes")
+        records.append(Record(kind, children[start:end], data))
+    in_order(records)
+    return records
+
+
+class _Reader:
+    """Takes numbers and bytes off the front of a view."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self) -> int:
+        value: int = _WORD.unpack(self.take(_WORD.size, "a length"))[0]
+        return value
+
+    def take(self, size: int, what: str) -> memoryview:
+        if size > len(self._data) - self._at:
+            raise FormatError(f"is cut off or broken ({what} reach beyond its end)")
+        start, self._at = self._at, self._at + size
+        return self._data[start : self._at]
+
+    def vector(self, most: int, what: str) -> Tuple[int, ...]:
+        count = self.number()
+        if count > most:
+            raise FormatError(f"is broken (it claims {count} {what})")
+        return struct.unpack(f"<{count}Q", self.take(count * _WORD.size, "its " + what))
+
+    def kind(self) -> str:
+        size = self.number()
+        if not 0 < size <= MAX_KIND:
+            raise FormatError("is broken (a kind's name is no name)")
+        try:
+            return str(self.take(size, "a kind's name"), "utf-8")
+        except UnicodeDecodeError:
+            raise FormatError("is broken (a kind's name is no text)") from None
+
+
+def in_order(records: Sequence[Record]) -> List[int]:
+    """The numbers of the modules, each behind all that it imports. Raises `FormatError` where there is a circle."""
+    importers: List[List[int]] = [[] for _ in records]
+    waiting = [len(record.imports) for record in records]
+    for number, record in enumerate(records):
+        for child in record.imports:
+            importers[child].append(number)
+    order = [number for number, left in enumerate(waiting) if not left]
+    for number in order:  # grows while it is walked
+        for importer in importers[number]:
+            waiting[importer] -= 1
+            if not waiting[importer]:
+                order.append(importer)
+    if len(order) < len(records):
+        raise FormatError("is broken (its modules import each other in a circle)")
+    return order

@@ -1,0 +1,81 @@
+"""What most kinds store: a JSON object and named or numbered buffers, placed so that they can be mapped.
+
+::
+
+    u64 json bytes | u64 start | JSON {"about": …, "sizes": [n, …]} | zeros | buffer 0 | zeros | buffer 1 …
+
+``start`` is where the buffers begin, counted from the first byte of all this: `pack` is told where that byte will
+stand, and chooses ``start`` so that it falls on a page. From there on a buffer's place follows from the sizes of those
+before it: large ones begin on a page, small ones on 64 bytes. So the same contents give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
+
+from rpcsys.module.layout import Buffer, FormatError
+
+#: The smallest unit a file is mapped by, on every machine but those with larger pages, where 64 bytes still hold.
+PAGE = 4096
+#: What vectorised code may take for granted of an array.
+ALIGNMENT = 64
+#: Buffers from this size begin on a page.
+_LARGE = 1 << 16
+#: Bytes of JSON: a network of 100,000 weights stays below a hundredth of it.
+_MAX_JSON = 1 << 30
+_HEAD = struct.Struct("<QQ")
+
+
+def pack(about: Dict[str, Any], buffers: Sequence[Buffer], offset: int) -> List[Buffer]:
+    """The pieces to be written at ``offset`` of a blob that begins on a page. The buffers are not copied."""
+    views = [memoryview(buffer).cast("B") if len(buffer) else b"" for buffer in buffers]
+    sizes = [len(view) for view in views]
+    text = json.dumps({"about": about, "sizes": sizes}, separators=(",", ":")).encode()
+    end = _HEAD.size + len(text)
+    start = end + -(offset + end) % PAGE if views else end
+    pieces: List[Buffer] = [_HEAD.pack(len(text), start), text, bytes(start - end)]
+    at = 0
+    for place, view in zip(_places(sizes), views):
+        pieces += [bytes(place - at), view]
+        at = place + len(view)
+    return [piece for piece in pieces if len(piece)]
+
+
+def unpack(data: memoryview) -> Tuple[Dict[str, Any], List[memoryview]]:
+    """What `pack` was given; the buffers are views of ``data``. Raises `FormatError`."""
+    if len(data) < _HEAD.size:
+        raise FormatError("is cut off or broken (a module's bytes have no head)")
+    size, start = _HEAD.unpack(data[: _HEAD.size])
+    if size > _MAX_JSON or not _HEAD.size + size <= start <= len(data):
+        raise FormatError("is cut off or broken (a module's head reaches beyond its bytes)")
+    head = parse(data[_HEAD.size : _HEAD.size + size])
+    about, sizes = head.get("about"), head.get("sizes")
+    if not isinstance(about, dict) or not isinstance(sizes, list):
+        raise FormatError("is broken (a module's head lacks something)")
+    if not all(type(size) is int and size >= 0 for size in sizes) or sum(sizes) > len(data):
+        raise FormatError("is cut off or broken (a module's buffers reach beyond its bytes)")
+    buffers = [data[start + place : start + place + size] for place, size in zip(_places(sizes), sizes)]
+    if [len(buffer) for buffer in buffers] != sizes:
+        raise FormatError("is cut off or broken (a module's buffers reach beyond its bytes)")
+    return about, buffers
+
+
+def parse(data: memoryview) -> Dict[str, Any]:
+    """The JSON object that ``data`` is. Raises `FormatError`."""
+    try:
+        value = json.loads(str(data, "utf-8"))
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise FormatError("is broken (a module's description is no JSON object)")
+    return value
+
+
+def _places(sizes: Sequence[int]) -> Iterator[int]:
+    at = 0
+    for size in sizes:
+        at += -at % (PAGE if size >= _LARGE else ALIGNMENT)
+        yield at
+        at += size

@@ -1,0 +1,73 @@
+"""A tree of modules to the pieces of a blob, and back."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Sequence
+
+from rpcsys.errors import ModelError, UsageError
+from rpcsys.module import registry
+from rpcsys.module.layout import LIBRARY, Buffer, FormatError, Record, encode, in_order
+from rpcsys.module.module import Module, walk
+from rpcsys.module.registry import Context
+
+
+def save(root: Module) -> List[Buffer]:
+    """The blob of the tree below ``root``, in pieces; the same tree gives the same bytes. Nothing large is copied.
+
+    Raises `UsageError` for a module that cannot be saved, and for imports that form a circle.
+    """
+    modules = list(walk(root))
+    numbers = {id(module): number for number, module in enumerate(modules)}
+    nodes = [(module.kind, tuple(numbers[id(child)] for child in module.imports)) for module in modules]
+    try:
+        in_order([Record(*node) for node in nodes])
+    except FormatError:
+        raise UsageError("the modules import each other in a circle; a tree of modules has none") from None
+    kinds: Dict[str, registry.Kind] = {}
+    for kind in {kind for kind, _ in nodes} - {LIBRARY}:
+        try:
+            kinds[kind] = registry.find(kind)
+        except FormatError:
+            raise UsageError(
+                f"nothing here saves a module of kind {kind!r}; known are " + ", ".join(registry.known())
+            ) from None
+    return encode(
+        nodes, lambda number, offset: kinds[modules[number].kind].save_to_bytes(modules[number], offset)
+    )
+
+
+def load(records: Sequence[Record], context: Context) -> Module:
+    """The root of the tree that ``records`` are, everything below it attached and linked.
+
+    Raises `ModelError`, in one line that names the file; nothing stays open then.
+    """
+    made: List[Module] = []
+    kind = ""
+    try:
+        for record in records:
+            kind = record.kind
+            if record.data is None:
+                made.append(context.library())
+            else:
+                made.append(registry.find(kind).load_from_bytes(record.data, context))
+        for module, record in zip(made, records):
+            module.attach(made[number] for number in record.imports)
+        for number in in_order(records):
+            kind = made[number].kind
+            made[number].link()
+    except Exception as error:  # noqa: BLE001 - a kind's loader may be anybody's
+        for module in made:
+            module.close()
+        raise _model_error(error, kind, context.name) from None
+    return made[0]
+
+
+def _model_error(error: Exception, kind: str, name: str) -> ModelError:
+    if isinstance(error, ModelError):
+        return error
+    if isinstance(error, FormatError):
+        text = f"{name} {error}"
+    else:
+        said = " ".join(str(error).split())[:400] or type(error).__name__
+        text = f"{name} cannot be loaded: its module of kind {kind!r} says: {said}"
+    return ModelError(text, type="ModelError")

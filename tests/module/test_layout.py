@@ -1,0 +1,145 @@
+"""The layout of a tree of modules as bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.module import layout
+from rpcsys.module.layout import FormatError, Record
+
+#: What TVM 0.27 writes for a Relax program with kernels: the executable (here 3 bytes of it) imports the library.
+RELAX = (
+    struct.pack("<Q", 24 + 8 + 8 + 8 + 8 + 18 + 8 + 3 + 8 + 4)
+    + struct.pack("<4Q", 3, 0, 1, 1)
+    + struct.pack("<2Q", 1, 1)
+    + (struct.pack("<Q", 18) + b"relax.VMExecutable" + struct.pack("<Q", 3) + b"abc")
+    + (struct.pack("<Q", 4) + b"_lib")
+)
+
+
+def encoded(nodes, datas):
+    return b"".join(layout.encode(nodes, lambda index, offset: [datas[index]]))
+
+
+def test_what_tvm_writes():
+    assert layout.decode(memoryview(RELAX)) == [
+        Record("relax.VMExecutable", (1,), memoryview(b"abc")),
+        Record("_lib", ()),
+    ]
+    assert encoded([("relax.VMExecutable", (1,)), ("_lib", ())], {0: b"abc"}) == RELAX
+
+
+def test_data_are_views_of_the_blob():
+    blob = bytearray(encoded([("a", ())], [b"first"]))
+    data = layout.decode(memoryview(blob))[0].data
+    blob[-5:] = b"other"
+    assert bytes(data) == b"other"
+
+
+def test_large_pieces_are_not_copied_and_small_ones_joined():
+    weights = bytes(1 << 20)
+    pieces = layout.encode(
+        [("a", (1, 2)), ("b", ()), ("c", ())], lambda i, _: [weights if i == 1 else b"small"]
+    )
+    assert len(pieces) == 3
+    assert pieces[1].obj is weights
+
+
+def test_a_saver_is_told_where_its_bytes_will_stand():
+    told = {}
+
+    def save(index, offset):
+        told[index] = offset
+        return [bytes([index]) * 100, memoryview(bytes(100_000)), b"end"]
+
+    blob = b"".join(layout.encode([("a", (1,)), ("a", ())], save))
+    for index, record in enumerate(layout.decode(memoryview(blob))):
+        assert blob[told[index] : told[index] + len(record.data)] == record.data
+    assert told[1] > told[0]
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(min_size=1, max_size=9), st.binary(max_size=70_000), st.lists(st.integers(0, 99))),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_round_trip(shape):
+    count = len(shape)
+    nodes = [
+        (kind, tuple(i + 1 + step % (count - i - 1) for step in steps if i + 1 < count))
+        for i, (kind, _, steps) in enumerate(shape)
+    ]
+    records = layout.decode(memoryview(encoded(nodes, [data for _, data, _ in shape])))
+    assert [(r.kind, r.imports) for r in records] == nodes
+    assert [None if kind == "_lib" else data for kind, data, _ in shape] == [
+        None if r.data is None else bytes(r.data) for r in records
+    ]
+
+
+def test_every_cut_is_an_error():
+    for size in range(len(RELAX)):
+        with pytest.raises(FormatError, match="cut off"):
+            layout.decode(memoryview(RELAX[:size]))
+
+
+@given(st.binary(max_size=300))
+def test_anything_is_decoded_or_refused(data):
+    with contextlib.suppress(FormatError):
+        layout.decode(memoryview(struct.pack("<Q", len(data)) + data))
+
+
+@given(st.integers(0, len(RELAX) - 1), st.integers(0, 255))
+def test_a_damaged_byte(place, value):
+    damaged = bytearray(RELAX)
+    damaged[place] = value
+    with contextlib.suppress(FormatError):
+        layout.decode(memoryview(damaged))
+
+
+def tree_of(indptr, children, kinds=("a", "b")):
+    words = [len(indptr), *indptr, len(children), *children]
+    body = struct.pack(f"<{len(words)}Q", *words)
+    body += b"".join(struct.pack("<Q", len(k)) + k.encode() + struct.pack("<Q", 0) for k in kinds)
+    return struct.pack("<Q", len(body)) + body
+
+
+@pytest.mark.parametrize(
+    ("indptr", "children", "says"),
+    [
+        ([], [], "broken import tree"),
+        ([0], [], "broken import tree"),
+        ([1, 1, 1], [1], "broken import tree"),
+        ([0, 1, 2], [1], "broken import tree"),
+        ([0, 2, 1], [1], "broken import tree"),
+        ([0, 5, 1], [1], "broken import tree"),
+        ([0, 1, 1], [2], "broken import tree"),
+        ([0, 1, 1], [0], "in a circle"),
+        ([0, 1, 2], [1, 0], "in a circle"),
+    ],
+)
+def test_import_trees_that_are_none(indptr, children, says):
+    with pytest.raises(FormatError, match=says):
+        layout.decode(memoryview(tree_of(indptr, children)))
+
+
+@pytest.mark.parametrize(
+    ("blob", "says"),
+    [
+        (struct.pack("<2Q", 8, 1 << 63), "claims"),
+        (struct.pack("<2Q", 8, 1 << 20), "reach beyond"),
+        (struct.pack("<2Q", 1 << 63, 0), "reach beyond"),
+        (tree_of([0, 0], [], [""]), "no name"),
+        (tree_of([0, 0], [], ["k" * 2000]), "no name"),
+        (tree_of([0, 0], [], ["k"]).replace(b"k", b"\xff"), "no text"),
+    ],
+)
+def test_lengths_that_lie(blob, says):
+    with pytest.raises(FormatError, match=says):
+        layout.decode(memoryview(blob))

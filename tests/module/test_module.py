@@ -1,0 +1,80 @@
+"""One module: its functions, those of what it imports, and its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
+from rpcsys.module.module import Module, walk
+
+
+def test_functions_by_name():
+    module = Module("testing", {"main": lambda x, y=0: x + y, "other": lambda: 7})
+    assert module(1, 2) == module["main"](1, 2) == module.function("main")(1, 2) == 3
+    assert module["other"]() == 7
+    assert module.functions == ["main", "other"]
+    assert repr(module) == "<module testing (main, other)>"
+
+
+def test_what_it_lacks_is_looked_for_in_its_imports_in_order():
+    deep = Module("testing", {"deep": lambda: "deep", "both": lambda: "deep"})
+    first = Module("testing", {"first": lambda: 1}, [deep])
+    second = Module("testing", {"both": lambda: "second", "main": lambda: "second"})
+    root = Module("testing", {"own": lambda: 0}, [first, second])
+    assert root.functions == ["own", "first", "deep", "both", "main"]
+    assert (root["deep"](), root["both"](), root()) == ("deep", "deep", "second")
+    assert list(walk(root)) == [root, first, deep, second]
+
+
+def test_a_function_that_is_not_there():
+    module = Module("testing", {f"f{i}": print for i in range(30)})
+    with pytest.raises(RemoteFunctionError, match=r"no function 'g'; it has f0, f1, .*f19, …$"):
+        module["g"]
+    with pytest.raises(RemoteFunctionError, match="it has none"):
+        Module("testing")()
+
+
+def test_by_names():
+    inputs = [{"name": "x", "dtype": "int64", "shape": []}, {"name": "y", "dtype": "int64", "shape": []}]
+    one = Module("testing", {"main": lambda x, y: x - y}, inputs=inputs)
+    assert one.run({"y": 1, "x": 5}) == {"output": 4}
+    two = Module(
+        "testing", {"main": lambda x, y: (x, y)}, inputs=inputs, outputs=[{"name": "a"}, {"name": "b"}]
+    )
+    assert two.run({"y": 1, "x": 5}) == {"a": 5, "b": 1}
+    assert two.run({"y": 1, "x": 5}, ["b"]) == {"b": 1}
+    assert Module("testing", imports=[two]).run({"y": 1, "x": 5}, ["a"]) == {"a": 5}
+    with pytest.raises(RemoteArgumentError, match="no output 'c'; it has a, b"):
+        two.run({"x": 1, "y": 1}, ["c"])
+    with pytest.raises(RemoteArgumentError, match="main takes x, y, and got x, z"):
+        two.run({"x": 1, "z": 1})
+    with pytest.raises(RemoteArgumentError, match="by place, not by name"):
+        Module("testing", {"main": print}).run({})
+
+
+def test_what_a_client_is_told():
+    main = Module("testing", {"main": print}, inputs=[{"name": "x"}], outputs=[{"name": "y"}])
+    assert Module("group", imports=[main]).describe() == {
+        "kind": "group",
+        "functions": ["main"],
+        "inputs": [{"name": "x"}],
+        "outputs": [{"name": "y"}],
+    }
+    assert Module("empty").describe() == {"kind": "empty", "functions": [], "inputs": [], "outputs": []}
+
+
+def test_closing_ends_the_whole_tree_once():
+    class Counted(Module):
+        released = 0
+
+        def release(self):
+            self.released += 1
+
+    shared = Counted("testing", {"f": print})
+    root = Counted("testing", imports=[Counted("testing", imports=[shared]), shared])
+    with root:
+        pass
+    root.close()
+    assert [module.released for module in walk(root)] == [1, 1, 1]
+    with pytest.raises(RemoteFunctionError, match="was closed"):
+        root["f"]

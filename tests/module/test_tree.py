@@ -1,0 +1,128 @@
+"""Trees of modules: saved and loaded again, whatever their shape."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+
+from rpcsys.errors import ModelError, UsageError
+from rpcsys.module import layout, registry, tree
+from rpcsys.module.module import Module, walk
+from tests.module.trees import KIND, BytesKind, Holder, blob_of, loaded, of_shape, outline, shapes
+
+
+@pytest.fixture(autouse=True)
+def _a_kind_for_tests(monkeypatch):
+    monkeypatch.setattr(registry, "_registered", {**registry._registered, KIND: BytesKind()})
+
+
+@given(shapes)
+def test_round_trips_and_byte_identical_re_export(shape):
+    root = of_shape(shape)
+    blob = blob_of(root)
+    again = loaded(blob)
+    assert outline(again) == outline(root)
+    assert blob_of(again) == blob
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        [(b"x", [0])] * 10_000,
+        [(b"", range(9_999)), *[(b"x", [])] * 9_999],
+        [(b"", [0, 1])] * 10_000,
+    ],
+    ids=["deep", "wide", "shared"],
+)
+def test_ten_thousand_modules(shape):
+    root = of_shape(shape)
+    started = time.perf_counter()
+    blob = blob_of(root)
+    again = loaded(blob)
+    assert time.perf_counter() - started < 5
+    assert outline(again) == outline(root)
+    assert again.functions == ["size"]
+    assert blob_of(again) == blob
+    again.close()
+    assert {module.released for module in walk(again)} == {1}
+
+
+def test_what_is_imported_twice_is_one_module():
+    shared = Holder(b"shared")
+    root = loaded(blob_of(Holder(b"", [Holder(b"left", [shared]), Holder(b"right", [shared, shared])])))
+    left, right = root.imports
+    assert left.imports[0] is right.imports[0] is right.imports[1]
+
+
+def test_each_is_linked_once_behind_what_it_imports():
+    shared = Holder(b"shared")
+    root = loaded(blob_of(Holder(b"", [shared, Holder(b"left", [shared])])))
+    assert [module.linked for module in walk(root)] == [[True]] * 3
+
+
+def test_a_circle_cannot_be_saved():
+    inner = Holder(b"inner")
+    root = Holder(b"", [Holder(b"outer", [inner])])
+    inner.attach([root])
+    with pytest.raises(UsageError, match="in a circle"):
+        tree.save(root)
+
+
+def test_a_kind_that_nobody_saves():
+    with pytest.raises(UsageError, match=r"saves a module of kind 'acme\.x'; known are _lib, rpcsys"):
+        tree.save(Holder(b"", [Module("acme.x")]))
+
+
+def test_a_kind_that_nobody_loads():
+    blob = b"".join(layout.encode([("acme.x", ())], lambda index, offset: [b""]))
+    with pytest.raises(
+        ModelError, match=r"^ModelError: model\.so holds a module of kind 'acme\.x', which nothing here"
+    ):
+        loaded(blob)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ValueError("a\nb"), r"model\.so cannot be loaded: its module of kind 'testing\.bytes' says: a b"),
+        (KeyError(), r"says: KeyError"),
+        (layout.FormatError("is broken"), r"ModelError: model\.so is broken"),
+    ],
+)
+@pytest.mark.parametrize("where", ["load_from_bytes", "link"])
+def test_a_module_that_does_not_load_takes_the_others_with_it(monkeypatch, error, says, where):
+    made = []
+
+    class Picky(Holder):
+        def __init__(self, data):
+            super().__init__(data)
+            made.append(self)
+            if where == "load_from_bytes":
+                self.link()
+
+        def link(self):
+            if bytes(self.data) == b"bad":
+                raise error
+
+    monkeypatch.setattr(BytesKind, "load_from_bytes", lambda self, data, context: Picky(data))
+    blob = blob_of(Holder(b"", [Holder(b"good"), Holder(b"bad"), Holder(b"other")]))
+    with pytest.raises(ModelError, match=says) as caught:
+        loaded(blob)
+    assert "\n" not in str(caught.value)
+    whole = [module for module in made if bytes(module.data) != b"bad"]
+    assert [module.released for module in whole] == [1] * len(whole)
+
+
+def test_a_group_has_the_functions_of_its_members():
+    members = [Holder(b"abc"), Holder(b"abcde", name="length")]
+    root = loaded(blob_of(Module("rpcsys.group", imports=members)))
+    assert (root.kind, root.functions, root["size"]()) == ("rpcsys.group", ["size"], 3)
+
+
+def test_a_group_with_bytes_is_none():
+    blob = b"".join(layout.encode([("rpcsys.group", ())], lambda index, offset: [b"?"]))
+    with pytest.raises(ModelError, match=re.escape("model.so is broken (a group of modules has bytes)")):
+        loaded(blob)
