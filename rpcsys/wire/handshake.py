@@ -44,7 +44,7 @@ SERVER = "server"
 
 _INT = struct.Struct("<i")
 _INTS = struct.Struct("<ii")
-_OPTIONS = ("-session", "-serve", "-server", "-timeout")
+_OPTIONS = ("-session", "-serve", "-server", "-offered", "-timeout")
 _NAMES = {MAGIC: "success", DUPLICATE: "duplicate", MISMATCH: "mismatch"}
 
 Parsed = TypeVar("Parsed")
@@ -55,13 +55,15 @@ class Options:
     """The words behind the key.
 
     ``session``: the session protocol asked for or offered, None for TVM's own; ``serve``: the deployed
-    module to share; ``server``: the identity of a server that dials a proxy; ``timeout_s``: TVM's time
+    module to share; ``server``: the identity of a server that dials a proxy; ``offered``: its key is a match key
+    that it offers to the tracker itself (a proxy registers nothing for it); ``timeout_s``: TVM's time
     limit in seconds (None: no limit); ``others``: words that nobody here knows, as they came.
     """
 
     session: str | None = None
     serve: str | None = None
     server: str | None = None
+    offered: bool = False
     timeout_s: float | None = None
     others: tuple[str, ...] = ()
 
@@ -225,6 +227,7 @@ def _parse_options(words: list[str]) -> Options:
         session=known.get("-session"),
         serve=known.get("-serve"),
         server=known.get("-server"),
+        offered=known.get("-offered") == "1",
         timeout_s=_parse_timeout(known.get("-timeout")),
         others=tuple(others),
     )
@@ -246,6 +249,8 @@ def _parse_timeout(text: str | None) -> float | None:
 def _format_options(options: Options) -> list[str]:
     named = [("-session=", options.session), ("-serve=", options.serve), ("-server=", options.server)]
     words = [name + value for name, value in named if value is not None]
+    if options.offered:
+        words.append("-offered=1")
     if options.timeout_s is not None:
         words.append(f"-timeout={options.timeout_s!r}")
     return words + list(options.others)
