@@ -56,6 +56,14 @@ class Symbol(NamedTuple):
     weak: bool
 
 
+class Segment(NamedTuple):
+    """A part of the file that is mapped: ``size`` bytes at ``offset`` of the file stand at ``address``."""
+
+    offset: int
+    address: int
+    size: int
+
+
 class _Layout(NamedTuple):
     """What the fields are, for 32 or 64 bits. ``word`` is an address or a size."""
 
@@ -88,6 +96,7 @@ class Elf(NamedTuple):
     symbols : its .dynsym by name
     needed : names of the libraries that must be there
     jump_slots : functions that are bound when they are first called -> where each is then written
+    segments : the parts of the file that are mapped
     """
 
     machine: str
@@ -96,6 +105,21 @@ class Elf(NamedTuple):
     symbols: Dict[str, Symbol]
     needed: List[str]
     jump_slots: Dict[str, int]
+    segments: List[Segment]
+
+    def place(self, name: str) -> Optional[range]:
+        """Where in the file the symbol ``name`` and what follows it in its segment are; None for no such symbol.
+
+        Raises `ElfError` where the file has no bytes for it.
+        """
+        symbol = self.symbols.get(name)
+        if symbol is None or not symbol.section:
+            return None
+        for segment in self.segments:
+            into = symbol.value - segment.address
+            if 0 <= into < segment.size:
+                return range(segment.offset + into, segment.offset + segment.size)
+        raise ElfError(f"is broken ({name} is not in the file)")
 
     def fits(self) -> bool:
         """Whether this process could load it: its architecture, width and byte order are this one's."""
@@ -148,7 +172,7 @@ class _Reader:
         if fields[0] != _SHARED:
             raise ElfError("is an ELF file, but no shared library (link it with -shared)")
         machine = MACHINES.get(fields[1], f"machine {fields[1]}")
-        self._check_segments(fields[4], fields[9])
+        segments = list(self._segments(fields[4], fields[9]))
         self._sections = list(self._table(self._layout.section, fields[5], fields[11]))
         symbols = list(self._symbols())
         return Elf(
@@ -158,14 +182,17 @@ class _Reader:
             {symbol.name: symbol for symbol in symbols if symbol.name},
             list(self._needed()),
             dict(self._jump_slots(symbols, _JUMP_SLOTS.get(machine))),
+            segments,
         )
 
-    def _check_segments(self, offset: int, count: int) -> None:
-        """Every mapped segment must be in the file: touching one that is not ends a process."""
+    def _segments(self, offset: int, count: int) -> Iterator[Segment]:
+        """Every mapped segment; each must be in the file: touching one that is not ends a process."""
         for kind, *rest in self._table(self._layout.segment, offset, count):
-            start, size = (rest[1], rest[4]) if self._bits == 64 else (rest[0], rest[3])
-            if kind == _LOAD and start + size > len(self._data):
-                raise ElfError("is cut off (copied while it was being written, or only in part)")
+            start, address, size = (rest[1], rest[2], rest[4]) if self._bits == 64 else (*rest[:2], rest[3])
+            if kind == _LOAD:
+                if start + size > len(self._data):
+                    raise ElfError("is cut off (copied while it was being written, or only in part)")
+                yield Segment(start, address, size)
 
     def _symbols(self) -> Iterator[Symbol]:
         for fields, strings in self._entries(_DYNSYM, self._layout.symbol):

@@ -1,0 +1,241 @@
+"""Writes ELF files that carry data alone: a shared library that no linker has to make, and an object file for one.
+
+Both define two symbols: the data, and one zeroed word that can be written to. The library has
+no code, so it needs no compiler, and the machine it is for matters in its header only. Its front is one
+page, and the data follows from the second on, so that whatever is page-aligned in the data is so in the file::
+
+    header | segments | hash | names | .dynamic | sections          the first page
+    data                                                            to the end of the file
+
+From the ELF specification (System V ABI, chapters 4 and 5) and the processors' supplements. Same data, same
+bytes: there is no build id, no time and no path.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Dict, List, NamedTuple, Sequence, Tuple
+
+#: Where the data begins in the file.
+PAGE = 4096
+
+
+class Machine(NamedTuple):
+    """What a file's header says of a machine.
+
+    ``page`` is the largest page its systems map with; ``large`` the flag of a section that code does
+    not reach with a short address (x86-64 alone has one).
+    """
+
+    number: int
+    bits: int
+    flags: int
+    page: int
+    large: int = 0
+
+
+#: Machines by their names in `rpcsys.module.elf` and their width; all little-endian. Flags: the ABI in use, as
+#: linkers want it of every part: version 5 on ARM, doubles passed in registers on RISC-V.
+MACHINES: Dict[Tuple[str, int], Machine] = {
+    ("x86_64", 64): Machine(62, 64, 0, 0x1000, 0x10000000),
+    ("i386", 32): Machine(3, 32, 0, 0x1000),
+    ("aarch64", 64): Machine(183, 64, 0, 0x10000),
+    ("arm", 32): Machine(40, 32, 0x05000000, 0x10000),
+    ("riscv", 64): Machine(243, 64, 0x5, 0x1000),
+}
+
+_OBJECT_FILE, _SHARED = 1, 3  # e_type
+_LOAD, _DYNAMIC_SEGMENT, _STACK = 1, 2, 0x6474E551  # p_type
+_READ, _WRITE = 4, 2  # p_flags
+_PROGBITS, _SYMTAB, _STRTAB, _HASH, _DYNAMIC, _NOBITS, _DYNSYM = 1, 2, 3, 5, 6, 8, 11  # sh_type
+_WRITABLE, _ALLOCATED = 1, 2  # sh_flags
+_GLOBAL_DATA = 1 << 4 | 1  # st_info: STB_GLOBAL, STT_OBJECT
+
+
+class _Section(NamedTuple):
+    name: str
+    kind: int
+    flags: int = 0
+    address: int = 0
+    offset: int = 0
+    size: int = 0
+    link: int = 0
+    info: int = 0
+    align: int = 1
+    entry: int = 0
+
+
+class _Format(NamedTuple):
+    """How a machine's width writes the tables."""
+
+    machine: Machine
+
+    @property
+    def word(self) -> int:
+        """Bytes of an address."""
+        return self.machine.bits // 8
+
+    def sizes(self) -> Tuple[int, int, int, int]:
+        """Bytes of the file's header, and of an entry of segments, sections and symbols."""
+        return (64, 56, 64, 24) if self.machine.bits == 64 else (52, 32, 40, 16)
+
+    def words(self, *values: int) -> bytes:
+        return struct.pack("<{}{}".format(len(values), "Q" if self.word == 8 else "I"), *values)
+
+    def header(self, kind: int, segments: Tuple[int, int], sections: Tuple[int, int]) -> bytes:
+        """The file's header; ``segments`` and ``sections`` are each an offset and a count; names stand in the last."""
+        size, segment, section, _ = self.sizes()
+        ident = b"\x7fELF" + bytes([self.word // 4, 1, 1]) + bytes(9)
+        return (
+            ident
+            + struct.pack("<HHI", kind, self.machine.number, 1)
+            + self.words(0, segments[0], sections[0])
+            + struct.pack("<IHHH", self.machine.flags, size, segment if segments[1] else 0, segments[1])
+            + struct.pack("<HHH", section, sections[1], sections[1] - 1)
+        )
+
+    def segment(
+        self, kind: int, rights: int, offset: int, address: int, size: int, memory: int, align: int
+    ) -> bytes:
+        if self.word == 8:
+            return struct.pack("<II6Q", kind, rights, offset, address, address, size, memory, align)
+        return struct.pack("<8I", kind, offset, address, address, size, memory, rights, align)
+
+    def symbol(self, name: int, section: int, value: int, size: int) -> bytes:
+        if self.word == 8:
+            return struct.pack("<IBBHQQ", name, _GLOBAL_DATA, 0, section, value, size)
+        return struct.pack("<IIIBBH", name, value, size, _GLOBAL_DATA, 0, section)
+
+    def sections(self, sections: Sequence[_Section]) -> Tuple[bytes, bytes]:
+        """The table, and the names in it."""
+        names, places = _strings([section.name for section in sections])
+        rows = []
+        for (_, kind, flags, address, offset, size, link, info, align, entry), name in zip(sections, places):
+            ends = self.words(flags, address, offset, size) + struct.pack("<II", link, info)
+            rows.append(struct.pack("<II", name, kind) + ends + self.words(align, entry))
+        return b"".join(rows), names
+
+
+def shared_library(machine: Machine, data: str, cell: str, size: int) -> bytes:
+    """What stands before ``size`` bytes of data to make a shared library of them: `PAGE` bytes.
+
+    ``data`` names the symbol of the data, ``cell`` that of the word. Raises ValueError where the
+    machine has no addresses for so many bytes.
+    """
+    make = _Format(machine)
+    page, word = machine.page, make.word
+    _check_size(machine, size + 4 * page)
+    header, segment, _, symbol = make.sizes()
+
+    strings, (data_name, cell_name) = _strings([data, cell])
+    hashes = _one_bucket(2)
+    segments = (header, 5)
+    hash_at = header + 5 * segment
+    symbols_at = _up(hash_at + len(hashes), 8)
+    strings_at = symbols_at + 3 * symbol
+    dynamic_at = _up(strings_at + len(strings), 8)
+    dynamic = make.words(4, hash_at, 5, strings_at, 6, symbols_at, 10, len(strings), 11, symbol, 0, 0)
+    dynamic_end = dynamic_at + len(dynamic)
+    # The page is mapped twice, the second time to be written to: the linker and the cell's owner do that.
+    cell_address = page + dynamic_end
+    data_address = 2 * page + PAGE
+
+    sections = [
+        _Section("", 0, align=0),
+        _Section(".hash", _HASH, _ALLOCATED, hash_at, hash_at, len(hashes), 2, 0, 4, 4),
+        _Section(".dynsym", _DYNSYM, _ALLOCATED, symbols_at, symbols_at, 3 * symbol, 3, 1, 8, symbol),
+        _Section(".dynstr", _STRTAB, _ALLOCATED, strings_at, strings_at, len(strings)),
+        _Section(".dynamic", _DYNAMIC, _WRITABLE | _ALLOCATED, page + dynamic_at, dynamic_at, len(dynamic), 3, 0, 8, 2 * word),
+        _Section(".bss", _NOBITS, _WRITABLE | _ALLOCATED, cell_address, dynamic_end, word, align=8),
+        _Section(".rodata", _PROGBITS, _ALLOCATED, data_address, PAGE, size, align=PAGE),
+    ]  # fmt: skip
+    names_at = dynamic_end
+    table, names = _with_names(make, sections, names_at)
+    table_at = _up(names_at + len(names), 8)
+    front = [
+        (0, make.header(_SHARED, segments, (table_at, len(sections) + 1))),
+        (header, make.segment(_LOAD, _READ, 0, 0, dynamic_end, dynamic_end, page)),
+        (header + segment, make.segment(_LOAD, _READ | _WRITE, dynamic_at, page + dynamic_at, len(dynamic), len(dynamic) + word, page)),
+        (header + 2 * segment, make.segment(_LOAD, _READ, PAGE, data_address, size, size, page)),
+        (header + 3 * segment, make.segment(_DYNAMIC_SEGMENT, _READ | _WRITE, dynamic_at, page + dynamic_at, len(dynamic), len(dynamic), 8)),
+        (header + 4 * segment, make.segment(_STACK, _READ | _WRITE, 0, 0, 0, 0, 16)),
+        (hash_at, hashes),
+        (symbols_at + symbol, make.symbol(data_name, 6, data_address, size) + make.symbol(cell_name, 5, cell_address, word)),
+        (strings_at, strings),
+        (dynamic_at, dynamic),
+        (names_at, names),
+        (table_at, table),
+    ]  # fmt: skip
+    return _placed(front, PAGE)
+
+
+def object_file(machine: Machine, data: str, cell: str, size: int) -> bytes:
+    """What stands before ``size`` bytes of data to make an object file of them, for a linker: `PAGE` bytes.
+
+    The symbols and errors are those of `shared_library`.
+    """
+    make = _Format(machine)
+    _check_size(machine, size + 4 * machine.page)
+    header, _, _, symbol = make.sizes()
+    strings, (data_name, cell_name) = _strings([data, cell])
+    symbols_at = _up(header, 8)
+    strings_at = symbols_at + 3 * symbol
+    names_at = strings_at + len(strings)
+    # Where code and data lie further apart than a short address reaches, only a large section can be linked.
+    name = ".lrodata" if machine.large else ".rodata"
+    sections = [
+        _Section("", 0, align=0),
+        _Section(name, _PROGBITS, _ALLOCATED | machine.large, 0, PAGE, size, align=PAGE),
+        _Section(".bss", _NOBITS, _WRITABLE | _ALLOCATED, 0, PAGE, make.word, align=8),
+        _Section(".symtab", _SYMTAB, 0, 0, symbols_at, 3 * symbol, 4, 1, 8, symbol),
+        _Section(".strtab", _STRTAB, 0, 0, strings_at, len(strings)),
+        # Its absence would ask for a stack that can be executed.
+        _Section(".note.GNU-stack", _PROGBITS, 0, 0, names_at),
+    ]
+    table, names = _with_names(make, sections, names_at)
+    table_at = _up(names_at + len(names), 8)
+    front = [
+        (0, make.header(_OBJECT_FILE, (0, 0), (table_at, len(sections) + 1))),
+        (symbols_at + symbol, make.symbol(data_name, 1, 0, size) + make.symbol(cell_name, 2, 0, make.word)),
+        (strings_at, strings),
+        (names_at, names),
+        (table_at, table),
+    ]
+    return _placed(front, PAGE)
+
+
+def _with_names(make: _Format, sections: Sequence[_Section], at: int) -> Tuple[bytes, bytes]:
+    """The table of sections with one more for their names, which stand at ``at``; and the names."""
+    _, names = make.sections([*sections, _Section(".shstrtab", _STRTAB)])
+    return make.sections([*sections, _Section(".shstrtab", _STRTAB, 0, 0, at, len(names))])
+
+
+def _check_size(machine: Machine, size: int) -> None:
+    if size >> (machine.bits - 1):
+        raise ValueError(f"{size >> 20} MB do not fit into the {machine.bits}-bit addresses of its target")
+
+
+def _one_bucket(count: int) -> bytes:
+    """A hash table with all ``count`` symbols in one chain, the last one first; symbol 0 is none."""
+    return struct.pack(f"<{4 + count}I", 1, count + 1, count, 0, *range(count))
+
+
+def _strings(texts: Sequence[str]) -> Tuple[bytes, List[int]]:
+    """A string table, and where each text is in it."""
+    table, places = bytearray(1), []
+    for text in texts:
+        places.append(len(table) if text else 0)
+        table += text.encode() + b"\0" if text else b""
+    return bytes(table), places
+
+
+def _placed(parts: Sequence[Tuple[int, bytes]], size: int) -> bytes:
+    block = bytearray(size)
+    for at, part in parts:
+        block[at : at + len(part)] = part
+    assert len(block) == size
+    return bytes(block)
+
+
+def _up(value: int, align: int) -> int:
+    return value + -value % align
