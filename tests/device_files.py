@@ -8,11 +8,21 @@ ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "packaging" / "device-files.txt"
 
 
+def lines() -> list[str]:
+    """The list without comments and blank lines."""
+    found = (line.split("#")[0].strip() for line in LIST.read_text(encoding="utf-8").splitlines())
+    return [line for line in found if line]
+
+
 def entries() -> dict[str, frozenset[str]]:
-    """The list: path -> the packages it needs, none for most. Comments and blank lines left out."""
-    lines = (line.split("#")[0].strip() for line in LIST.read_text(encoding="utf-8").splitlines())
-    parts = [line.partition(" needs ") for line in lines if line]
+    """What goes along: path -> the packages it needs, none for most."""
+    parts = [line.partition(" needs ") for line in lines() if not line.endswith(" stays")]
     return {path: frozenset(needs.replace(",", " ").split()) for path, _, needs in parts}
+
+
+def staying() -> set[str]:
+    """Paths below an entry that are for the desk."""
+    return {line[: -len(" stays")] for line in lines() if line.endswith(" stays")}
 
 
 def device_files() -> dict[Path, frozenset[str]]:
@@ -22,7 +32,7 @@ def device_files() -> dict[Path, frozenset[str]]:
         path = ROOT / entry
         found = path.rglob("*.py") if entry.endswith("/") else [path]
         files.update((file.relative_to(ROOT), needs) for file in sorted(found))
-    return files
+    return {file: needs for file, needs in files.items() if str(file) not in staying()}
 
 
 if __name__ == "__main__":

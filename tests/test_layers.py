@@ -25,6 +25,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "daemon": ("serve",),
     "server": ("module", "ffi", "serve", "link", "stream"),
     "module": ("wire", "ffi"),
+    "module.toolchain": ("module", "data"),
     "module.kinds.remote": ("module", "client"),
     "client": ("link", "stream"),
     "serve": ("link", "logs"),
@@ -32,6 +33,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "link": ("wire",),
     "wire": ("errors",),
     "ffi": ("errors",),
+    "data": (),
     "errors": (),
     "logs": (),
 }

@@ -69,6 +69,9 @@ def test_carries_code_data_and_licence_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"rpcsys"}
     assert {"rpcsys/py.typed", "rpcsys/_data/packaging/device-files.txt"} <= set(names)
+    assert {"rpcsys/_data/toolchains/cross.cmake", "rpcsys/_data/toolchains/aarch64-linux-gnu.cmake"} <= set(
+        names
+    )
     assert {"rpcsys/tracker/page/index.html", "rpcsys/tracker/page/page.js"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

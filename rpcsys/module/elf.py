@@ -123,9 +123,7 @@ class Elf(NamedTuple):
 
     def fits(self) -> bool:
         """Whether this process could load it: its architecture, width and byte order are this one's."""
-        here = platform.machine()
-        here = "arm" if here.startswith("armv") else "riscv" if here.startswith("riscv") else here
-        here = _SAME.get(here, here)
+        here = machine_of(platform.machine())
         bits = 64 if sys.maxsize > 1 << 32 else 32
         here = {("x86_64", 32): "i386", ("aarch64", 32): "arm"}.get((here, bits), here)
         order = "<" if sys.byteorder == "little" else ">"
@@ -155,6 +153,14 @@ def parse(data: Data) -> Elf:
     if bits is None or order is None:
         raise ElfError("has a broken ELF header")
     return _Reader(data, bits, order).elf()
+
+
+def machine_of(processor: str) -> str:
+    """The name in `MACHINES` of what Linux or CMake calls a processor: ``armv7l`` is ``arm``, ``riscv64`` ``riscv``."""
+    for start in ("arm", "riscv"):
+        if processor.startswith(start) and processor != "arm64":
+            return start
+    return _SAME.get(processor.lower(), processor)
 
 
 class _Reader:

@@ -1,0 +1,217 @@
+"""A target's compiler, as its CMake toolchain file says: for the desk, where models are compiled and packed.
+
+The files in ``toolchains/`` say what a target is in plain ``set(NAME value)`` lines and leave the search for
+compilers to ``cross.cmake``; here the same is found without CMake. A file of one's own is read likewise, if
+it names its compilers in plain lines: ``set(CMAKE_C_COMPILER /opt/vendor/bin/vendor-gcc)``.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+
+from rpcsys import data
+from rpcsys.errors import ConfigError, UsageError
+from rpcsys.module import elf
+
+#: What the files share; what it does in CMake, `_debians` and `_vendors` do here.
+_SHARED = "cross.cmake"
+_COMMENT = re.compile(r"#[^\n]*")
+_COMMAND = re.compile(r'(set|include)\s*\(\s*("[^"]*"|[^\s()]+)\s*([^()]*)\)', re.IGNORECASE)
+_VARIABLE = re.compile(r"\$(ENV)?\{(\w+)\}")
+#: Files may include each other; ones that go deeper than this do so in a circle.
+_MAX_INCLUDES = 16
+
+
+class Toolchain(NamedTuple):
+    """What builds for a target.
+
+    Attributes
+    ----------
+    name : the target's, such as ``aarch64-linux-gnu``
+    machine, bits : what an ELF file of it says (`rpcsys.module.elf`): ``"aarch64"`` and 64
+    cc, cxx, strip : paths of the programs
+    flags : what they need for this target
+    sysroot : the target's headers and libraries; None for those that the compiler knows
+    """
+
+    name: str
+    machine: str
+    bits: int
+    cc: str
+    cxx: str
+    strip: str
+    flags: Tuple[str, ...] = ()
+    sysroot: Optional[str] = None
+
+    def command(self, *, cxx: bool = False) -> List[str]:
+        """How a command line that compiles or links begins."""
+        sysroot = [f"--sysroot={self.sysroot}"] if self.sysroot else []
+        return [self.cxx if cxx else self.cc, *self.flags, *sysroot]
+
+    def fits(self, library: elf.Elf) -> bool:
+        """Whether ``library`` is for this target."""
+        return (library.machine, library.bits) == (self.machine, self.bits)
+
+
+class Target(NamedTuple):
+    """What a toolchain file says of its target, compiler or not: ``machine`` and ``bits`` as ELF files do."""
+
+    name: str
+    machine: str
+    bits: int
+
+
+def names() -> List[str]:
+    """The targets whose toolchain files come along."""
+    return sorted(file.stem for file in data.folder("toolchains").glob("*-*.cmake"))
+
+
+def target(wanted: Union[str, Path]) -> Target:
+    """The target of a toolchain file, by name or path; no compiler has to be there. Raises `UsageError`."""
+    return _target(_file(wanted), _read(_file(wanted)))
+
+
+def find(
+    wanted: Union[str, Path], *, root: Union[str, Path, None] = None, sysroot: Union[str, Path, None] = None
+) -> Toolchain:
+    """The toolchain of a target.
+
+    ``wanted`` is a name, such as ``aarch64-linux-gnu``, or the path of a toolchain file; ``root`` the folder of a
+    vendor's toolchain (above its ``bin``), else ``$RPCSYS_TOOLCHAIN_ROOT``; ``sysroot`` the target's headers and
+    libraries, else ``$RPCSYS_SYSROOT``, else those that the compiler knows.
+
+    Raises
+    ------
+    UsageError : no such target, a file that does not say enough, or a compiler that is not here, with the
+        package to install
+    ConfigError : ``root`` or ``sysroot`` is no folder
+    """
+    file = _file(wanted)
+    says = _read(file)
+    name, machine, bits = _target(file, says)
+    root = _folder("RPCSYS_TOOLCHAIN_ROOT", root, says)
+    sysroot = _folder("RPCSYS_SYSROOT", sysroot, says) or says.get("CMAKE_SYSROOT")
+    if "CMAKE_C_COMPILER" in says:
+        cc, cxx, strip = _named(file, says)
+    elif "RPCSYS_TRIPLE" in says:
+        cc, cxx, strip = _vendors(root, says) if root else _debians(machine, says)
+    else:
+        raise UsageError(f"{file} names no compiler: set(CMAKE_C_COMPILER /opt/vendor/bin/vendor-gcc), say")
+    flags = says.get("RPCSYS_FLAGS") or says.get("CMAKE_C_FLAGS_INIT") or says.get("CMAKE_C_FLAGS") or ""
+    return Toolchain(name, machine, bits, cc, cxx, strip, tuple(_words(flags, file)), sysroot)
+
+
+def _file(wanted: Union[str, Path]) -> Path:
+    path = Path(wanted)
+    if path.suffix == ".cmake":
+        if not path.is_file():
+            raise UsageError(f"there is no toolchain file {path}")
+        return path.resolve()
+    if str(wanted) not in names():
+        raise UsageError(
+            f"no toolchain file for {wanted}: there are {', '.join(names())}, or give the path of a .cmake file"
+        )
+    return data.folder("toolchains") / f"{wanted}.cmake"
+
+
+def _read(file: Path, says: Optional[Dict[str, str]] = None, depth: int = 0) -> Dict[str, str]:
+    """The variables that ``file``, and what it includes, set."""
+    says = {} if says is None else says
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the toolchain file {file}: {error}") from None
+    for command, first, rest in _COMMAND.findall(_COMMENT.sub("", text)):
+        says["CMAKE_CURRENT_LIST_DIR"] = str(file.parent)
+        if command.lower() == "set":
+            says[first] = " ".join(_words(_expand(rest.partition(" CACHE ")[0], says), file))
+        else:
+            included = Path(_expand(first.strip('"'), says))
+            if included.name != _SHARED and depth < _MAX_INCLUDES:
+                _read(file.parent / included, says, depth + 1)
+    return says
+
+
+def _words(text: str, file: Path) -> List[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise UsageError(f"the toolchain file {file} cannot be read at: {text.strip()}") from None
+
+
+def _expand(text: str, says: Dict[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        return (os.environ if match[1] else says).get(match[2], "")
+
+    return _VARIABLE.sub(value, text)
+
+
+def _target(file: Path, says: Dict[str, str]) -> Target:
+    processor = says.get("CMAKE_SYSTEM_PROCESSOR")
+    if processor is None:
+        raise UsageError(f"{file} does not say what it builds for: set(CMAKE_SYSTEM_PROCESSOR aarch64), say")
+    machine = elf.machine_of(processor)
+    if machine not in elf.MACHINES.values():
+        raise UsageError(f"{file}: {processor} is no processor that is known here")
+    bits = 32 if machine in ("arm", "i386", "ppc", "hexagon") or processor.endswith("32") else 64
+    return Target(says.get("RPCSYS_TRIPLE", file.stem), machine, bits)
+
+
+def _folder(name: str, given: Union[str, Path, None], says: Dict[str, str]) -> Optional[str]:
+    path = str(given) if given else says.get(name) or os.environ.get(name)
+    if path and not os.path.isdir(path):
+        raise ConfigError(f"{name}: there is no folder {path}")
+    return os.path.abspath(path) if path else None
+
+
+def _named(file: Path, says: Dict[str, str]) -> Tuple[str, str, str]:
+    """The compilers that a file of somebody's own names."""
+    cc = says["CMAKE_C_COMPILER"]
+    found = shutil.which(cc)
+    if found is None:
+        raise UsageError(f"there is no {cc} here, which {file} names as its compiler")
+    siblings = (says.get("CMAKE_CXX_COMPILER"), says.get("CMAKE_STRIP"))
+    cxx, strip = (which or _sibling(found, tool) for which, tool in zip(siblings, ("g++", "strip")))
+    return found, cxx, strip
+
+
+def _vendors(root: str, says: Dict[str, str]) -> Tuple[str, str, str]:
+    folder = Path(root) / "bin"
+    patterns = (says["RPCSYS_TRIPLE"], says["RPCSYS_VENDOR_TRIPLES"])
+    found = next((all_ for all_ in (sorted(folder.glob(p + "-gcc")) for p in patterns) if all_), None)
+    if not found:
+        raise UsageError(
+            f"there is no {patterns[1]}-gcc in {folder}; "
+            "RPCSYS_TOOLCHAIN_ROOT is the folder above the compilers' bin folder"
+        )
+    cc = str(found[0])
+    return cc, _sibling(cc, "g++"), _sibling(cc, "strip")
+
+
+def _debians(machine: str, says: Dict[str, str]) -> Tuple[str, str, str]:
+    triple, packages = says["RPCSYS_TRIPLE"], says["RPCSYS_PACKAGES"]
+    prefixes = [triple + "-"]
+    if machine == elf.machine_of(platform.machine()):
+        # This machine's own target: a compiler without a prefix builds for it.
+        prefixes, packages = [triple + "-", ""], "gcc g++"
+    for prefix in prefixes:
+        found = [shutil.which(prefix + tool) for tool in ("gcc", "g++", "strip")]
+        if found[0] and found[1] and found[2]:
+            return found[0], found[1], found[2]
+    raise UsageError(
+        f"there is no {triple}-gcc and -g++ here; type: sudo apt-get install {packages} "
+        "(or name a vendor's toolchain with RPCSYS_TOOLCHAIN_ROOT=DIR)"
+    )
+
+
+def _sibling(cc: str, tool: str) -> str:
+    """The ``tool`` that goes with a compiler: its path with the last word replaced."""
+    folder, name = os.path.split(cc)
+    prefix = name[: -len("gcc")] if name.endswith("gcc") else ""
+    return os.path.join(folder, prefix + tool)
