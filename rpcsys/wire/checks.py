@@ -114,6 +114,17 @@ def port(value: Any, name: str) -> int:
     return value
 
 
+def place(host: Check) -> Check:
+    """``[host, port]``, the host one that the check allows; kept as a tuple."""
+
+    def check(value: Any, name: str) -> tuple[Any, int]:
+        if type(value) not in (list, tuple) or len(value) != 2:
+            raise wrong(name, "[host, port]", value)
+        return host(value[0], name), port(value[1], name)
+
+    return check
+
+
 def optional(check: Check) -> Check:
     """What ``check`` allows, or null."""
     return lambda value, name: None if value is None else check(value, name)

@@ -248,6 +248,28 @@ class Health(Ask):
     readings: Mapping[str, Any] = field(checks.mapping(checks.anything), dict)
 
 
+# What a proxy tells the tracker of a connection that it relays.
+
+
+@dataclass(frozen=True)
+class Via(Message):
+    """The first frame of a connection that came through a proxy: it is from ``address``, and match keys offered on it
+    are to be used at ``proxy``, whose host is None for the one that this connection comes from.
+
+    Of several proxies in a chain each puts its own before what it relays: the first is the one next to the tracker. It
+    is the one clients go to, and the last tells where the server is.
+    """
+
+    op: ClassVar[str] = "via"
+    address: tuple[str, int] = field(checks.place(checks.text))
+    proxy: tuple[str | None, int] = field(checks.place(optional(checks.text)))
+
+
+NO_CONTROL_LINK = "NoControlLink"
+"""``error`` of a hello's answer, ``{"ok": false, "error", "message"}``, from a proxy that has no tracker of ours to
+relay to: what a server offers there, it offers by way of the proxy."""
+
+
 # What the tracker tells servers.
 
 

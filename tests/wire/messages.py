@@ -110,3 +110,4 @@ FROM_TRACKER = st.one_of(
     ),
     st.builds(control.Answer, ids, st.just(True), fields=answer_fields),
 )
+VIAS = st.builds(control.Via, st.tuples(texts, ports), st.tuples(maybe(texts), ports))

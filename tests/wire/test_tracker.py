@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rpcsys.errors import ProtocolError
 from rpcsys.wire import control, tracker
 from rpcsys.wire.tracker import BadMessage, FrameReader
-from tests.wire.messages import FROM_TRACKER, LEASES, TO_TRACKER
+from tests.wire.messages import FROM_TRACKER, LEASES, TO_TRACKER, VIAS
 
 
 def raw(text):
@@ -46,6 +46,19 @@ def test_every_message_from_the_tracker_survives_the_wire(message):
 @given(LEASES)
 def test_a_lease_survives_json(lease):
     assert control.Lease.from_json(json.loads(json.dumps(lease.to_json()))) == lease
+
+
+@given(VIAS)
+def test_where_a_relayed_connection_is_from_survives_the_wire(via):
+    assert there_and_back(via, control.Via.from_json) == via
+
+
+@pytest.mark.parametrize(
+    "address", [None, [], ["a"], ["a", 1, 2], [None, 1], ["a", 65536], ["a", None], {"a": 1}]
+)
+def test_a_relayed_connection_is_from_somewhere(address):
+    with pytest.raises(ProtocolError, match="address"):
+        control.Via.from_json({"op": "via", "address": address, "proxy": [None, 1]})
 
 
 def test_every_op_has_a_strategy():
