@@ -103,46 +103,60 @@ def decode(blob: memoryview) -> List[Record]:
 
     Raises `FormatError` for anything that breaks the layout, and for imports that form a circle.
     """
-    reader = _Reader(blob)
-    reader = _Reader(reader.take(reader.number(), "the modules"))
-    indptr = reader.vector(MAX_MODULES + 1, "modules")
-    children = reader.vector(MAX_IMPORTS, "imports")
-    count = len(indptr) - 1
-    if count < 1 or indptr[0] != 0 or indptr[-1] != len(children) or max(children, default=0) >= count:
-        raise FormatError("has a broken import tree")
-    if any(start > end for start, end in zip(indptr, indptr[1:])):
-        raise FormatError("has a broken import tree")
+    reader = Reader(blob)
+    reader = Reader(reader.take(reader.number(), "the modules"))
     records = []
-    for start, end in zip(indptr, indptr[1:]):
+    for imports in reader.imports():
         kind = reader.kind()
-        data = None if kind == LIBRARY else reader.take(reader.number(), "a module's bytes")
-        records.append(Record(kind, children[start:end], data))
+        records.append(Record(kind, imports, None if kind == LIBRARY else reader.string("a module's bytes")))
     in_order(records)
     return records
 
 
-class _Reader:
-    """Takes numbers and bytes off the front of a view."""
+class Reader:
+    """Takes numbers and bytes off the front of a view. Raises `FormatError` where they are not there."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
-        self._at = 0
+        self.at = 0
+
+    def since(self, start: int) -> memoryview:
+        """What was taken since ``at`` was ``start``."""
+        return self._data[start : self.at]
 
     def number(self) -> int:
         value: int = _WORD.unpack(self.take(_WORD.size, "a length"))[0]
         return value
 
     def take(self, size: int, what: str) -> memoryview:
-        if size > len(self._data) - self._at:
+        if size > len(self._data) - self.at:
             raise FormatError(f"is cut off or broken ({what} reach beyond its end)")
-        start, self._at = self._at, self._at + size
-        return self._data[start : self._at]
+        start, self.at = self.at, self.at + size
+        return self._data[start : self.at]
 
-    def vector(self, most: int, what: str) -> Tuple[int, ...]:
+    def count(self, what: str, most: int = MAX_IMPORTS) -> int:
         count = self.number()
         if count > most:
             raise FormatError(f"is broken (it claims {count} {what})")
+        return count
+
+    def vector(self, most: int, what: str) -> Tuple[int, ...]:
+        count = self.count(what, most)
         return struct.unpack(f"<{count}Q", self.take(count * _WORD.size, "its " + what))
+
+    def string(self, what: str) -> memoryview:
+        return self.take(self.number(), what)
+
+    def imports(self) -> List[Tuple[int, ...]]:
+        """What each module imports; at least one module."""
+        indptr = self.vector(MAX_MODULES + 1, "modules")
+        children = self.vector(MAX_IMPORTS, "imports")
+        count = len(indptr) - 1
+        if count < 1 or indptr[0] != 0 or indptr[-1] != len(children) or max(children, default=0) >= count:
+            raise FormatError("has a broken import tree")
+        if any(start > end for start, end in zip(indptr, indptr[1:])):
+            raise FormatError("has a broken import tree")
+        return [children[start:end] for start, end in zip(indptr, indptr[1:])]
 
     def kind(self) -> str:
         size = self.number()

@@ -1,0 +1,60 @@
+"""Libraries made by hand, for any machine and in either layout."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from rpcsys.module import elfwriter, layout
+
+X86 = ("x86_64", 64)
+
+
+def library(blob: bytes, machine: tuple[str, int] = X86, symbol: str = "__tvm_ffi__library_bin") -> bytes:
+    """A shared library whose ``symbol`` is ``blob``."""
+    made = elfwriter.MACHINES[machine]
+    return elfwriter.shared_library(made, symbol, "__tvm_ffi__library_ctx", len(blob)) + blob
+
+
+def write(path: Path, blob: bytes, machine: tuple[str, int] = X86) -> Path:
+    path.write_bytes(library(blob, machine))
+    return path
+
+
+def tree(*nodes: tuple[str, Sequence[int], bytes]) -> bytes:
+    """The blob of modules given as kind, imports and bytes."""
+    pieces = layout.encode(
+        [(kind, imports) for kind, imports, _ in nodes], lambda number, offset: [nodes[number][2]]
+    )
+    return b"".join(bytes(piece) for piece in pieces)
+
+
+def string(data: bytes) -> bytes:
+    return struct.pack("<Q", len(data)) + data
+
+
+def vector(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers) + 1}Q", len(numbers), *numbers)
+
+
+def older(*parts: tuple[str, bytes]) -> bytes:
+    """A blob in the layout before tvm-ffi: kinds, and their bytes as the kind wrote them."""
+    body = struct.pack("<Q", len(parts)) + b"".join(string(kind.encode()) + data for kind, data in parts)
+    return struct.pack("<Q", len(body)) + body
+
+
+#: An import tree as it stands among the parts of the older layout: the root imports the second of two.
+TREE = ("_import_tree", vector(0, 1, 1) + vector(1))
+#: What the kind ``cuda`` wrote: a format, one function with two arguments and one tag, and the code.
+CUDA = (
+    string(b"ptx")
+    + struct.pack("<Q", 1)
+    + string(b"add_kernel")
+    + string(b"add_kernel")
+    + struct.pack("<Q", 2)
+    + b"\2\x20\1\0" * 2
+    + struct.pack("<Q", 1)
+    + string(b"blockIdx.x")
+    + string(b".version 7.0 and so on")
+)
