@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.device_files import ROOT, device_files
@@ -12,9 +13,9 @@ from tests.device_files import ROOT, device_files
 FUNCTIONS = ROOT / "tests" / "ffi" / "functions.c"
 
 
-def compiled(source: Path, target: Path, *flags: str) -> Path:
+def compiled(source: Path, target: Path, *flags: str, compiler: Sequence[str] = ("cc",)) -> Path:
     """``source`` as a shared library at ``target``."""
-    command = ["cc", "-shared", "-fPIC", "-O2", "-w", *flags, "-o", str(target), str(source)]
+    command = [*compiler, "-shared", "-fPIC", "-O2", "-w", *flags, "-o", str(target), str(source)]
     subprocess.run(command, check=True)
     return target
 

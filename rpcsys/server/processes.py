@@ -10,12 +10,14 @@ What makes it certain that nothing outlives a session:
   kills everything below it and leaves.
 
 A process is only ever killed while it is an unreaped descendant, so its number cannot have been given to
-another. Known weakness: a kernel without ``/proc`` hides descendants.
+another. Known weakness: a kernel without ``/proc`` hides descendants, and where there are no subreapers (Linux
+before 3.4, qemu's user emulation) what daemonises outlives its session.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 from typing import Iterable, NamedTuple
@@ -34,9 +36,15 @@ class Dead(NamedTuple):
     peak: int
 
 
-def become_subreaper() -> None:
-    """Descendants that lose their parent become children of this process."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+def become_subreaper() -> bool:
+    """Descendants that lose their parent become children of this process; False where the system cannot."""
+    try:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True
 
 
 def die_with_parent(parent: int) -> None:

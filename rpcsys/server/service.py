@@ -43,7 +43,8 @@ class Service:
 
     def __init__(self, config: Config) -> None:
         """Take a port and a folder. Raises PortRangeError or ConfigError if there is none."""
-        processes.become_subreaper()
+        if not processes.become_subreaper():
+            log.warning("this system has no subreapers: what a session leaves running goes on")
         self._config = config
         if config.cache:
             Cache(config.cache, config.cache_bytes)  # a folder that cannot be used is said now
