@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
+import time
 from typing import Callable, List, Optional, Sequence
 
 from rpcsys.wire.frames import Buffer, Frame
@@ -65,6 +66,24 @@ class Stream:
             if not count:
                 raise Ended("the connection was closed")
             frame = reader.received(count)
+        return frame
+
+    def receive_within(self, seconds: float) -> Optional[Frame]:
+        """The next frame; None if it is not whole after ``seconds``, however its bytes come. For a first frame."""
+        until = time.monotonic() + seconds
+        frame = None
+        while frame is None:
+            if not self.wait(max(0.0, until - time.monotonic())):
+                return None
+            try:
+                count = self.socket.recv_into(self.reader.space(), 0, DONT_WAIT)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise Ended(error.strerror or str(error)) from None
+            if not count:
+                raise Ended("the connection was closed")
+            frame = self.reader.received(count)
         return frame
 
     def buffered(self) -> Optional[Frame]:

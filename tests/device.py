@@ -152,10 +152,13 @@ def until(happened: Any, what: str = "it to happen") -> None:
 
 
 @contextlib.contextmanager
-def impostor(*replies: bytes, hang_up: bool = False) -> Iterator[tuple[str, int]]:
-    """The address of a server that takes one connection, says ``replies`` as they are, and reads on or hangs up."""
+def impostor(*replies: bytes, hang_up: bool = False, pause_s: float = 0) -> Iterator[tuple[str, int]]:
+    """The address of a server that takes one connection, says ``replies`` as they are, and reads on or hangs up.
+
+    ``pause_s``: seconds between two replies.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=_pretend, args=(listener, replies, hang_up), daemon=True)
+    thread = threading.Thread(target=_pretend, args=(listener, replies, hang_up, pause_s), daemon=True)
     thread.start()
     try:
         yield listener.getsockname()
@@ -166,7 +169,7 @@ def impostor(*replies: bytes, hang_up: bool = False) -> Iterator[tuple[str, int]
         thread.join(PATIENCE_S)
 
 
-def _pretend(listener: socket.socket, replies: tuple[bytes, ...], hang_up: bool) -> None:
+def _pretend(listener: socket.socket, replies: tuple[bytes, ...], hang_up: bool, pause_s: float) -> None:
     with contextlib.suppress(OSError):
         sock, _ = listener.accept()
         with sock:
@@ -174,5 +177,6 @@ def _pretend(listener: socket.socket, replies: tuple[bytes, ...], hang_up: bool)
             sock.recv(65536)
             for reply in replies:
                 sock.sendall(reply)
+                time.sleep(pause_s)
             while not hang_up and sock.recv(65536):
                 pass

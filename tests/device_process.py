@@ -89,6 +89,12 @@ def _types(*args):
     return [type(arg).__module__ + "." + type(arg).__name__ for arg in args]
 
 
+@register("test.gate")
+def _gate(path):
+    while not os.path.exists(path):
+        time.sleep(0.0002)
+
+
 @register("test.exit")
 def _exit(code):
     sys.exit(code)

@@ -146,17 +146,16 @@ def _hello(
     mine: Dict[str, Any] = {"version": VERSION}
     if session_timeout:
         mine["limit_s"] = float(session_timeout)
-    stream.tick(max(0.001, deadline - time.monotonic()))
     try:
         stream.send(frames.encode(frames.HELLO, 0, mine))
-        frame = stream.receive()
+        frame = stream.receive_within(deadline - time.monotonic())
     except Ended as end:
         raise SessionLost(
             "the server at {}:{} accepted the session and was gone: {}".format(*address, end)
         ) from None
     if frame is None:
         raise ServerUnreachable(
-            "the server at {}:{} accepted the session and then said nothing".format(*address)
+            "the server at {}:{} accepted the session and then did not greet in time".format(*address)
         )
     if frame.kind == frames.ERROR:
         raise faults.error_of(frame)

@@ -24,6 +24,8 @@ from rpcsys.wire.frames import Frame
 WINDOW_CALLS = 256
 #: Pieces of files that are read ahead while a call lasts: more is no use, and stays with the client.
 MAX_CHUNK_BYTES = 8 << 20
+#: A call that brings more was long on its way: what was sent behind it may be here.
+LARGE = 1 << 20
 #: How long a blocked sender waits before it looks again.
 _TICK_S = 1.0
 #: The same where the other thread reads, which may be waiting for the sender in turn.
@@ -33,13 +35,20 @@ _PATIENCE_S = 1.0
 
 
 class Incoming:
-    """The receiving half of a session's stream. ``waiting``: frames that have been read ahead, in order."""
+    """The receiving half of a session's stream; the client was told of a window of ``window_bytes``.
 
-    def __init__(self, stream: Stream, out: Outgoing) -> None:
+    ``waiting``: frames that have been read ahead, in order; ``late``: whether the last one that `next` gave may
+    have been cancelled since it came.
+    """
+
+    def __init__(self, stream: Stream, out: Outgoing, window_bytes: int) -> None:
         self._stream = stream
         self._out = out
+        self._window_bytes = window_bytes
         self._unsorted: Deque[Frame] = deque()
         self._chunk_bytes = 0
+        self._bytes = 0
+        self.late = False
         self.waiting: Deque[Frame] = deque()
         self.lock = threading.Lock()
         out.on_full = self._while_full
@@ -59,17 +68,38 @@ class Incoming:
                 frame = self._stream.receive()
                 if frame is not None:
                     if not self._stream.reader.unread:
+                        self.late = frame.plan.body_bytes > LARGE
                         return frame
                     self._sort_all(frame)
 
     def _taken(self) -> Frame:
         frame = self.waiting.popleft()
         self._count(frame, -1)
+        self.late = True
         return frame
+
+    def taken_back(self, call: Frame) -> bool:
+        """Whether the client has cancelled ``call``, the last frame that `next` gave, before it begins.
+
+        It is told so.
+        """
+        self.read_ahead()
+        for frame in self.waiting:
+            if frame.kind == frames.CANCEL and frame.call_id == call.call_id:
+                self.waiting.remove(frame)
+                self._say_cancelled(call)
+                return True
+        return False
+
+    def _say_cancelled(self, call: Frame) -> None:
+        fields = error_fields("Cancelled", "the call was cancelled before it began")
+        self._out.send(frames.encode(frames.ERROR, call.call_id, fields), _PATIENCE_S)
 
     def _count(self, frame: Frame, sign: int) -> None:
         if frame.kind == frames.CHUNK:
             self._chunk_bytes += sign * len(frame.buffers[0])
+        else:
+            self._bytes += sign * frame.plan.weight
 
     def read_ahead(self) -> None:
         """Put in order what has come meanwhile, without waiting."""
@@ -82,9 +112,14 @@ class Incoming:
                 self.sort(frame)
 
     def has_room(self) -> bool:
-        """Whether another frame may be read ahead: twice the window that the client was told, and little of a file."""
+        """Whether another frame may be read ahead.
+
+        A client that keeps to its window, calls and bytes, always has room; of a file little is taken.
+        """
         return (
-            len(self.waiting) + len(self._unsorted) < 2 * WINDOW_CALLS and self._chunk_bytes < MAX_CHUNK_BYTES
+            len(self.waiting) + len(self._unsorted) < 2 * WINDOW_CALLS
+            and self._bytes <= self._window_bytes
+            and self._chunk_bytes < MAX_CHUNK_BYTES
         )
 
     def sort(self, frame: Frame) -> None:
@@ -96,6 +131,7 @@ class Incoming:
         else:
             if frame.kind == frames.GOODBYE:
                 self.waiting.clear()
+                self._bytes = self._chunk_bytes = 0
             self._count(frame, 1)
             self.waiting.append(frame)
 
@@ -118,9 +154,8 @@ class Incoming:
         for frame in list(self.waiting):
             if frame.call_id == cancel.call_id and frame.kind == frames.CALL:
                 self.waiting.remove(frame)
-                text = "the call was cancelled before it began"
-                fields = error_fields("Cancelled", text)
-                self._out.send(frames.encode(frames.ERROR, cancel.call_id, fields), _PATIENCE_S)
+                self._count(frame, -1)
+                self._say_cancelled(frame)
                 return
         self.waiting.append(cancel)
 

@@ -19,10 +19,11 @@ MAX_NAME = 4096
 """Linux's PATH_MAX, in bytes: the kernel takes no longer path."""
 
 
-def confine(root: str, name: str) -> str:
+def confine(root: str, name: str, *, entry: bool = False) -> str:
     """The absolute path of ``name`` inside the directory ``root``, links resolved.
 
-    The path need not exist. ``"."`` is the directory itself. Raises PathError for a name that is empty,
+    With ``entry``, a link that ``name`` itself is stays one, wherever it leads: for removing it. The path
+    need not exist. ``"."`` is the directory itself. Raises PathError for a name that is empty,
     absolute, too long, no proper text, contains NUL, or leads out of ``root`` by ``..`` or by a symbolic link.
     """
     if not name or "\0" in name:
@@ -36,7 +37,11 @@ def confine(root: str, name: str) -> str:
     if os.path.isabs(name):
         raise PathError(f"{name}: an absolute path; files of a session have paths relative to its directory")
     base = os.path.realpath(root)
-    path = os.path.realpath(os.path.join(base, name))
+    folder, last = os.path.split(name.rstrip("/"))
+    if entry and last not in ("", ".", ".."):
+        path = os.path.join(os.path.realpath(os.path.join(base, folder)), last)
+    else:
+        path = os.path.realpath(os.path.join(base, name))
     if path != base and not path.startswith(os.path.join(base, "")):
         raise PathError(f"{name}: leads out of the session's directory; keep to paths inside it")
     return path

@@ -25,9 +25,9 @@ class Directory:
     def __init__(self, root: str) -> None:
         self.root = root
 
-    def path(self, name: str) -> str:
-        """The absolute path of ``name``."""
-        path = confine(self.root, name)
+    def path(self, name: str, *, entry: bool = False) -> str:
+        """The absolute path of ``name``; see :func:`rpcsys.server.paths.confine`."""
+        path = confine(self.root, name, entry=entry)
         if os.path.basename(path).startswith(_PRIVATE):
             raise file_error(f"{name}: a name kept for the server")
         return path
@@ -56,9 +56,9 @@ class Directory:
             raise translated(name, error) from None
 
     def remove(self, name: str) -> None:
-        """Remove a file."""
+        """Remove a file; of a link, the link."""
         try:
-            os.unlink(self.path(name))
+            os.unlink(self.path(name, entry=True))
         except OSError as error:
             raise translated(name, error) from None
 

@@ -64,7 +64,10 @@ def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Call
     def workpath(name: str) -> str:
         # MetaSchedule ends a measurement with remove(""). A path that ends in a dot is the directory, and no
         # call removes it by that.
-        return confine(workdir, name) if name else os.path.join(confine(workdir, "."), ".")
+        if not name:
+            return os.path.join(confine(workdir, "."), ".")
+        confine(workdir, name)
+        return confine(workdir, name, entry=True)  # what removes it removes a link, not what it leads to
 
     def load(name: str) -> Any:
         return load_module(link(_existing(workdir, name)))

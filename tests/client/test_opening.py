@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 
 import numpy as np
 import pytest
@@ -122,9 +123,18 @@ def test_servers_that_hang_up(reply, error):
 def test_servers_that_fall_silent(reply):
     with (
         impostor(reply) as address,
-        pytest.raises(ServerUnreachable, match=r"did not answer in time|then said nothing"),
+        pytest.raises(ServerUnreachable, match=r"did not answer in time|did not greet in time"),
     ):
         connect(*address, key="key", timeout=0.3)
+
+
+def test_a_server_that_says_its_greeting_a_byte_at_a_time():
+    """What comes, comes in time or not at all: every byte starts no clock anew."""
+    with impostor(OURS, *(bytes([byte]) for byte in hello()), pause_s=0.1) as address:
+        started = time.monotonic()
+        with pytest.raises(ServerUnreachable, match="did not greet in time"):
+            connect(*address, key="key", timeout=1)
+        assert time.monotonic() - started < 4
 
 
 def test_nobody_there():

@@ -14,6 +14,7 @@ from rpcsys.wire import frames
 from tests.device import until
 
 MB = 1 << 20
+WINDOW_BYTES = 32 * MB
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def ends():
         stream, peer = Stream(ours), Stream(theirs)
         out = Outgoing(stream)
         peer.tick(20)
-        yield Incoming(stream, out), out, peer
+        yield Incoming(stream, out, WINDOW_BYTES), out, peer
 
 
 def joined(*pieces):
@@ -52,6 +53,35 @@ def test_what_is_cancelled_in_the_same_read_does_not_begin(ends):
     assert (frame.kind, frame.call_id, frame.get("type")) == (frames.ERROR, 1, "Cancelled")
 
 
+def test_what_is_cancelled_after_it_was_read_and_before_it_begins_is_taken_back(ends):
+    incoming, _, peer = ends
+    peer.socket.sendall(joined(a_call(1), a_call(2), a_call(3)))
+    assert numbers(incoming, 1) == [1]
+    second = incoming.next()
+    assert incoming.late
+    assert not incoming.taken_back(second)
+    peer.socket.sendall(joined(frames.pack(frames.CANCEL, 2)))
+    assert incoming.taken_back(second)
+    frame = peer.receive()
+    assert (frame.kind, frame.call_id, frame.get("type")) == (frames.ERROR, 2, "Cancelled")
+    assert numbers(incoming, 1) == [3]
+    assert not incoming.waiting
+
+
+def test_a_large_call_may_have_been_cancelled_while_it_came(ends):
+    incoming, _, peer = ends
+    large = threading.Thread(target=peer.send, args=(a_call(1, a=[b"x" * 2 * MB]),))
+    large.start()
+    call = incoming.next()
+    large.join()
+    peer.socket.sendall(joined(frames.pack(frames.CANCEL, 1)))
+    assert incoming.late
+    assert incoming.taken_back(call)
+    peer.socket.sendall(joined(a_call(2)))
+    assert numbers(incoming, 1) == [2]
+    assert not incoming.late
+
+
 def test_a_ping_waits_for_no_call(ends):
     incoming, _, peer = ends
     peer.socket.sendall(joined(a_call(1), frames.pack(frames.PING, 9)))
@@ -77,6 +107,21 @@ def test_no_more_is_read_ahead_than_there_is_room_for(ends):
     incoming.read_ahead()
     assert not incoming.has_room()
     assert 2 * WINDOW_CALLS <= len(incoming.waiting) < 2 * WINDOW_CALLS + 1500
+
+
+@pytest.mark.parametrize("more", [{"a": [b"x" * MB]}, {"text": ["x" * 1000] * 500}])
+def test_no_more_is_read_ahead_than_there_is_memory_for(ends, more):
+    """A client that does not keep to its window: its calls wait in the socket, whatever they are large by."""
+    incoming, _, peer = ends
+    one = joined(a_call(1, **more))
+    sender = threading.Thread(target=peer.socket.sendall, args=(one * 100,))
+    sender.start()
+    until(lambda: incoming.read_ahead() or not incoming.has_room())
+    assert sum(frame.plan.weight for frame in incoming.waiting) < WINDOW_BYTES + 24 * MB
+    assert len(incoming.waiting) < 50
+    assert numbers(incoming, 100) == [1] * 100
+    sender.join()
+    assert incoming.has_room()
 
 
 def test_little_of_a_file_is_read_ahead(ends):

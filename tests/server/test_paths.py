@@ -66,6 +66,18 @@ def test_links_that_stay(root):
     assert confine(str(root), "sub/link") == os.path.join(os.path.realpath(root), "a")
 
 
+@pytest.mark.parametrize("target", ["../secret", "a", "/etc", "nowhere"])
+def test_a_link_itself(root, target):
+    """What is to be removed is the link, wherever it leads; never through one that leaves."""
+    (root / "link").symlink_to(target)
+    for name in ("link", "sub/../link", "./link", "link/"):
+        assert confine(str(root), name, entry=True) == os.path.join(os.path.realpath(root), "link")
+    (root / "up").symlink_to("..")
+    for name in ("up/secret", "..", "../secret", "sub/../.."):
+        with pytest.raises(PathError):
+            confine(str(root), name, entry=True)
+
+
 def test_a_root_that_is_a_link(root, tmp_path):
     (tmp_path / "alias").symlink_to(root)
     assert confine(str(tmp_path / "alias"), "a") == os.path.join(os.path.realpath(root), "a")

@@ -220,6 +220,16 @@ def test_an_upload_is_cancelled_while_a_call_runs(device):
     assert names(device.workdir) == ["running"]
 
 
+def test_removing_a_link_leaves_what_it_leads_to(directory, tmp_path):
+    (tmp_path / "f").write_bytes(b"kept")
+    (tmp_path / "inside").symlink_to("f")
+    (tmp_path / "outside").symlink_to("/etc/hostname")
+    (tmp_path / "nowhere").symlink_to("gone")
+    for name in ("inside", "outside", "nowhere"):
+        directory.remove(name)
+    assert directory.listdir() == ["f"]
+
+
 @pytest.mark.parametrize("end", [lambda raw: raw.send(frames.GOODBYE), lambda raw: raw.sock.close()])
 def test_an_upload_that_nobody_finishes_leaves_nothing(device, end):
     raw = device.raw()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import numpy as np
@@ -85,6 +86,21 @@ def test_a_waiting_call_is_cancelled(device):
     assert (said["type"], said["message"]) == ("Cancelled", "the call was cancelled before it began")
     fields(raw, frames.RESULT, 1)
     assert fields(raw, frames.RESULT, 3) == {"r": "three"}
+
+
+def test_a_call_that_is_cancelled_before_it_begins_never_costs_the_session(device, tmp_path):
+    """At every moment of the call before it: read with it, read by the watcher, still in the socket."""
+    raw = device.raw()
+    chance = random.Random(7)
+    for first in range(1, 200, 2):
+        gate = tmp_path / str(first)
+        raw.call(first, "test.gate", str(gate))
+        raw.call(first + 1, "testing.sleep", LONG_S)
+        time.sleep(chance.choice([0, 0.001, 0.018, 0.02, 0.022]) * chance.uniform(0.8, 1.2))
+        raw.send(frames.CANCEL, first + 1)
+        gate.touch()
+        came = sorted((frame.call_id, frame.kind) for frame in (raw.receive(), raw.receive()))
+        assert came == [(first, frames.RESULT), (first + 1, frames.ERROR)]
 
 
 def test_a_running_call_is_cancelled_with_its_process(device):
