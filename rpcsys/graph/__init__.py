@@ -1,1 +1,50 @@
-"""ONNX graphs on a desk: sample networks with real weights, and what they give when run here."""
+"""ONNX graphs over devices: cut a model into stages, build each for where it runs.
+
+    stages = graph.split("resnet50.onnx", ["r20"])
+    print(stages[0].outputs, stages[1].inputs)
+
+`samples` makes networks to try it with. Nothing is imported until it is used: sample networks need onnx alone,
+and a missing package is an error that says what to type.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from rpcsys.errors import UsageError
+
+if TYPE_CHECKING:
+    from rpcsys.graph.models import save
+    from rpcsys.graph.split import split
+    from rpcsys.graph.stage import Crossing, Stage, Stages
+    from rpcsys.graph.types import TensorInfo
+
+__all__ = ["Crossing", "Stage", "Stages", "TensorInfo", "save", "split"]
+
+_HOMES = {
+    "Crossing": "stage",
+    "Stage": "stage",
+    "Stages": "stage",
+    "TensorInfo": "types",
+    "save": "models",
+    "split": "split",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562). Raises `UsageError` where a package is missing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rpcsys.graph' has no attribute {name!r}")
+    try:
+        value = getattr(importlib.import_module(f"rpcsys.graph.{_HOMES[name]}"), name)
+    except ImportError as error:
+        raise UsageError(
+            f"graphs need onnx, onnx-ir and onnxruntime ({error}); pip install 'rpcsys[graph]'"
+        ) from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,129 @@
+"""ONNX models in memory and in files, as onnx-ir holds them: weights that lie in files of their own stay there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
+
+import onnx_ir as ir
+
+from rpcsys.errors import UsageError, one_line
+
+if TYPE_CHECKING:
+    import onnx
+
+#: What a function that takes a model takes: a file, its bytes, or a model of onnx or onnx-ir.
+ModelLike = Union[str, "os.PathLike[str]", bytes, "onnx.ModelProto", ir.Model]
+
+#: A serialised ModelProto ends at 2 GB (protobuf's limit); what is larger keeps its weights beside the file.
+EMBEDDED_BYTES = 1 << 30
+
+#: Up to IR version 3 every weight had to be listed among the inputs; since then one that is can be overridden.
+_WEIGHTS_APART = 4
+
+
+def as_model(model: ModelLike) -> ir.Model:
+    """``model`` as an onnx-ir model of the caller's own: changing it changes nothing that was given.
+
+    Raises
+    ------
+    UsageError : no such file, or it is no ONNX model
+    """
+    if isinstance(model, ir.Model):
+        return model.clone()
+    result = _read(model)
+    if result.ir_version < _WEIGHTS_APART:
+        for weight in result.graph.initializers.values():
+            if weight in result.graph.inputs:
+                result.graph.inputs.remove(weight)
+    return result
+
+
+def _read(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ir.Model:
+    try:
+        if isinstance(model, bytes):
+            import onnx
+
+            model = onnx.load_from_string(model)
+        if isinstance(model, (str, os.PathLike)):
+            return ir.load(model)
+        return ir.from_proto(model)
+    except Exception as error:  # noqa: BLE001 - protobuf, onnx and onnx-ir have classes of their own
+        name = repr(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else "what was given"
+        raise UsageError(f"{name} cannot be read as an ONNX model: {one_line(error, 300)}") from None
+
+
+def save(model: ModelLike, path: str | os.PathLike[str]) -> None:
+    """Write ``model`` to ``path``; weights of a gigabyte and more go into ``PATH.data`` beside it.
+
+    Weights that lay in other files are copied, a piece at a time: the file and its data stand for themselves.
+    """
+    if not isinstance(model, ir.Model):
+        model = as_model(model)
+    if weight_bytes(model) > EMBEDDED_BYTES:
+        ir.save(model, path, external_data=data_path(path).name)
+    else:
+        Path(path).write_bytes(to_bytes(model))
+
+
+def data_path(path: str | os.PathLike[str]) -> Path:
+    """Where `save` puts large weights of the model at ``path``."""
+    return Path(f"{os.fspath(path)}.data")
+
+
+def to_bytes(model: ir.Model) -> bytes:
+    """The serialised ModelProto, all weights inside.
+
+    Raises
+    ------
+    UsageError : it would be larger than protobuf can hold; `save` it instead
+    """
+    size = weight_bytes(model)
+    if size > EMBEDDED_BYTES:
+        raise UsageError(
+            f"a model with {size >> 20} MiB of weights does not fit into one file; save it instead"
+        )
+    if any(isinstance(tensor, ir.ExternalTensor) for tensor in weights(model)):
+        model = ir.external_data.load_to_model(model.clone())
+    data: bytes = ir.to_proto(model).SerializeToString()
+    return data
+
+
+def weights(model: ir.Model) -> Iterator[Any]:
+    """Every initialiser's tensor, those of bodies too."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Bytes of all of them."""
+    return sum(tensor.nbytes for tensor in weights(model))
+
+
+def functions_of(nodes: Iterable[ir.Node], model: ir.Model) -> list[ir.Function]:
+    """The model's own functions that ``nodes`` call, and those that these call, each once."""
+    found: dict[Any, ir.Function] = {}
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        function = model.functions.get(node.op_identifier())
+        if function is not None and function.identifier() not in found:
+            found[function.identifier()] = function
+            todo.extend(function.all_nodes())
+        todo.extend(inner for body in bodies(node) for inner in body)
+    return list(found.values())
+
+
+def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs that a node carries: the branches of an If, the body of a Loop or a Scan."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()

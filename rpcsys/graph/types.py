@@ -1,0 +1,153 @@
+"""What is known of a tensor before it exists: its element type, its shape, its bytes.
+
+Known weakness: shapes that only running a model tells (of NonZero, of NonMaxSuppression) stay open, and so do the
+bytes of such a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from rpcsys.errors import ModelError, UsageError
+from rpcsys.graph.optimise import open_session
+from rpcsys.wire.dtypes import item_bytes
+
+#: Weights above these many bytes need not be read to infer shapes: no operator takes its output's shape from them.
+_LARGE_WEIGHT = 1024
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor that goes into a stage or comes out of it.
+
+    Attributes
+    ----------
+    name : its name in the model
+    dtype : ``"float32"``, ``"bfloat16"``, ``"strings"``, …; for what is no tensor ONNX's own words, ``"seq(tensor(float))"``
+    shape : its extents, a free one as its name or None; None if not even their number is known
+    nbytes : its size; None if that is not known before it runs
+    required : False for an input that has a default
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    nbytes: int | None
+    required: bool = True
+
+    def text(self) -> str:
+        """``float32[1, 64, N]``, for tables."""
+        if self.shape is None:
+            return self.dtype
+        return f"{self.dtype}[{', '.join('?' if size is None else str(size) for size in self.shape)}]"
+
+
+def describe(value: ir.Value) -> TensorInfo:
+    """What is known of ``value``.
+
+    Raises
+    ------
+    UsageError : not even its type is
+    """
+    name = value.name or ""
+    if value.type is None:
+        raise UsageError(f"nothing tells the type of tensor {name!r}, so no stage can begin or end there")
+    required = not (value.is_graph_input() and value.is_initializer())
+    if not isinstance(value.type, ir.TensorType):
+        return TensorInfo(name, _type_text(value.type), None, None, required)
+    dtype = _dtype_name(value.type.dtype)
+    if value.shape is None:
+        return TensorInfo(name, dtype, None, None, required)
+    shape = tuple(_extent(size) for size in value.shape)
+    return TensorInfo(name, dtype, shape, _nbytes(dtype, shape), required)
+
+
+def infer(model: ir.Model) -> None:
+    """Fill in the types and shapes of the main graph's values, as far as ONNX's inference knows them."""
+    import onnx
+
+    skeleton = _skeleton(model)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(ir.to_proto(skeleton), data_prop=True)
+    except Exception:  # noqa: BLE001 - what it cannot infer stays open, and is an error only where a cut needs it
+        return
+    known = {info.name: info for info in (*inferred.graph.value_info, *inferred.graph.output)}
+    for node in model.graph:
+        for value in node.outputs:
+            if value.name in known and known[value.name].HasField("type"):
+                ir.serde.deserialize_value_info_proto(known[value.name], value)
+
+
+def complete(model: ir.Model, values: Iterable[ir.Value]) -> None:
+    """Ask onnxruntime for the types of those ``values`` that have none: it knows operators that ONNX does not."""
+    unknown = [value for value in values if value.type is None]
+    if not unknown:
+        return
+    skeleton = _skeleton(model)
+    by_name = ir.convenience.create_value_mapping(skeleton.graph, include_subgraphs=False)
+    skeleton.graph.outputs.extend(by_name[value.name] for value in unknown if value.name in by_name)
+    try:
+        session = open_session(skeleton, "disabled")
+    except ModelError:
+        return  # what stays unknown is an error where it is needed
+    told = {output.name: output for output in session.get_outputs()}
+    for value in unknown:
+        if value.name in told:
+            value.type = _type_named(told[value.name].type)
+            if isinstance(value.type, ir.TensorType):
+                value.shape = ir.Shape(told[value.name].shape)
+
+
+def _type_named(text: str) -> Any:
+    """The type that onnxruntime calls ``text``, such as ``seq(tensor(float))``."""
+    outer, _, inner = text.partition("(")
+    if outer == "tensor":
+        return ir.TensorType(ir.DataType[inner[:-1].upper()])
+    return {"seq": ir.SequenceType, "optional": ir.OptionalType}[outer](_type_named(inner[:-1]))
+
+
+def _skeleton(model: ir.Model) -> ir.Model:
+    """The model with its large weights as inputs: small enough to hand to another library."""
+    copy = model.clone()
+    graph = copy.graph
+    for name, value in list(graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes > _LARGE_WEIGHT:
+            if tensor is not None:
+                value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+            del graph.initializers[name]
+            value.const_value = None
+            if value not in graph.inputs:
+                graph.inputs.append(value)
+    return copy
+
+
+def _extent(size: Any) -> int | str | None:
+    if isinstance(size, int):
+        return size
+    # ONNX's inference makes up a name for an extent that has none.
+    return None if size.value is None or size.value.startswith("unk__") else str(size.value)
+
+
+def _dtype_name(dtype: ir.DataType) -> str:
+    return "strings" if dtype == ir.DataType.STRING else str(dtype.numpy().name)
+
+
+def _type_text(kind: Any) -> str:
+    if isinstance(kind, ir.SequenceType):
+        return f"seq({_type_text(kind.elem_type)})"
+    if isinstance(kind, ir.OptionalType):
+        return f"optional({_type_text(kind.elem_type)})"
+    return f"tensor({_dtype_name(kind.dtype)})"
+
+
+def _nbytes(dtype: str, shape: tuple[int | str | None, ...]) -> int | None:
+    sizes = [size for size in shape if isinstance(size, int)]
+    if len(sizes) < len(shape) or dtype == "strings":
+        return None
+    return math.prod(sizes) * item_bytes(dtype)
