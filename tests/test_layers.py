@@ -26,6 +26,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "server": ("module", "ffi", "serve", "link", "stream"),
     "module": ("wire", "ffi"),
     "module.toolchain": ("module", "data"),
+    "module.export": ("module.toolchain",),
     "module.kinds.remote": ("module", "client"),
     "client": ("link", "stream"),
     "serve": ("link", "logs"),

@@ -17,6 +17,8 @@ from rpcsys.ffi.functions import invoke
 PREFIX = "__tvm_ffi_"
 #: Where a library has other modules inside.
 LIBRARY_BIN = PREFIX + "_library_bin"
+#: Where TVM's loader stores the module that the library became.
+LIBRARY_CTX = PREFIX + "_library_ctx"
 
 
 class Anchor(NamedTuple):

@@ -123,11 +123,8 @@ class Elf(NamedTuple):
 
     def fits(self) -> bool:
         """Whether this process could load it: its architecture, width and byte order are this one's."""
-        here = machine_of(platform.machine())
-        bits = 64 if sys.maxsize > 1 << 32 else 32
-        here = {("x86_64", 32): "i386", ("aarch64", 32): "arm"}.get((here, bits), here)
         order = "<" if sys.byteorder == "little" else ">"
-        return (self.machine, self.bits, self.order) == (here, bits, order)
+        return (self.machine, self.bits, self.order) == (*here(), order)
 
     def undefined(self) -> List[str]:
         """Names that another library must define, weak ones left out."""
@@ -153,6 +150,13 @@ def parse(data: Data) -> Elf:
     if bits is None or order is None:
         raise ElfError("has a broken ELF header")
     return _Reader(data, bits, order).elf()
+
+
+def here() -> Tuple[str, int]:
+    """Machine and width of the libraries that this process could load."""
+    bits = 64 if sys.maxsize > 1 << 32 else 32
+    machine = machine_of(platform.machine())
+    return {("x86_64", 32): "i386", ("aarch64", 32): "arm"}.get((machine, bits), machine), bits
 
 
 def machine_of(processor: str) -> str:

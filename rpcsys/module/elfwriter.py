@@ -49,7 +49,7 @@ _LOAD, _DYNAMIC_SEGMENT, _STACK = 1, 2, 0x6474E551  # p_type
 _READ, _WRITE = 4, 2  # p_flags
 _PROGBITS, _SYMTAB, _STRTAB, _HASH, _DYNAMIC, _NOBITS, _DYNSYM = 1, 2, 3, 5, 6, 8, 11  # sh_type
 _WRITABLE, _ALLOCATED = 1, 2  # sh_flags
-_GLOBAL_DATA = 1 << 4 | 1  # st_info: STB_GLOBAL, STT_OBJECT
+_GLOBAL, _WEAK = 1 << 4 | 1, 2 << 4 | 1  # st_info: binding, and STT_OBJECT
 
 
 class _Section(NamedTuple):
@@ -101,10 +101,10 @@ class _Format(NamedTuple):
             return struct.pack("<II6Q", kind, rights, offset, address, address, size, memory, align)
         return struct.pack("<8I", kind, offset, address, address, size, memory, rights, align)
 
-    def symbol(self, name: int, section: int, value: int, size: int) -> bytes:
+    def symbol(self, name: int, section: int, value: int, size: int, info: int = _GLOBAL) -> bytes:
         if self.word == 8:
-            return struct.pack("<IBBHQQ", name, _GLOBAL_DATA, 0, section, value, size)
-        return struct.pack("<IIIBBH", name, value, size, _GLOBAL_DATA, 0, section)
+            return struct.pack("<IBBHQQ", name, info, 0, section, value, size)
+        return struct.pack("<IIIBBH", name, value, size, info, 0, section)
 
     def sections(self, sections: Sequence[_Section]) -> Tuple[bytes, bytes]:
         """The table, and the names in it."""
@@ -172,7 +172,7 @@ def shared_library(machine: Machine, data: str, cell: str, size: int) -> bytes:
 def object_file(machine: Machine, data: str, cell: str, size: int) -> bytes:
     """What stands before ``size`` bytes of data to make an object file of them, for a linker: `PAGE` bytes.
 
-    The symbols and errors are those of `shared_library`.
+    The symbols and errors are those of `shared_library`. The word is weak: code that TVM compiled brings its own.
     """
     make = _Format(machine)
     _check_size(machine, size + 4 * machine.page)
@@ -194,9 +194,10 @@ def object_file(machine: Machine, data: str, cell: str, size: int) -> bytes:
     ]
     table, names = _with_names(make, sections, names_at)
     table_at = _up(names_at + len(names), 8)
+    symbols = make.symbol(data_name, 1, 0, size) + make.symbol(cell_name, 2, 0, make.word, _WEAK)
     front = [
         (0, make.header(_OBJECT_FILE, (0, 0), (table_at, len(sections) + 1))),
-        (symbols_at + symbol, make.symbol(data_name, 1, 0, size) + make.symbol(cell_name, 2, 0, make.word)),
+        (symbols_at + symbol, symbols),
         (strings_at, strings),
         (names_at, names),
         (table_at, table),

@@ -69,7 +69,11 @@ def blob_of(root: Module) -> bytes:
 
 
 def loaded(blob: bytes | memoryview, name: str = "model.so") -> Module:
-    return tree.load(layout.decode(memoryview(blob)), Context(name, _no_library))
+    return loaded_records(layout.decode(memoryview(blob)), name)
+
+
+def loaded_records(records: Sequence[layout.Record], name: str = "model.so") -> Module:
+    return tree.load(records, Context(name, _no_library))
 
 
 def _no_library() -> Module:
