@@ -56,6 +56,7 @@ def _daemon(name: str, module: str, summary: str) -> None:
 
 
 _daemon("tracker", "rpcsys.tracker", "Serve the queue of requests: one tracker for a lab.")
+_daemon("proxy", "rpcsys.proxy", "Join clients with servers that nobody can reach.")
 _daemon("server", "rpcsys.server", "Serve this machine as a device.")
 _daemon("query", "rpcsys.query", "Print the tracker's servers and queue.")
 group.add_command(run)

@@ -117,6 +117,10 @@ TRACKERS = {
     "tvm": Flavour("tvm", _module("tvm.exec.rpc_tracker")),
     "ours": Flavour("ours", _module("rpcsys.tracker"), frozenset({"ready"})),
 }
+PROXIES = {
+    "tvm": Flavour("tvm", _module("tvm.exec.rpc_proxy", "--web-port", "0")),
+    "ours": Flavour("ours", _module("rpcsys.proxy"), frozenset({"ready"})),
+}
 SERVERS = {
     "tvm": Flavour("tvm", _module("tvm.exec.rpc_server"), frozenset({"testing"})),
     "ours": Flavour(
@@ -219,7 +223,8 @@ class Daemon:
 
     def await_listening(self, port: int) -> None:
         """Wait until TVM's daemon says that it has the port, and listens there."""
-        wait_until(lambda: self._said(rf"bind to \S+:{port}\b"), START_S, f"{self.name} binds")
+        if "proxy" not in self.name:  # TVM's proxy says nothing
+            wait_until(lambda: self._said(rf"bind to \S+:{port}\b"), START_S, f"{self.name} binds")
         wait_until(lambda: self._accepts(port), START_S, f"{self.name} listens")
         self.address = ("127.0.0.1", port)
 
@@ -279,6 +284,17 @@ class Daemons:
         daemon = self._serve("tracker", TRACKERS[flavour], flags, port, popen)
         TrackerProbe(daemon.address).close()
         return daemon
+
+    def proxy(self, *flags: str, flavour: str = "ours", port: int = 0, **popen: Any) -> Daemon:
+        """A proxy on loopback; at ``port``, or at any."""
+        return self._serve("proxy", PROXIES[flavour], flags, port, popen)
+
+    def behind(self, proxy: Daemon, key: str, *flags: str, flavour: str = "tvm", **popen: Any) -> Daemon:
+        """A device server that dials the proxy; returns at once."""
+        where = ("--host", proxy.address[0], "--port", str(proxy.address[1]), "--through-proxy")
+        return self.launch(
+            f"server-{key}", (*SERVERS[flavour].command, *where, "--key", key, *flags), **popen
+        )
 
     def server(
         self,

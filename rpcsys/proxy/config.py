@@ -1,0 +1,158 @@
+"""The proxy's flags."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rpcsys.errors import ConfigError
+from rpcsys.logs import FORMATS
+from rpcsys.serve import Parser, parse_address, port_number
+
+NAME = "rpcsys-proxy"
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a proxy is started. ``port_end`` is exclusive; ``web_port`` and ``http_port`` 0 are off; times are seconds.
+
+    ``public``: the host at which clients find the proxy, None for the one the tracker sees. ``next``: another proxy, to
+    which all that comes is relayed. ``max_waiting``: streams that wait for their other half, in all and of one address.
+    """
+
+    host: str = "0.0.0.0"
+    port: int = 9090
+    port_end: int = 9199
+    web_port: int = 0
+    http_port: int = 0
+    tracker: Address | None = None
+    next: Address | None = None
+    public: str | None = None
+    timeout_client: float = 600.0
+    timeout_server: float = 600.0
+    grace: float = 10.0
+    max_waiting: int = 8192
+    max_waiting_per_address: int = 2048
+    web_origins: tuple[str, ...] = ()
+    silent: bool = False
+    log_format: str = "text"
+
+
+def parse(arguments: Sequence[str] | None = None) -> Config:
+    """The configuration that the command line asks for; exits with 2 on a bad flag."""
+    parser = _parser()
+    flags = parser.parse_args(arguments)
+    if flags.tracker and flags.next:
+        parser.error("give --tracker or --next: with --next, the other proxy has the tracker")
+    return Config(
+        host=flags.host,
+        port=flags.port,
+        port_end=flags.port_end,
+        web_port=flags.web_port,
+        http_port=flags.http_port,
+        tracker=flags.tracker,
+        next=flags.next,
+        public=flags.custom_addr,
+        timeout_client=flags.timeout_client,
+        timeout_server=flags.timeout_server,
+        grace=flags.grace,
+        max_waiting=flags.max_waiting,
+        max_waiting_per_address=flags.max_waiting_per_address,
+        web_origins=tuple(flags.web_origin),
+        silent=flags.silent,
+        log_format=flags.log_format,
+    )
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        NAME, description="Join clients with servers that dial out because nobody can reach them."
+    )
+    add = parser.add_argument
+    add("--host", default=Config.host, help="address to listen on (default: %(default)s)")
+    add("--port", type=port_number, default=Config.port, help="first port to try; 0 takes any free one")
+    add(
+        "--port-end",
+        type=port_number,
+        default=Config.port_end,
+        help="try ports below this one (default: %(default)s)",
+    )
+    add("--web-port", type=port_number, default=0, help="take WebSockets there, at /ws (TVM: 8888); 0 is off")
+    add(
+        "--web-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let pages from there open WebSockets, as in https://lab.example; repeatable (default: none but its own)",
+    )
+    add("--http-port", type=port_number, default=0, help="/metrics and /healthz; 0 is off")
+    add(
+        "--tracker",
+        type=_address,
+        metavar="HOST:PORT",
+        help="register servers there, and relay their links to it",
+    )
+    add("--next", type=_address, metavar="HOST:PORT", help="relay all that comes to another proxy")
+    add(
+        "--custom-addr",
+        metavar="ADDR",
+        help="the host at which clients find this proxy, for the tracker to tell",
+    )
+    for side, other in (("client", "server"), ("server", "client")):
+        add(
+            f"--timeout-{side}",
+            type=_seconds,
+            default=600.0,
+            metavar="S",
+            help=f"how long a {side} waits for its {other}, without a tracker (default: %(default)g)",
+        )
+    add(
+        "--grace",
+        type=_seconds,
+        default=Config.grace,
+        metavar="S",
+        help="what running sessions get when the proxy stops (default: %(default)g)",
+    )
+    add(
+        "--max-waiting",
+        type=_count,
+        default=Config.max_waiting,
+        metavar="N",
+        help="streams that may wait, in all",
+    )
+    add(
+        "--max-waiting-per-address",
+        type=_count,
+        default=Config.max_waiting_per_address,
+        metavar="N",
+        help="streams of one address that may wait (default: %(default)d)",
+    )
+    add("--silent", action="store_true", help="log warnings and errors only")
+    add("--log-format", choices=FORMATS, default=Config.log_format, help="lines for people or JSON")
+    return parser
+
+
+def _address(text: str) -> Address:
+    try:
+        return parse_address(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) < 10**8):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of streams")
+    return int(text)

@@ -1,0 +1,260 @@
+"""Moving bytes between two streams, as they come, until both have ended.
+
+Raw non-blocking sockets on the loop's readiness, not transports, which reach two thirds of this (docs/proxy.md has
+the figures). What makes it fast, and keeps its memory in bounds:
+
+- All streams read into one buffer of 1 MiB, which stays in the processor's cache.
+- Only when a receiver takes less than was read does a direction keep the remainder, and then reads nothing more until
+  that is gone: a receiver that stops costs what it was last sent, and nobody else's time. A large remainder keeps the
+  buffer itself, and another takes its place, the one that was given back last; a small one is copied.
+- One direction goes on for at most `ROUNDS` reads before the others have their turn.
+
+The end of a stream travels on behind its last byte, while the other direction goes on. A stream that breaks breaks
+the other at once, whatever is still under way to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from rpcsys.proxy.hangups import Hangups
+
+BUFFER = 1 << 20
+"""Bytes of a buffer, and what one direction keeps at most."""
+
+COPIED = 64 << 10
+"""A remainder of at most so much is copied."""
+
+MAX_KEPT = 64
+"""Buffers kept at most, by all directions together. Beyond, each reads and keeps `COPIED` bytes."""
+
+MAX_FREE = 8
+"""Buffers to have in hand for the next slow receiver."""
+
+ROUNDS = 8
+"""Reads of one direction in one turn. Without a bound, and with one, eight streams together are 1.4 times slower than so."""
+
+SMALL = 16 << 10
+"""Less than this at a time is a conversation: asking for more at once would find nothing."""
+
+LINGER_S = 5.0
+"""How long the other stream of one that broke has to take its last bytes and end."""
+
+
+class Pool:
+    """The buffer everybody reads into, and those that are kept or in hand."""
+
+    def __init__(self) -> None:
+        self.kept = 0
+        self._free: list[memoryview] = []
+        self._small = memoryview(bytearray(COPIED))
+        self.buffer = memoryview(bytearray(BUFFER))
+
+    def keep(self, start: int, end: int) -> memoryview:
+        """What stands in the buffer from ``start`` to ``end``, to be given back with `give_back`."""
+        rest = self.buffer[start:end]
+        if end - start <= COPIED:
+            return memoryview(bytes(rest))
+        self.kept += 1
+        if self.kept >= MAX_KEPT:
+            self.buffer = self._small
+        else:
+            self.buffer = self._free.pop() if self._free else memoryview(bytearray(BUFFER))
+        return rest
+
+    def give_back(self, rest: memoryview) -> None:
+        """A remainder that is gone."""
+        if rest.readonly:
+            return
+        self.kept -= 1
+        whole = memoryview(rest.obj)
+        if self.buffer is self._small:
+            self.buffer = whole
+        elif len(self._free) < MAX_FREE:
+            self._free.append(whole)
+
+
+class Flow:
+    """One direction of a `Pair`. ``moved`` counts its bytes; ``ended``: its source has ended, or its sink is dead."""
+
+    __slots__ = ("_pair", "_rest", "deaf", "ended", "moved", "sink", "source")
+
+    def __init__(self, pair: Pair, source: socket.socket, sink: socket.socket) -> None:
+        self.source = source
+        self.sink = sink
+        self.moved = 0
+        self.ended = False
+        self.deaf = False
+        self._pair = pair
+        self._rest: memoryview | None = None
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the sink took less than was sent to it."""
+        return self._rest is not None
+
+    def start(self) -> None:
+        """Read from now on."""
+        self._pair.loop.add_reader(self.source.fileno(), self.pump)
+
+    def pump(self) -> None:
+        """The source has something: pass it on."""
+        pool = self._pair.pool
+        buffer = pool.buffer
+        receive, send = self.source.recv_into, self.sink.send
+        try:
+            for _ in range(ROUNDS):
+                count = receive(buffer)
+                if not count:
+                    self._finish()
+                    return
+                self.moved += count
+                if self.deaf:
+                    continue
+                sent = _send(send, buffer[:count])
+                if sent < count:
+                    self._pause(pool.keep(max(sent, 0), count), dead=sent < 0)
+                    return
+                if count < SMALL:
+                    return
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._finish()
+            self._pair.broken(self.source)
+
+    def drain(self) -> None:
+        """The sink takes something again."""
+        assert self._rest is not None
+        sent = _send(self.sink.send, self._rest)
+        if sent < 0:
+            self._pair.broken(self.sink)
+        elif sent < len(self._rest):
+            self._rest = self._rest[sent:]
+        else:
+            self._resume()
+
+    def discard(self) -> None:
+        """The sink is dead: what still comes from the source is read, so that it can end in peace, and thrown away."""
+        self.deaf = True
+        if self._rest is not None:
+            self._resume()
+
+    def stop(self) -> None:
+        """Read and send no more."""
+        loop = self._pair.loop
+        loop.remove_reader(self.source.fileno())
+        loop.remove_writer(self.sink.fileno())
+        if self._rest is not None:
+            self._pair.pool.give_back(self._rest)
+            self._rest = None
+
+    def _pause(self, rest: memoryview, *, dead: bool) -> None:
+        self._rest = rest
+        loop = self._pair.loop
+        loop.remove_reader(self.source.fileno())
+        if dead:
+            self._pair.broken(self.sink)
+        else:
+            loop.add_writer(self.sink.fileno(), self.drain)
+            self._pair.watch(self)
+
+    def _resume(self) -> None:
+        assert self._rest is not None
+        self._pair.pool.give_back(self._rest)
+        self._rest = None
+        self._pair.loop.remove_writer(self.sink.fileno())
+        self.start()
+
+    def _finish(self) -> None:
+        self.ended = True
+        self._pair.loop.remove_reader(self.source.fileno())
+        try:
+            self.sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it is gone already
+        self._pair.finished()
+
+
+def _send(send: Callable[[memoryview], int], data: memoryview) -> int:
+    """How much of ``data`` was taken; -1 if nothing ever will be."""
+    try:
+        return send(data)
+    except BlockingIOError:
+        return 0
+    except OSError:
+        return -1
+
+
+class Pair:
+    """Two streams, joined until both have ended; ``on_end(pair)`` is called then. Owns both sockets."""
+
+    def __init__(
+        self,
+        relay: Relay,
+        left: socket.socket,
+        right: socket.socket,
+        on_end: Callable[[Pair], None],
+    ) -> None:
+        self.loop = relay.loop
+        self.pool = relay.pool
+        self.flows = (Flow(self, left, right), Flow(self, right, left))
+        self._relay = relay
+        self._on_end = on_end
+        self._watched: set[Flow] = set()
+        self._closing: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Relay from now on."""
+        for flow in self.flows:
+            flow.start()
+
+    def finished(self) -> None:
+        """A direction has ended."""
+        if all(flow.ended for flow in self.flows):
+            self.close()
+
+    def broken(self, sock: socket.socket) -> None:
+        """A stream is dead. What it said last still goes to the other, which then has `LINGER_S` to end."""
+        for flow in self.flows:
+            if flow.sink is sock:
+                flow.discard()
+        if self._closing is None and not self._closed:
+            self._closing = self.loop.call_later(LINGER_S, self.close)
+
+    def watch(self, flow: Flow) -> None:
+        """Notice if a source dies that is not read for now."""
+        if flow not in self._watched:
+            self._watched.add(flow)
+            self._relay.hangups.add(flow.source, 0, lambda: self._noticed(flow))
+
+    def _noticed(self, flow: Flow) -> None:
+        if flow.stuck:
+            self.broken(flow.source)
+
+    def close(self) -> None:
+        """End both streams."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._closing is not None:
+            self._closing.cancel()
+        for flow in self._watched:
+            self._relay.hangups.remove(flow.source)
+        for flow in self.flows:
+            flow.stop()
+        for flow in self.flows:
+            flow.source.close()
+        self._on_end(self)
+
+
+class Relay:
+    """All pairs' common means. To be made inside the event loop."""
+
+    def __init__(self, hangups: Hangups) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.pool = Pool()
+        self.hangups = hangups

@@ -1,0 +1,159 @@
+"""The proxy's own connection to the tracker: begun again for ever, with growing pauses.
+
+It speaks TVM's messages, which TVM's tracker and ours both know; replies come in the order of the requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from rpcsys.errors import ProtocolError, RpcsysError
+from rpcsys.link import Link
+from rpcsys.wire import tracker
+
+log = logging.getLogger(__name__)
+
+POLL_S = 2.0
+"""How often the tracker is asked what it has handed out, as TVM's proxy does."""
+
+SILENCE_S = 10.0
+"""A tracker that answers nothing for so long is as good as gone."""
+
+FIRST_S, LONGEST_S = 0.25, 15.0
+"""Pauses between tries. Each is made up to half longer by chance, so that proxies do not all come back at once."""
+
+PUT, INFO, PENDING = "PUT", "UPDATE_INFO", "GET_PENDING_MATCHKEYS"
+
+
+class TrackerLink:
+    """``on_up()``, ``on_down()`` and ``on_pending(match keys)`` are called as it happens.
+
+    ``ours``: whether the tracker is rpcsys's; None while nobody knows, and kept while the connection is away.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        on_up: Callable[[], None],
+        on_down: Callable[[], None],
+        on_pending: Callable[[tuple[str, ...]], None],
+    ) -> None:
+        self.ours: bool | None = None
+        self.up = False
+        self._address = address
+        self._on_up, self._on_down, self._on_pending = on_up, on_down, on_pending
+        self._loop = asyncio.get_running_loop()
+        self._failures = 0
+        self._link: Link | None = None
+        self._asked: collections.deque[tuple[str, float]] = collections.deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._connect()
+
+    def offer(self, key: str, port: int, match_key: str, address: str | None) -> None:
+        """Offer one session."""
+        self._ask(PUT, tracker.Put(key, port, match_key, address))
+
+    def present(self, keys: tuple[str, ...], port: int, address: str | None) -> None:
+        """Say which keys are served here."""
+        self._ask(INFO, tracker.UpdateInfo(f"server:proxy[{','.join(keys)}]", address, port))
+
+    def reconnect(self) -> None:
+        """Begin anew at once."""
+        self._drop()
+        self._connect()
+
+    def close(self) -> None:
+        """End it: what was offered vanishes at the tracker."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._drop()
+
+    # The connection.
+
+    def _connect(self) -> None:
+        self._link = Link(self._address, capabilities=("proxy/1",))
+        self._loop.add_reader(self._link.fileno(), self._advance)
+        self._again_in(self._beat, POLL_S)
+        self._advance()
+
+    def _again_in(self, what: Callable[[], None], seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, what)
+
+    def _beat(self) -> None:
+        """Look at the clock: the link has timeouts of its own, and the tracker is to be asked now and then."""
+        self._again_in(self._beat, POLL_S)
+        if self.up:
+            if self._asked and self._loop.time() - self._asked[0][1] > SILENCE_S:
+                self._failed(f"the tracker has not answered for {SILENCE_S:g} s")
+                return
+            self._ask(PENDING, tracker.GetPending())
+        self._advance()
+
+    def _advance(self) -> None:
+        link = self._link
+        if link is None:
+            return
+        try:
+            messages = link.advance()
+            if link.ready and not self.up:
+                self._came_up(link)
+            for message in messages:
+                self._take(message)
+        except RpcsysError as error:
+            self._failed(str(error))
+
+    def _came_up(self, link: Link) -> None:
+        self.up, self.ours, self._failures = True, link.ours, 0
+        log.info("registered with the tracker at %s:%d", *self._address)
+        self._on_up()
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, dict) or self._link is None:
+            return  # nothing of ours was asked
+        if not self._asked:
+            raise ProtocolError("the tracker answered what it was not asked")
+        asked, _ = self._asked.popleft()
+        if asked == PENDING:
+            if not (isinstance(message, list) and all(isinstance(one, str) for one in message)):
+                raise ProtocolError(f"the tracker answered {PENDING} with {message!r:.60}")
+            self._on_pending(tuple(message))
+        elif message != tracker.SUCCESS:
+            log.warning("the tracker refused %s: it answered %.60r", asked, message)
+
+    def _ask(self, what: str, message: tracker.Tvm) -> None:
+        if not self.up or self._link is None:
+            return
+        self._asked.append((what, self._loop.time()))
+        try:
+            self._link.send(message)
+        except RpcsysError as error:
+            # Not here: whoever asks is in the middle of something.
+            self._loop.call_soon(self._failed, str(error))
+
+    def _failed(self, reason: str) -> None:
+        if self._link is None:
+            return
+        pause = min(FIRST_S * 2**self._failures, LONGEST_S) * (1 + random.random() / 2)
+        if self.up or not self._failures:
+            log.warning("%s; trying again", reason)
+        self._failures = min(self._failures + 1, 10)
+        self._drop()
+        self._again_in(self._connect, pause)
+
+    def _drop(self) -> None:
+        if self._link is None:
+            return
+        self._loop.remove_reader(self._link.fileno())
+        self._link.close()
+        self._link = None
+        self._asked.clear()
+        if self.up:
+            self.up = False
+            self._on_down()

@@ -1,0 +1,81 @@
+"""TVM's own scenarios through a proxy: its servers, its clients, its trackers, and ours in their places.
+
+TVM's proxy proves each scenario; ours is measured by it.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.live.daemons import START_S, Daemon, Daemons, queue, wait_free, wait_until
+from tests.live.probe import SessionProbe, TrackerProbe
+
+tvm = pytest.importorskip("tvm")
+rpc = pytest.importorskip("tvm.rpc")
+
+pytestmark = pytest.mark.live
+
+KEY = "lab:5:board"  # a key may hold colons
+SCENARIO_S = 100.0
+DUPLICATE = 0xFF272
+
+
+@pytest.fixture(params=["tvm", "ours"])
+def proxies(request: pytest.FixtureRequest, daemons: Daemons) -> Iterator[str]:
+    """Whose proxy; the daemons are killed if the scenario does not end."""
+    watchdog = threading.Timer(SCENARIO_S, daemons.stop)
+    watchdog.start()
+    yield request.param
+    watchdog.cancel()
+
+
+def works(session: Any) -> None:
+    """The session runs functions and carries arrays."""
+    assert session.get_function("rpc.test.addone")(41) == 42
+    sent = np.arange(100_000, dtype="float32")
+    assert (tvm.runtime.tensor(sent, session.cpu(0)).numpy() == sent).all()
+
+
+def test_without_a_tracker(proxies: str, daemons: Daemons) -> None:
+    proxy = daemons.proxy(flavour=proxies)
+    daemons.behind(proxy, KEY)
+    for _ in range(2):  # the server dials again when a session is over
+        session = rpc.connect(*proxy.address, KEY)
+        works(session)
+        del session
+        gc.collect()
+
+
+@pytest.mark.parametrize("trackers", ["tvm", "ours"])
+def test_with_a_tracker(proxies: str, trackers: str, daemons: Daemons) -> None:
+    tracker = daemons.tracker(flavour=trackers)
+    proxy = daemons.proxy("--tracker", tracker.where, flavour=proxies)
+    daemons.behind(proxy, KEY)
+    wait_free(tracker, KEY, 1, START_S)
+    for _ in range(2):
+        session = rpc.connect_tracker(*tracker.address).request(KEY)
+        works(session)
+        del session
+        gc.collect()
+
+
+def test_a_session_timeout(proxies: str, daemons: Daemons) -> None:
+    proxy = daemons.proxy(flavour=proxies)
+    daemons.behind(proxy, KEY)
+    session = rpc.connect(*proxy.address, KEY, session_timeout=2)
+    works(session)
+    sleep = session.get_function("rpc.test.addone")
+    end = time.monotonic() + 30
+    with pytest.raises(Exception, match=r"(?i)rpc|socket|connection"):
+        while time.monotonic() < end:
+            sleep(1)
+            time.sleep(0.1)
