@@ -9,6 +9,7 @@ from rpcsys.wire.frames import Frame
 
 #: Errors that the device raises under a name of ours and that carry no traceback of the user's code.
 _SESSION_ERRORS = (
+    "ServerRefused",
     "SessionLost",
     "SessionTimeout",
     "MemoryLimit",

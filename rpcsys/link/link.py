@@ -11,7 +11,6 @@ It speaks TVM's tracker too: a hello hidden in a ping tells the two apart (``Lin
 from __future__ import annotations
 
 import collections
-import os
 import selectors
 import socket
 import time
@@ -19,8 +18,9 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple, 
 
 from rpcsys import __version__, errors
 from rpcsys.errors import ProtocolError, TrackerError, TrackerLost, TrackerUnreachable
-from rpcsys.link.address import Lookup, parse_address
-from rpcsys.link.tcp import acknowledge_at_once, connecting
+from rpcsys.link.address import parse_address
+from rpcsys.link.dialling import Dialling
+from rpcsys.link.tcp import acknowledge_at_once
 from rpcsys.wire import tracker
 from rpcsys.wire.control import Hello
 
@@ -67,13 +67,11 @@ class Link:
         self._unsent = bytearray()
         self._inbox: Deque[Any] = collections.deque()
         self._sock: Optional[socket.socket] = None
-        self._connected = False
         self._magic_sent = False
         self._closed = False
-        self._candidates: List[Tuple[Any, ...]] = []
         self._selector = selectors.DefaultSelector()
-        self._lookup: Optional[Lookup] = Lookup(*self.address)
-        self._selector.register(self._lookup.done, selectors.EVENT_READ)
+        self._dialling: Optional[Dialling] = Dialling(*self.address)
+        self._watch(*self._dialling.awaited)
 
     @classmethod
     def open(cls, address: Address, *, timeout: float = 5.0, user: Optional[str] = None) -> Link:
@@ -139,11 +137,11 @@ class Link:
     def close(self) -> None:
         """Close the connection; what was offered and asked over it vanishes at the tracker. May be repeated."""
         self._closed = True
-        self._drop_socket()
-        if self._lookup is not None:
-            self._lookup.done.close()
-            self._lookup = None
         self._selector.close()
+        if self._dialling is not None:
+            self._dialling.close()
+        if self._sock is not None:
+            self._sock.close()
 
     def __enter__(self) -> Link:
         return self
@@ -256,50 +254,31 @@ class Link:
     def _step(self) -> None:
         if self._closed:
             raise TrackerLost("the link to the tracker at {}:{} is closed".format(*self.address))
-        if self._lookup is not None:
-            self._take_addresses(self._lookup)
-        if self._sock is not None and not self._connected:
-            self._finish_connect(self._sock)
-        if self._connected:
+        if self._dialling is not None:
+            self._connect(self._dialling)
+        if self._sock is not None:
             self._receive()
             self._flush()
         if self.ours is None and time.monotonic() >= self._expires:
             raise self._unreachable("no answer in time")
 
-    def _take_addresses(self, lookup: Lookup) -> None:
-        if lookup.problem is not None:
-            raise self._unreachable(lookup.problem.strerror or str(lookup.problem))
-        if lookup.addresses is None:
+    def _connect(self, dialling: Dialling) -> None:
+        try:
+            sock = dialling.advance()
+        except OSError as error:
+            raise self._unreachable(error.strerror or str(error)) from None
+        self._selector.unregister(self._watched)
+        if sock is None:
+            self._watch(*dialling.awaited)
             return
-        self._selector.unregister(lookup.done)
-        lookup.done.close()
-        self._lookup = None
-        self._candidates = lookup.addresses
-        self._connect_next(None)
-
-    def _connect_next(self, problem: Optional[OSError]) -> None:
-        """Start connecting to the next of the host's addresses."""
-        self._drop_socket()
-        while self._candidates:
-            try:
-                self._sock = connecting(*self._candidates.pop(0))
-                self._selector.register(self._sock, selectors.EVENT_WRITE)
-                return
-            except OSError as error:
-                problem = error
-        raise self._unreachable(problem.strerror if problem and problem.strerror else "no address")
-
-    def _finish_connect(self, sock: socket.socket) -> None:
-        if not any(key.fileobj is sock for key, _ in self._selector.select(0)):
-            return
-        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            self._connect_next(OSError(code, os.strerror(code)))
-            return
-        self._connected = True
+        self._dialling, self._sock = None, sock
+        self._watch(sock.fileno(), selectors.EVENT_READ)
         # TVM's tracker takes the first thing it receives for the magic, so the hello has to wait for the reply.
         self._queue(tracker.MAGIC_BYTES)
-        self._flush()
+
+    def _watch(self, descriptor: int, events: int) -> None:
+        self._watched = descriptor
+        self._selector.register(descriptor, events)
 
     def _receive(self) -> None:
         assert self._sock is not None
@@ -365,13 +344,6 @@ class Link:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
         if self._selector.get_key(self._sock).events != events:
             self._selector.modify(self._sock, events)
-
-    def _drop_socket(self) -> None:
-        if self._sock is not None:
-            self._selector.unregister(self._sock)
-            self._sock.close()
-            self._sock = None
-        self._connected = False
 
     def _unreachable(self, reason: str) -> TrackerUnreachable:
         host, port = self.address

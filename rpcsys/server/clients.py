@@ -34,6 +34,11 @@ PAUSE_S = 0.5
 UNREAD_PIECES = 16
 """Of 64 KiB, read before a close: unread bytes turn it into a reset, which can overtake the last word said."""
 
+REFUSED = (
+    "the server does not take this session: its key has been used, or its board is not fit; request another, "
+    "or see query_tracker"
+)
+
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -43,7 +48,7 @@ class Clients:
     def __init__(
         self,
         loop: Loop,
-        listener: socket.socket,
+        listener: socket.socket | None,
         key: str,
         feed: Callable[[ev.Event], None],
         clock: Callable[[], float],
@@ -55,15 +60,22 @@ class Clients:
         self._clock = clock
         self._last = 0
         self._sockets: dict[int, socket.socket] = {}
+        self._adopted: dict[int, bool] = {}
         self._paused_until: float | None = None
-        loop.add(listener.fileno(), self._accept)
+        if listener is not None:
+            self._listen(listener)
 
     # Taking connections
 
+    def _listen(self, listener: socket.socket) -> None:
+        self._loop.add(listener.fileno(), lambda: self._accept(listener))
+
     def stop_listening(self) -> None:
         """Take no more; the port is free."""
-        self._loop.remove(self._listener.fileno())
-        self._listener.close()
+        if self._listener is not None:
+            self._loop.remove(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
         self._paused_until = None
 
     def resume_at(self) -> float | None:
@@ -72,26 +84,35 @@ class Clients:
 
     def resume(self, now: float) -> None:
         """Take connections again after a pause."""
-        if self._paused_until is not None and now >= self._paused_until:
+        if self._listener is not None and self._paused_until is not None and now >= self._paused_until:
             self._paused_until = None
-            self._loop.add(self._listener.fileno(), self._accept)
+            self._listen(self._listener)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         for _ in range(BURST):
             try:
-                sock, address = self._listener.accept()
+                sock, address = listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._pause()
+                    self._pause(listener)
                 return  # otherwise the connection broke before it was taken
             self._take(sock, f"{address[0]}:{address[1]}")
 
-    def _pause(self) -> None:
+    def _pause(self, listener: socket.socket) -> None:
         """Accepting at once again would fail at once again, for ever."""
         self._paused_until = self._clock() + PAUSE_S
-        self._loop.remove(self._listener.fileno())
+        self._loop.remove(listener.fileno())
+
+    def adopt(self, sock: socket.socket, rpcsys: bool) -> int:
+        """Take over a connection whose handshake is done, at a proxy; ``rpcsys``: of an rpcsys/1 client."""
+        self._last += 1
+        conn = self._last
+        self._sockets[conn] = sock
+        self._adopted[conn] = rpcsys
+        self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
+        return conn
 
     def _take(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
@@ -144,13 +165,25 @@ class Clients:
         """The descriptor of a connection, to hand to a child."""
         return self._sockets[conn].fileno()
 
+    def answer(self, conn: int, session: bool) -> bytes:
+        """What a session has to say first: the answer to its client's greeting, unless the proxy has given it."""
+        return b"" if conn in self._adopted else self.success(session)
+
     def success(self, session: bool) -> bytes:
         """The answer to a greeting that is accepted; ``session``: for an rpcsys/1 client."""
         # TVM's client takes any key with a ``server:`` before it, and ignores options behind it.
         return encode_greeting(Greeting(SERVER, self._key, Options(session=SESSION if session else None)))
 
     def refuse(self, conn: int, how: str) -> None:
-        """Answer ``mismatch``, or with the ``version`` we speak, and close."""
+        """Answer ``mismatch``, or with the ``version`` we speak, and close.
+
+        A client that has come through a proxy has been told of success already.
+        """
+        if conn in self._adopted:
+            if self._adopted[conn]:
+                self.tell(conn, "ServerRefused", REFUSED)
+            self.drop(conn)
+            return
         sock = self._sockets[conn]
         try:
             sock.send(self.success(True) if how == "version" else encode_mismatch(), socket.MSG_NOSIGNAL)
@@ -178,6 +211,7 @@ class Clients:
     def drop(self, conn: int) -> None:
         """Close a connection for everyone who holds a copy of it."""
         sock = self._sockets.pop(conn, None)
+        self._adopted.pop(conn, None)
         if sock is None:
             return
         self._loop.remove(sock.fileno())

@@ -21,10 +21,7 @@ NAME = "rpcsys-server"
 MAX_SLOTS = 64
 """Each slot has a waiting process; more sessions at once than this, no board has the cores for."""
 
-LATER = (
-    ("--through-proxy", False),
-    ("--deploy", True),
-)
+LATER = (("--deploy", True),)
 """Flags of servers to come, and whether they take a value: refused by name rather than as unknown."""
 
 AUTO = "auto"
@@ -38,11 +35,15 @@ _CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
 
 @dataclass(frozen=True)
 class Config:
-    """What the command line says. ``tvm`` is ``python``, ``ctypes`` or ``off``; ``preload`` holds module names."""
+    """What the command line says. ``tvm`` is ``python``, ``ctypes`` or ``off``; ``preload`` holds module names.
+
+    ``proxies``: where clients are waited for instead of on a port of its own.
+    """
 
     host: str = "0.0.0.0"
     port: int = 9090
     port_end: int = 9199
+    proxies: tuple[tuple[str, int], ...] = ()
     key: str = ""
     tracker: tuple[str, int] | None = None
     custom_addr: str | None = None
@@ -81,12 +82,15 @@ def parse(arguments: Sequence[str]) -> Config:
             raise ConfigError(f"this version has no {name} yet")
     tvm_library = os.path.abspath(flags.tvm_library) if flags.tvm_library else None
     tvm = _tvm(flags.tvm, tvm_library)
+    proxies = _proxies(flags.host, flags.port) if flags.through_proxy else ()
+    leased = bool(flags.tracker or proxies)
     return Config(
-        host=flags.host,
+        host=Config.host if proxies else _host(flags.host),
         port=flags.port,
         port_end=flags.port_end,
-        key=_key(flags.key, flags.tracker),
-        tracker=serve.parse_address(flags.tracker) if flags.tracker else None,
+        proxies=proxies,
+        key=_key(flags.key, flags.tracker, proxies),
+        tracker=serve.parse_address(flags.tracker) if flags.tracker and not proxies else None,
         custom_addr=flags.custom_addr,
         load_library=_libraries(flags.load_library),
         fork=not flags.no_fork,
@@ -106,8 +110,8 @@ def parse(arguments: Sequence[str]) -> Config:
         allow_pickle=flags.allow_pickle,
         cache=_cache(flags.cache, flags.cache_size),
         cache_bytes=flags.cache_size or Config.cache_bytes,
-        health_check=_command(flags.health_check, "--health-check", flags.tracker),
-        recover=_command(flags.recover, "--recover", flags.tracker),
+        health_check=_command(flags.health_check, "--health-check", leased),
+        recover=_command(flags.recover, "--recover", leased),
         http_port=flags.http_port,
         log_format=flags.log_format,
     )
@@ -118,11 +122,16 @@ def _parser() -> argparse.ArgumentParser:
         prog=NAME, allow_abbrev=False, description="Serve this device to rpcsys and TVM clients."
     )
     add = parser.add_argument
-    add("--host", default="0.0.0.0", help="the address to listen on (default: all)")
+    add(
+        "--host",
+        action="append",
+        help="the address to listen on (default: all), or of the proxy; repeatable then",
+    )
     add("--port", type=serve.port_number, default=9090, help="the first port to try; 0 takes any free one")
     add("--port-end", type=int, default=9199, metavar="N", help="the first port not to try")
     add("--key", default="", help="what kind of device this is, such as rpi4")
     add("--tracker", metavar="HOST:PORT", help="the tracker to register with")
+    add("--through-proxy", action="store_true", help="wait for clients at the proxy at --host and --port")
     add("--custom-addr", metavar="ADDR", help="the address at which clients reach this device, if another")
     add("--load-library", default="", metavar="A.so:B.so", help="libraries to load in every TVM session")
     add("--no-fork", action="store_true", help="a fresh interpreter for every session")
@@ -173,10 +182,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(text: str | None, flag: str, tracker: str | None) -> str:
+def _command(text: str | None, flag: str, leased: bool) -> str:
     if text is not None and not text.strip():
         raise ConfigError(f"{flag}: a command is missing")
-    if text and not tracker:
+    if text and not leased:
         raise ConfigError(f"{flag} decides about what a tracker is offered: it needs --tracker")
     return text or ""
 
@@ -256,9 +265,28 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _key(key: str, tracker: str | None) -> str:
-    if tracker and not key:
-        raise ConfigError("--tracker needs --key: what kind of device this is, such as --key rpi4")
+def _host(hosts: list[str] | None) -> str:
+    """The address to listen on. Raises ConfigError for several: only proxies are."""
+    if hosts and len(hosts) > 1:
+        raise ConfigError("--host is given twice: a server listens on one address, or goes --through-proxy")
+    return hosts[0] if hosts else Config.host
+
+
+def _proxies(hosts: list[str] | None, port: int) -> tuple[tuple[str, int], ...]:
+    """The proxies of the hosts, each with a port of its own or with ``port``."""
+    if not hosts or port == 0:
+        raise ConfigError("--through-proxy needs the proxy's address: --host HOST --port PORT")
+    proxies = tuple(serve.parse_address(host, port) for host in hosts)
+    for proxy in proxies:
+        if proxies.count(proxy) > 1:
+            raise ConfigError(f"--host {proxy[0]} is given twice: one connection for each slot waits there")
+    return proxies
+
+
+def _key(key: str, tracker: str | None, proxies: tuple[tuple[str, int], ...]) -> str:
+    if (tracker or proxies) and not key:
+        flag = "--through-proxy" if proxies else "--tracker"
+        raise ConfigError(f"{flag} needs --key: what kind of device this is, such as --key rpi4")
     if key and not is_key(key):
         raise ConfigError(f"--key {key!r}: a key has no space, comma or bracket, and at most 255 characters")
     return key

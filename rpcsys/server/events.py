@@ -186,9 +186,13 @@ class LinkUp(Event):
 
 @dataclass(frozen=True)
 class LinkDown(Event):
-    """The tracker cannot be reached, or the connection to it ended."""
+    """The tracker cannot be reached, or the connection to it ended.
+
+    ``chance``, in [0, 1), shortens the pause before the next try.
+    """
 
     why: str
+    chance: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,13 @@ class Registered(Event):
 @dataclass(frozen=True)
 class Offered(Event):
     """A new match key was sent to the tracker."""
+
+    matchkey: str
+
+
+@dataclass(frozen=True)
+class KeyMade(Event):
+    """Here is a new match key, which nobody knows yet."""
 
     matchkey: str
 
@@ -252,7 +263,9 @@ class Action:
 
 @dataclass(frozen=True)
 class Connect(Action):
-    """Open a connection to the tracker."""
+    """Open a connection to the tracker, ``proxy`` says through which of them if it stands behind some."""
+
+    proxy: int = 0
 
 
 @dataclass(frozen=True)
@@ -269,7 +282,14 @@ class Register(Action):
 
 @dataclass(frozen=True)
 class Offer(Action):
-    """Make a match key, send it to the tracker, and say so with :class:`Offered`."""
+    """Make a match key, send it to the tracker, and say so with :class:`Offered`; or send this one."""
+
+    matchkey: str = ""
+
+
+@dataclass(frozen=True)
+class MakeKey(Action):
+    """Make a match key: :class:`KeyMade` follows."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import select
 from collections.abc import Callable
 
 READ = select.EPOLLIN
+WRITE = select.EPOLLOUT
 GONE = select.EPOLLRDHUP
 """The other end has closed, or has said that it will send no more. (Errors are always told.)"""
 

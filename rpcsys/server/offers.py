@@ -6,6 +6,10 @@ that was taken and stays unused is renewed: its holder may have died on the way.
 
 When the link breaks, offered keys are void (a server that comes back makes new ones), but a key known to be
 taken stays good until it is renewed: its client may be about to connect.
+
+Behind proxies the link goes through one of them, and a match key is offered once a connection waits for its client
+there. When the link breaks, the next proxy is tried. Where none leads to a tracker of ours, connections wait under the plain
+key, and it is the proxy that offers them, if anyone does.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rpcsys.server import events as ev
+from rpcsys.server.backoff import shortened
 from rpcsys.wire.keys import same
 
 UNUSED_S = 8.0
@@ -28,15 +33,26 @@ RETRY_S = (0.1, 2.0)
 """First and longest pause before connecting again: back within 5 s of the tracker's return, with room
 for a connection attempt that is refused just before it."""
 
+SELDOM_S = 20.0
+"""Between two looks for a tracker behind proxies that never led to one."""
+
+LED_S = 30.0
+"""Proxies that have led to a tracker are taken to do so again: it may be starting anew."""
+
 MAX_UNREPORTED = 100
 """Ends of leases kept for a tracker that is away; its own records say the rest."""
 
 
 @dataclass
 class Key:
-    """A match key: offered, then perhaps taken at ``taken_at`` under a lease."""
+    """A match key: offered, then perhaps taken at ``taken_at`` under a lease.
+
+    ``proxy``: where a connection waits for its client; ``put``: the tracker has been told of it.
+    """
 
     matchkey: str
+    proxy: int = 0
+    put: bool = True
     taken_at: float | None = None
     lease: str | None = None
     epoch: int = 0
@@ -44,9 +60,16 @@ class Key:
 
 
 class Offers:
-    """The link's state (``down``, ``connecting``, ``registering``, ``up``, ``closed``) and the keys out."""
+    """The link's state (``down``, ``connecting``, ``registering``, ``up``, ``closed``) and the keys out.
 
-    def __init__(self) -> None:
+    Behind ``proxies`` also ``foreign``: the tracker is TVM's, with which the proxy deals. ``proxy`` is the link's.
+    """
+
+    def __init__(self, proxies: int = 0) -> None:
+        self.proxy = 0
+        self._proxies = proxies
+        self._failures = 0
+        self._led_at: float | None = None
         self.link = "down"
         self.ours = False
         self.keys: dict[str, Key] = {}
@@ -60,52 +83,101 @@ class Offers:
         """Start connecting."""
         self.link = "connecting"
         self._next = now + ANSWER_S
-        return [ev.Connect()]
+        return [ev.Connect(self.proxy)]
 
     def close(self) -> list[ev.Action]:
         """Offer nothing any more: a tracker drops what a closed connection offered."""
         was, self.link = self.link, "closed"
         self.keys.clear()
         self._next = None
-        return [ev.Disconnect()] if was in ("connecting", "registering", "up") else []
+        return [ev.Disconnect()] if was != "down" else []
 
     def up(self, now: float, ours: bool, running: tuple[tuple[str, int, float], ...]) -> list[ev.Action]:
         """The tracker answers: say who we are."""
         if self.link != "connecting":
             return []
+        if self._proxies and not ours:
+            return self._foreign()
         self.link, self.ours = "registering", ours
         self._next = now + ANSWER_S
         return [ev.Register(running)]
+
+    def _foreign(self) -> list[ev.Action]:
+        """The link is kept, idle: its end says that the tracker may be another one."""
+        self.link, self._next, self._pause = "foreign", None, RETRY_S[0]
+        self._failures = self._proxies  # as if all were tried: none leads to a tracker of ours
+        return [ev.Log("info", "the tracker behind the proxy is TVM's: the proxy offers this board there")]
 
     def registered(self, now: float) -> list[ev.Action]:
         """The registration is taken: report what ended meanwhile."""
         if self.link != "registering":
             return []
         self.link = "up"
-        self._pause = RETRY_S[0]
+        self._pause, self._failures = RETRY_S[0], 0
         self._complained = False
         self._next = None if self.ours else now + POLL_S
         kept, self.unreported = self.unreported, []
         return [ev.Log("info", "registered with the tracker"), *(kept if self.ours else [])]
 
-    def down(self, now: float, why: str) -> list[ev.Action]:
+    def down(self, now: float, event: ev.LinkDown) -> list[ev.Action]:
         """The link broke or could not be made: try again after a pause. One log line until it is back."""
         if self.link in ("down", "closed"):
             return []
+        if self.link == "up":
+            self._led_at = now
         self.link, self.asked = "down", 0
-        self._next = now + self._pause
-        self._pause = min(self._pause * 2, RETRY_S[1])
+        self._next = now + shortened(self._next_pause(), event.chance)
         self.keys = {text: key for text, key in self.keys.items() if key.taken_at is not None}
         if self._complained:
             return []
         self._complained = True
-        return [ev.Log("warning", f"no tracker: {why}; trying again until it is back")]
+        return [self._complaint(event.why)]
+
+    def _next_pause(self) -> float:
+        """Behind proxies it grows from round to round: they are tried one after another."""
+        self._failures += 1
+        if self._proxies:
+            self.proxy = (self.proxy + 1) % self._proxies
+            if self._failures % self._proxies:
+                return RETRY_S[0]
+        pause = self._pause
+        self._pause = min(self._pause * 2, SELDOM_S if self._leads_nowhere else RETRY_S[1])
+        return pause
+
+    @property
+    def _leads_nowhere(self) -> bool:
+        """Whether there are proxies, and none has led to a tracker of ours so far."""
+        return bool(self._proxies) and self._led_at is None
+
+    def _complaint(self, why: str) -> ev.Action:
+        if self._leads_nowhere:
+            return ev.Log("info", "no proxy leads to a tracker of ours: this board waits there under its key")
+        return ev.Log("warning", f"no tracker: {why}; trying again until it is back")
+
+    def plain_at(self, now: float) -> list[int]:
+        """The proxies at which connections wait under the plain key."""
+        if self.link == "foreign":
+            return [self.proxy]
+        if self.link not in ("down", "connecting") or self._failures < self._proxies:
+            return []
+        if self._led_at is not None and now < self._led_at + LED_S:
+            return []
+        return list(range(self._proxies))
+
+    def parked(self, matchkey: str) -> list[ev.Action]:
+        """A connection waits for the client of a match key: now it can be offered."""
+        key = self.keys.get(matchkey)
+        if key is None or key.put or self.link != "up":
+            return []
+        key.put = True
+        return [ev.Offer(matchkey)]
 
     def withdraw(self, now: float) -> list[ev.Action]:
         """Take back what is offered; a tracker drops what a closed connection offered. Nothing if nothing is."""
         if self.link != "up" or not (self.keys or self.asked):
             return []
         self.link, self.asked, self._next = "down", 0, now
+        self._led_at = now
         self.keys.clear()
         return [ev.Disconnect()]
 
@@ -115,13 +187,13 @@ class Offers:
             return []
         missing = free - len(self.keys) - self.asked
         self.asked += max(missing, 0)
-        return [ev.Offer() for _ in range(missing)]
+        return [ev.MakeKey() if self._proxies else ev.Offer() for _ in range(missing)]
 
     def offered(self, matchkey: str) -> None:
-        """A key that was asked for is out."""
+        """A key that was asked for is out, or, behind proxies, made."""
         if self.asked:
             self.asked -= 1
-            self.keys[matchkey] = Key(matchkey)
+            self.keys[matchkey] = Key(matchkey, self.proxy, put=not self._proxies)
 
     def find(self, text: str) -> Key | None:
         """The key a client came with. Every key is compared, each in constant time."""
@@ -192,7 +264,11 @@ class Offers:
         if self.link == "up":
             self._next = now + POLL_S
             return [*actions, ev.Poll()]
-        return [*actions, ev.Disconnect(), *self.down(now, f"it did not answer for {ANSWER_S:g} s")]
+        return [
+            *actions,
+            ev.Disconnect(),
+            *self.down(now, ev.LinkDown(now, f"it did not answer for {ANSWER_S:g} s")),
+        ]
 
     def _unused_s(self) -> float:
         """On TVM's tracker a key may have been taken just after the last poll."""

@@ -12,6 +12,8 @@ class Policy:
     ``import_s``: what an import of a zygote or a child may take; ``memory``: bytes that a session may have;
     ``spares``: children that wait while all slots are taken. One costs about 2 MB, and the next session is
     spared the 5 to 10 ms of a fork. ``health_check``, ``recover``: whether the keeper gave such commands.
+    ``proxies``: where clients are waited for, as people write it, instead of on a port; ``tracked`` then means that a
+    tracker is looked for behind them.
     """
 
     key: str
@@ -24,3 +26,4 @@ class Policy:
     spares: int = 1
     health_check: bool = False
     recover: bool = False
+    proxies: tuple[str, ...] = ()

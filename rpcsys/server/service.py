@@ -29,6 +29,8 @@ from rpcsys.server.health import CHECK, RECOVER, Run, TellHealth
 from rpcsys.server.job import RPCSYS, TVM_TIMEOUT, Job
 from rpcsys.server.loop import Loop
 from rpcsys.server.memorywatch import MemoryWatch
+from rpcsys.server.parking import Park, Unpark
+from rpcsys.server.places import Places
 from rpcsys.server.policy import Policy
 from rpcsys.server.spawner import Spawner
 from rpcsys.server.state import State
@@ -48,9 +50,11 @@ class Service:
         self._config = config
         if config.cache:
             Cache(config.cache, config.cache_bytes)  # a folder that cannot be used is said now
-        listener = serve.bind(config.host, config.port, config.port_end)
+        listener = None if config.proxies else serve.bind(config.host, config.port, config.port_end)
         web = serve.bind(config.host, config.http_port, config.http_port + 1) if config.http_port else None
-        self._host, self._port = listener.getsockname()[:2]
+        self._port: int | None = None
+        if listener is not None:
+            self._host, self._port = listener.getsockname()[:2]
         self._folder = _make_folder()
         self._clock = time.monotonic
         self._events: collections.deque[ev.Event] = collections.deque()
@@ -62,9 +66,9 @@ class Service:
         self._spawner = Spawner(self._loop, self._settings(), *common)
         self._memory = MemoryWatch(config.session_memory, *common)
         self._commands = Commands(self._loop, {CHECK: config.health_check, RECOVER: config.recover}, *common)
-        self._tracker: TrackerLink | None = None
-        if config.tracker is not None:
-            self._tracker = TrackerLink(self._loop, config.tracker, self._card(), *common)
+        self._places = Places(self._loop, config.proxies, self._clients.adopt, *common)
+        trackers = config.proxies or ([config.tracker] if config.tracker else ())
+        self._tracker = TrackerLink(self._loop, trackers, self._card(), *common) if trackers else None
         self._state = State(_policy(config))
         self._figures = Figures(config.key, self._now)
         self._web = None if web is None else Web(self._loop, web, self._pages(), self._clock)
@@ -110,7 +114,7 @@ class Service:
         config = self._config
         return {
             "key": config.key,
-            "name": f"{config.name}:{self._port}",
+            "name": f"{config.name}:{self._port or config.key}",
             "slots": config.slots,
             "port": self._port,
             "address": config.custom_addr,
@@ -210,7 +214,7 @@ class Service:
         }
         return Job(
             kind=action.kind,
-            reply=self._clients.success(action.kind == RPCSYS),
+            reply=self._clients.answer(action.conn, action.kind == RPCSYS),
             workdir=workdir,
             key=config.key,
             peer=action.peer,
@@ -226,8 +230,9 @@ class Service:
         self._cleaner.start(action.session, action.sweep)
 
     def _announce(self, action: ev.Announce) -> None:
-        serve.announce("server", self._config.host, self._port, http_port=self._config.http_port or None)
-        if not self._host.startswith("127.") and self._host != "::1":
+        host = self._config.proxies[0][0] if self._config.proxies else self._config.host
+        serve.announce("server", host, self._port, http_port=self._config.http_port or None)
+        if self._port is not None and not self._host.startswith("127.") and self._host != "::1":
             log.warning("listening on %s: whoever reaches port %d may run code here", self._host, self._port)
 
     def _exit(self, action: ev.Exit) -> None:
@@ -256,13 +261,14 @@ def _policy(config: Config) -> Policy:
     return Policy(
         config.key,
         config.slots,
-        tracked=config.tracker is not None,
+        tracked=bool(config.tracker or config.proxies),
         tvm=config.tvm != "off",
         grace_s=config.grace_s,
         import_s=config.import_timeout_s,
         memory=config.session_memory,
         health_check=bool(config.health_check),
         recover=bool(config.recover),
+        proxies=tuple("{}:{}".format(*proxy) for proxy in config.proxies),
     )
 
 
@@ -285,10 +291,11 @@ def _tracker(act: Callable[[TrackerLink, Any], None]) -> Callable[[Service, Any]
 
 
 _ACTIONS: dict[type, Callable[[Service, Any], None]] = {
-    ev.Connect: _tracker(lambda link, action: link.connect()),
+    ev.Connect: _tracker(lambda link, action: link.connect(action.proxy)),
     ev.Disconnect: _tracker(lambda link, action: link.close()),
     ev.Register: _tracker(lambda link, action: link.register(action.running)),
-    ev.Offer: _tracker(lambda link, action: link.offer()),
+    ev.Offer: _tracker(lambda link, action: link.offer(action.matchkey)),
+    ev.MakeKey: _tracker(lambda link, action: link.make_key()),
     ev.Poll: _tracker(lambda link, action: link.poll()),
     ev.Started: _tracker(TrackerLink.report),
     ev.Ended: _tracker(TrackerLink.report),
@@ -304,6 +311,8 @@ _ACTIONS: dict[type, Callable[[Service, Any], None]] = {
     ev.Drop: lambda service, action: service._clients.drop(action.conn),
     ev.Finish: Service._finish,
     ev.Announce: Service._announce,
+    Park: lambda service, action: service._places.park(action),
+    Unpark: lambda service, action: service._places.unpark(action.place),
     ev.StopListening: lambda service, action: service._clients.stop_listening(),
     ev.Log: Service._log,
     ev.Exit: Service._exit,

@@ -1,8 +1,8 @@
 """Every decision of a device server, as plain synchronous code: an event comes in, actions come out.
 
-Three parts know the details: the board (:mod:`rpcsys.server.board`: slots, sessions, processes), the offers
-(:mod:`rpcsys.server.offers`: tracker, match keys) and health (:mod:`rpcsys.server.health`); what a tracker says and is
-told is in :mod:`rpcsys.server.tracked`. Here they meet the visitors: a client that has said its greeting is one
+Four parts know the details: the board (:mod:`rpcsys.server.board`: slots, sessions, processes), the offers
+(:mod:`rpcsys.server.offers`: tracker, match keys), health (:mod:`rpcsys.server.health`) and, behind proxies, parking
+(:mod:`rpcsys.server.parking`); what a tracker says and is told is in :mod:`rpcsys.server.tracked`. Here they meet the visitors: a client that has said its greeting is one
 until it has a slot.
 
 Handlers only note what happened. After each, :meth:`State._settle` brings visitors, slots, children and
@@ -18,6 +18,7 @@ from rpcsys.server import events as ev
 from rpcsys.server.health import CommandDone
 from rpcsys.server.job import RPCSYS, TVM
 from rpcsys.server.offers import Key
+from rpcsys.server.parking import Answering, Paired, Parked, Unparked
 from rpcsys.server.policy import Policy
 from rpcsys.server.sessions import Session
 from rpcsys.server.tracked import Tracked
@@ -64,6 +65,7 @@ class State(Tracked):
         times = [
             *self.openings.values(),
             self.offers.deadline(),
+            self.parking.deadline(),
             self.board.deadline(self._spares()),
             self.health.deadline() if self.serving and self._spares() else None,
         ]
@@ -92,8 +94,19 @@ class State(Tracked):
     def _opened(self, event: ev.Opened) -> list[ev.Action]:
         if self.openings.pop(event.conn, None) is None:
             return []
-        key = self.offers.find(event.key) if self.policy.tracked else None
-        refusal = self._refusal(event, key)
+        return self._let_in(event, self.policy.tracked)
+
+    def _paired(self, event: Paired) -> list[ev.Action]:
+        """A proxy has joined a client to a place of ours. Under the plain key, any client is right: the proxy knows which."""
+        place = self.parking.paired(event.place)
+        if place is None or self.stopping:
+            return [ev.Drop(event.conn)]
+        return self._let_in(event, place.key != self.policy.key)
+
+    def _let_in(self, event: ev.Opened | Paired, keyed: bool) -> list[ev.Action]:
+        """A client has greeted; ``keyed``: it needs a match key of ours."""
+        key = self.offers.find(event.key) if keyed else None
+        refusal = self._refusal(event, key, keyed)
         if refusal:
             how = "version" if event.session not in (None, SESSION) else "mismatch"
             actions = [_warning(f"{event.peer} refused: {refusal}"), ev.Refuse(event.conn, how)]
@@ -109,15 +122,13 @@ class State(Tracked):
         self.visitors.append(visitor)
         return []
 
-    def _refusal(self, event: ev.Opened, key: Key | None) -> str:
+    def _refusal(self, event: ev.Opened | Paired, key: Key | None, keyed: bool) -> str:
         """Why a visitor cannot be let in; empty when it can."""
         if self.board.unclean:
             return "the board is not clean"
         if event.role != CLIENT:
             return "it is a server itself; servers go to a proxy or a tracker"
-        if (self.policy.tracked and key is None) or (
-            not self.policy.tracked and not same(event.key, self.policy.key)
-        ):
+        if key is None and (keyed or not (self.policy.proxies or same(event.key, self.policy.key))):
             return NOT_FREE
         if len(self.visitors) >= MAX_VISITORS:
             return f"{MAX_VISITORS} clients are waiting already"
@@ -239,9 +250,8 @@ class State(Tracked):
                 visitor.early_until = None
         if self.grace_until is not None and event.now >= self.grace_until:
             actions += self._end_all(event.now)
-        return (
-            actions + self._end_hanging(event.now) + self.board.tick(event.now) + self.offers.tick(event.now)
-        )
+        actions += self._end_hanging(event.now) + self.board.tick(event.now)
+        return actions + self.offers.tick(event.now) + self.parking.tick(event.now)
 
     def _end_hanging(self, now: float) -> list[ev.Action]:
         actions, lines = self.board.hanging(now)
@@ -257,7 +267,7 @@ class State(Tracked):
         strangers = [*self.openings, *(visitor.conn for visitor in self.visitors)]
         self.openings.clear()
         self.visitors.clear()
-        return [ev.StopListening(), *self.offers.close(), *map(ev.Drop, strangers)]
+        return [ev.StopListening(), *self.offers.close(), *self.parking.close(), *map(ev.Drop, strangers)]
 
     def _end_all(self, now: float) -> list[ev.Action]:
         self.grace_until = None
@@ -334,10 +344,15 @@ _HANDLERS: dict[type, Callable[[State, Any], list[ev.Action]]] = {
     ev.LinkDown: State._link_down,
     ev.Registered: State._registered,
     ev.Offered: State._offered,
+    ev.KeyMade: State._key_made,
     ev.Pending: State._pending,
     ev.Taken: State._taken,
     ev.Limit: State._limit,
     ev.EndLease: State._end_lease,
+    Parked: State._parked,
+    Answering: State._answering,
+    Unparked: State._unparked,
+    Paired: State._paired,
     CommandDone: State._command_done,
     ev.Stop: State._stop,
 }

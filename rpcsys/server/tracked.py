@@ -1,4 +1,4 @@
-"""What a server does for its tracker: the link, leases from their hand-out to their end, health.
+"""What a server does for its tracker: the link, leases from their hand-out to their end, health; and its places at proxies.
 
 The part of :class:`rpcsys.server.state.State` that knows of trackers.
 """
@@ -9,6 +9,7 @@ from rpcsys.server import events as ev
 from rpcsys.server.board import Board
 from rpcsys.server.health import CommandDone, Health, TellHealth
 from rpcsys.server.offers import Offers
+from rpcsys.server.parking import Answering, Parked, Parking, Unparked
 from rpcsys.server.policy import Policy
 from rpcsys.server.sessions import Session
 from rpcsys.wire.control import UNUSED
@@ -20,7 +21,8 @@ class Tracked:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.board = Board(policy.slots, policy.import_s, policy.memory, policy.spares)
-        self.offers = Offers()
+        self.offers = Offers(len(policy.proxies))
+        self.parking = Parking(policy.key, policy.proxies)
         self.health = Health(policy.health_check, policy.recover)
         self.visitors: list[Session] = []
         self._told_problem = ""
@@ -46,13 +48,17 @@ class Tracked:
     def _link_down(self, event: ev.LinkDown) -> list[ev.Action]:
         for visitor in self.visitors:
             visitor.early_until = None
-        return self.offers.down(event.now, event.why)
+        return self.offers.down(event.now, event)
 
     def _registered(self, event: ev.Registered) -> list[ev.Action]:
         self._told_problem = ""  # who registers is taken to be well
         return self.offers.registered(event.now)
 
     def _offered(self, event: ev.Offered) -> list[ev.Action]:
+        self.offers.offered(event.matchkey)
+        return []
+
+    def _key_made(self, event: ev.KeyMade) -> list[ev.Action]:
         self.offers.offered(event.matchkey)
         return []
 
@@ -122,11 +128,33 @@ class Tracked:
         """Offer what is free, if the board is fit; tell the tracker if it is not."""
         actions = self.health.settle(now, idle=not self.board.sessions)
         actions += self._tell_problem()
-        if not self.health.fit:
-            taken_back = self.health.problem and not self.offers.ours  # ours was told, and holds it back
-            return actions + (self.offers.withdraw(now) if taken_back else [])
-        held = sum(bool(visitor.matchkey) for visitor in self.visitors)
-        return actions + self.offers.offer(self.board.free - held)
+        if self.health.fit:
+            held = sum(bool(visitor.matchkey) for visitor in self.visitors)
+            actions += self.offers.offer(self.board.free - held)
+        elif self.health.problem and not self.offers.ours:  # ours was told, and holds it back
+            actions += self.offers.withdraw(now)
+        return actions + self.parking.settle(now, self._places(now))
+
+    def _places(self, now: float) -> list[tuple[int, str]]:
+        """Where connections should wait at proxies, and under which key."""
+        if not self.policy.proxies:
+            return []
+        places = [(key.proxy, key.matchkey) for key in self.offers.keys.values()]
+        free = self.board.free - len(self.visitors) if self.health.fit else 0
+        return places + [(proxy, self.policy.key) for proxy in self.offers.plain_at(now)] * max(free, 0)
+
+    # Places at proxies
+
+    def _parked(self, event: Parked) -> list[ev.Action]:
+        place = self.parking.parked(event.now, event.place)
+        return [] if place is None else self.offers.parked(place.key)
+
+    def _answering(self, event: Answering) -> list[ev.Action]:
+        self.parking.answering(event.now, event.place)
+        return []
+
+    def _unparked(self, event: Unparked) -> list[ev.Action]:
+        return self.parking.lost(event)
 
     def _tell_problem(self) -> list[ev.Action]:
         problem = self.board.unclean or self.health.problem
@@ -140,7 +168,7 @@ class Tracked:
         waiting, self.visitors = self.visitors, []
         actions: list[ev.Action] = []
         if self.policy.tracked:
-            actions = self.offers.withdraw(now) + self._tell_problem()
+            actions = self.offers.withdraw(now) + self._tell_problem() + self.parking.close()
         for visitor in waiting:
             actions += [ev.Refuse(visitor.conn, "mismatch"), *self._report_end(visitor, "unused")]
         return actions

@@ -7,12 +7,13 @@ no id and come in the order of the requests.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rpcsys.errors import ConnectError, ProtocolError
 from rpcsys.link import Link
 from rpcsys.server import events as ev
+from rpcsys.server.backoff import chance
 from rpcsys.server.loop import Loop
 from rpcsys.wire import control, tracker
 from rpcsys.wire.keys import new_match_key
@@ -22,18 +23,21 @@ MAX_UNANSWERED = 100
 
 
 class TrackerLink:
-    """At most one connection at a time. ``card``: the fields of a registration that never change."""
+    """At most one connection at a time. ``card``: the fields of a registration that never change.
+
+    ``addresses``: the tracker's, or its proxies'.
+    """
 
     def __init__(
         self,
         loop: Loop,
-        address: tuple[str, int],
+        addresses: Sequence[tuple[str, int]],
         card: dict[str, Any],
         feed: Callable[[ev.Event], None],
         clock: Callable[[], float],
     ) -> None:
         self._loop = loop
-        self._address = address
+        self._addresses = addresses
         self._card = card
         self._feed = feed
         self._clock = clock
@@ -42,12 +46,12 @@ class TrackerLink:
         self._registration = 0
         self._replies: collections.deque[str] = collections.deque()
 
-    def connect(self) -> None:
-        """Start connecting: LinkUp or LinkDown follows."""
+    def connect(self, which: int = 0) -> None:
+        """Start connecting to one of the addresses: LinkUp or LinkDown follows."""
         self.close()
         self._told_up = False
         self._replies.clear()
-        self._link = Link(self._address)
+        self._link = Link(self._addresses[which])
         self._loop.add(self._link.fileno(), self._advance)
         self._advance()
 
@@ -70,13 +74,18 @@ class TrackerLink:
         leases = tuple(control.Running(*lease) for lease in running)
         self._send(control.Register(self._registration, running=leases, **self._card))
 
-    def offer(self) -> None:
-        """Offer a new match key: Offered follows."""
-        matchkey = new_match_key(self._card["key"])
-        self._command(
-            "put", tracker.Put(self._card["key"], self._card["port"], matchkey, self._card["address"])
-        )
-        self._feed(ev.Offered(self._clock(), matchkey))
+    def offer(self, matchkey: str = "") -> None:
+        """Offer a match key, or make one and offer that: then Offered follows."""
+        new = matchkey or new_match_key(self._card["key"])
+        # Behind a proxy there is no port: the tracker knows where the proxy is.
+        port = self._card["port"] or 0
+        self._command("put", tracker.Put(self._card["key"], port, new, self._card["address"]))
+        if not matchkey:
+            self._feed(ev.Offered(self._clock(), new))
+
+    def make_key(self) -> None:
+        """Make a match key: KeyMade follows."""
+        self._feed(ev.KeyMade(self._clock(), new_match_key(self._card["key"])))
 
     def poll(self) -> None:
         """Ask TVM's tracker which match keys it still has: Pending follows."""
@@ -118,7 +127,7 @@ class TrackerLink:
 
     def _down(self, why: str) -> None:
         self.close()
-        self._feed(ev.LinkDown(self._clock(), why))
+        self._feed(ev.LinkDown(self._clock(), why, chance()))
 
     def _advance(self) -> None:
         if self._link is None:
