@@ -46,7 +46,8 @@ class Link:
     capabilities: what this side can do, told in the hello.
     timeout: seconds until the tracker must have answered the hello.
 
-    ``ours`` is None until the hello is answered, then whether the tracker is rpcsys's; ``tracker`` is its hello.
+    ``ours`` is None until the hello is answered, then whether the tracker is rpcsys's; ``tracker`` is its hello, or what
+    a proxy without one answered in its place.
     """
 
     def __init__(
@@ -324,6 +325,9 @@ class Link:
             self.ours, self.tracker = True, reply
         elif reply == tracker.SUCCESS:
             self.ours = False
+        elif type(reply) is dict and reply.get("ok") is False:
+            self.tracker = reply
+            raise self._unreachable(str(reply.get("message")))
         else:
             raise ProtocolError(f"the hello was answered with {reply!r:.60}")
 

@@ -85,7 +85,7 @@ def parse(arguments: Sequence[str]) -> Config:
     proxies = _proxies(flags.host, flags.port) if flags.through_proxy else ()
     leased = bool(flags.tracker or proxies)
     return Config(
-        host=Config.host if proxies else _host(flags.host),
+        host=Config.host if proxies or not flags.host else flags.host[-1],
         port=flags.port,
         port_end=flags.port_end,
         proxies=proxies,
@@ -263,13 +263,6 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds <= 86400:
         raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds (0 to 86400)")
     return seconds
-
-
-def _host(hosts: list[str] | None) -> str:
-    """The address to listen on. Raises ConfigError for several: only proxies are."""
-    if hosts and len(hosts) > 1:
-        raise ConfigError("--host is given twice: a server listens on one address, or goes --through-proxy")
-    return hosts[0] if hosts else Config.host
 
 
 def _proxies(hosts: list[str] | None, port: int) -> tuple[tuple[str, int], ...]:

@@ -125,6 +125,8 @@ class Offers:
             return []
         if self.link == "up":
             self._led_at = now
+        elif event.none:
+            self._led_at = None
         self.link, self.asked = "down", 0
         self._next = now + shortened(self._next_pause(), event.chance)
         self.keys = {text: key for text, key in self.keys.items() if key.taken_at is not None}

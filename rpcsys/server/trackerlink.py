@@ -126,8 +126,10 @@ class TrackerLink:
             self._down(str(error))
 
     def _down(self, why: str) -> None:
+        said = self._link.tracker if self._link is not None else {}
         self.close()
-        self._feed(ev.LinkDown(self._clock(), why, chance()))
+        none = said.get("error") == control.NO_CONTROL_LINK
+        self._feed(ev.LinkDown(self._clock(), why, chance(), none))
 
     def _advance(self) -> None:
         if self._link is None:

@@ -13,6 +13,7 @@ from rpcsys.server.config import LATER, Config, parse
 def test_defaults():
     config = parse(["--tvm", "off", "--preload", "none", "--name", "n"])
     assert config == Config(name="n")
+    assert parse(["--host", "a", "--host", "b"]).host == "b"
     assert (config.host, config.port, config.port_end) == ("0.0.0.0", 9090, 9199)
 
 
@@ -86,6 +87,11 @@ def test_everything(tmp_path):
         (["--cpus", "0,", "--slots", "2"], "'' is no set of CPUs"),
         (["--cpus", " 0"], "is no set of CPUs"),
         (["--cpus", "all"], "is no set of CPUs"),
+        (["--through-proxy", "--key", "k"], "needs the proxy's address"),
+        (["--through-proxy", "--key", "k", "--host", "h", "--port", "0"], "needs the proxy's address"),
+        (["--through-proxy", "--host", "h"], "--through-proxy needs --key"),
+        (["--through-proxy", "--key", "k", "--host", "h:x", "--port", "1"], "HOST:PORT"),
+        (["--through-proxy", "--key", "k", "--host", "h:9", "--host", "h", "--port", "9"], "given twice"),
         *([[name, *(["x"] if value else [])], f"no {name} yet"] for name, value in LATER),
     ],
 )
@@ -94,6 +100,15 @@ def test_refused_in_one_line(flags, words, monkeypatch):
     with pytest.raises(ConfigError, match=words) as caught:
         parse(flags)
     assert "\n" not in str(caught.value)
+
+
+def test_through_proxies():
+    flags = ["--through-proxy", "--key", "k", "--port", "9091", "--tracker", "ignored:1"]
+    config = parse([*flags, "--host", "a", "--host", "b:7", "--host", "[::1]:8"])
+    assert config.proxies == (("a", 9091), ("b", 7), ("::1", 8))
+    assert config.host == "0.0.0.0"
+    assert config.tracker is None  # what is behind the proxies counts, as with TVM's server
+    assert parse([*flags, "--host", "a", "--health-check", "true"]).health_check == "true"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,22 @@
 """A server behind proxies, as transcripts: where it waits, under which key, and what it does when that fails."""
 
+import itertools
+
 import pytest
 
 from rpcsys.server import events as ev
 from rpcsys.server.offers import LED_S, RETRY_S, UNUSED_S
-from rpcsys.server.parking import ANSWER_S, CONNECT_S, PAUSE_S, Answering, Paired, Park, Parked, Unpark, Unparked
+from rpcsys.server.parking import (
+    ANSWER_S,
+    CONNECT_S,
+    PAUSE_S,
+    Answering,
+    Paired,
+    Park,
+    Parked,
+    Unpark,
+    Unparked,
+)
 from tests.server.transcripts import Transcript
 
 ONE, TWO = ("p:1",), ("p:1", "q:2")
@@ -100,7 +112,9 @@ def test_a_client_that_comes_is_a_session_and_another_place_is_dialled_when_it_i
 
 
 def test_the_proxy_knows_the_match_keys_of_a_plain_place(plain):
-    assert only(plain.pair(min(plain.state.parking.places), 7, key="k:0.25", session=None, timeout_s=3), ev.Start)
+    assert only(
+        plain.pair(min(plain.state.parking.places), 7, key="k:0.25", session=None, timeout_s=3), ev.Start
+    )
     assert plain.state.board.sessions[1].limit_s == 3
 
 
@@ -110,7 +124,11 @@ def test_places_that_fail_together_pause_once():
         script.say(Parked, park.place)
     script.now += 60
     places = list(script.state.parking.places)
-    parks = [action for place in places for action in script.say(Unparked, place, "lost", "it closed the connection")]
+    parks = [
+        action
+        for place in places
+        for action in script.say(Unparked, place, "lost", "it closed the connection")
+    ]
     assert parks == []
     assert len(only(script.tick(0.15), Park)) == 4
     assert sum("it closed the connection; trying again" in line for line in script.logged()) == 1
@@ -274,8 +292,17 @@ def test_proxies_that_led_to_a_tracker_are_given_time_before_plain_places(led):
             actions += led.say(ev.LinkDown, "gone")
         assert not only(actions, Park)
     tried = [at.now for at, actions in led.log if only(actions, ev.Connect)]
-    assert max(later - earlier for earlier, later in zip(tried, tried[1:])) <= RETRY_S[1] + 0.5
+    assert max(later - earlier for earlier, later in itertools.pairwise(tried)) <= RETRY_S[1] + 0.5
     assert {park.key for park in only(led.tick(3) + led.say(ev.LinkDown, "gone"), Park)} == {"k"}
+
+
+def test_a_proxy_that_says_it_has_no_tracker_any_more_is_believed():
+    script = Behind()
+    script.led()
+    script.say(ev.LinkDown, "gone")
+    script.tick(RETRY_S[0])
+    assert [park.key for park in only(script.say(ev.LinkDown, "it has none", 0.5, True), Park)] == ["k"]
+    script.replay()
 
 
 def test_plain_places_give_way_to_match_keys():

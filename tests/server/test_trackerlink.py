@@ -34,7 +34,7 @@ class Script:
         self.events = collections.deque()
         self.loop = Loop()
         self.link = TrackerLink(
-            self.loop, self.listener.getsockname(), CARD, self.events.append, time.monotonic
+            self.loop, [self.listener.getsockname()], CARD, self.events.append, time.monotonic
         )
         self.reader = tracker.FrameReader()
 
@@ -151,6 +151,38 @@ def test_match_keys_are_offered_and_never_the_same(ours):
     assert heard == [[tracker.PUT, "k", [5000, key], None] for key in offered]
     assert len(set(offered)) == 2
     assert all(len(key) == len("k:") + 32 for key in offered)
+
+
+def test_a_match_key_that_was_made_before_is_offered(ours):
+    register(ours)
+    ours.link.make_key()
+    (made,) = ours.told()
+    assert isinstance(made, ev.KeyMade)
+    ours.link.offer(made.matchkey)
+    assert ours.hear() == [tracker.PUT, "k", [5000, made.matchkey], None]
+    assert not ours.taken()
+
+
+def test_one_of_several_addresses_and_a_proxy_without_a_tracker():
+    script = Script(ours=True)
+    script.link = TrackerLink(
+        script.loop,
+        [("127.0.0.1", 1), script.listener.getsockname()],
+        {**CARD, "port": None},
+        script.events.append,
+        time.monotonic,
+    )
+    script.link.connect(1)
+    script.pump(script._accepted)
+    script.sock.sendall(tracker.MAGIC_BYTES)
+    script.say({"ok": False, "error": "NoControlLink", "message": "this proxy has no tracker"})
+    (down,) = script.told()
+    assert (down.none, 0 <= down.chance < 1) == (True, True)
+    assert "this proxy has no tracker" in down.why
+    script.link.connect(0)
+    (down,) = script.told()
+    assert not down.none
+    script.close()
 
 
 def test_orders_are_obeyed_and_answered(ours):
