@@ -69,15 +69,19 @@ def test_a_session_timeout(proxies: str, daemons: Daemons) -> None:
     daemons.behind(proxy, KEY)
     session = rpc.connect(*proxy.address, KEY, session_timeout=2)
     works(session)
-    addone = session.get_function("rpc.test.addone")
-    wait_until(lambda: not still_answers(addone), 30, "the session is over", every_s=0.1)
-    del session, addone
+    until_over(session.get_function("rpc.test.addone"))
+    del session
     gc.collect()
     works(rpc.connect(*proxy.address, KEY))  # the server dials again
 
 
-def still_answers(addone: Any) -> bool:
-    try:
-        return addone(1) == 2
-    except Exception:
-        return False
+def until_over(addone: Any) -> None:
+    """Call the function until the session is gone."""
+
+    def is_over() -> bool:
+        try:
+            return addone(1) != 2
+        except Exception:
+            return True
+
+    wait_until(is_over, 30, "the session is over", every_s=0.1)
