@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from rpcsys.server import events as ev
 from rpcsys.server.backoff import Backoff
-from rpcsys.server.job import TVM, TVM_TIMEOUT
+from rpcsys.server.job import TVM, TVM_END
 from rpcsys.server.limits import breach
 from rpcsys.server.sessions import Child, Session
 
@@ -234,10 +234,10 @@ class Board:
         if session.outcome == "crashed" and session.kind != TVM and not session.opened:
             session.fault = "its process died before the session was open"
         if (
-            session.state == "ending"
-            and session.outcome == "timeout"
-            and session.kind == TVM
+            session.kind == TVM
             and not session.gone
+            and session.state != "telling"
+            and self._last_words(session)
         ):
             session.state = "overdue"
             session.due = now + GRACE_DONE_S
@@ -248,13 +248,14 @@ class Board:
         session.state = "cleaning"
         session.due = None
         idle = "idle" if len(self.sessions) == 1 else "busy"
-        words = self._last_words(session)
+        words = () if session.kind == TVM else self._last_words(session)
         return [ev.Finish(session.number, session.conn, words, idle if self.shared else "")]
 
     def _last_words(self, session: Session) -> tuple[str, ...]:
-        """The error that an rpcsys/1 client is told of, in case that its session could not do so itself."""
-        if session.kind == TVM:
-            return ()
+        """The error that a client is told of, type and text, in case that its session could not do so itself."""
+        if session.outcome == "timeout" and session.kind == TVM:
+            limit = f"{session.limit_s or 0.0:g} s and was ended; ask for a longer session_timeout"
+            return ("RPCSessionTimeoutError", f"the session reached its time limit of {limit}")
         if session.outcome == "timeout":
             limit = f"{session.limit_s:g} s is over; ask for more with session_timeout="
             return ("SessionTimeout", f"the session's time limit of {limit}")
@@ -338,8 +339,10 @@ class Board:
         child.state, child.session = "serving", session.number
         session.child = number
         self._child_pause.worked()
+        words = ""
         if session.state == "overdue":
-            session.state, kind = "telling", TVM_TIMEOUT
+            session.state, kind = "telling", TVM_END
+            words = ": ".join(self._last_words(session))  # TVM's client raises the type, if it knows it
             session.due = now + GRACE_DONE_S
         else:
             session.state, kind = "running", session.kind
@@ -355,6 +358,7 @@ class Board:
             session.lease,
             session.slot,
             self.shared and len(self.sessions) == 1,
+            words,
         )
 
     def _missing(self) -> int:

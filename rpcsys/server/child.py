@@ -13,7 +13,7 @@ import traceback
 from typing import Any, NoReturn
 
 from rpcsys.server import isolation, launch, leftovers, limits, messages, processes, workdirs
-from rpcsys.server.job import RPCSYS, TVM_TIMEOUT, Job
+from rpcsys.server.job import RPCSYS, TVM_END, Job
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
@@ -74,7 +74,7 @@ def _live(
 
 def _furnish(job: Job, settings: dict[str, Any], rooms: isolation.Rooms | None) -> None:
     """Give the session its place: directory, CPUs, memory."""
-    if rooms is not None and job.kind != TVM_TIMEOUT:
+    if rooms is not None and job.kind != TVM_END:
         rooms.open(os.path.dirname(job.workdir))
     _stay_in(job.workdir)
     if job.options.get("cpus"):

@@ -348,6 +348,7 @@ class Start(Action):
     """Hand a client's connection to a waiting child. ``kind`` as in :class:`rpcsys.server.job.Job`.
 
     ``slot``: from 0 on, of no other session at the time. ``note``: first note what shared memory there is.
+    ``words``: what is left to be told to a TVM client.
     """
 
     session: int
@@ -359,6 +360,7 @@ class Start(Action):
     lease: str | None = None
     slot: int = 0
     note: bool = False
+    words: str = ""
 
 
 @dataclass(frozen=True)

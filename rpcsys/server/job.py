@@ -11,14 +11,14 @@ from typing import Any
 
 RPCSYS = "rpcsys/1"
 TVM = "tvm"
-TVM_TIMEOUT = "tvm-timeout"
+TVM_END = "tvm-end"
 
 
 @dataclass(frozen=True)
 class Job:
     """A session to serve.
 
-    ``kind``: ``rpcsys/1``, ``tvm``, or ``tvm-timeout`` (tell a TVM client that its time is over);
+    ``kind``: ``rpcsys/1``, ``tvm``, or ``tvm-end`` (tell a TVM client in ``words`` why its session has ended);
     ``reply``: the handshake's answer, which the child sends first; ``workdir``: the session's directory,
     made and removed by the supervisor; ``limit_s``: seconds the session may last, None for no limit;
     ``options``: facts of the server (``load_library``, ``tvm``, ``allow_pickle``, ``imports``).
@@ -32,6 +32,7 @@ class Job:
     limit_s: float | None = None
     lease: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    words: str = ""
 
     def to_bytes(self) -> bytes:
         """One tether message."""

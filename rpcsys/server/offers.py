@@ -85,12 +85,23 @@ class Offers:
         self._next = now + ANSWER_S
         return [ev.Connect(self.proxy)]
 
+    def abandon(self) -> list[ev.Action]:
+        """Take every key back for good. Our tracker is told of leases that nobody can use any more."""
+        leased = [key for key in self.keys.values() if key.lease is not None]
+        self.keys.clear()
+        return [
+            action for key in leased for action in self.report(ev.Ended(key.lease or "", key.epoch, "unused"))
+        ]
+
+    def owing(self) -> bool:
+        """Whether ends of leases wait for a link to our tracker that is being made."""
+        return bool(self.unreported) and self.link in ("connecting", "registering")
+
     def close(self) -> list[ev.Action]:
         """Offer nothing any more: a tracker drops what a closed connection offered."""
         was, self.link = self.link, "closed"
-        self.keys.clear()
         self._next = None
-        return [ev.Disconnect()] if was != "down" else []
+        return [ev.Disconnect()] if was not in ("down", "closed") else []
 
     def up(self, now: float, ours: bool, running: tuple[tuple[str, int, float], ...]) -> list[ev.Action]:
         """The tracker answers: say who we are."""

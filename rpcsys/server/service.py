@@ -26,7 +26,7 @@ from rpcsys.server.commands import Commands
 from rpcsys.server.config import Config
 from rpcsys.server.figures import Figures
 from rpcsys.server.health import CHECK, RECOVER, Run, TellHealth
-from rpcsys.server.job import RPCSYS, TVM_TIMEOUT, Job
+from rpcsys.server.job import RPCSYS, TVM_END, Job
 from rpcsys.server.loop import Loop
 from rpcsys.server.memorywatch import MemoryWatch
 from rpcsys.server.parking import Park, Unpark
@@ -85,6 +85,8 @@ class Service:
         finally:
             self._commands.kill()
             self._spawner.leave()
+            if self._tracker is not None:
+                self._tracker.finish()
             if self._web is not None:
                 self._web.close()
             for _ in workdirs.removal(self._folder):
@@ -197,7 +199,7 @@ class Service:
             self._events.append(ev.StartFailed(self._clock(), action.session, error.strerror or str(error)))
 
     def _workdir(self, action: ev.Start) -> str:
-        if action.kind == TVM_TIMEOUT:
+        if action.kind == TVM_END:
             return self._folder  # its session's own may be full, or gone
         return workdirs.make(self._folder, action.session)
 
@@ -221,6 +223,7 @@ class Service:
             limit_s=action.limit_s,
             lease=action.lease,
             options=options,
+            words=action.words,
         )
 
     def _finish(self, action: ev.Finish) -> None:

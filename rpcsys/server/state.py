@@ -47,7 +47,6 @@ class State(Tracked):
         super().__init__(policy)
         self.openings: dict[int, float] = {}
         self.serving = False
-        self.stopping = False
         self.grace_until: float | None = None
         self._told_shared = False
         self._exited = False
@@ -265,9 +264,13 @@ class State(Tracked):
         self.stopping = True
         self.grace_until = event.now + self.policy.grace_s
         strangers = [*self.openings, *(visitor.conn for visitor in self.visitors)]
+        actions = [ev.StopListening(), *self.parking.close(), *map(ev.Drop, strangers)]
+        actions += self.offers.abandon()
+        for visitor in self.visitors:
+            actions += self._report_end(visitor, "unused")
         self.openings.clear()
         self.visitors.clear()
-        return [ev.StopListening(), *self.offers.close(), *self.parking.close(), *map(ev.Drop, strangers)]
+        return actions
 
     def _end_all(self, now: float) -> list[ev.Action]:
         self.grace_until = None
@@ -293,7 +296,8 @@ class State(Tracked):
         for session in begun:
             actions += self._began(session)
         if self.stopping:
-            return actions if self.board.sessions else actions + self._exit()
+            actions += self._take_leave()
+            return actions if self.board.sessions or self.offers.owing() else actions + self._exit()
         if self.board.unclean:
             return actions + self._turn_away(now)
         return actions + (self._offer(now) if self.policy.tracked and self.serving else [])

@@ -14,6 +14,9 @@ from rpcsys.server.policy import Policy
 from rpcsys.server.sessions import Session
 from rpcsys.wire.control import UNUSED
 
+STOPPING = "it is being stopped"
+"""What a tracker is told so that it offers nothing of a server that only lets its sessions end."""
+
 
 class Tracked:
     """A board, what is offered of it, and the clients that wait for a slot."""
@@ -24,6 +27,7 @@ class Tracked:
         self.offers = Offers(len(policy.proxies))
         self.parking = Parking(policy.key, policy.proxies)
         self.health = Health(policy.health_check, policy.recover)
+        self.stopping = False
         self.visitors: list[Session] = []
         self._told_problem = ""
 
@@ -75,7 +79,8 @@ class Tracked:
             if session.matchkey == event.matchkey and session.lease is None:
                 return self._leased(session, event)
         text = "the tracker has handed out a match key that is not in use any more"
-        return [ev.Log("warning", text)]
+        ended = ev.Ended(event.lease, event.epoch, "unused")
+        return [ev.Log("warning", text), *self.offers.report(ended)]
 
     def _leased(self, session: Session, event: ev.Taken) -> list[ev.Action]:
         """The tracker's word came after its client."""
@@ -157,11 +162,16 @@ class Tracked:
         return self.parking.lost(event)
 
     def _tell_problem(self) -> list[ev.Action]:
-        problem = self.board.unclean or self.health.problem
+        problem = STOPPING if self.stopping else self.board.unclean or self.health.problem
         if problem == self._told_problem or self.offers.link != "up" or not self.offers.ours:
             return []
         self._told_problem = problem
         return [TellHealth(problem)]
+
+    def _take_leave(self) -> list[ev.Action]:
+        """The server is being stopped. A tracker that is owed the ends of leases hears of them before the link closes."""
+        leased = any(session.lease is not None for session in self.board.sessions.values())
+        return self._tell_problem() if leased or self.offers.owing() else self.offers.close()
 
     def _turn_away(self, now: float) -> list[ev.Action]:
         """Nobody gets a board that is not clean."""

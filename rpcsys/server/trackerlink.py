@@ -7,6 +7,8 @@ no id and come in the order of the requests.
 from __future__ import annotations
 
 import collections
+import select
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +22,9 @@ from rpcsys.wire.keys import new_match_key
 
 MAX_UNANSWERED = 100
 """Commands without a reply: match keys for every slot, and polls for a minute."""
+
+FAREWELL_S = 1.0
+"""What a tracker is given to take the last reports of a server that ends."""
 
 
 class TrackerLink:
@@ -45,12 +50,14 @@ class TrackerLink:
         self._told_up = False
         self._registration = 0
         self._replies: collections.deque[str] = collections.deque()
+        self._reported: set[int] = set()
 
     def connect(self, which: int = 0) -> None:
         """Start connecting to one of the addresses: LinkUp or LinkDown follows."""
         self.close()
         self._told_up = False
         self._replies.clear()
+        self._reported.clear()
         self._link = Link(self._addresses[which])
         self._loop.add(self._link.fileno(), self._advance)
         self._advance()
@@ -99,6 +106,7 @@ class TrackerLink:
         if self._link is None:
             return
         number = self._link.next_id()
+        self._reported.add(number)
         if isinstance(action, ev.Started):
             self._send(control.LeaseStarted(number, action.lease, action.epoch, action.peer))
             return
@@ -107,6 +115,14 @@ class TrackerLink:
         self._send(
             control.LeaseEnded(number, action.lease, action.epoch, action.outcome, cleaned, action.fault)
         )
+
+    def finish(self) -> None:
+        """Wait until our tracker has heard of every lease it was told of, for at most `FAREWELL_S`; then close."""
+        until = time.monotonic() + FAREWELL_S
+        while self._reported and self._link is not None and time.monotonic() < until:
+            select.select([self._link.fileno()], [], [], max(0.0, until - time.monotonic()))
+            self._advance()
+        self.close()
 
     def tell_health(self, problem: str) -> None:
         """Tell our tracker what is wrong with this board."""
@@ -177,6 +193,7 @@ class TrackerLink:
         )
 
     def _hear_answer(self, answer: control.Answer) -> None:
+        self._reported.discard(answer.id)
         if answer.id != self._registration:
             return
         if not answer.ok:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rpcsys.server.job import TVM_TIMEOUT, Job
+from rpcsys.server.job import TVM_END, Job
 from rpcsys.server.linking import link
 from rpcsys.server.paths import confine
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
-    """Serve a TVM session to its end, or tell the client of one that its time is over; the outcome."""
-    if job.kind == TVM_TIMEOUT:
+    """Serve a TVM session to its end, or tell the client of one why it has ended; the outcome."""
+    if job.kind == TVM_END:
         # A client that does not read would keep this waiting: the supervisor ends it after some seconds.
-        runtime.call("rpc.ReturnException", sock.fileno(), timeout_message(job.limit_s or 0.0))
-        return "timeout"
+        runtime.call("rpc.ReturnException", sock.fileno(), job.words)
+        return "ended"
     for name, function in functions(job.workdir, runtime.load_module).items():
         runtime.register("tvm.rpc.server." + name, function)
     for library in job.options.get("load_library", ()):
@@ -45,14 +45,6 @@ def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
     sock.sendall(job.reply)
     runtime.call("rpc.ServerLoop", sock.detach())  # it closes the descriptor
     return "closed"
-
-
-def timeout_message(limit_s: float) -> str:
-    """TVM's client raises the type that the message begins with."""
-    return (
-        f"RPCSessionTimeoutError: the session reached its time limit of {limit_s:g} s and was ended; "
-        "ask for a longer session_timeout"
-    )
 
 
 def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Callable[..., Any]]:

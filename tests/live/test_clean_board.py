@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import pytest
 
+import rpcsys
 from tests.live.clients import Client
 from tests.live.daemons import alive, wait_until
-from tests.live.lab import FaultLab, all_gone
+from tests.live.lab import KEY, FaultLab, all_gone
 
 pytestmark = pytest.mark.live
 
@@ -106,6 +107,28 @@ def test_the_server_is_asked_to_stop(lab: FaultLab):
     all_gone([*board.processes, *tree], CLEAN_S)
     assert not os.path.exists(os.path.dirname(board.client.workdir))
     assert "error" in board.client.call("pid")
+
+
+@pytest.mark.parametrize("kind", ["rpcsys"])
+def test_a_server_that_stops_reports_the_leases_that_end_meanwhile(fault_lab: FaultLab, tmp_path):
+    lab = fault_lab
+    lab.tracker = lab.daemons.tracker("--state-dir", str(tmp_path / "state"))
+    flags = (*lab.server_flags(2), "--grace", "20")
+    lab.server = lab.daemons.server(KEY, *flags, tracker=lab.tracker, offers=2)
+    first, second = lab.client().leased(), lab.client().leased()
+    lab.server.process.terminate()
+    waiting = lab.client()
+    lab.pending(1)
+    first.close()
+    with rpcsys.connect_tracker(lab.tracker.where) as tracker:
+        wait_until(lambda: [lease["outcome"] for lease in tracker.history()] == ["closed"], 20, "one is over")
+        assert lab.server.running()
+        assert second.call("pid")["value"] == second.session_pid
+        second.close()
+        assert lab.server.process.wait(20) == 0
+        wait_until(lambda: len(tracker.history()) == 2, 20, "both are over")
+        assert {lease["outcome"] for lease in tracker.history()} == {"closed"}
+    assert waiting.silent()
 
 
 def test_nothing_of_one_session_is_seen_by_the_next(lab: FaultLab):

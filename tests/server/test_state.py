@@ -6,6 +6,7 @@ import random
 import pytest
 
 from rpcsys.server import events as ev
+from rpcsys.server.health import TellHealth
 from rpcsys.server.state import HANDSHAKE_S, MAX_OPENINGS, MAX_VISITORS
 from tests.server.transcripts import Transcript
 
@@ -229,11 +230,35 @@ def test_a_limit_asked_for_later(direct):
 def test_a_tvm_client_is_told_by_another_child(direct):
     direct.visit(1, session=None, timeout_s=2.0)
     assert direct.tick(2) == [ev.Kill(1), ev.Spawn(3)]
-    assert direct.say(ev.ChildDead, 1, -9) == [ev.Start(1, 1, 2, "tvm-timeout", "peer1", 2.0), ev.Spawn(4)]
-    assert direct.say(ev.ChildDone, 2, "timeout") == []
+    start, spare = direct.say(ev.ChildDead, 1, -9)
+    assert start == ev.Start(1, 1, 2, "tvm-end", "peer1", 2.0, words=start.words)
+    assert start.words.startswith("RPCSessionTimeoutError: the session reached its time limit of 2 s")
+    assert spare == ev.Spawn(4)
+    assert direct.say(ev.ChildDone, 2, "ended") == []
     assert direct.say(ev.ChildDead, 2, 0) == [ev.Finish(1, 1)]
     direct.say(ev.Removed, 1)
     assert direct.state.board.free == 2
+
+
+@pytest.mark.parametrize("starved", [False, True])
+def test_a_tvm_client_without_memory_is_told_by_another_child(starved):
+    board = Transcript(slots=1, spares=1, memory=512 << 20)
+    board.boot()
+    board.visit(1, session=None)
+    board.say(ev.ChildReady, 2)
+    if not starved:
+        assert board.say(ev.MemoryExceeded, 1) == [ev.Kill(1)]
+    start = board.say(ev.ChildDead, 1, -9, starved=starved)[0]
+    assert (start.child, start.kind) == (2, "tvm-end")
+    assert start.words.startswith("MemoryLimit: the session's memory limit of 512 MB was hit")
+    board.say(ev.ChildDone, 2, "ended")
+    assert board.say(ev.ChildDead, 2, 0)[0] == ev.Finish(1, 1)
+    assert any("session 1 of peer1 ended" in line and ": memory" in line for line in logged_end(board))
+
+
+def logged_end(board):
+    board.say(ev.Removed, 1)
+    return board.logged()
 
 
 def test_a_tvm_client_that_left_is_told_nothing(direct):
@@ -516,6 +541,45 @@ def test_a_key_that_is_back_was_never_taken(on_tvm):
 
 def test_stop_without_sessions_is_at_once(tracked):
     assert tracked.say(ev.Stop) == [ev.StopListening(), ev.Disconnect(), ev.Exit()]
+
+
+def test_leases_that_end_while_it_stops_are_still_told(tracked):
+    tracked.say(ev.Taken, "L1", 1, "k:1", "u", "a", None)
+    tracked.visit(1, key="k:1")
+    assert tracked.say(ev.Stop) == [ev.StopListening(), TellHealth("it is being stopped")]
+    assert tracked.say(ev.Offered, "k:9") == []
+    tracked.say(ev.ChildDone, 1, "closed")
+    told = tracked.bury(1)
+    assert [action for action in told if isinstance(action, ev.Ended)] == [ev.Ended("L1", 1, "closed")]
+    assert told[-2:] == [ev.Disconnect(), ev.Exit()]
+
+
+def test_leases_that_nobody_has_used_end_when_it_stops(tracked):
+    tracked.say(ev.Taken, "L1", 1, "k:1", "u", "a", None)
+    assert ev.Ended("L1", 1, "unused") in tracked.say(ev.Stop)
+
+
+def test_a_tracker_that_is_away_when_it_stops_is_told_when_it_is_back(tracked):
+    tracked.say(ev.Taken, "L1", 1, "k:1", "u", "a", None)
+    tracked.visit(1, key="k:1")
+    tracked.say(ev.LinkDown, "gone")
+    assert tracked.say(ev.Stop) == [ev.StopListening()]
+    assert tracked.tick(1) == [ev.Connect()]
+    tracked.say(ev.ChildDone, 1, "closed")
+    assert ev.Exit() not in tracked.bury(1)
+    assert [type(action) for action in tracked.say(ev.LinkUp, True)] == [ev.Register]
+    told = tracked.say(ev.Registered)
+    assert told[0] == ev.Ended("L1", 1, "closed")
+    assert told[-2:] == [ev.Disconnect(), ev.Exit()]
+
+
+def test_a_tracker_that_stays_away_holds_up_no_stop(tracked):
+    tracked.say(ev.Taken, "L1", 1, "k:1", "u", "a", None)
+    tracked.visit(1, key="k:1")
+    tracked.say(ev.LinkDown, "gone")
+    tracked.say(ev.Stop)
+    tracked.say(ev.ChildDone, 1, "closed")
+    assert ev.Exit() in tracked.bury(1)
 
 
 def test_stop_lets_sessions_finish(direct):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import collections
+import select
 import socket
+import threading
 import time
 
 import pytest
 
 from rpcsys.server import events as ev
 from rpcsys.server.loop import Loop
-from rpcsys.server.trackerlink import MAX_UNANSWERED, TrackerLink
+from rpcsys.server.trackerlink import FAREWELL_S, MAX_UNANSWERED, TrackerLink
 from rpcsys.wire import tracker
 
 CARD = {
@@ -265,3 +267,30 @@ def test_tvms_tracker_that_stopped_answering(tvms):
     for _ in range(MAX_UNANSWERED + 2):
         tvms.link.poll()
     assert [type(event) for event in tvms.told()] == [ev.LinkDown]
+
+
+# The end
+
+
+def test_the_last_reports_are_heard_before_the_link_closes(ours):
+    register(ours)
+    ours.link.report(ev.Ended("L1", 1, "closed"))
+    heard = ours.hear()
+    answer = threading.Timer(0.3, ours.say, [{"id": heard["id"], "ok": True}])
+    answer.start()
+    ours.link.finish()
+    assert answer.finished.is_set()
+    assert heard["lease"] == "L1"
+
+
+def test_a_tracker_that_hears_nothing_holds_up_no_end(ours):
+    register(ours)
+    ours.link.report(ev.Ended("L1", 1, "closed"))
+    started = time.monotonic()
+    ours.link.finish()
+    assert FAREWELL_S <= time.monotonic() - started < SOON_S
+
+
+def test_where_nothing_was_reported_the_end_is_at_once(tvms, monkeypatch):
+    monkeypatch.setattr(select, "select", None)
+    tvms.link.finish()
