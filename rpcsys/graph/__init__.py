@@ -16,19 +16,40 @@ from rpcsys.errors import UsageError
 
 if TYPE_CHECKING:
     from rpcsys.graph.models import save
-    from rpcsys.graph.split import split
+    from rpcsys.graph.partitioning import partition
+    from rpcsys.graph.regions import annotate, annotated, operators
+    from rpcsys.graph.showing import show
+    from rpcsys.graph.splitting import split
     from rpcsys.graph.stage import Crossing, Stage, Stages
     from rpcsys.graph.types import TensorInfo
 
-__all__ = ["Crossing", "Stage", "Stages", "TensorInfo", "save", "split"]
+__all__ = [
+    "Crossing",
+    "Stage",
+    "Stages",
+    "TensorInfo",
+    "annotate",
+    "annotated",
+    "operators",
+    "partition",
+    "save",
+    "show",
+    "split",
+]
 
+# No module here has the name of what it brings: importing one would put it in the other's place.
 _HOMES = {
     "Crossing": "stage",
     "Stage": "stage",
     "Stages": "stage",
     "TensorInfo": "types",
+    "annotate": "regions",
+    "annotated": "regions",
+    "operators": "regions",
+    "partition": "partitioning",
     "save": "models",
-    "split": "split",
+    "show": "showing",
+    "split": "splitting",
 }
 
 

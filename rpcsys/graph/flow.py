@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from rpcsys.errors import UsageError
 from rpcsys.graph.models import bodies
+from rpcsys.graph.optimise import rewritten
 
 #: Operators whose results differ from call to call (those of the onnx operator list that take a seed).
 _RANDOM = {
@@ -80,8 +81,8 @@ class Flow:
         """``nodes`` and all that depends on them."""
         return self._reach(nodes, self.after)
 
-    def path(self, start: Collection[int], goal: Collection[int], avoid: Collection[int]) -> list[int]:
-        """A shortest way along the flow from ``start`` to ``goal`` by nodes not in ``avoid``; [] for none."""
+    def path(self, start: Collection[int], goal: Collection[int]) -> list[int]:
+        """A shortest way along the flow from ``start`` to ``goal`` through other nodes; [] if there is none."""
         came_from: dict[int, int | None] = dict.fromkeys(start)
         todo = deque(start)
         while todo:
@@ -89,7 +90,7 @@ class Flow:
             for follower in self.after[index]:
                 if follower in goal and index not in start:
                     return [*_trace(came_from, index), follower]
-                if follower not in came_from and follower not in avoid and follower not in goal:
+                if follower not in came_from and follower not in goal:
                     came_from[follower] = index
                     todo.append(follower)
         return []
@@ -113,6 +114,18 @@ class Flow:
             reached |= fresh
             todo.extend(fresh)
         return reached
+
+
+def optimised(flow: Flow) -> tuple[Flow, list[list[int]]]:
+    """The model as onnxruntime optimises it at ``basic``, and per node those of ``flow`` that made the same tensors.
+
+    Raises `ModelError` if onnxruntime cannot load it.
+    """
+    makers = {
+        value.name: index for index, node in enumerate(flow.nodes) for value in node.outputs if value.name
+    }
+    new = Flow(rewritten(flow.model, "basic"))
+    return new, [[makers[value.name] for value in node.outputs if value.name in makers] for node in new.nodes]
 
 
 def _values_read(node: ir.Node, graph: ir.Graph) -> dict[ir.Value, None]:

@@ -19,6 +19,7 @@ from rpcsys.wire.dtypes import item_bytes
 
 #: Weights above these many bytes need not be read to infer shapes: no operator takes its output's shape from them.
 _LARGE_WEIGHT = 1024
+_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,16 @@ def describe(value: ir.Value) -> TensorInfo:
         return TensorInfo(name, dtype, None, None, required)
     shape = tuple(_extent(size) for size in value.shape)
     return TensorInfo(name, dtype, shape, _nbytes(dtype, shape), required)
+
+
+def size_text(count: int | None) -> str:
+    """``16.0 kB``; ``?`` for what is not known before it runs."""
+    if count is None:
+        return "?"
+    size, unit = float(count), 0
+    while size >= 1000 and unit < len(_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
 
 
 def infer(model: ir.Model) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-import onnx_ir as ir
-
 from rpcsys.errors import UsageError
 from rpcsys.graph.cutting import Part, cut
-from rpcsys.graph.flow import Flow
+from rpcsys.graph.flow import Flow, optimised
 from rpcsys.graph.models import ModelLike, as_model
-from rpcsys.graph.optimise import rewritten
 from rpcsys.graph.stage import Stages
 from rpcsys.graph.types import infer
 
@@ -38,14 +35,12 @@ def split(model: ModelLike, cuts: Cut | Iterable[Cut], *, exact: bool = False) -
     UsageError : a cut that names nothing, leaves a stage without work, or goes through a tensor of unknown type
     ModelError : ``exact``, and onnxruntime cannot load the model
     """
-    whole = as_model(model)
-    flow = Flow(whole)
+    flow = Flow(as_model(model))
     heads = sorted((_head(flow, each) for each in _listed(cuts)), key=len)
     stage_of = [sum(index not in head for head in _nested(heads)) for index in range(len(flow.nodes))]
     if exact:
-        whole, stage_of = _optimised(flow, stage_of)
-        flow = Flow(whole)
-    infer(whole)
+        flow, stage_of = _optimised(flow, stage_of)
+    infer(flow.model)
     parts = [
         Part(f"stage{number}", frozenset(i for i, stage in enumerate(stage_of) if stage == number))
         for number in range(len(heads) + 1)
@@ -92,22 +87,13 @@ def _before_tensor(flow: Flow, name: str) -> set[int]:
     raise UsageError(f"no node of the model is called {name!r}, and none makes a tensor of that name")
 
 
-def _optimised(flow: Flow, stage_of: Sequence[int]) -> tuple[ir.Model, list[int]]:
+def _optimised(flow: Flow, stage_of: Sequence[int]) -> tuple[Flow, list[int]]:
     """The model as it is optimised as a whole, and the stage of each of its nodes.
 
-    A node that is still there is known by what it makes. One that onnxruntime put in goes where its inputs are
-    made; and none goes before what it takes.
+    A node that onnxruntime put in goes where its inputs are made; and none goes before what it takes.
     """
-    stages = {
-        value.name: stage
-        for node, stage in zip(flow.nodes, stage_of, strict=True)
-        for value in node.outputs
-        if value.name
-    }
-    whole = rewritten(flow.model, "basic")
-    new = Flow(whole)
+    new, origins = optimised(flow)
     placed: list[int] = []
-    for index, node in enumerate(new.nodes):
-        own = [stages[value.name] for value in node.outputs if value.name in stages]
-        placed.append(max([*own, *(placed[maker] for maker in new.before[index])], default=0))
-    return whole, placed
+    for makers, origin in zip(new.before, origins, strict=True):
+        placed.append(max([*(stage_of[i] for i in origin), *(placed[i] for i in makers)], default=0))
+    return new, placed

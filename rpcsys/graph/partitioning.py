@@ -1,0 +1,180 @@
+"""Take a region out of a model: what runs before it, the region, what runs beside it and what runs after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rpcsys.errors import UsageError
+from rpcsys.graph.cutting import Part, cut
+from rpcsys.graph.flow import Flow, optimised
+from rpcsys.graph.models import ModelLike, as_model
+from rpcsys.graph.regions import Annotation, Region, chosen, marks
+from rpcsys.graph.stage import Stages
+from rpcsys.graph.types import infer
+
+
+def partition(
+    model: ModelLike, region: Region | Annotation, *, exact: bool = False, several: bool = False
+) -> Stages:
+    """``model`` with ``region`` as a stage of its own.
+
+    The stages are called ``before``, ``region``, ``beside`` (what neither needs the region nor is needed by it: it
+    can run at the same time) and ``after``, as far as there are any. A region is given as names of nodes, as a
+    function of a node, as `operators`, or as the `annotated` stages that the model itself is marked with: then
+    there is a ``stageN`` for each mark, and nodes without one go with what they take.
+
+    A region must be **convex**: nothing outside may stand between two of its nodes. With ``several`` it need not be;
+    then it becomes as many stages as it has connected pieces (``region0``, ``region1``, …), between those of the rest
+    (``rest0``, …): what a target supports, as a compiler's partitioner finds it. ``exact`` is as in `split`.
+
+    Raises
+    ------
+    UsageError : the region is empty or not convex (the message names the path that leaves it and comes back), a
+        name that no node has, stages marked against the flow, a tensor of unknown type between stages
+    ModelError : ``exact``, and onnxruntime cannot load the model
+    """
+    flow = Flow(as_model(model))
+    if isinstance(region, Annotation):
+        return _by_marks(flow, region, exact)
+    wanted = chosen(flow, region)
+    if exact:
+        flow, wanted = _optimised(flow, wanted)
+    working = _working(flow, wanted)
+    if not working:
+        raise UsageError("the region is empty: none of its nodes has work to do in this model")
+    infer(flow.model)
+    return cut(flow, _pieces(flow, working) if several else _around(flow, working), exact=exact)
+
+
+def _working(flow: Flow, wanted: set[int]) -> set[int]:
+    """Constants follow those that need them, and never make a region of their own but where there is nothing else."""
+    useful = wanted & flow.useful
+    return useful & flow.live or useful
+
+
+def _optimised(flow: Flow, wanted: set[int]) -> tuple[Flow, set[int]]:
+    """The optimised model, and the region in it; a node that was put in goes with the first that takes from it."""
+    new, origins = optimised(flow)
+    found: set[int] = set()
+    for index in reversed(range(len(new.nodes))):
+        inside = any(i in wanted for i in origins[index])
+        if inside or (not origins[index] and new.after[index] and new.after[index][0] in found):
+            found.add(index)
+    return new, found
+
+
+# ------------------------------------------------------------------ one region
+
+
+def _around(flow: Flow, region: set[int]) -> list[Part]:
+    outside = flow.path(region, region)
+    if outside:
+        raise UsageError(
+            f"the region is not convex: the path {_path_text(flow, outside)} leaves it and comes back; "
+            "take the nodes between into it, leave one of its ends out, or pass several=True"
+        )
+    work = flow.useful & flow.live
+    before = (flow.upstream(region) & work) - region
+    after = (flow.downstream(region) & work) - region
+    beside = work - region - before - after
+    parts = {"before": before, "region": region, "beside": beside, "after": after}
+    return _parts(flow, {name: nodes for name, nodes in parts.items() if nodes})
+
+
+def _parts(flow: Flow, nodes: Mapping[str, set[int]], targets: Mapping[str, str] | None = None) -> list[Part]:
+    """Parts of these nodes; constants that are results of the whole and nobody's work go with the last."""
+    loose = set(range(len(flow.nodes))).difference(*nodes.values())
+    last = list(nodes)[-1]
+    return [
+        Part(name, frozenset(own | loose if name == last else own), (targets or {}).get(name, ""))
+        for name, own in nodes.items()
+    ]
+
+
+def _path_text(flow: Flow, path: Iterable[int]) -> str:
+    return " -> ".join(flow.name(index) for index in path)
+
+
+# ------------------------------------------------------------------ several regions
+
+
+def _pieces(flow: Flow, region: set[int]) -> list[Part]:
+    """Nodes by how often the longest way to them has gone in or out of the region; then by what hangs together.
+
+    What lies between two nodes of one depth has that depth too, so every piece is convex, and what a piece needs
+    lies no deeper than itself.
+    """
+    depth: dict[int, int] = {}
+    for index in sorted(flow.useful & flow.live | region):
+        inside = index in region
+        depth[index] = max(
+            (depth[i] + ((i in region) != inside) for i in flow.before[index] if i in depth),
+            default=int(inside),
+        )
+    parts: dict[str, set[int]] = {}
+    for level in sorted(set(depth.values())):
+        nodes = {index for index in depth if depth[index] == level}
+        if level % 2:
+            for piece in _connected(flow, nodes):
+                parts[f"region{sum(name.startswith('region') for name in parts)}"] = piece
+        else:
+            parts[f"rest{level // 2}"] = nodes
+    return _parts(flow, parts)
+
+
+def _connected(flow: Flow, nodes: set[int]) -> list[set[int]]:
+    pieces: list[set[int]] = []
+    left = set(nodes)
+    while left:
+        piece: set[int] = set()
+        todo = [min(left)]
+        while todo:
+            index = todo.pop()
+            if index not in piece:
+                piece.add(index)
+                todo.extend(i for i in (*flow.before[index], *flow.after[index]) if i in left)
+        pieces.append(piece)
+        left -= piece
+    return pieces
+
+
+# ------------------------------------------------------------------ by annotation
+
+
+def _by_marks(flow: Flow, annotation: Annotation, exact: bool) -> Stages:
+    stage_of, devices = marks(flow, annotation)
+    _check_order(flow, stage_of)
+    if exact:
+        old, (flow, origins) = stage_of, optimised(flow)
+        stage_of = {
+            index: max(old[i] for i in origin if i in old)
+            for index, origin in enumerate(origins)
+            if any(i in old for i in origin)
+        }
+    placed: dict[int, int] = {}
+    for index in sorted(flow.useful & flow.live):
+        earlier = [placed[i] for i in flow.before[index] if i in placed]
+        placed[index] = max([*earlier, stage_of.get(index, 0)])
+    infer(flow.model)
+    if not placed:
+        raise UsageError("no node of the model depends on its inputs: there is nothing to divide")
+    numbers = sorted(set(placed.values()))
+    nodes = {f"stage{n}": {index for index, stage in placed.items() if stage == n} for n in numbers}
+    return cut(flow, _parts(flow, nodes, {f"stage{n}": devices.get(n, "") for n in numbers}), exact=exact)
+
+
+def _check_order(flow: Flow, stage_of: Mapping[int, int]) -> None:
+    """Raise `UsageError` where a node is marked with an earlier stage than something it depends on."""
+    latest: dict[int, int] = {}  # node -> the marked node of the latest stage that it is or depends on
+    for index in range(len(flow.nodes)):
+        behind = [latest[i] for i in flow.before[index] if i in latest]
+        if index not in stage_of and not behind:
+            continue
+        last = max(behind, key=stage_of.__getitem__, default=index)
+        if index in stage_of and stage_of[last] > stage_of[index]:
+            path = flow.path([last], [index]) or [last, index]
+            raise UsageError(
+                f"marked against the flow: the path {_path_text(flow, path)} goes from stage {stage_of[last]} "
+                f"back to stage {stage_of[index]}"
+            )
+        latest[index] = index if index in stage_of else last

@@ -1,0 +1,79 @@
+"""Stages for the eye: a table for the terminal, a drawing for everything else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from rpcsys.graph.drawing import draw
+from rpcsys.graph.models import ModelLike
+from rpcsys.graph.splitting import split
+from rpcsys.graph.stage import Crossing, Stage, Stages
+from rpcsys.graph.types import size_text
+
+_LISTED = 3  # names in one cell
+
+
+def show(
+    stages: Stages | ModelLike,
+    *,
+    times: Mapping[str, float] | None = None,
+    svg: str | os.PathLike[str] | None = None,
+    file: TextIO | None = None,
+) -> None:
+    """Print the stages and the tensors between them; ``times`` are seconds by the stages' names.
+
+    ``svg`` names a file to draw them into. A model that was not split is shown as one stage.
+    """
+    given = stages if isinstance(stages, Stages) else split(stages, [])
+    out = file or sys.stdout
+    out.write(text(given, times or {}))
+    if svg is not None:
+        Path(svg).write_text(draw(given, times or {}), encoding="utf-8")
+
+
+def text(stages: Stages, times: Mapping[str, float]) -> str:
+    """What `show` prints: a table of the stages, and one of what crosses."""
+    timed = bool(times)
+    head = ["STAGE", "TARGET", "NODES", "WEIGHTS", "NEEDS", *(["TIME"] if timed else [])]
+    rows = [[*_stage_cells(stage), *([_time(stage, times)] if timed else [])] for stage in stages]
+    tensors = [_crossing_cells(crossing) for crossing in stages.crossings()]
+    return _table(head, rows) + "\n" + _table(["TENSOR", "TYPE", "BYTES", "FROM", "TO"], tensors)
+
+
+def _stage_cells(stage: Stage) -> list[str]:
+    nodes = len(list(stage.model.graph))
+    return [stage.name, stage.target or "-", str(nodes), size_text(stage.weight_bytes), _listed(stage.needs)]
+
+
+def _time(stage: Stage, times: Mapping[str, float]) -> str:
+    return f"{times[stage.name] * 1e3:.2f} ms" if stage.name in times else "?"
+
+
+def _crossing_cells(crossing: Crossing) -> list[str]:
+    tensor = crossing.tensor
+    targets = [target or "(output)" for target in crossing.targets]
+    return [
+        tensor.name,
+        tensor.text(),
+        size_text(tensor.nbytes),
+        crossing.source or "(input)",
+        _listed(targets),
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" +{len(names) - _LISTED}" if len(names) > _LISTED else ""
+    return (", ".join(names[:_LISTED]) or "-") + more
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [head, *rows]
+    ]
+    return "\n".join(lines) + "\n"

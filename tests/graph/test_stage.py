@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from rpcsys import graph
+from rpcsys.errors import UsageError
+from tests.graph.running import assert_same, chain, numbers, run
+
+
+def test_stages_are_found_by_place_and_name() -> None:
+    stages = graph.split(chain(), [1, 2])
+    assert stages["stage1"] is stages[1]
+    assert stages[1:] == (stages[1], stages[2])
+    assert repr(stages) == "Stages(stage0, stage1, stage2)"
+    with pytest.raises(UsageError, match="no stage 'head'; there are stage0, stage1, stage2"):
+        stages["head"]
+
+
+def test_the_source_of_a_tensor() -> None:
+    stages = graph.split(chain(), [1, 2])
+    assert [stages.source(name) for name in ("x", "t1", "y")] == ["", "stage0", "stage2"]
+    with pytest.raises(UsageError, match="no stage makes a tensor 't3'"):
+        stages.source("t3")
+
+
+def test_saved_stages_are_models_of_their_own(tmp_path: Path) -> None:
+    paths = graph.split(chain(), 2).save(tmp_path / "new" / "folder")
+    assert [path.name for path in paths] == ["stage0.onnx", "stage1.onnx"]
+    feeds = {"x": numbers(2, 3)}
+    for path in paths:
+        model = onnx.load(path)
+        onnx.checker.check_model(model)
+        feeds = run(model, feeds)
+    assert_same(feeds, run(chain(), {"x": numbers(2, 3)}))
