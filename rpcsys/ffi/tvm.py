@@ -7,7 +7,7 @@ from typing import List, NamedTuple, Optional, Union
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi, library
-from rpcsys.ffi.functions import Function, get_global
+from rpcsys.ffi.functions import Function, find_global, get_global
 from rpcsys.ffi.objects import Object
 
 #: The kind of a compiled Relax program.
@@ -42,6 +42,12 @@ def load_module(path: str) -> Module:
     """Load a file with the loader that TVM has for its ending. Raises `NativeError`, also where there is no TVM."""
     library.load_runtime()
     return Module(get_global("ffi.ModuleLoadFromFile").raw(path))
+
+
+def loads(kind: str) -> bool:
+    """Whether TVM has a loader for modules of that kind in this process. Raises `NativeError` where there is no TVM."""
+    library.load_runtime()
+    return find_global("ffi.Module.load_from_bytes." + kind) is not None
 
 
 class Parameter(NamedTuple):

@@ -1,0 +1,52 @@
+"""Models as trees of modules: made, loaded from one file each, and run.
+
+Nothing is imported before it is used: a board loads what its model needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rpcsys.module.kinds.group import group
+    from rpcsys.module.kinds.onnx_model import onnx_module, weights_of
+    from rpcsys.module.kinds.params import params
+    from rpcsys.module.loading import load_module
+    from rpcsys.module.module import Module, walk
+    from rpcsys.module.registry import register
+
+__all__ = [
+    "Module",
+    "group",
+    "load_module",
+    "onnx_module",
+    "params",
+    "register",
+    "walk",
+    "weights_of",
+]
+
+_HOMES = {
+    "Module": "module",
+    "group": "kinds.group",
+    "load_module": "loading",
+    "onnx_module": "kinds.onnx_model",
+    "params": "kinds.params",
+    "register": "registry",
+    "walk": "module",
+    "weights_of": "kinds.onnx_model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rpcsys.module' has no attribute {name!r}")
+    value = getattr(importlib.import_module("rpcsys.module." + _HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

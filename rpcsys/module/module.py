@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
+from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError, ValueNotSupported
+from rpcsys.wire.tensor import Tensor
 
 Function = Callable[..., Any]
 #: Functions that a message names.
@@ -165,6 +167,21 @@ def walk(root: Module) -> Iterator[Module]:
             seen.add(id(module))
             yield module
             todo.extend(reversed(module.imports))
+
+
+def as_array(tensor: Tensor) -> Any:
+    """An array of numpy's over the same memory, where numpy is in use and has the element type; else the tensor."""
+    if "numpy" not in sys.modules:
+        return tensor
+    try:
+        return tensor.numpy()
+    except ValueNotSupported:
+        return tensor
+
+
+def model_error(message: str) -> ModelError:
+    """A `ModelError` that says ``message``."""
+    return ModelError(message, type="ModelError")
 
 
 def refusal(message: str) -> RemoteArgumentError:

@@ -14,14 +14,38 @@ from __future__ import annotations
 import functools
 import glob
 import importlib
+import mmap
 import os
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from rpcsys.module.layout import LIBRARY, Buffer, FormatError
 from rpcsys.module.module import Module
 
 GROUP = "rpcsys.kinds"
+
+
+class File(NamedTuple):
+    """A mapped file. The mapping lasts for as long as anybody has a view of it."""
+
+    path: str
+    mapping: mmap.mmap
+    view: memoryview
+
+    @classmethod
+    def map(cls, path: str) -> File:
+        """Map the file at ``path``, for reading. Raises OSError, `FormatError` for an empty one."""
+        with open(path, "rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                raise FormatError("is an empty file")
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return cls(os.path.realpath(path), mapping, memoryview(mapping))
+
+    def place(self, data: memoryview) -> int:
+        """Where in the file the bytes of ``data``, a view of it, begin."""
+        from rpcsys.ffi.memory import address_of  # ctypes: not for a library whose modules need no place
+
+        return address_of(data) - address_of(self.view)
 
 
 class Context(NamedTuple):
@@ -32,11 +56,13 @@ class Context(NamedTuple):
     name : what the file is called in messages
     library : the module of the library's own functions (kind ``_lib``); a new one each time
     allow_pickle : whether Python code in the file may run
+    file : the mapped file, where the bytes are views of one
     """
 
     name: str
     library: Callable[[], Module]
     allow_pickle: bool = False
+    file: Optional[File] = None
 
 
 class Kind(Protocol):
@@ -57,6 +83,8 @@ class _Builtin(NamedTuple):
 #: Our own kinds, where their code is, and the packages that loading one takes.
 _BUILTIN: Dict[str, _Builtin] = {
     "rpcsys.group": _Builtin("rpcsys.module.kinds.group"),
+    "rpcsys.onnx": _Builtin("rpcsys.module.kinds.onnx", ("numpy", "onnxruntime")),
+    "rpcsys.params": _Builtin("rpcsys.module.kinds.params"),
 }
 _registered: Dict[str, Kind] = {}
 
@@ -80,8 +108,7 @@ def find(name: str) -> Kind:
                 name[:200], ", ".join(known())
             )
         )
-    _registered[name] = kind
-    return _registered[name]
+    return kind  # type: ignore[no-any-return]
 
 
 def known() -> List[str]:

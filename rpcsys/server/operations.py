@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
 from rpcsys.module import loading
+from rpcsys.module.module import Module
 from rpcsys.server import objects, registry, usercode
 from rpcsys.server.evaluator import measure
 from rpcsys.wire.tensor import as_tensor
@@ -53,7 +54,7 @@ class Operations:
             )
         return value  # type: ignore[no-any-return]
 
-    def module(self, id: Any) -> loading.Module:
+    def module(self, id: Any) -> Module:
         """The loaded module of that number. Raises `RemoteFunctionError`."""
         value = self._objects.get(id)
         if not hasattr(value, "function"):

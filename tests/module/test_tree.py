@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given
 
 from rpcsys.errors import ModelError, UsageError
-from rpcsys.module import layout, registry, tree
+from rpcsys.module import layout, tree
 from rpcsys.module.module import Module, walk
-from tests.module.trees import KIND, BytesKind, Holder, blob_of, loaded, of_shape, outline, shapes
+from tests.module.trees import BytesKind, Holder, blob_of, bytes_kind, loaded, of_shape, outline, shapes
 
-
-@pytest.fixture(autouse=True)
-def _a_kind_for_tests(monkeypatch):
-    monkeypatch.setattr(registry, "_registered", {**registry._registered, KIND: BytesKind()})
+__all__ = ["bytes_kind"]
+pytestmark = pytest.mark.usefixtures("bytes_kind")
 
 
 @given(shapes)

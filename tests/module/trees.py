@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import strategies as st
 
 from rpcsys.errors import NativeError
-from rpcsys.module import layout, tree
+from rpcsys.module import layout, registry, tree
 from rpcsys.module.module import Module, walk
 from rpcsys.module.registry import Context
 
@@ -23,6 +24,12 @@ class BytesKind:
 
     def load_from_bytes(self, data: memoryview, context: Context) -> Module:
         return Holder(data)
+
+
+@pytest.fixture
+def bytes_kind(monkeypatch):
+    """The kind is known for one test."""
+    monkeypatch.setattr(registry, "_registered", {**registry._registered, KIND: BytesKind()})
 
 
 class Holder(Module):

@@ -178,6 +178,7 @@ def test_how_tvms_clients_are_served(monkeypatch, tmp_path):
 
     for name in ("libtvm_ffi.so", "libtvm_runtime.so"):
         (tmp_path / name).touch()
+    monkeypatch.setattr(library._Loaded, "runtime", False)  # another test may have loaded it
     found = library.Paths("libtvm_ffi.so", "libtvm_runtime.so")
     assert parse(["--tvm-library", str(tmp_path)]).tvm == "ctypes"
     for package, libraries, served in [

@@ -14,13 +14,14 @@ import platform
 import re
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from rpcsys.errors import ModelError, NativeError, RemoteArgumentError, RemoteFunctionError
+from rpcsys.errors import ModelError, NativeError
 from rpcsys.ffi import library
 from rpcsys.ffi.memory import Memory, address_of, locate
 from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Anchor, Lacking, Library
 from rpcsys.ffi.tensors import TensorView
 from rpcsys.module import elf
-from rpcsys.module.loading import model_error
+from rpcsys.module.layout import LIBRARY
+from rpcsys.module.module import Function, Module, as_array, model_error
 from rpcsys.wire.memory import ALIGNMENT, Pool
 from rpcsys.wire.tensor import Tensor, as_tensor
 
@@ -30,75 +31,88 @@ Lookup = Callable[[str], Callable[..., Any]]
 _DATA = ("_library_", "_metadata_", "_doc_")
 
 
-class NativeModule:
-    """A loaded library. Raises `NativeError` from calls that fail."""
+class NativeModule(Module):
+    """A loaded library. Raises `NativeError` from calls that fail.
 
-    def __init__(self, kind: str, functions: List[str], lookup: Lookup) -> None:
-        self.kind = kind
-        self.functions = functions
-        self.inputs: List[Dict[str, Any]] = []
+    ``path`` is the file it is from, where it is one.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        functions: List[str],
+        lookup: Optional[Lookup] = None,
+        path: str = "",
+        *,
+        inputs: Sequence[Dict[str, Any]] = (),
+    ) -> None:
+        super().__init__(kind, inputs=inputs)
+        self.path = path
+        self._listed = functions
         self._lookup = lookup
-        self._found: Dict[str, Callable[..., Any]] = {}
 
-    def describe(self) -> Dict[str, Any]:
-        """Kind and functions; inputs of ``main`` where they are known, which native code does not tell."""
-        return {"kind": self.kind, "functions": self.functions, "inputs": self.inputs, "outputs": []}
+    def names(self) -> List[str]:
+        return self._listed
 
-    def function(self, name: str) -> Callable[..., Any]:
-        """The function ``name``. Raises `RemoteFunctionError`."""
-        function = self._found.get(name)
-        if function is None:
-            function = self._found[name] = _adapted(self._look_up(name))
-        return function
-
-    def run(self, inputs: Dict[str, Any], outputs: Optional[Sequence[str]] = None) -> Dict[str, Any]:
-        """``main`` by names, for a Relax program: ``output``, or ``output0``, ``output1``, … for several.
-
-        Raises `RemoteArgumentError` for names it does not have, and where no names are known.
-        """
-        names = [parameter["name"] for parameter in self.inputs]
-        if not names:
-            raise _refusal(
-                "a native function takes its arguments by place, not by name; call it from Python: "
-                'model["NAME"](x, rpcsys.empty(shape, dtype))'
-            )
-        if sorted(names) != sorted(inputs):
-            raise _refusal(
-                "main takes {}, and got {}".format(", ".join(names), ", ".join(inputs) or "nothing")
-            )
-        result = self.function("main")(*(inputs[name] for name in names))
-        several = isinstance(result, (tuple, list))
-        named = {f"output{i}": value for i, value in enumerate(result)} if several else {"output": result}
-        for name in outputs or ():
-            if name not in named:
-                raise _refusal("main has no output {!r}; it has {}".format(name, ", ".join(named)))
-        return {name: named[name] for name in (named if outputs is None else outputs)}
-
-    def _look_up(self, name: str) -> Callable[..., Any]:
-        try:
-            return self._lookup(name)
-        except NativeError:
-            raise RemoteFunctionError(
-                "the module has no function {!r}; it has {}".format(
-                    name[:200], ", ".join(self.functions) or "none"
-                ),
-                type="RemoteFunctionError",
-            ) from None
+    def own(self, name: str) -> Optional[Function]:
+        found = self._functions.get(name)
+        if found is None and self._lookup is not None:
+            try:
+                found = self._functions[name] = _adapted(self._lookup(name))
+            except NativeError:
+                return None
+        return found
 
 
-def load(path: str, name: str) -> NativeModule:
-    """Load the library at ``path``, ``name`` in messages. Raises `ModelError`, in one line."""
+def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
+    """Load the library at ``path``, ``name`` in messages. Raises `ModelError`, in one line.
+
+    ``inside``: the kinds of the modules in it, which only TVM's loaders may know.
+    """
     file = _read(path, name)
-    functions = _functions(file, name)
+    functions = _functions(file)
+    if not functions and LIBRARY_BIN not in file.symbols:
+        raise model_error(f"{name} exports no TVM-FFI function (a symbol {PREFIX}NAME)")
     if library.present():
         _checked(name, library.api)  # it must be there before the library is
         _linked(name, lambda: Library(path))  # a symbol that is found to be missing later ends the process
         if library.has_runtime():
+            for kind in inside:
+                _refuse_unknown(kind, name)
             module: NativeModule = _checked(name, lambda: _load_by_tvm(path, functions))
             return module
     _refuse_without_runtime(file, name)
+    return _alone(path, name, file, functions)
+
+
+def check(path: str, name: str) -> None:
+    """Raise `ModelError` for a library that is not for this machine."""
+    _read(path, name)
+
+
+def load_own(path: str, name: str) -> NativeModule:
+    """The library's own functions, without the modules inside it: kind ``_lib`` of a tree that others load.
+
+    A file that is all data is not opened as a library. Raises `ModelError`.
+    """
+    file = _read(path, name)
+    functions = _functions(file)
+    if not functions:
+        return NativeModule(LIBRARY, [], path=path)
+    wanted = _wanted(file)
+    if wanted:
+        raise model_error(
+            "{} uses {}, which TVM sets for libraries of its own only; put that code into the tree as a module of kind "
+            "rpcsys.library".format(name, ", ".join(wanted))
+        )
+    if library.present():
+        _checked(name, library.api)
+    return _alone(path, name, file, functions)
+
+
+def _alone(path: str, name: str, file: elf.Elf, functions: List[str]) -> NativeModule:
     opened = _linked(name, lambda: _open_alone(path, file))
-    return NativeModule("_lib", functions, opened.function)
+    return NativeModule(LIBRARY, functions, opened.function, path)
 
 
 def _open_alone(path: str, file: elf.Elf) -> Library:
@@ -117,20 +131,27 @@ def _load_by_tvm(path: str, functions: List[str]) -> NativeModule:
 
     module = tvm.load_module(path)
     if module.kind != tvm.EXECUTABLE:
-        return NativeModule("_lib", functions, module.function)
+        return NativeModule(LIBRARY, functions, module.function, path)
     machine = tvm.VirtualMachine(module)
     programs = [name for name in machine.functions() if name not in functions]
 
     def lookup(name: str) -> Callable[..., Any]:
         return module.function(name) if name in functions else machine.function(name)
 
-    loaded = NativeModule(tvm.EXECUTABLE, programs + functions, lookup)
-    if "main" in programs:
-        loaded.inputs = [
-            {"name": name, "dtype": dtype or "unknown", "shape": shape or []}
-            for name, dtype, shape in machine.parameters("main")
-        ]
-    return loaded
+    parameters = machine.parameters("main") if "main" in programs else []
+    inputs = [
+        {"name": name, "dtype": dtype or "unknown", "shape": shape or []} for name, dtype, shape in parameters
+    ]
+    return NativeModule(tvm.EXECUTABLE, programs + functions, lookup, path, inputs=inputs)
+
+
+def _refuse_unknown(kind: str, name: str) -> None:
+    from rpcsys.ffi import tvm
+
+    if not _checked(name, lambda: tvm.loads(kind)):
+        raise model_error(
+            f"{name} holds a module of kind {kind!r}, which neither rpcsys nor TVM's runtime here can load"
+        )
 
 
 def _checked(name: str, act: Callable[[], Any]) -> Any:
@@ -156,19 +177,21 @@ def _read(path: str, name: str) -> elf.Elf:
     return file
 
 
-def _functions(file: elf.Elf, name: str) -> List[str]:
-    """The functions of a library. Raises `ModelError` where there is none, and no module inside either."""
+def _functions(file: elf.Elf) -> List[str]:
+    """The functions of a library, sorted."""
     defined = [symbol.name for symbol in file.symbols.values() if symbol.section]
     functions = [symbol[len(PREFIX) :] for symbol in defined if symbol.startswith(PREFIX)]
-    functions = [function for function in functions if not function.startswith(_DATA)]
-    if not functions and LIBRARY_BIN not in defined:
-        raise model_error(f"{name} exports no TVM-FFI function (a symbol {PREFIX}NAME)")
-    return sorted(functions)
+    return sorted(function for function in functions if not function.startswith(_DATA))
+
+
+def _wanted(file: elf.Elf) -> List[str]:
+    """Pointers into TVM's runtime that only its loader sets."""
+    return [symbol[2:] for symbol in file.symbols if symbol.startswith("__TVM")]
 
 
 def _refuse_without_runtime(file: elf.Elf, name: str) -> None:
     """Raise `ModelError` for a library that only TVM's runtime can load: its pointers into it would be null."""
-    wanted = [symbol[2:] for symbol in file.symbols if symbol.startswith("__TVM")]
+    wanted = _wanted(file)
     what = "has modules inside" if LIBRARY_BIN in file.symbols else "uses {}".format(", ".join(wanted))
     if wanted or LIBRARY_BIN in file.symbols:
         raise model_error(
@@ -257,13 +280,9 @@ class _Copy:
 
 def _result(value: Any) -> Any:
     if isinstance(value, TensorView):
-        return Tensor(value.dtype, value.shape, value.data)
+        return as_array(Tensor(value.dtype, value.shape, value.data))
     if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
         return type(value)(_result(item) for item in value)
     if isinstance(value, dict):
         return {key: _result(item) for key, item in value.items()}
     return _adapted(value) if callable(value) else value
-
-
-def _refusal(message: str) -> RemoteArgumentError:
-    return RemoteArgumentError(message, type="RemoteArgumentError")

@@ -1,0 +1,147 @@
+"""ONNX models taken apart for a library: on the host, with the packages onnx and onnx-ir.
+
+Weights inside the bodies of If and Loop, and large constants, become weights of the whole model first, so that they are
+apart too. Weights that lie in files of their own stay there until the library is written.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Mapping, Optional, Union
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from rpcsys.errors import UsageError, one_line
+from rpcsys.module.kinds.onnx import Model, OnnxModule
+from rpcsys.module.kinds.onnx_session import can_be_apart, options_of
+from rpcsys.module.kinds.params import ParamsModule
+from rpcsys.wire.tensor import Tensor, as_tensor
+
+ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
+
+#: Smaller weights stay in the model: among them are the shapes that onnxruntime wants to see while it optimises.
+APART_BYTES = 1024
+_WEIGHTS_ALONE = 4
+
+
+def onnx_module(model: ModelLike, *, params: Optional[ParamsModule] = None, **options: Any) -> OnnxModule:
+    """A module that runs ``model``: a file, its bytes, or a model of onnx or onnx-ir.
+
+    ``params``: weights of the same name and contents are taken from there, and so shared with others that do.
+    ``options``: ``threads`` (by default one for each CPU the process may use), ``level`` of optimisation (``"off"``,
+    ``"basic"``, ``"extended"``, ``"all"``, the default), ``providers`` of onnxruntime.
+
+    Raises `UsageError` for what is no model, and for options that cannot be meant.
+    """
+    try:
+        checked = options_of(options)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    made = parts(model, checked, params.tensors if params else {})
+    module = OnnxModule(lambda: made, [params] if params and made.shared else [])
+    module.inputs, module.outputs = made.inputs, made.outputs
+    return module
+
+
+def weights_of(*models: ModelLike) -> Dict[str, Tensor]:
+    """The larger weights of these models by name, as `params` takes them, to be shared between modules.
+
+    Raises `UsageError` where two models have different weights of one name.
+    """
+    found: Dict[str, Tensor] = {}
+    for model in models:
+        for name, tensor in parts(model).weights.items():
+            if name in found and not _same(found[name], tensor):
+                raise UsageError(f"two models have different weights called {name!r}; rename one of them")
+            found[name] = tensor
+    return found
+
+
+def parts(
+    model: ModelLike, options: Optional[Dict[str, Any]] = None, shared: Optional[Mapping[str, Tensor]] = None
+) -> Model:
+    """``model`` in parts; the given one is not changed. Raises `UsageError` for what is no model."""
+    whole = _read(model)
+    for change in (
+        common.LiftSubgraphInitializersToMainGraphPass(),
+        common.LiftConstantsToInitializersPass(size_limit=APART_BYTES // 8),
+    ):
+        change(whole)
+    _drop_weights_from_inputs(whole)
+    apart = _weights(whole)
+    for name in apart:
+        whole.graph.initializers.pop(name)
+    taken = {name for name in apart if shared and name in shared and _same(shared[name], apart[name])}
+    return Model(
+        _serialised(whole),
+        {name: apart[name] for name in sorted(apart) if name not in taken},
+        {name: (apart[name].dtype, apart[name].shape) for name in taken},
+        [_declared(value) for value in whole.graph.inputs if value.name not in whole.graph.initializers],
+        [_declared(value) for value in whole.graph.outputs],
+        options or {},
+    )
+
+
+def _read(model: ModelLike) -> ir.Model:
+    """``model`` as one of our own to change."""
+    if isinstance(model, ir.Model):
+        return model.clone()
+    try:
+        if isinstance(model, bytes):
+            return ir.from_proto(onnx.load_from_string(model))
+        return ir.load(model) if isinstance(model, (str, os.PathLike)) else ir.from_proto(model)
+    except Exception as error:  # noqa: BLE001 - protobuf, onnx and onnx-ir have classes of their own
+        name = repr(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else "what was given"
+        raise UsageError(f"{name} cannot be read as an ONNX model: {one_line(error, 300)}") from None
+
+
+def _drop_weights_from_inputs(model: ir.Model) -> None:
+    """Up to IR version 3 weights had to be inputs, too; later that means that a caller may replace them."""
+    if model.ir_version < _WEIGHTS_ALONE:
+        for value in [value for value in model.graph.inputs if value.name in model.graph.initializers]:
+            model.graph.inputs.remove(value)
+        model.ir_version = _WEIGHTS_ALONE
+
+
+def _weights(model: ir.Model) -> Dict[str, Tensor]:
+    """The weights that can be apart, over the memory or the file that they are in."""
+    found = {}
+    for name, value in model.graph.initializers.items():
+        held = value.const_value
+        if held is None or held.nbytes < APART_BYTES or value.is_graph_input() or value.is_graph_output():
+            continue
+        dtype = str(held.dtype.numpy().name)
+        if held.dtype != ir.DataType.STRING and can_be_apart(dtype):
+            found[name] = as_tensor(np.asarray(held.numpy()))
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and bool(
+        np.array_equal(np.frombuffer(one.data, "u1"), np.frombuffer(other.data, "u1"))
+    )
+
+
+def _serialised(model: ir.Model) -> bytes:
+    try:
+        return bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+    except ValueError as error:
+        raise UsageError(
+            f"the model is over 2 GB even without its weights of plain element types: {one_line(error, 200)}"
+        ) from None
+
+
+def _declared(value: ir.Value) -> Dict[str, Any]:
+    """name, dtype and shape, as onnxruntime would say them."""
+    shape: List[Any] = []
+    if value.shape is not None:
+        shape = [extent if isinstance(extent, int) else extent.value for extent in value.shape]
+    dtype = "unknown" if value.dtype is None else str(value.dtype.numpy().name)
+    if value.dtype == ir.DataType.STRING:
+        dtype = "strings"
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        dtype, shape = str(value.type), []
+    return {"name": value.name, "dtype": dtype, "shape": shape}

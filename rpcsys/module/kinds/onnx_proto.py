@@ -1,0 +1,70 @@
+"""The few bytes of protobuf that a device needs to complete an ONNX model; it needs no protobuf for them.
+
+Two serialised messages end to end are the two merged: fields that repeat are joined, of others the last one counts, and
+messages inside are merged likewise (protobuf's encoding guide, "Last One Wins"). So an ONNX model is changed by
+adding bytes behind it. Field numbers are those of onnx.proto.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Sequence, Union
+
+#: TensorProto.DataType -> the wire's name, for the types whose elements are whole bytes.
+DTYPES: Dict[int, str] = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+    14: "complex64",
+    15: "complex128",
+    16: "bfloat16",
+    17: "float8_e4m3fn",
+    18: "float8_e4m3fnuz",
+    19: "float8_e5m2",
+    20: "float8_e5m2fnuz",
+}
+NUMBERS: Dict[str, int] = {name: number for number, name in DTYPES.items()}
+_VARINT, _BYTES = 0, 2
+_EXTERNAL = 1
+
+
+def with_ir_version(model: bytes, version: int) -> bytes:
+    """A serialised ModelProto with its IR version lowered to ``version``."""
+    return model + _field(1, version)
+
+
+def external_weight(
+    name: str, dtype: str, shape: Sequence[int], location: str, offset: int, size: int
+) -> bytes:
+    """What to add to a serialised ModelProto to give it a weight whose bytes are in the file ``location``."""
+    places = {"location": location, "offset": str(offset), "length": str(size)}
+    tensor = b"".join(_field(1, extent) for extent in shape)
+    tensor += _field(2, NUMBERS[dtype]) + _field(8, name.encode())
+    tensor += b"".join(
+        _field(13, _field(1, key.encode()) + _field(2, text.encode())) for key, text in places.items()
+    )
+    tensor += _field(14, _EXTERNAL)
+    return _field(7, _field(5, tensor))  # ModelProto.graph, GraphProto.initializer
+
+
+def _field(number: int, value: Union[int, bytes]) -> bytes:
+    if isinstance(value, int):
+        return _varint(number << 3 | _VARINT) + _varint(value)
+    return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,0 +1,163 @@
+"""One ONNX model in one onnxruntime session: made from a file, or from bytes and weights that lie elsewhere.
+
+Facts about onnxruntime that this file respects (found by running 1.31 with onnx 1.23): it refuses models
+stamped with a newer IR version than it knows, though they run when the stamp is lowered; a brand-new
+opset needs ``ALLOW_RELEASED_ONNX_OPSET_ONLY=0``; with its default thread count it pins its own workers
+and escapes the process's CPU affinity, so the count is set to the CPUs the process may use; spinning
+threads disturb everything else on a small machine; bfloat16 and float8 pass only as raw bits in OrtValues.
+
+Weights: onnxruntime maps those that a model says are in a file, wherever in it they begin, and touches only what it
+uses (256 MB in 3 ms and 8 MB of memory). From memory it takes them too, but reads all (578 ms), and
+keeps a copy unless the same value is given to it in both of its ways.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Union
+
+import numpy as np
+import onnxruntime
+
+from rpcsys.module.kinds.onnx_proto import NUMBERS, external_weight, with_ir_version
+from rpcsys.module.kinds.onnx_values import RAW, Value, from_ort, to_ort
+from rpcsys.module.registry import File
+from rpcsys.wire.tensor import Tensor
+
+os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+
+_FOLDER = "session.model_external_initializers_file_folder_path"
+_LEVELS = {
+    "off": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+class Weight(NamedTuple):
+    """A weight of a model, and the mapped file that its bytes are in, where it is one."""
+
+    tensor: Tensor
+    file: Optional[File] = None
+
+
+class Runner:
+    """A model that is ready to run. ``optional``: weights that a caller may give in the place of the model's."""
+
+    runtime = "onnxruntime"
+
+    def __init__(self, session: Any, keep: Any = None) -> None:
+        self._session = session
+        self._keep = keep  # memory that the session reads
+        self.inputs = [Value(node) for node in session.get_inputs()]
+        self.outputs = [Value(node) for node in session.get_outputs()]
+        self.optional = [Value(node) for node in session.get_overridable_initializers()]
+        self._raw = any(value.dtype in RAW for value in self.inputs + self.outputs)
+        if self._raw and any(value.dtype in (None, "strings") for value in self.inputs + self.outputs):
+            raise ValueError(
+                "its inputs and outputs mix bfloat16 or float8 with strings, sequences or maps, and onnxruntime takes no such calls from Python"
+            )
+
+    def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
+        """The outputs of those names, for checked inputs. May be called by many threads."""
+        if not self._raw:
+            results: List[Any] = self._session.run(outputs, feeds)
+            return results
+        values = {name: to_ort(feed) for name, feed in feeds.items()}
+        return [from_ort(value) for value in self._session.run_with_ort_values(outputs, values)]
+
+
+def of_file(path: str, options: Mapping[str, Any]) -> Runner:
+    """The model in an ``.onnx`` file. Raises what onnxruntime does."""
+
+    def lowered(version: int) -> Runner:
+        # The patched copy stands beside the model, so that external weights are still found.
+        copy = path + ".ir"
+        try:
+            with open(path, "rb") as model, open(copy, "wb") as file:
+                file.write(with_ir_version(model.read(), version))
+            return Runner(_session(copy, _settings(options), options))
+        finally:
+            os.unlink(copy)
+
+    return _stamped(lambda: Runner(_session(path, _settings(options), options)), lowered)
+
+
+def of_bytes(model: bytes, weights: Mapping[str, Weight], options: Mapping[str, Any]) -> Runner:
+    """The model without its weights, and those: mapped where they are in a file. Raises what onnxruntime does."""
+    settings = _settings(options)
+    file = next((weight.file for weight in weights.values() if weight.file is not None), None)
+    if file is not None:
+        settings.add_session_config_entry(_FOLDER, os.path.dirname(file.path))
+    pieces, keep = [model], {}
+    for name, (tensor, home) in weights.items():
+        offset = file.place(tensor.data) if file is not None and home is file else None
+        location = os.path.basename(file.path) if file is not None and offset is not None else "in memory"
+        pieces.append(
+            external_weight(name, tensor.dtype, tensor.shape, location, offset or 0, len(tensor.data))
+        )
+        if offset is None:
+            keep[name] = _value(tensor)
+            settings.add_initializer(name, keep[name])
+    settings.add_external_initializers(list(keep), list(keep.values()))
+    whole = b"".join(pieces)
+    return _stamped(
+        lambda: Runner(_session(whole, settings, options), keep),
+        lambda version: Runner(_session(with_ir_version(whole, version), settings, options), keep),
+    )
+
+
+def _stamped(act: Callable[[], Runner], with_version: Callable[[int], Runner]) -> Runner:
+    """``act``, or ``with_version`` where onnxruntime finds the model's IR version too new."""
+    try:
+        return act()
+    except Exception as error:
+        newest = re.search(r"max supported IR version: (\d+)", str(error))
+        if newest is None:
+            raise
+    return with_version(int(newest.group(1)))
+
+
+def _settings(options: Mapping[str, Any]) -> Any:
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3  # what it would warn of comes back as an exception, or concerns nobody
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    settings.intra_op_num_threads = options.get("threads") or here
+    settings.graph_optimization_level = _LEVELS[options.get("level", "all")]
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return settings
+
+
+def _session(model: Union[str, bytes], settings: Any, options: Mapping[str, Any]) -> Any:
+    providers = list(options.get("providers", ["CPUExecutionProvider"]))
+    return onnxruntime.InferenceSession(model, settings, providers=providers)
+
+
+def _value(tensor: Tensor) -> Any:
+    if tensor.dtype in RAW:
+        return to_ort(tensor)
+    return to_ort(np.frombuffer(tensor.data, tensor.dtype).reshape(tensor.shape))
+
+
+def options_of(given: Any) -> Dict[str, Any]:
+    """Checked options: ``threads`` (a number), ``level`` (off, basic, extended, all), ``providers`` (names).
+
+    Raises ValueError, saying what is wrong.
+    """
+    if not isinstance(given, dict) or set(given) - {"threads", "level", "providers"}:
+        raise ValueError("options are threads, level and providers")
+    if given.get("level", "all") not in _LEVELS:
+        raise ValueError("a level is one of " + ", ".join(_LEVELS))
+    threads, providers = given.get("threads", 1), given.get("providers", [])
+    if type(threads) is not int or not 0 < threads < 1 << 16:
+        raise ValueError("threads is a number from 1")
+    if not isinstance(providers, list) or not all(isinstance(name, str) for name in providers):
+        raise ValueError("providers is a list of names")
+    return given
+
+
+def can_be_apart(dtype: str) -> bool:
+    """Whether weights of that type can be given apart from a model."""
+    return dtype in NUMBERS

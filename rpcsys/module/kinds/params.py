@@ -1,0 +1,110 @@
+"""Kind ``rpcsys.params``: named weights, for the modules that import it to share. Mapped, not copied.
+
+Saved in the order of their names, so that the same weights give the same bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from rpcsys.errors import ProtocolError, RemoteArgumentError, UsageError
+from rpcsys.module import packed
+from rpcsys.module.layout import Buffer, FormatError
+from rpcsys.module.module import Module, as_array, refusal
+from rpcsys.module.registry import Context, File
+from rpcsys.wire import dtypes
+from rpcsys.wire.tensor import Tensor, as_tensor
+
+KIND = "rpcsys.params"
+_MAX_RANK = 64
+_MAX_EXTENT = 1 << 48
+
+
+class ParamsModule(Module):
+    """Weights by name. Functions: ``get_param(name)`` and ``param_names()``.
+
+    Attributes
+    ----------
+    tensors : the weights, sorted by name; their memory is not to be written to
+    file : the mapped file that their memory is a part of, or None
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], file: Optional[File] = None) -> None:
+        super().__init__(KIND, {"get_param": self.get, "param_names": lambda: list(self.tensors)})
+        self.tensors: Dict[str, Tensor] = {name: tensors[name] for name in sorted(tensors)}
+        self.file = file
+
+    def get(self, name: str) -> Any:
+        """The weight ``name``: a read-only array of numpy's where that is in use. Raises `RemoteArgumentError`."""
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise _unknown(name, self.tensors)
+        return as_array(tensor)
+
+    def release(self) -> None:
+        super().release()
+        self.tensors, self.file = {}, None
+
+
+def params(weights: Mapping[str, Any]) -> ParamsModule:
+    """A module of these arrays (numpy's, or anything else a session takes for an array).
+
+    Raises `UsageError` for a value that is none, and for arrays of strings.
+    """
+    tensors = {name: as_tensor(value) for name, value in weights.items()}
+    for name, tensor in tensors.items():
+        if tensor is None or tensor.dtype == "strings":
+            raise UsageError(f"weight {name!r} is no array of numbers")
+    return ParamsModule({name: tensor for name, tensor in tensors.items() if tensor is not None})
+
+
+def listing(tensors: Mapping[str, Tensor]) -> List[Tuple[str, str, Tuple[int, ...]]]:
+    """What is saved of weights beside their bytes: name, dtype and shape, in order."""
+    return [(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
+
+
+def listed(rows: Any, buffers: Sequence[memoryview]) -> Dict[str, Tensor]:
+    """Weights from their `listing` and their bytes. Raises `FormatError` where the two do not agree."""
+    if not isinstance(rows, list) or len(rows) != len(buffers):
+        raise FormatError("is broken (it lists other weights than it has)")
+    tensors: Dict[str, Tensor] = {}
+    for row, data in zip(rows, buffers):
+        if not isinstance(row, list) or len(row) != 3 or not isinstance(row[0], str):
+            raise FormatError("is broken (a weight has no name)")
+        name, dtype, shape = row
+        if not _fits(dtype, shape, len(data)):
+            raise FormatError(
+                f"is broken (weight {name[:200]!r} has other bytes than its type and shape want)"
+            )
+        tensors[name] = Tensor(dtype, shape, data)
+    return tensors
+
+
+def _fits(dtype: Any, shape: Any, size: int) -> bool:
+    if not isinstance(shape, list) or len(shape) > _MAX_RANK:
+        return False
+    if not all(type(extent) is int and 0 <= extent <= _MAX_EXTENT for extent in shape):
+        return False
+    try:
+        return dtypes.item_bytes(dtype) * dtypes.count(tuple(shape)) == size
+    except ProtocolError:
+        return False
+
+
+def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
+    """The weights' bytes in pieces, none of them copied."""
+    assert isinstance(module, ParamsModule)
+    buffers = [tensor.data for tensor in module.tensors.values()]
+    return packed.pack({"weights": listing(module.tensors)}, buffers, offset)
+
+
+def load_from_bytes(data: memoryview, context: Context) -> Module:
+    """The weights, over the bytes as they are. Raises `FormatError`."""
+    about, buffers = packed.unpack(data)
+    return ParamsModule(listed(about.get("weights"), buffers), context.file)
+
+
+def _unknown(name: Any, tensors: Mapping[str, Tensor]) -> RemoteArgumentError:
+    known = list(tensors)
+    has = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
+    return refusal("there is no weight {!r}; there are {}".format(str(name)[:200], has or "none"))

@@ -1,0 +1,85 @@
+"""ONNX models in onnx's reference evaluator: every operator of the standard, written in Python, and slow."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from rpcsys.module.kinds.onnx_proto import NUMBERS
+from rpcsys.module.module import as_array
+from rpcsys.wire.tensor import Tensor, as_tensor
+
+
+class Input:
+    """An input or output as the model declares it."""
+
+    def __init__(self, name: str, type_: Any) -> None:
+        self.name = name
+        self.optional = type_.HasField("optional_type")
+        tensor = type_.tensor_type
+        self._dtype = as_text(tensor.elem_type) if type_.HasField("tensor_type") else "unknown"
+        self._shape = [
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim
+        ]
+
+    def describe(self) -> Dict[str, Any]:
+        """name, dtype and shape, as a client is told."""
+        return {"name": self.name, "dtype": self._dtype, "shape": self._shape}
+
+    def check(self, given: Any) -> Any:
+        """``given`` as the evaluator takes it."""
+        if isinstance(given, (list, dict)) or given is None:
+            return given
+        return as_array(given) if isinstance(given, Tensor) else np.asarray(given)
+
+
+def as_text(elem_type: int) -> str:
+    """The wire's name of an element type."""
+    if elem_type == onnx.TensorProto.STRING:
+        return "strings"
+    return str(onnx.helper.tensor_dtype_to_np_dtype(elem_type).name) if elem_type else "unknown"
+
+
+class ReferenceRunner:
+    """A model that is ready to run, as `onnx_session.Runner` is."""
+
+    runtime = "reference"
+
+    def __init__(self, model: Any) -> None:
+        """Raises what onnx's checker and evaluator do."""
+        onnx.checker.check_model(model)
+        graph = model.graph
+        weights = {item.name for item in graph.initializer}
+        self.inputs = [Input(value.name, value.type) for value in graph.input if value.name not in weights]
+        self.optional = [Input(value.name, value.type) for value in graph.input if value.name in weights]
+        self.outputs = [Input(value.name, value.type) for value in graph.output]
+        self._evaluator = ReferenceEvaluator(model)
+
+    def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
+        """The outputs of those names."""
+        return [_plain(value) for value in self._evaluator.run(outputs, feeds)]
+
+
+def _plain(value: Any) -> Any:
+    """Values of types that numpy has by another package as tensors, as onnxruntime's come."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "V":
+        return as_tensor(value)
+    return value
+
+
+def of_file(path: str) -> ReferenceRunner:
+    """The model in an ``.onnx`` file."""
+    return ReferenceRunner(onnx.load(path))
+
+
+def of_bytes(proto: bytes, weights: Mapping[str, Tensor]) -> ReferenceRunner:
+    """The model without its weights, and those."""
+    model = onnx.load_from_string(proto)
+    for name, tensor in weights.items():
+        model.graph.initializer.add(
+            name=name, dims=tensor.shape, data_type=NUMBERS[tensor.dtype], raw_data=bytes(tensor.data)
+        )
+    return ReferenceRunner(model)
