@@ -180,6 +180,7 @@ TO_TRACKER = tuple(
             {"op": "register", "id": 5, "key": "rpi4", "name": "n", "slots": 2, "port": 9090, "address": None,
              "labels": {}, "loads": [".onnx"], "running": [{"lease": "l", "epoch": 1, "since_s": 2.5}]},
             {"op": "lease_ended", "id": 6, "lease": "l", "epoch": 1, "outcome": "closed", "cleaned": {}},
+            {"op": "via", "address": ["10.0.0.7", 40112], "proxy": [None, 9090]},
             {"id": 7, "ok": True}, {"id": 8, "ok": False, "error": "UnknownKey", "message": "no"},
         ),
     )

@@ -122,6 +122,7 @@ class Service:
             "address": config.custom_addr,
             "labels": {**labels(config.name), **dict(config.labels)},
             "loads": tuple(loads()),
+            "identity": self._places.identity,
         }
 
     # Seen from outside

@@ -40,6 +40,7 @@ class Book:
         self.gatherers: dict[int, Waiting] = {}
         self.leases: dict[str, Lease] = {}
         self.server_names: dict[str, int] = {}
+        self.identities: dict[str, int] = {}
         self.by_fact: dict[Pair, dict[int, None]] = {}
         self.conditions: dict[str, Condition] = {}
         self.places: dict[str, Place] = {}
@@ -70,11 +71,15 @@ class Book:
         """The peer is one of our servers."""
         self.forget_server(peer)
         peer.server = server
+        if server.identity:
+            self.identities[server.identity] = peer.conn
         for pair in server.facts.pairs:
             self.by_fact.setdefault(pair, {})[peer.conn] = None
 
     def forget_server(self, peer: Peer) -> None:
         """The peer is no server of ours any more."""
+        if peer.server is not None and self.identities.get(peer.server.identity) == peer.conn:
+            del self.identities[peer.server.identity]
         for pair in () if peer.server is None else peer.server.facts.pairs:
             del self.by_fact[pair][peer.conn]
             if not self.by_fact[pair]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from rpcsys.tracker.labels import Facts, Wants
+
+Port = TypeVar("Port")
 
 OURS, SILENT, INFERRED = "ours", "silent", "inferred"
 """How a lease is known: the server says when it begins and ends; it is one of TVM's and says nothing, so the lease
@@ -122,6 +124,7 @@ class Server:
     labels: dict[str, str]
     loads: tuple[str, ...]
     facts: Facts
+    identity: str = ""
 
 
 @dataclass(slots=True)
@@ -166,7 +169,8 @@ class Peer:
 
     ``local`` is the address at which it reached the tracker; ``report`` what a TVM server calls itself, and where
     it is; ``name`` what the tracker calls a server; ``asked`` counts the questions that the tracker has put to it.
-    Dictionaries stand for ordered sets.
+    ``address`` is its own also if it came through proxies: then ``gate`` is where clients find the outermost of them, and
+    ``proxies`` how many there are. ``fresh``: nothing else was said yet. Dictionaries stand for ordered sets.
     """
 
     conn: int
@@ -177,6 +181,9 @@ class Peer:
     server: Server | None = None
     name: str = ""
     asked: int = 0
+    gate: tuple[str, int] | None = None
+    proxies: int = 0
+    fresh: bool = True
     serves: dict[str, None] = field(default_factory=dict)
     offers: dict[str, Offer] = field(default_factory=dict)
     waiting: dict[int, Waiting] = field(default_factory=dict)
@@ -188,6 +195,11 @@ class Peer:
     def who(self) -> str:
         """Whose device time it uses: TVM's clients send no user, so their address stands for one."""
         return self.user or self.address
+
+    def reached_at(self, host: str | None, port: Port) -> tuple[str, int | Port]:
+        """Where clients find what it serves; ``host`` and ``port`` are its own words."""
+        at, number = self.gate or (self.address, port)
+        return host or at, number
 
     @property
     def slots(self) -> int:

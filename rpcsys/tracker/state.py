@@ -46,6 +46,9 @@ from rpcsys.wire.control import Answer
 MAX_OFFERS = 4096
 """Match keys and leases, and keys served, of one connection: no proxy has so many servers."""
 
+MAX_PROXIES = 8
+"""In a chain: more are a mistake, or a loop."""
+
 CAPABILITIES = ("session/1", "labels", "count", "tickets", "why", "drain", "renew")
 
 
@@ -61,7 +64,11 @@ class State(Restoring):
         """Take an event in; what has to be done about it, in order."""
         if type(event) is Received:
             peer = self.peers.get(event.conn)
-            return _ON_MESSAGE[type(event.message)](self, event.at, peer, event.message) if peer else []
+            if peer is None:
+                return []
+            actions = _ON_MESSAGE[type(event.message)](self, event.at, peer, event.message)
+            peer.fresh = peer.fresh and type(event.message) is control.Via
+            return actions
         return _ON_EVENT[type(event)](self, event)
 
     def _connected(self, event: Connected) -> list[Action]:
@@ -93,6 +100,17 @@ class State(Restoring):
         del self.peers[peer.conn]
         return actions + (self.weigh_all(at) if peer.serves else [])
 
+    def _via(self, at: float, peer: Peer, message: control.Via) -> list[Action]:
+        """A proxy says whom it relays. The first is the one next to the tracker, and the one clients go to."""
+        if not peer.fresh or peer.proxies == MAX_PROXIES:
+            return [Close(peer.conn, f"its way is told too late, or through more than {MAX_PROXIES} proxies")]
+        if peer.gate is None:
+            host, port = message.proxy
+            peer.gate = (host or peer.address, port)
+        peer.address = message.address[0]
+        peer.proxies += 1
+        return []
+
     # TVM's messages.
 
     def _ping(self, at: float, peer: Peer, message: tracker.Ping) -> list[Action]:
@@ -114,8 +132,8 @@ class State(Restoring):
                 return [Send(peer.conn, tracker.FAIL)]
             if peer.server is None:
                 ended = self.offers_again(at, peer, message.key)
-        host = message.address or peer.address
-        offer = self.new_offer(peer, message.key, message.match_key, host, message.port)
+        host, port = peer.reached_at(message.address, message.port)
+        offer = self.new_offer(peer, message.key, message.match_key, host, port)
         served = self.offer(at, offer)
         return [
             Send(peer.conn, tracker.SUCCESS),
@@ -128,15 +146,15 @@ class State(Restoring):
         served = keys.served_keys(message.key)
         if len(peer.serves) + len(served) > MAX_OFFERS:
             return [Send(peer.conn, tracker.FAIL)]
-        host = message.host or peer.address
+        host, port = peer.reached_at(message.host, message.port)
         is_new = peer.report is None
-        peer.report = (message.key, host, message.port)
+        peer.report = (message.key, host, port)
         for key in served:
             self.serve(peer, key)
         actions: list[Action] = [Send(peer.conn, tracker.SUCCESS)]
         if is_new and served and peer.server is None:
-            name = self.name_peer(peer, f"{host}:{message.port}")
-            details = {"server": name, "key": ",".join(served)[:256], "address": host, "port": message.port}
+            name = self.name_peer(peer, f"{host}:{port}")
+            details = {"server": name, "key": ",".join(served)[:256], "address": host, "port": port}
             silent = {"slots": 1, "labels": {}, "how": SILENT}
             actions += [Record(at, "joined", {**details, **silent}), *self._is_back(at, name)]
         return actions
@@ -213,34 +231,40 @@ class State(Restoring):
         if len(peer.serves) + len(peer.serving) + len(message.running) > MAX_OFFERS:
             problem = f"more than {MAX_OFFERS} keys and leases on one connection"
             return [refusal(peer, message.id, "BadRequest", problem)]
-        host = message.address or peer.address
+        host, port = peer.reached_at(message.address, message.port)
         actions = self._supersede(at, peer, message, host)
         name = self.name_peer(peer, message.name)
         labels = dict(message.labels)
         facts = facts_of(message.key, name, labels, message.loads)
-        server = Server(name, message.key, message.slots, host, message.port, labels, message.loads, facts)
+        server = Server(name, message.key, message.slots, host, port, labels, message.loads, facts)
+        server.identity = message.identity
         self.describe(peer, server)
         self.serve(peer, message.key)
         for running in message.running:
             self.go_on(at, peer, server, running)
-        details = {"server": name, "key": message.key, "address": host, "port": message.port}
+        details = {"server": name, "key": message.key, "address": host, "port": port}
         ours = {"slots": message.slots, "labels": labels, "how": OURS}
         actions.append(Record(at, "joined", {**details, **ours}))
         return [*actions, done(peer, message.id, server=name), *self.weigh_all(at), *self._is_back(at, name)]
 
     def _supersede(self, at: float, peer: Peer, message: control.Register, host: str) -> list[Action]:
-        """Drop the same server's connection from before, if the tracker has not noticed its end yet.
-
-        Two servers cannot listen on one port of one host; behind a proxy there is no telling.
-        """
-        conn = self.server_names.get(message.name)
-        before = None if conn is None else self.peers[conn].server
-        if conn is None or conn == peer.conn or before is None or message.port is None:
-            return []
-        if (before.key, before.host, before.port) != (message.key, host, message.port):
+        """Drop the same server's connection from before, if the tracker has not noticed its end yet."""
+        conn = self._before(message, host)
+        if conn is None or conn == peer.conn:
             return []
         reason = f"{message.name} has registered again, over another connection"
         return [*self._part(at, self.peers[conn], reason), Close(conn, reason)]
+
+    def _before(self, message: control.Register, host: str) -> int | None:
+        """The connection of the same server. Its identity tells; or that two cannot listen on one port of one host."""
+        if message.identity in self.identities:
+            return self.identities[message.identity]
+        conn = self.server_names.get(message.name)
+        before = None if conn is None else self.peers[conn].server
+        if before is None or message.port is None:
+            return None
+        same = (before.key, before.host, before.port) == (message.key, host, message.port)
+        return conn if same else None
 
     def _drain(self, at: float, peer: Peer, message: control.Drain) -> list[Action]:
         return self._set_condition(at, peer, message.id, message.server or "", self.drain)
@@ -293,6 +317,7 @@ _ON_EVENT: dict[type, Callable[..., list[Action]]] = {
 }
 
 _ON_MESSAGE: dict[type, Callable[..., list[Action]]] = {
+    control.Via: State._via,
     tracker.Ping: State._ping,
     tracker.Stop: State._stop,
     tracker.Put: State._put,

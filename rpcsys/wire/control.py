@@ -198,7 +198,8 @@ class Running(Message):
 class Register(Ask):
     """A server presents itself; match keys are then offered with TVM's PUT, one for each free slot.
 
-    ``address`` replaces the address the connection comes from; ``port`` is None behind a proxy.
+    ``address`` replaces the address the connection comes from; ``port`` is None behind a proxy. ``identity``, random and
+    the same for the server's life, tells that it is the one of an earlier connection, wherever it comes from.
     """
 
     op: ClassVar[str] = "register"
@@ -210,6 +211,7 @@ class Register(Ask):
     labels: Mapping[str, str] = field(checks.mapping(checks.text), dict)
     loads: tuple[str, ...] = field(checks.items(checks.text), tuple)
     running: tuple[Running, ...] = field(checks.items(Running.from_json), tuple)
+    identity: str = field(checks.text, "")
 
 
 @dataclass(frozen=True)

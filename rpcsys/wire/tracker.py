@@ -156,7 +156,7 @@ class GetPending:
 
 
 Tvm = Union[Ping, Stop, Put, TvmRequest, UpdateInfo, TvmSummary, GetPending]
-ToTracker = Union[Tvm, Ask, control.Answer]
+ToTracker = Union[Tvm, Ask, control.Answer, control.Via]
 
 
 def _ping(rest: list[Any]) -> Ping:
@@ -227,6 +227,8 @@ def parse_to_tracker(value: Any) -> ToTracker:
     if type(value) is list:
         return _parse_tvm(value)
     if type(value) is dict:
+        if value.get("op") == control.Via.op:
+            return _parse_via(value)
         message: Ask | control.Answer = _parse_ours(value, control.TO_TRACKER)
         return message
     raise BadMessage(f"a frame to the tracker is a list or an object, not {checks.shown(value)}")
@@ -263,6 +265,13 @@ def _parse_tvm(value: list[Any]) -> Tvm:
         problem = str(error)
     # TVM's client reads a request's reply as [code, value], and shows it if the code is not success.
     raise BadMessage(problem, [FAIL, problem] if code == REQUEST else FAIL) from None
+
+
+def _parse_via(value: dict[str, Any]) -> control.Via:
+    try:
+        return control.Via.from_json(value)
+    except ProtocolError as error:
+        raise BadMessage(str(error)) from None  # nobody waits for an answer to it
 
 
 def _parse_ours(value: dict[str, Any], known: dict[str, type[Ask]]) -> Any:

@@ -24,6 +24,7 @@ CARD = {
     "address": None,
     "labels": {"os": "linux"},
     "loads": (),
+    "identity": "1f2e",
 }
 SOON_S = 15.0
 
@@ -134,6 +135,7 @@ def test_registration_with_ours(ours):
     assert said["op"] == "register"
     assert (said["key"], said["name"], said["slots"], said["port"]) == ("k", "n", 2, 5000)
     assert said["labels"] == {"os": "linux"}
+    assert said["identity"] == "1f2e"
     assert said["running"] == [{"lease": "L0", "epoch": 3, "since_s": 1.5}]
 
 

@@ -32,7 +32,9 @@ answer_fields = st.dictionaries(
     texts.filter(lambda t: t not in ("id", "ok", "op", "error", "message", "event")), plain, max_size=3
 )
 
+VIAS = st.builds(control.Via, st.tuples(texts, ports), st.tuples(maybe(texts), ports))
 TO_TRACKER = st.one_of(
+    VIAS,
     st.builds(tracker.Ping, maybe(hellos)),
     st.builds(tracker.Stop, texts),
     st.builds(tracker.Put, keys, ports, keys, maybe(texts)),
@@ -84,6 +86,7 @@ TO_TRACKER = st.one_of(
         labels,
         st.lists(texts, max_size=3).map(tuple),
         st.lists(running, max_size=3).map(tuple),
+        texts,
     ),
     st.builds(control.LeaseStarted, ids, texts, ids, texts),
     st.builds(control.LeaseEnded, ids, texts, ids, st.sampled_from(control.OUTCOMES), readings, texts),
@@ -110,4 +113,3 @@ FROM_TRACKER = st.one_of(
     ),
     st.builds(control.Answer, ids, st.just(True), fields=answer_fields),
 )
-VIAS = st.builds(control.Via, st.tuples(texts, ports), st.tuples(maybe(texts), ports))

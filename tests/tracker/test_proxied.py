@@ -1,0 +1,148 @@
+"""Connections that come through proxies: where clients are sent, whose address counts, and what is not believed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rpcsys.tracker.state import MAX_PROXIES
+from tests.tracker.transcripts import Scene
+
+PROXY, BOARD = "10.0.0.3", "192.168.7.20"
+
+
+@pytest.fixture
+def scene():
+    scene = Scene()
+    yield scene
+    assert scene.replayed() == scene.state
+
+
+def via(address=BOARD, proxy=(None, 9090)):
+    return {"op": "via", "address": [address, 40112], "proxy": list(proxy)}
+
+
+def board(scene, *ways, at=PROXY, **fields):
+    """A server behind proxies that has registered and offered ``rpi4:1``."""
+    conn = scene.connect(at)
+    for way in ways or (via(),):
+        assert scene.say(conn, way) == []
+    scene.say(conn, [1, {"op": "hello", "version": "0"}])
+    (answer,) = scene.ask(conn, "register", key="rpi4", name="board", port=None, **fields)
+    assert answer["ok"], answer
+    assert scene.put(conn, "rpi4:1", port=0) == [0]
+    return conn
+
+
+def granted(scene, **client):
+    """Where a client of ours is sent."""
+    conn = scene.client(**client)
+    (lease,) = scene.request(conn)["leases"]
+    return lease["host"], lease["port"], lease["matchkey"]
+
+
+def test_clients_are_sent_to_the_proxy(scene):
+    board(scene)
+    assert granted(scene) == (PROXY, 9090, "rpi4:1")
+
+
+def test_tvms_clients_too(scene):
+    board(scene)
+    assert scene.say(scene.connect(), [4, "rpi4", "", 1]) == [[0, [PROXY, 9090, "rpi4:1"]]]
+
+
+def test_a_proxy_that_says_where_it_is(scene):
+    board(scene, via(proxy=("proxy.example", 7000)))
+    assert granted(scene) == ("proxy.example", 7000, "rpi4:1")
+
+
+def test_of_several_proxies_the_one_next_to_the_tracker(scene):
+    board(scene, via("10.1.0.2", (None, 9090)), via(BOARD, ("10.1.0.2", 9999)))
+    assert granted(scene) == (PROXY, 9090, "rpi4:1")
+
+
+def test_a_proxy_on_the_trackers_machine(scene):
+    board(scene, at="127.0.0.1")
+    assert granted(scene) == ("10.0.0.1", 9090, "rpi4:1")
+
+
+def test_and_for_a_client_there(scene):
+    board(scene, at="127.0.0.1")
+    assert granted(scene, address="127.0.0.1") == ("127.0.0.1", 9090, "rpi4:1")
+
+
+def test_an_address_that_the_server_asks_for(scene):
+    conn = board(scene, address="boards.example")
+    scene.leave(scene.client())
+    assert scene.put(conn, "rpi4:2", port=0, custom="boards.example") == [0]
+    granted(scene)
+    assert granted(scene) == ("boards.example", 9090, "rpi4:2")
+
+
+def test_each_slot_of_a_proxied_server_is_a_row(scene):
+    board(scene, slots=2)
+    board(scene, via("192.168.7.21"), slots=1)
+    rows = scene.summary()["server_info"]
+    assert rows == 3 * [{"key": "server:rpi4", "addr": [PROXY, 9090]}]
+
+
+def test_a_lease_and_its_fairness_are_the_clients_own(scene):
+    server = board(scene)
+    client = scene.connect(PROXY)
+    scene.say(client, via("172.16.0.9"))
+    ((code, _),) = scene.say(client, [4, "rpi4", "", 1])
+    assert code == 0
+    (taken,) = [message for message in scene.hear(server) if message.get("op") == "taken"]
+    assert (taken["user"], taken["address"]) == ("172.16.0.9", "172.16.0.9")
+    assert scene.recorded("granted")[0]["address"] == "172.16.0.9"
+
+
+@pytest.mark.parametrize("first", [[1], [6], {"op": "summary", "id": 1}])
+def test_a_way_that_is_told_too_late(scene, first):
+    conn = scene.connect(PROXY)
+    scene.say(conn, first)
+    scene.say(conn, via())
+    assert scene.closed == [conn]
+
+
+def test_a_way_through_too_many(scene):
+    conn = scene.connect(PROXY)
+    for _ in range(MAX_PROXIES):
+        scene.say(conn, via())
+    assert not scene.closed
+    scene.say(conn, via())
+    assert scene.closed == [conn]
+
+
+def test_a_server_that_comes_back_another_way_is_the_same(scene):
+    before = board(scene, identity="1f2e")
+    client = scene.client()
+    (lease,) = scene.request(client)["leases"]
+    scene.ask(before, "lease_started", lease=lease["lease"], epoch=lease["epoch"], peer="x")
+    running = [{"lease": lease["lease"], "epoch": lease["epoch"], "since_s": 1}]
+    board(scene, via("192.168.7.99"), at="10.0.0.4", identity="1f2e", running=running)
+    assert scene.closed == [before]
+    assert [row["name"] for row in scene.summary()["servers"]] == ["board"]
+    assert [row["state"] for row in scene.summary()["leases"]] == ["running"]
+    scene.leave(before)
+    assert scene.queue() == (1, 0)
+
+
+def test_another_server_of_the_same_name_is_another(scene):
+    board(scene, identity="1f2e")
+    board(scene, identity="9a8b")
+    assert not scene.closed
+    assert sorted(row["name"] for row in scene.summary()["servers"]) == ["board", "board-2"]
+
+
+def test_an_identity_is_free_when_its_server_has_left(scene):
+    for _ in range(2):
+        scene.leave(board(scene, identity="1f2e"))
+    assert not scene.state.identities
+    assert not scene.closed
+
+
+def test_the_summary_is_json(scene):
+    board(scene)
+    json.dumps(scene.summary())
