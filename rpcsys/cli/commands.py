@@ -10,6 +10,7 @@ import click
 
 import rpcsys
 from rpcsys.cli.demo import demo
+from rpcsys.cli.module import module
 from rpcsys.cli.operate import drain, enable, lease
 from rpcsys.cli.run import run
 from rpcsys.errors import RpcsysError, one_line
@@ -27,6 +28,7 @@ Who has what:             rpcsys query, rpcsys query leases
 Why does it wait:         rpcsys query --why rpi4
 Take a board out:         rpcsys drain NAME, rpcsys enable NAME
 A model on a device:      rpcsys run --key rpi4 model.onnx
+What is in a library:     rpcsys module inspect model.so
 """
 
 
@@ -36,7 +38,7 @@ def group() -> None:
     """All commands; what they have in common is said in `_HELP`."""
 
 
-def _daemon(name: str, module: str, summary: str) -> None:
+def _daemon(name: str, program: str, summary: str) -> None:
     """A command that hands all its arguments, --help too, to another program's own parser.
 
     The program replaces this process: nothing of this command line stays in a board's memory.
@@ -52,7 +54,7 @@ def _daemon(name: str, module: str, summary: str) -> None:
     def command(args: tuple[str, ...]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execv(sys.executable, [sys.executable, "-m", module, *args])
+        os.execv(sys.executable, [sys.executable, "-m", program, *args])
 
 
 _daemon("tracker", "rpcsys.tracker", "Serve the queue of requests: one tracker for a lab.")
@@ -61,6 +63,7 @@ _daemon("server", "rpcsys.server", "Serve this machine as a device.")
 _daemon("query", "rpcsys.query", "Print the tracker's servers and queue.")
 group.add_command(run)
 group.add_command(demo)
+group.add_command(module)
 group.add_command(lease)
 group.add_command(drain)
 group.add_command(enable)

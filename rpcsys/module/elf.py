@@ -14,7 +14,7 @@ import struct
 import sys
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
-Data = Union[bytes, mmap.mmap]
+Data = Union[bytes, mmap.mmap, memoryview]
 
 
 #: e_machine -> what Linux calls the architecture.
@@ -81,7 +81,8 @@ _LAYOUTS = {
 _IDENT_BYTES = 16
 #: Entries of a table that are read; the largest libraries have some hundred thousand.
 _MAX_ENTRIES = 1 << 22
-#: Bytes of a name; those of C++ templates reach some ten thousand.
+#: Bytes of a name: most have less than the first; those of C++ templates reach some ten thousand.
+_USUAL_NAME = 200
 _MAX_NAME = 1 << 16
 
 
@@ -243,7 +244,9 @@ class _Reader:
         return struct.iter_unpack(self._order + layout, self._data[offset : offset + count * size])
 
     def _text(self, offset: int) -> str:
-        end = self._data.find(b"\0", offset, offset + _MAX_NAME)
-        if offset >= len(self._data) or end < 0:
-            raise ElfError("has a name that is not in the file")
-        return self._data[offset:end].decode("utf-8", "replace")
+        for most in (_USUAL_NAME, _MAX_NAME):
+            text = bytes(self._data[offset : offset + most])
+            end = text.find(b"\0")
+            if end >= 0:
+                return text[:end].decode("utf-8", "replace")
+        raise ElfError("has a name that is not in the file")

@@ -1,0 +1,222 @@
+"""What is inside a library, without loading it: the tree, with kinds, sizes, functions, targets and hashes.
+
+Read from the file alone, for any architecture. Only the hashes look at all of it, and are made when they are asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from rpcsys.errors import ModelError, UsageError
+from rpcsys.ffi.module import PREFIX
+from rpcsys.module import container, elf, packed
+from rpcsys.module.elf import Elf, ElfError
+from rpcsys.module.layout import FormatError, Record
+
+#: Of a hash, and of functions, as much as a person reads.
+_HASH_DIGITS = 16
+_NAMED = 12
+#: Symbols that are no functions: the modules inside, and what tvm-ffi says about functions.
+_DATA = ("_library_", "_metadata_", "_doc_")
+
+
+class Inspected(NamedTuple):
+    """One module of a library.
+
+    Attributes
+    ----------
+    number : its place in the file; 0 is the root
+    kind : what loads it
+    imports : the numbers of the modules it imports
+    size : bytes of its own; 0 for ``_lib``, whose code is the library's
+    functions : its own functions, as far as the file tells
+    target : the machine its code is for, ``x86_64 (64 bits)``; empty where it has none
+    about : what else the file says of it: inputs and outputs, weights, where a remote function is
+    data : its bytes, a view of the mapped file
+    """
+
+    number: int
+    kind: str
+    imports: Tuple[int, ...]
+    size: int
+    functions: List[str]
+    target: str
+    about: Dict[str, Any]
+    data: Optional[memoryview]
+
+    @property
+    def sha256(self) -> Optional[str]:
+        """The hash of its bytes, in hex; None for ``_lib``. Reads them all."""
+        return None if self.data is None else hashlib.sha256(self.data).hexdigest()
+
+
+class Inspection(NamedTuple):
+    """A library and the modules in it, the root first.
+
+    Attributes
+    ----------
+    path, size : of the file
+    target : the machine it is for
+    layout : ``"tvm-ffi"``, ``"tvm"`` (the one before it), or ``"functions"`` where it holds no modules
+    needed : libraries that must be there to load it
+    modules : its modules
+    """
+
+    path: str
+    size: int
+    target: str
+    layout: str
+    needed: List[str]
+    modules: List[Inspected]
+
+    def to_json(self) -> Dict[str, Any]:
+        """All of it, with the hashes, as values that JSON has."""
+        modules = [
+            {**module._asdict(), "imports": list(module.imports), "sha256": module.sha256}
+            for module in self.modules
+        ]
+        for module in modules:
+            del module["data"]
+        return {**self._asdict(), "modules": modules}
+
+    def __str__(self) -> str:
+        """The tree, indented; a module that several import is shown once, and named where it comes again."""
+        return "\n".join([f"{self.path}: {_bytes(self.size)}, {self.target}", *self._lines()])
+
+    def _lines(self) -> Iterator[str]:
+        shown = set()
+        todo = [(0, 0)]
+        while todo:
+            number, depth = todo.pop()
+            module = self.modules[number]
+            name = "  " * depth + f"[{number}] {module.kind}"
+            if number in shown:
+                yield name + " (see above)"
+                continue
+            shown.add(number)
+            yield "  ".join([name, *_words(module)])
+            todo.extend((child, depth + 1) for child in reversed(module.imports))
+
+
+def inspect(path: Union[str, os.PathLike[str]]) -> Inspection:
+    """What is in the library at ``path``, whatever machine it is for.
+
+    Raises `UsageError` for a file that is not there or cannot be read, `ModelError` for one that is no library,
+    or a broken one.
+    """
+    text = os.fspath(path)
+    try:
+        found = container.read(text)
+    except (ElfError, FormatError) as error:
+        raise ModelError(f"{os.path.basename(text)} {error}", type="ModelError") from None
+    except OSError as error:
+        raise UsageError(f"{text} cannot be read: {error.strerror or error}") from None
+    layout = "functions" if found.is_plain else "tvm" if found.older else "tvm-ffi"
+    modules = [_inspected(number, record, found.elf) for number, record in enumerate(found.records)]
+    return Inspection(text, os.path.getsize(text), target_of(found.elf), layout, found.elf.needed, modules)
+
+
+def functions_of(file: Elf) -> List[str]:
+    """The TVM-FFI functions that a library defines, sorted."""
+    defined = [symbol.name for symbol in file.symbols.values() if symbol.section]
+    functions = [symbol[len(PREFIX) :] for symbol in defined if symbol.startswith(PREFIX)]
+    return sorted(function for function in functions if not function.startswith(_DATA))
+
+
+def target_of(file: Elf) -> str:
+    """The machine a library is for, with its width, and its byte order where that is not the usual one."""
+    return f"{file.machine} ({file.bits} bits{', big-endian' if file.order == '>' else ''})"
+
+
+# ---------------------------------------------------------------- one module
+
+
+#: Kinds whose functions are always the same.
+_FUNCTIONS = {
+    "rpcsys.onnx": ["main"],
+    "rpcsys.graph": ["main"],
+    "rpcsys.params": ["get_param", "param_names"],
+}
+#: The kind that carries another library.
+_CARRIED = "rpcsys.library"
+
+
+def _inspected(number: int, record: Record, file: Elf) -> Inspected:
+    if record.data is None:
+        return Inspected(
+            number, record.kind, record.imports, 0, functions_of(file), target_of(file), {}, None
+        )
+    about, buffers = _unpacked(record.data)
+    functions, target = _FUNCTIONS.get(record.kind, []), ""
+    if record.kind == _CARRIED:
+        functions, target = _carried(buffers)
+    listed = about.get("functions")
+    if isinstance(listed, list):
+        functions = [str(name) for name in listed]
+    size = len(record.data)
+    return Inspected(number, record.kind, record.imports, size, functions, target, _short(about), record.data)
+
+
+def _unpacked(data: memoryview) -> Tuple[Dict[str, Any], Sequence[memoryview]]:
+    """What a module's bytes say of it; nothing where they are not of our form, or broken."""
+    try:
+        return packed.unpack(data)
+    except FormatError:
+        return {}, []
+
+
+def _carried(buffers: Sequence[memoryview]) -> Tuple[List[str], str]:
+    """Functions and target of the library that a module carries."""
+    try:
+        file = elf.parse(buffers[0])
+    except (ElfError, IndexError):
+        return [], "no library"
+    return functions_of(file), target_of(file)
+
+
+def _short(about: Dict[str, Any]) -> Dict[str, Any]:
+    """Weights counted in place of listed: a network has thousands."""
+    return {
+        name: len(value) if name in ("weights", "shared") and isinstance(value, list) else value
+        for name, value in about.items()
+        if name != "functions"
+    }
+
+
+# ---------------------------------------------------------------- as text
+
+
+def _words(module: Inspected) -> Iterator[str]:
+    """What is said of a module in its line."""
+    if module.data is not None:
+        yield _bytes(module.size)
+        yield f"sha256 {str(module.sha256)[:_HASH_DIGITS]}"
+    if module.target:
+        yield module.target
+    if module.functions:
+        more = len(module.functions) - _NAMED
+        yield ", ".join(module.functions[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    for name in ("inputs", "outputs"):
+        values = module.about.get(name)
+        if isinstance(values, list) and values:
+            yield f"{name}: " + ", ".join(map(_value, values))
+    for name in ("weights", "shared"):
+        if module.about.get(name):
+            yield f"{module.about[name]} {name}"
+
+
+def _value(value: Any) -> str:
+    """An input or output: name, dtype and shape."""
+    if not isinstance(value, dict):
+        return str(value)
+    shape = ", ".join("?" if extent is None else str(extent) for extent in value.get("shape") or ())
+    return "{} {}[{}]".format(value.get("name"), value.get("dtype"), shape)
+
+
+def _bytes(count: int) -> str:
+    """Bytes, kB or MB (10^6), whichever has few digits."""
+    if count < 10_000:
+        return f"{count} bytes"
+    return f"{count / 1e3:.1f} kB" if count < 10_000_000 else f"{count / 1e6:.1f} MB"
