@@ -18,7 +18,7 @@ import logging
 import re
 import sys
 import time
-from typing import Any, Container, Mapping, Tuple
+from typing import Any, Callable, Container, Dict, Mapping, Tuple
 
 FORMATS = ("text", "json")
 
@@ -34,28 +34,34 @@ def note(log: logging.Logger, level: int, event: str, **fields: Any) -> None:
 
 def pairs(fields: Mapping[str, Any], quiet: Container[str] = ()) -> str:
     """``field=value …``, but for those in ``quiet``; what is None or empty is left out."""
-    shown = []
-    for name, value in fields.items():
-        kind = type(value)
-        if name in quiet:
-            continue
-        if kind is str:
-            if value:
-                shown.append(f"{name}={_text(value)}")
-        elif kind is float:
-            shown.append(f"{name}={round(value, 3):.12g}")
-        elif kind is int:
-            shown.append(f"{name}={value}")
-        elif value or value is False:
-            shown.append(f"{name}={json.dumps(value, separators=(',', ':'))}")
-    return " ".join(shown)
+    form_of = _FORMS.get
+    return " ".join(
+        [
+            f"{name}={form}"
+            for name, value in fields.items()
+            if name not in quiet and (form := form_of(type(value), _other)(value))
+        ]
+    )
 
 
 @functools.lru_cache(maxsize=4096)  # the same few keys, users and addresses come with every line
 def _text(value: str) -> str:
-    if _PLAIN.fullmatch(value) and value.isprintable():
+    if not value or (_PLAIN.fullmatch(value) and value.isprintable()):
         return value
     return json.dumps(value, ensure_ascii=not value.isprintable())
+
+
+def _number(value: float) -> str:
+    return f"{round(value, 3):.12g}"
+
+
+def _other(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":")) if value or value is False else ""
+
+
+# A busy tracker makes tens of thousands of lines a second, so the way to each value's form is short.
+_FORMS: Dict[type, Callable[[Any], str]] = {str: _text, int: str, float: _number}
+"""How values of a type are written; "" for those that are left out."""
 
 
 class Formatter(logging.Formatter):

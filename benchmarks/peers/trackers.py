@@ -1,4 +1,8 @@
-"""TVM's tracker and ours, asked by TVM's unmodified client, and by many raw clients at once."""
+"""TVM's tracker and ours, asked by TVM's unmodified client, and by many raw clients at once.
+
+The raw clients and servers write as TVM's own do (``tvm.rpc.base.sendjson``): a frame's length and its text in a
+write each, with Nagle's algorithm on. So the second write waits until the tracker has acknowledged the first.
+"""
 
 from __future__ import annotations
 
@@ -80,11 +84,10 @@ def free_port() -> int:
 
 
 class Connection:
-    """A raw connection to a tracker: whole frames in one write, TCP_NODELAY."""
+    """A raw connection to a tracker."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self._numbers = itertools.count()
         self.socket.sendall(MAGIC)
@@ -103,7 +106,13 @@ class Connection:
     def send_offer(self) -> None:
         """Offer a new match key; its number of the connection lets a load find the way back to it."""
         matchkey = f"{KEY}:{self.socket.fileno()}-{next(self._numbers)}"
-        self.socket.sendall(frame([PUT, KEY, [1, matchkey], None]))
+        self.send([PUT, KEY, [1, matchkey], None])
+
+    def send(self, message: Any) -> None:
+        """Send a message as TVM does."""
+        whole = frame(message)
+        self.socket.sendall(whole[:4])
+        self.socket.sendall(whole[4:])
 
     def receive(self) -> list[Any]:
         """What one read brings, as decoded frames; blocks if there is nothing to read."""
@@ -158,16 +167,13 @@ class Load(Trial):
 
     def _ask(self, number: int) -> None:
         self._asked[number] = time.perf_counter()
-        self._clients[number].socket.sendall(REQUEST_FRAME)
+        self._clients[number].send([REQUEST, KEY, "", 1])
 
 
 def frame(message: Any) -> bytes:
     """A message as the tracker's wire has it: its length, then its JSON."""
     body = json.dumps(message).encode()
     return struct.pack("<i", len(body)) + body
-
-
-REQUEST_FRAME = frame([REQUEST, KEY, "", 1])
 
 
 def frames(data: bytes) -> tuple[list[Any], bytes]:

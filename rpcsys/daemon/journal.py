@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Container, Mapping
+from collections import deque
+from collections.abc import Container, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from rpcsys import logs
@@ -35,18 +36,16 @@ class Journal(logging.Handler):
         self._behind = next(one for one in self._root.handlers if isinstance(one, logging.StreamHandler))
         self._root.removeHandler(self._behind)
         self._root.addHandler(self)
-        self._box: list[Event | logging.LogRecord] = []
-        self._missed = 0
-        self._box_lock = threading.Lock()
+        self._box: deque[Event | logging.LogRecord] = deque()
+        self._missed = self._told = 0
         self._courier = Courier("journal", self._carry, _GATHER_S)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._put(record)
+        self._put((record,))
 
-    def note(self, at: float, level: int, event: str, fields: Mapping[str, Any]) -> None:
-        """What `rpcsys.logs.note` does, at a fifth of its cost."""
-        if level >= self._root.level:
-            self._put((at, level, event, fields))
+    def note_all(self, events: Iterable[Event]) -> None:
+        """What `rpcsys.logs.note` does, for many events and at a tenth of its cost."""
+        self._put(event for event in events if event[1] >= self._root.level)
 
     def close(self) -> None:
         """Write what is still to be written, for at most 2 s, and put logging back as it was."""
@@ -56,18 +55,16 @@ class Journal(logging.Handler):
             self._courier.close(_CLOSE_S)
         super().close()
 
-    def _put(self, item: Event | logging.LogRecord) -> None:
-        with self._box_lock:
-            if len(self._box) < MAX_LINES:
-                self._box.append(item)
-            else:
-                self._missed += 1
+    def _put(self, items: Iterable[Event | logging.LogRecord]) -> None:
+        items = iter(items)
+        self._box.extend(islice(items, MAX_LINES - len(self._box)))
+        self._missed += sum(1 for _ in items)
         self._courier.wake()
 
     def _carry(self) -> None:
-        with self._box_lock:
-            box, self._box = self._box, []
-            missed, self._missed = self._missed, 0
+        box = [self._box.popleft() for _ in range(len(self._box))]
+        missed = self._missed - self._told
+        self._told += missed
         form = self._behind.formatter
         assert isinstance(form, logs.Formatter)
         lines = [

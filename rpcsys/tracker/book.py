@@ -170,7 +170,8 @@ class Book:
         server = peer.server
         facts: Facts = server.facts if server is not None and server.key == key else facts_of_key(key)
         offer = Offer(peer.conn, key, match_key, host, port, facts)
-        self.serve(peer, key)
+        if key not in peer.serves:
+            self.serve(peer, key)
         peer.offers[match_key] = offer
         return offer
 

@@ -68,20 +68,20 @@ class Figures(Collector):
         self._unserved: Counter[str] = Counter()
         self.lag = Histogram(LAGS_S)
 
-    def note(self, record: Record) -> None:
+    def note(self, *records: Record) -> None:
         """Count what happened."""
-        details = record.details
-        if record.kind == "granted":
-            self._of(self._waits, details["key"], WAITS_S).observe(details["waited_s"])
-        elif record.kind == "over":
-            lengths = self._of(self._leases, details["key"], LEASES_S)
-            lengths.observe(details["held_s"])
-            key = details["key"] if details["key"] in self._leases else OTHER
-            self._outcomes[key, details["outcome"]] += 1
-            if details["fault"]:
-                self._faults[key] += 1
-        elif record.kind == "waited" and details["why"] != "granted":
-            self._unserved[details["why"]] += 1
+        for record in records:
+            details = record.details
+            if record.kind == "granted":
+                self._of(self._waits, details["key"], WAITS_S).observe(details["waited_s"])
+            elif record.kind == "over":
+                self._of(self._leases, details["key"], LEASES_S).observe(details["held_s"])
+                key = details["key"] if details["key"] in self._leases else OTHER
+                self._outcomes[key, details["outcome"]] += 1
+                if details["fault"]:
+                    self._faults[key] += 1
+            elif record.kind == "waited" and details["why"] != "granted":
+                self._unserved[details["why"]] += 1
 
     def _of(self, table: dict[str, Histogram], key: str, bounds: Sequence[float]) -> Histogram:
         found = table.get(key)
@@ -92,6 +92,7 @@ class Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The figures at this moment."""
+        self._service.observer.pass_on()
         yield from self._traffic()
         yield from self._queues()
         yield self._servers()

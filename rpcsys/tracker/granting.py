@@ -111,26 +111,26 @@ class Granting(Book):
         granted = []
         for offer in offers:
             self.use(offer)
-            lease, server = self._lease(at, peer, request, offer), self.peers[offer.conn]
+            server = self.peers[offer.conn]
+            lease = self._lease(at, peer, request, offer, server)
             host = views.reachable(offer.host, peer)
             if server.server is not None:
                 actions.append(_taken(server, lease, offer))
             if request.id is None:
                 reply = [tracker.SUCCESS, [host, offer.port, offer.match_key]]
                 actions.append(Send(peer.conn, reply))
-            granted.append(_granted(lease, offer, host))
+            else:
+                granted.append(_granted(lease, offer, host))
             actions.append(_recorded(at, request, lease))
         if request.id is not None:
             answer = Answer(request.id, True, fields={"leases": granted})
             actions.append(Send(peer.conn, answer.to_json()))
         return actions
 
-    def _lease(self, at: float, peer: Peer, request: Waiting, offer: Offer) -> Lease:
+    def _lease(self, at: float, peer: Peer, request: Waiting, offer: Offer, server: Peer) -> Lease:
         """A new lease, with an epoch above all others, those of runs before this one too."""
-        server = self.peers[offer.conn]
         self.epoch = max(self.epoch + 1, int(at * 1000))
         ours = server.server is not None
-        limits = (request.limit_s, self.limits.get(offer.key)) if ours else ()
         lease = Lease(
             lease=f"{self.instance}-{self.epoch}",
             epoch=self.epoch,
@@ -141,7 +141,7 @@ class Granting(Book):
             user=request.user,
             address=peer.address,
             since=at,
-            limit_s=min((limit for limit in limits if limit is not None), default=None),
+            limit_s=least(request.limit_s, self.limits.get(offer.key)) if ours else None,
             how=OURS if ours else INFERRED if views.is_proxy(server) else SILENT,
         )
         self.add_lease(lease)
@@ -235,6 +235,13 @@ class Granting(Book):
         for offer in gathered:
             offer.claimed = 0
         return gathered
+
+
+def least(one: float | None, other: float | None) -> float | None:
+    """The lower of two limits, either of which may be none at all."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 def ask(peer: Peer) -> int:

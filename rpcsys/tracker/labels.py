@@ -48,7 +48,7 @@ class Wants:
     @property
     def bare(self) -> bool:
         """Whether a key is all that is wanted."""
-        return bool(self.key) and len(self.exact) == 1 and not self.at_least
+        return len(self.exact) == 1 and bool(self.key) and not self.at_least
 
     @property
     def labels(self) -> dict[str, str]:
@@ -157,5 +157,8 @@ class Pool:
                 return None
             if rarest is None or len(index) < len(rarest):
                 rarest = index
-        candidates = () if rarest is None else rarest.values()
-        return next((offer for offer in candidates if wants.fit(offer.facts)), None)
+        if rarest is None:
+            return None
+        if wants.bare:  # most are, and then all that is there fits
+            return next(iter(rarest.values()))
+        return next((offer for offer in rarest.values() if wants.fit(offer.facts)), None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from rpcsys.tracker.conditions import Conditions
 from rpcsys.tracker.events import Action, Record, Send
-from rpcsys.tracker.granting import ask
+from rpcsys.tracker.granting import ask, least
 from rpcsys.tracker.records import OURS, SILENT, Lease, Peer, Server
 from rpcsys.wire import control
 from rpcsys.wire.control import Running
@@ -160,8 +160,8 @@ class Leases(Conditions):
     def renew(self, at: float, lease: Lease, wanted_s: float | None) -> list[Action]:
         """Let a lease last ``wanted_s`` from now (None: as long as its key allows)."""
         begun = lease.since if lease.started_at is None else lease.started_at
-        limits = (None if wanted_s is None else at - begun + wanted_s, self.limits.get(lease.key))
-        lease.limit_s = min((limit for limit in limits if limit is not None), default=None)
+        wanted = None if wanted_s is None else at - begun + wanted_s
+        lease.limit_s = least(wanted, self.limits.get(lease.key))
         assert lease.server is not None
         server = self.peers[lease.server]
         left = None if lease.limit_s is None else max(0.0, begun + lease.limit_s - at)
@@ -173,8 +173,10 @@ class Leases(Conditions):
 
     def offers_again(self, at: float, peer: Peer, key: str) -> list[Action]:
         """A TVM server that offers is done with its session; behind a proxy, with the oldest of that key."""
-        lease = next((lease for lease in peer.serving.values() if lease.key == key), None)
-        if lease is None:
+        for lease in peer.serving.values():
+            if lease.key == key:
+                break
+        else:
             return []
         asked = lease.how == SILENT and lease.polled_at is not None and at - lease.polled_at < POLLING_S
         if asked and at - lease.since >= RENEWAL_S:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 LAG_S = 0.5
 """How often the loop's lag is measured."""
 
+PASS_ON_S = 0.05
+"""How long records gather before they are passed on: one by one, a lease's would cost more than the lease."""
+
 _LOOKS_NOTED = 12
 """So many looks at the levels are noted at a time: once a minute."""
 
@@ -60,6 +63,7 @@ class Observer:
             self.history = History(self.store.path)
             self.levels.add(self.store.levels(self._started_at - STEPS * STEP_S))
         self._journal = Journal(_QUIET)
+        self._fresh: list[Record] = []
         self._looks = 0
         self._timers: list[asyncio.Handle] = [
             self._loop.call_later(LAG_S, self._measure_lag, self._loop.time() + LAG_S),
@@ -73,13 +77,17 @@ class Observer:
 
     def note(self, record: Record) -> None:
         """Something happened."""
-        warning = record.kind in _WARNINGS or record.details.get("fault")
-        self._journal.note(
-            record.at, logging.WARNING if warning else logging.INFO, record.kind, record.details
-        )
-        self.figures.note(record)
+        if not self._fresh:
+            self._loop.call_later(PASS_ON_S, self.pass_on)
+        self._fresh.append(record)
+
+    def pass_on(self) -> None:
+        """Give what happened to everybody who wants to know."""
+        records, self._fresh = self._fresh, []
+        self._journal.note_all((record.at, _level(record), record.kind, record.details) for record in records)
+        self.figures.note(*records)
         if self.store is not None:
-            self.store.note(record)
+            self.store.note(*records)
 
     async def answer(self, question: control.History | control.Usage) -> Answer:
         """The answer to a question about the past."""
@@ -92,6 +100,7 @@ class Observer:
         """Write what is still to be written."""
         for timer in self._timers:
             timer.cancel()
+        self.pass_on()
         if self.history is not None:
             self.history.close()
         if self.store is not None:
@@ -115,3 +124,8 @@ class Observer:
     def _forget_absent(self) -> None:
         if self.store is not None:
             self.store.forget_absent(self._started_at, self._service.clock.now())
+
+
+def _level(record: Record) -> int:
+    bad = record.kind in _WARNINGS or record.details.get("fault")
+    return logging.WARNING if bad else logging.INFO

@@ -66,5 +66,5 @@ class Present:
         if record.kind not in _ENDS:
             return {}
         field, kinds = _ENDS[record.kind]
-        about = str(record.details[field])
-        return {(kind, about): None for kind in kinds if self._holds.pop((kind, about), None) is not None}
+        about, holds = str(record.details[field]), self._holds
+        return {(kind, about): None for kind in kinds if holds.pop((kind, about), None) is not None}

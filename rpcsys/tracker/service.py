@@ -116,7 +116,7 @@ class Service:
         """
         self.frames_in += 1
         try:
-            message = tracker.parse_to_tracker(tracker.decode_json(frame))
+            message = tracker.read_to_tracker(frame)
         except tracker.BadMessage as problem:
             if problem.reply is not None:
                 self._send(connection, problem.reply)

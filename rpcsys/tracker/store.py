@@ -2,7 +2,7 @@
 
 Rules this file keeps:
 
-- The event loop never waits for the disk: `Store.note` puts a record in a box, a thread writes what is in it.
+- The event loop never waits for the disk: `Store.note` puts records in a box, a thread writes what is in it.
 - A batch is one transaction: `present`, by which a tracker begins again, and the history never contradict each other.
 - What has to be remembered while the disk cannot be written is bounded: history beyond `MAX_HISTORY` records is
   dropped and counted, and of the present there is only one.
@@ -21,7 +21,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -68,6 +68,7 @@ _LEASES = (
 )
 
 
+_NOTHING: Mapping[str, Any] = {}
 _ADD_LEASES = f"INSERT INTO leases ({', '.join(_LEASES)}) VALUES"
 _ADD_USAGE = f"""
 INSERT INTO usage
@@ -102,6 +103,20 @@ class Batch:
     def full(self) -> bool:
         """Whether no more history has room."""
         return len(self.overs) + len(self.events) >= MAX_HISTORY
+
+    def add_over(self, over: Over) -> None:
+        """A lease is over."""
+        if self.full:
+            self.missed += 1
+        else:
+            self.overs.append(over)
+
+    def add_event(self, record: Record) -> None:
+        """Something happened that is history."""
+        if self.full:
+            self.missed += 1
+        else:
+            self.events.append(record)
 
     def extend(self, later: Batch) -> None:
         """Take in what came later."""
@@ -198,31 +213,28 @@ class Store:
         """What `note_levels` noted since then: begin, key, looks, slots, leased, waiting."""
         return self._file.execute("SELECT * FROM levels WHERE begin >= ?", (since,)).fetchall()
 
-    def note(self, record: Record) -> None:
-        """Remember a record, within a second."""
-        kind, details, over = record.kind, record.details, None
-        if kind == "over":
-            get, lease = self.present.get, details["lease"]
-            over = (record, get("granted", lease), get("begun", lease), get("limited", lease))
-        changed = self.present.fold(record)
+    def note(self, *records: Record) -> None:
+        """Remember records, within a second."""
         with self._box_lock:
-            box = self._box
-            if over is not None or (kind in _EVENTS and details.get("why") != "granted"):
-                if box.full:
-                    box.missed += 1
-                elif over is not None:
-                    box.overs.append(over)
-                else:
-                    box.events.append(record)
-            for fact, holds in changed.items():
-                if holds is not None:
-                    self._number += 1
-                    box.changes[fact] = (self._number, holds)
-                elif fact[0] in _MADE_ONCE and box.changes.get(fact) is not None:
-                    del box.changes[fact]  # begun and ended within one batch: nobody need ever know
-                else:
-                    box.changes[fact] = None
+            for record in records:
+                self._fold(record)
         self._courier.wake()
+
+    def _fold(self, record: Record) -> None:
+        kind, box = record.kind, self._box
+        if kind == "over":
+            get, lease = self.present.get, record.details["lease"]
+            box.add_over((record, get("granted", lease), get("begun", lease), get("limited", lease)))
+        elif kind in _EVENTS and record.details.get("why") != "granted":
+            box.add_event(record)
+        for fact, holds in self.present.fold(record).items():
+            if holds is not None:
+                self._number += 1
+                box.changes[fact] = (self._number, holds)
+            elif fact[0] in _MADE_ONCE and box.changes.get(fact) is not None:
+                del box.changes[fact]  # begun and ended within one batch: nobody need ever know
+            else:
+                box.changes[fact] = None
 
     def note_levels(self, rows: Iterable[tuple[int, str, int, float, float, float]]) -> None:
         """Remember averages: begin, key, looks, slots, leased, waiting. Noted again, they replace the earlier ones."""
@@ -324,14 +336,26 @@ def _run(file: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]]
 def _lease_row(
     over: Record, granted: Record | None, begun: Record | None, limited: Record | None
 ) -> list[Any]:
-    facts, asked = over.details, {} if granted is None else granted.details
+    facts, asked = over.details, _NOTHING if granted is None else granted.details
     return [
-        *(facts["lease"], facts["epoch"], facts["key"], facts["server"]),
-        *(facts["user"] or facts["address"], facts["address"], asked.get("how", "")),
-        *(facts["since"], None if begun is None else begun.at, over.at, facts["held_s"]),
+        facts["lease"],
+        facts["epoch"],
+        facts["key"],
+        facts["server"],
+        facts["user"] or facts["address"],
+        facts["address"],
+        asked.get("how", ""),
+        facts["since"],
+        None if begun is None else begun.at,
+        over.at,
+        facts["held_s"],
         asked.get("limit_s") if limited is None else limited.details["limit_s"],
-        *(asked.get("waited_s") or 0.0, asked.get("priority") or 0.0),
-        *(facts["outcome"], facts["reason"] or "", facts["fault"] or "", json.dumps(facts["cleaned"])),
+        asked.get("waited_s", 0.0),
+        asked.get("priority", 0.0),
+        facts["outcome"],
+        facts["reason"],
+        facts["fault"],
+        json.dumps(facts["cleaned"]) if facts["cleaned"] else "{}",
     ]
 
 

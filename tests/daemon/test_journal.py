@@ -27,7 +27,7 @@ def stream():
 def test_lines_come_in_order_and_all_of_them(stream):
     made = Journal()
     for number in range(1000):
-        made.note(float(number), logging.INFO, "granted", {"lease": f"a-{number}"})
+        made.note_all([(float(number), logging.INFO, "granted", {"lease": f"a-{number}"})])
         logging.getLogger("rpcsys.test").info("sentence %d", number)
     made.close()
     lines = stream.getvalue().splitlines()
@@ -41,8 +41,8 @@ def test_lines_come_in_order_and_all_of_them(stream):
 def test_silence_is_kept(stream):
     logging.getLogger().setLevel(logging.WARNING)
     made = Journal()
-    made.note(0.0, logging.INFO, "granted", {})
-    made.note(0.0, logging.WARNING, "set_aside", {"server": "board"})
+    made.note_all([(0.0, logging.INFO, "granted", {})])
+    made.note_all([(0.0, logging.WARNING, "set_aside", {"server": "board"})])
     made.close()
     (line,) = stream.getvalue().splitlines()
     assert line.endswith("WARNING set_aside server=board")
@@ -53,11 +53,11 @@ def test_lines_that_find_no_room_are_counted(stream, monkeypatch):
     full = threading.Event()
     monkeypatch.setattr(stream, "write", lambda text, write=stream.write: (full.wait(60), write(text))[1])
     made = Journal()
-    made.note(0.0, logging.INFO, "first", {})
+    made.note_all([(0.0, logging.INFO, "first", {})])
     while made._box:
         pass  # until the thread has taken it, and hangs
     for _ in range(25):
-        made.note(0.0, logging.INFO, "more", {})
+        made.note_all([(0.0, logging.INFO, "more", {})])
     full.set()
     made.close()
     lines = stream.getvalue().splitlines()
@@ -72,7 +72,7 @@ def test_a_reader_that_has_gone_is_no_reason_to_stop(stream):
     with os.fdopen(writer, "w") as broken:
         root.handlers[0].stream = broken
         made = Journal()
-        made.note(0.0, logging.INFO, "granted", {})
+        made.note_all([(0.0, logging.INFO, "granted", {})])
         made.close()
         root.handlers[0].stream = stream
         with pytest.raises(BrokenPipeError):

@@ -19,7 +19,7 @@ def sampled(scene, *noted):
         frames_in=3,
         frames_out=4,
         connections={1: None},
-        observer=SimpleNamespace(store=None),
+        observer=SimpleNamespace(store=None, pass_on=lambda: None),
     )
     taken = Figures(service)
     for record in noted:

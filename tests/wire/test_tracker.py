@@ -252,3 +252,23 @@ def test_a_reader_holds_no_more_than_it_was_fed(pieces):
             assert len(reader._buffer) - reader._at == fed - given_out
     except ProtocolError:
         pass
+
+
+def test_frames_that_repeat_are_read_once_and_few_are_remembered(monkeypatch):
+    remembered = {}
+    monkeypatch.setattr(tracker, "_remembered", remembered)
+    frame = b'[4, "rpi4", "ann", 2]'
+    assert tracker.read_to_tracker(frame) == tracker.TvmRequest("rpi4", "ann", 2)
+    assert tracker.read_to_tracker(frame) is tracker.read_to_tracker(frame)
+    for number in range(5000):
+        asked = tracker.read_to_tracker(f'[4, "k{number}", "", 1]'.encode())
+        assert asked == tracker.TvmRequest(f"k{number}", "", 1)
+    assert len(remembered) <= 1024
+    offer, long = b'[3, "rpi4", [1, "rpi4:1"], null]', b'[4, "rpi4", "' + b"u" * 250 + b'", 2]'
+    for once in (offer, long):
+        tracker.read_to_tracker(once)
+        assert once not in remembered
+    with pytest.raises(tracker.BadMessage):
+        tracker.read_to_tracker(b"[4]")
+    with pytest.raises(ProtocolError):
+        tracker.read_to_tracker(b"[4")
