@@ -55,10 +55,7 @@ class Stream:
         frame = reader.next() if reader.unread else None
         while frame is None:
             try:
-                if reader.expected is None or not reader.idle:
-                    count = self.socket.recv_into(reader.space(), 0, flags)
-                else:
-                    count = self.socket.recvmsg_into(reader.ahead(), 0, flags)[0]
+                count = self.socket.recv_into(reader.space(), 0, flags)
             except BlockingIOError:
                 return None
             except OSError as error:

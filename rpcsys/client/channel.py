@@ -92,19 +92,22 @@ class Channel:
         finally:
             self._send_lock.release()
         try:
+            receive = self._stream.receive
             while True:
-                frame = replies.receive()
-                if frame is None or frame.call_id != call_id:
-                    if frame is not None:
-                        replies.dispatch(frame)
-                    else:
-                        replies.enforce()
-                    if replies.broken is not None:
-                        raise replies.broken
-                elif frame.kind == frames.RESULT:
-                    return frame
-                elif frame.kind == frames.ERROR:
-                    raise faults.error_of(frame)
+                frame = receive()
+                if frame is not None and frame.call_id == call_id:
+                    if frame.kind == frames.RESULT:
+                        return frame
+                    if frame.kind == frames.ERROR:
+                        raise faults.error_of(frame)
+                elif frame is not None:
+                    replies.dispatch(frame)
+                else:
+                    replies.enforce()
+                if replies.broken is not None:
+                    raise replies.broken
+        except Ended as end:
+            raise replies.break_(replies.lost(end)) from None
         except ProtocolError as error:
             raise replies.break_(replies.nonsense(error)) from None
         except RpcsysError:
@@ -279,13 +282,13 @@ class Channel:
             pieces = [b"".join(self.held.values()), *pieces]
             self.held.clear()
             self.batches += 1
-        read = self._replies.take_what_came if reading else self._replies.drain
         try:
             # With no other call under way the device has nothing to send, and the system may do the waiting.
             alone = reading and not self._replies.pending
             self._stream.send(pieces, self._while_full_reading if reading else self._while_full, alone)
         except Ended as end:
-            read()  # the device may have said why before it hung up
+            # The device may have said why before it hung up.
+            (self._replies.take_what_came if reading else self._replies.drain)()
             raise self._replies.break_(self._replies.lost(end)) from None
         except RpcsysError:
             raise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Hashable, List, Optional, Sequence, Tuple, Union
+import functools
+from typing import TYPE_CHECKING, Any, Callable, Dict, Hashable, List, Optional, Sequence, Tuple, Union
 
 from rpcsys.client.arrays import outputs_of, to_user, write_back
 from rpcsys.client.pending import CallFuture
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 #: What a CALL is for: a name every session knows, an object's number, or a number and a name in it.
 Target = Union[str, int, Tuple[int, str]]
+Convert = Callable[[Frame], Any]
 
 
 class RemoteFunction:
@@ -40,25 +42,15 @@ class RemoteFunction:
         return f"<remote function {self.name}>"
 
     def __call__(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> Any:
-        head, buffers = self._encode(args, keep)
-        written = outputs_of(args)
         session = self._session
-        if written:
-            return session._channel.call(
-                head, buffers, lambda frame: _with_written(session, frame, written), deadline_s
-            )
-        return session._channel.call(head, buffers, session._result, deadline_s)
+        head, buffers, convert = self._encode(args, keep)
+        return session._channel.call(head, buffers, convert or session._result, deadline_s)
 
     def submit(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> CallFuture:
         """Call without waiting; a `concurrent.futures.Future`. Calls run in the order they are sent."""
-        head, buffers = self._encode(args, keep)
-        written = outputs_of(args)
         session = self._session
-        if written:
-            return session._channel.submit(
-                head, buffers, lambda frame: _with_written(session, frame, written), deadline_s
-            )
-        return session._channel.submit(head, buffers, session._result, deadline_s)
+        head, buffers, convert = self._encode(args, keep)
+        return session._channel.submit(head, buffers, convert or session._result, deadline_s)
 
     def time_evaluator(
         self,
@@ -83,7 +75,8 @@ class RemoteFunction:
         }
         return TimeEvaluator(self._session, self._target, options, self)
 
-    def _encode(self, args: Sequence[Any], keep: bool) -> Tuple[bytes, Sequence[Buffer]]:
+    def _encode(self, args: Sequence[Any], keep: bool) -> Tuple[bytes, Sequence[Buffer], Optional[Convert]]:
+        """The head of a call, the buffers behind it, and what makes its result if it writes into arguments."""
         heads = self._session._heads
         key: List[Hashable] = [self._target, keep]
         buffers: List[Buffer] = []
@@ -91,14 +84,17 @@ class RemoteFunction:
         if known:
             head = heads.get(tuple(key))
             if head is not None:
-                return head, buffers
+                return head, buffers, None
         fields: Dict[str, Any] = {"f": _target_head(self._target), "a": list(args)}
         if keep:
             fields["keep"] = True
         head, buffers = frames.encode_head(fields)
         if known:
             heads.put(tuple(key), head)
-        return head, buffers
+        written = outputs_of(args)
+        if written:
+            return head, buffers, functools.partial(_with_written, self._session, written)
+        return head, buffers, None
 
 
 class TimeEvaluator:
@@ -248,7 +244,7 @@ def _target_head(target: Target) -> Any:
     return list(target) if isinstance(target, tuple) else target
 
 
-def _with_written(session: Session, frame: Frame, arguments: Sequence[Any]) -> Any:
+def _with_written(session: Session, arguments: Sequence[Any], frame: Frame) -> Any:
     """The result of a call that wrote into arguments: those arrays, after the function's own result if it has one."""
     result = session._result(frame)
     written = frame.get("w", [])

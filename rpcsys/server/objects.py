@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import sys
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Sequence, Union
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError, ValueNotSupported
 from rpcsys.wire import dtypes
@@ -116,7 +115,7 @@ def to_function(value: Any, objects: Objects, pool: Pool, written: List[Any]) ->
     return value
 
 
-def argument_makers(head: Dict[str, Any]) -> Union[List[Callable[[Sequence[Any]], Any]], bool]:
+def arguments_maker(head: Dict[str, Any]) -> Union[Callable[[Sequence[Any]], Sequence[Any]], bool]:
     """What makes the arguments of a CALL from its buffers, where its head alone decides them; else False.
 
     Plain calls of functions with scalars and arrays. What keeps, writes, names or transfers is not among them.
@@ -130,7 +129,12 @@ def argument_makers(head: Dict[str, Any]) -> Union[List[Callable[[Sequence[Any]]
         if make is None:
             return False
         makers.append(make)
-    return makers
+    if not makers:
+        return _constant(())
+    if len(makers) == 1:
+        only = makers[0]
+        return lambda buffers: (only(buffers),)
+    return lambda buffers: [make(buffers) for make in makers]
 
 
 def _constant(value: Any) -> Callable[[Sequence[Any]], Any]:
@@ -181,12 +185,3 @@ def from_function(value: Any, objects: Objects) -> Any:
     if callable(value):
         return objects.keep(value, {"is": "function", "name": getattr(value, "__name__", "")[:200]})
     return value
-
-
-def plain_result(value: Any) -> bool:
-    """Whether a result needs no look inside: a number, None, a string, or one array."""
-    kind = type(value)
-    if value is None or kind in (bool, int, float, str, Tensor, memoryview):
-        return True
-    numpy: Optional[Any] = sys.modules.get("numpy")
-    return numpy is not None and kind is numpy.ndarray

@@ -34,7 +34,7 @@ class Outgoing:
 
     def send(self, pieces: Sequence[Buffer], wait_s: float = -1) -> None:
         """Send one frame. With ``wait_s``, give up when another thread sends for that long."""
-        if not self._lock.acquire(timeout=wait_s):
+        if not self._lock.acquire(True, wait_s):
             return
         try:
             if self.held:

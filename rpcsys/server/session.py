@@ -20,10 +20,9 @@ from rpcsys.server.incoming import WINDOW_CALLS, Incoming
 from rpcsys.server.job import Job
 from rpcsys.server.objects import (
     Objects,
-    argument_makers,
+    arguments_maker,
     from_function,
     keep_arrays,
-    plain_result,
     to_function,
 )
 from rpcsys.server.operations import Operations
@@ -211,27 +210,35 @@ class Session:
 
     def _run(self, frame: Frame) -> List[Buffer]:
         """Run a call, watched; the pieces of its reply."""
-        self._watcher.begin(frame)
+        watcher = self._watcher
+        watcher.call = frame
+        watcher.turn += 1
+        if watcher.asleep:
+            watcher.wake()
         try:
             pieces = self._answer(frame)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             pieces = frames.encode(frames.ERROR, frame.call_id, described(error))
         except BaseException as end:  # noqa: BLE001 - sys.exit(), and what else means to end a process
-            self._watcher.end()
+            watcher.turn += 1
             self.abandon(
                 "ended", "SessionLost", f"a function on the device ended its process ({end!r})"[:500]
             )
             return []
-        self._watcher.end()
+        watcher.turn += 1
+        if watcher.reading:
+            watcher.nudge()
         return pieces
 
     def _answer(self, frame: Frame) -> List[Buffer]:
         """Run a call; the pieces of its RESULT, none when an upload has only begun."""
         plan, buffers = frame.plan, frame.buffers
         if plan.memo is None:
-            plan.memo = argument_makers(plan.head)
+            plan.memo = arguments_maker(plan.head)
         if plan.memo is not False:
-            result = self._operations.resolve(plan.head["f"])(*[make(buffers) for make in plan.memo])
+            result = self._operations.resolve(plan.head["f"])(*plan.memo(buffers))
+            if result is None:
+                return frames.pack(frames.RESULT, frame.call_id, _NOTHING)
             return self._result(frame.call_id, result, _NONE_WRITTEN, False)
         head = plan.head
         target = head.get("f")
@@ -260,29 +267,28 @@ class Session:
         return self._operations.module(target[0]).run(named, frame.get("outputs"))
 
     def _result(self, call_id: int, result: Any, written: List[Any], keep: bool) -> List[Buffer]:
-        if result is None and not written:
-            return frames.pack(frames.RESULT, call_id, _NOTHING)
         if keep:
             result = keep_arrays(result, self.objects)
-        elif plain_result(result) and not written:
-            return self._plain(call_id, result)
+        elif not written:
+            return self._returned(call_id, result)
         fields = {"r": from_function(result, self.objects)}
         if written:
             fields["w"] = written
         return frames.encode(frames.RESULT, call_id, fields)
 
-    def _plain(self, call_id: int, result: Any) -> List[Buffer]:
-        """The RESULT of one array or scalar, its head remembered."""
+    def _returned(self, call_id: int, result: Any) -> List[Buffer]:
+        """The RESULT of a function that wrote into nothing; its head is remembered if it is one array or scalar."""
         key: List[Hashable] = []
         buffers: List[Buffer] = []
-        if signature((result,), key, buffers):
-            known = tuple(key)
-            head = self._heads.get(known)
-            if head is None:
-                head, _ = frames.encode_head({"r": result})
-                self._heads.put(known, head)
-            return frames.pack(frames.RESULT, call_id, head, buffers)
-        return frames.encode(frames.RESULT, call_id, {"r": result})
+        alone = signature((result,), key, buffers)
+        if alone:
+            head = self._heads.get(tuple(key))
+            if head is not None:
+                return frames.pack(frames.RESULT, call_id, head, buffers)
+        head, buffers = frames.encode_head({"r": from_function(result, self.objects)})
+        if alone:
+            self._heads.put(tuple(key), head)
+        return frames.pack(frames.RESULT, call_id, head, buffers)
 
 
 def _listed(value: Any) -> Sequence[Any]:

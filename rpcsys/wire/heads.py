@@ -7,34 +7,33 @@ finds it without walking the values: an inference then costs two dictionary look
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, Hashable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Hashable, List, Sequence, Tuple
 
 from rpcsys.wire.frames import REMEMBERED_BYTES, REMEMBERED_HEADS, Buffer
 from rpcsys.wire.tensor import Tensor
 
 _SCALARS = (bool, int, type(None))
 _PLAIN_KINDS = "biufc"
+_ndarray: Any = None
 
 
 def signature(values: Sequence[Any], key: List[Hashable], buffers: List[Buffer]) -> bool:
     """Append to ``key`` what decides the head of ``values``, and their memory to ``buffers``.
 
-    False if any of them is more than a plain array in C order or a scalar: then its head depends on
-    more than can be seen at a glance, and both lists are to be thrown away.
+    False if any of them is more than an array in C order or a scalar: then its head depends on
+    more than can be seen at a glance, and both lists are to be thrown away. So are the buffers of a key
+    that `HeadTable` does not know: it remembers plain element types only.
     """
-    numpy = sys.modules.get("numpy")
-    ndarray = numpy.ndarray if numpy is not None else None
+    ndarray = _ndarray or _find_ndarray()
     for value in values:
         kind = type(value)
         if kind is ndarray:
-            dtype = value.dtype
-            if not dtype.isnative or dtype.kind not in _PLAIN_KINDS:
-                return False
             try:
                 buffers.append(value.data.cast("B"))
-            except (TypeError, ValueError):  # not C order, or no elements
+            except (TypeError, ValueError):  # not C order, no elements, or no plain element type
                 return False
-            key.append((dtype.num, value.shape))
+            key.append(value.dtype)
+            key.append(value.shape)
         elif kind in _SCALARS:
             key.append((kind, value))
         elif kind is memoryview:
@@ -51,25 +50,31 @@ def signature(values: Sequence[Any], key: List[Hashable], buffers: List[Buffer])
     return True
 
 
-class HeadTable:
+def _find_ndarray() -> Any:
+    """The array type of numpy once somebody has imported numpy, which this file never does."""
+    global _ndarray
+    _ndarray = getattr(sys.modules.get("numpy"), "ndarray", None)
+    return _ndarray
+
+
+def _plain(part: Any) -> bool:
+    """Whether a part of a key decides the bytes of a head: every one but element types of a kind of their own."""
+    return not hasattr(part, "isnative") or bool(part.isnative and part.kind in _PLAIN_KINDS)
+
+
+class HeadTable(Dict[Tuple[Hashable, ...], bytes]):
     """A bounded number of short heads by the signature of what they describe. Holds bytes only.
 
-    Little-endian machines only, since there a native array is what the wire wants; elsewhere `get`
-    never finds anything.
+    Little-endian machines only, since there a native array is what the wire wants; elsewhere nothing is
+    ever remembered.
     """
 
-    def __init__(self) -> None:
-        self._heads: Dict[Tuple[Hashable, ...], bytes] = {}
-        self._usable = sys.byteorder == "little"
-
-    def get(self, key: Tuple[Hashable, ...]) -> Optional[bytes]:
-        """The head remembered for ``key``, or None."""
-        return self._heads.get(key)
-
     def put(self, key: Tuple[Hashable, ...], head: bytes) -> None:
-        """Remember ``head``; all are forgotten when there are too many."""
-        if not self._usable or len(head) > REMEMBERED_BYTES or len(repr(key)) > 2 * REMEMBERED_BYTES:
+        """Remember ``head`` if it is short and follows from ``key``; all are forgotten when there are too many."""
+        if sys.byteorder != "little" or not all(map(_plain, key)):
             return
-        if len(self._heads) >= REMEMBERED_HEADS:
-            self._heads.clear()
-        self._heads[key] = head
+        if len(head) > REMEMBERED_BYTES or len(repr(key)) > 2 * REMEMBERED_BYTES:
+            return
+        if len(self) >= REMEMBERED_HEADS:
+            self.clear()
+        self[key] = head

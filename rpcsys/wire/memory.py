@@ -12,7 +12,7 @@ import ctypes
 import mmap
 import os
 import sys
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence
 
 from rpcsys.errors import LimitExceeded
 
@@ -75,6 +75,15 @@ class Pool:
             return self._mapping(size)
         return self._pages(size) if size >= mmap.PAGESIZE else _aligned(size)
 
+    def take_behind(self, before: int, size: int) -> Optional[memoryview]:
+        """``before`` bytes, then at least ``size`` bytes from a 64-byte boundary on; None if no mapping is free.
+
+        For a head and an array that are received together; ``before`` is at most a page.
+        """
+        page = mmap.PAGESIZE
+        mapping = self._of_pages(page + size) if page + size <= LARGE else self._large(page + size)
+        return None if mapping is None else memoryview(mapping)[page - before :]
+
     def take_all(self, sizes: Sequence[int]) -> List[memoryview]:
         """One block for each size, each on a boundary of its own; small ones share one allocation."""
         if len(sizes) == 1:
@@ -94,21 +103,31 @@ class Pool:
 
     def _pages(self, size: int) -> memoryview:
         """A block of whole pages that is kept, while there are any; else a bytearray."""
+        mapping = self._of_pages(size)
+        return _aligned(size) if mapping is None else memoryview(mapping)[:size]
+
+    def _of_pages(self, size: int) -> Optional[mmap.mmap]:
+        """A mapping of at least ``size`` bytes that is kept and free; None if there is none."""
         order = (size - 1).bit_length()
-        kept = self._kept_pages.setdefault(order, [])
+        kept = self._kept_pages.get(order)
+        if kept is None:
+            kept = self._kept_pages[order] = []
         for mapping in kept:
             if sys.getrefcount(mapping) == _FREE:
-                return memoryview(mapping)[:size]
+                return mapping
         if len(kept) == _PAGES_KEPT:
-            return _aligned(size)
+            return None
         kept.append(mmap.mmap(-1, 1 << order, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-        return memoryview(kept[-1])[:size]
+        return kept[-1]
 
     def _mapping(self, size: int) -> memoryview:
+        return memoryview(self._large(size))[:size]
+
+    def _large(self, size: int) -> mmap.mmap:
         rounded = -(-size // _GRAIN) * _GRAIN
         for mapping in self._kept:
             if rounded <= len(mapping) <= 2 * rounded and sys.getrefcount(mapping) == _FREE:
-                return memoryview(mapping)[:size]
+                return mapping
         try:
             block = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError):
@@ -119,7 +138,7 @@ class Pool:
             except OSError:
                 pass  # a kernel without huge pages: slower, and right
         self._keep(block)
-        return memoryview(block)[:size]
+        return block
 
     def _keep(self, block: mmap.mmap) -> None:
         """Remember ``block`` for reuse, forgetting the oldest blocks that no longer fit under the cap."""

@@ -6,8 +6,9 @@ The rules of this file:
   for a frame: so a body is received where it stays, and the same code runs on any source of bytes.
 - Memory for a body is taken only after header and head have been checked against each other.
 - A client that infers frame after frame sends the same head each time. So after a frame whose body is
-  one large buffer, the next one is expected to be like it: memory for its body is taken ahead, and both
-  parts are received in one go. If it is another frame, what came is moved, and nothing more is lost.
+  one buffer, the next one is expected to be like it: memory is taken ahead in which its body, received
+  together with its head, lies where an array must. If it is another frame, what came is moved, and
+  nothing more is lost; nor is anything expected while frames come so close that one read holds several.
 
 Its known weakness: bytes of a body that arrive unexpectedly in the same read as their head (64 KiB at
 most) are copied once more to their place.
@@ -34,8 +35,6 @@ from rpcsys.wire.memory import Pool
 from rpcsys.wire.plan import Plan, parse
 
 _SCRATCH = 64 << 10
-#: Below this, copying the body costs less than the larger system call that spares it.
-_WORTH_EXPECTING = 24 << 10
 _EMPTY = Plan({}, ())
 _NO_CHUNK = (b"",)
 
@@ -44,9 +43,8 @@ class FrameReader:
     """Bytes in, frames out.
 
     Fill ``space()``, say ``received(n)``, which gives the first frame that completes, then take ``next()``
-    until it gives None: there is more only while ``unread`` is not 0. While ``expected`` is not None and
-    the reader is ``idle``, fill the two places of ``ahead()`` instead, in one system call. Any error is
-    final: what follows on that connection cannot be understood.
+    until it gives None: there is more only while ``unread`` is not 0. Any error is final: what follows on
+    that connection cannot be understood.
 
     ``max_body`` bounds what one frame may make this end allocate.
     """
@@ -59,32 +57,31 @@ class FrameReader:
         self._start = 0  # scratch[start:unread] is received and not yet understood; both 0 when nothing is
         self.unread = 0
         self._body: Optional[_Body] = None  # the frame whose body is being received
-        self.expected: Optional[_Expected] = None  # what the next frame may be like
-        self._looking = False  # whether `ahead` was the last thing asked for
+        self._expected: Optional[_Expected] = None  # what the next frame may be like
+        self._ahead: Optional[memoryview] = None  # where it is being received, if it is that one
+        self._crowded = False  # whether the last read held more than one frame
 
     def space(self) -> memoryview:
         """Where the next bytes are to be received; never empty."""
         body = self._body
-        if body is not None and body.remaining > _SCRATCH // 4:
+        if body is None:
+            if self.unread:
+                return self._scratch[self.unread :]
+            self._crowded = False
+            if self._expected is not None:
+                place = self._ahead = self._pool.take_behind(self._expected.start, self._expected.body_bytes)
+                if place is not None:
+                    return place
+        elif body.remaining > _SCRATCH // 4:
             return body.space()
         return self._scratch[self.unread :] if self.unread else self._scratch
 
-    def ahead(self) -> List[memoryview]:
-        """Two places to be filled one after the other: for header and head, and for the expected body."""
-        expected = self.expected
-        assert expected is not None
-        if expected.place is None:
-            expected.place = self._pool.take(expected.plan.body_bytes)
-        self._looking = True
-        # No more than fits behind the head in scratch, where it goes if the next frame is another one.
-        return [self._scratch[: expected.start], expected.place[: _SCRATCH - expected.start]]
-
     def received(self, count: int) -> Optional[Frame]:
-        """``count`` bytes of the last `space` or `ahead` have been filled; then as `next`."""
+        """``count`` bytes of the last `space` have been filled; then as `next`."""
         body = self._body
         if body is None:
-            if self._looking:
-                return self._received_ahead(count)
+            if self._ahead is not None:
+                return self._received_ahead(self._ahead, count)
             self.unread += count
             return self._next_head()
         if body.remaining > _SCRATCH // 4:
@@ -93,26 +90,36 @@ class FrameReader:
             self.unread += count
         return self.next()
 
-    def _received_ahead(self, count: int) -> Optional[Frame]:
-        self._looking = False
-        expected = self.expected
+    def _received_ahead(self, place: memoryview, count: int) -> Optional[Frame]:
+        expected = self._expected
         assert expected is not None
-        assert expected.place is not None
-        early = count - expected.start
-        if early > 0 and expected.matches(self._scratch):
-            _, kind, flags, _, deadline_ms, call_id, body_bytes = HEADER.unpack_from(self._scratch, 0)
-            frame = Frame(kind, flags, deadline_ms, call_id, expected.plan, (expected.place,))
-            expected.place = None
-            if early == body_bytes:
+        self._ahead = None
+        start, body_bytes = expected.start, expected.body_bytes
+        if count > start and place[:start].tobytes()[HEADER_BYTES:] == expected.head:
+            header = HEADER.unpack_from(place, 0)
+            _, kind, flags, _, deadline_ms, call_id, _ = header
+            if header == (start - HEADER_BYTES, expected.kind, flags, 0, deadline_ms, call_id, body_bytes):
+                end = start + body_bytes
+                frame = Frame(kind, flags, deadline_ms, call_id, expected.plan, (place[start:end],))
+                if count < end:
+                    self._body = _Body(frame, body_bytes)
+                    self._body.filled(count - start)
+                    return None
+                if count > end:
+                    self._moved(place[end:count])
                 return frame
-            self._body = _Body(frame, body_bytes)
-            self._body.filled(early)
-            return None
-        if early > 0:
-            self._scratch[expected.start : count] = expected.place[:early]
-            self.expected = None
-        self.unread = count
+        self._moved(place[:count])
         return self._next_head()
+
+    def _moved(self, data: memoryview) -> None:
+        """What came is no frame that was expected, or more than that: it is taken as ever."""
+        self._expected = None
+        self._crowded = True
+        self.unread = len(data)
+        if self.unread > _SCRATCH:
+            self._scratch = memoryview(bytearray(data))
+        else:
+            self._scratch[: self.unread] = data
 
     def next(self) -> Optional[Frame]:
         """The next complete frame, or None until more is received.
@@ -176,9 +183,11 @@ class FrameReader:
     def _next_body(self, frame: Frame, head: bytes, body_bytes: int) -> Optional[Frame]:
         """The frame, if the whole body is here already; else it is received from now on."""
         if len(frame.buffers) == 1:
-            if body_bytes >= _WORTH_EXPECTING and frame.kind != CHUNK and len(head) <= REMEMBERED_BYTES:
-                self.expected = _Expected(frame.kind, head, frame.plan)
             end = self._start + body_bytes
+            if end < self.unread:
+                self._crowded = True
+            elif body_bytes and not self._crowded and frame.kind != CHUNK and len(head) <= REMEMBERED_BYTES:
+                self._expected = _Expected(frame.kind, head, frame.plan)
             if end <= self.unread:
                 frame.buffers[0][:] = self._scratch[self._start : end]
                 self._consumed(end)
@@ -249,27 +258,16 @@ def _sizes(kind: int, plan: Plan, body_bytes: int) -> Tuple[int, ...]:
 
 
 class _Expected:
-    """What the next frame may look like, and the memory for its body, taken ahead."""
+    """What the next frame may look like; ``start`` is where its body would begin."""
 
-    __slots__ = ("_head", "_kind", "place", "plan", "start")
+    __slots__ = ("body_bytes", "head", "kind", "plan", "start")
 
     def __init__(self, kind: int, head: bytes, plan: Plan) -> None:
-        self._kind = kind
-        self._head = head
+        self.kind = kind
+        self.head = head
         self.plan = plan
         self.start = HEADER_BYTES + len(head)
-        self.place: Optional[memoryview] = None
-
-    def matches(self, scratch: memoryview) -> bool:
-        """Whether ``scratch`` begins with the header and head of such a frame."""
-        head_bytes, kind, _, zero, _, _, body_bytes = HEADER.unpack_from(scratch, 0)
-        return bool(
-            head_bytes == len(self._head)
-            and kind == self._kind
-            and not zero
-            and body_bytes == self.plan.body_bytes
-            and scratch[HEADER_BYTES : self.start].tobytes() == self._head
-        )
+        self.body_bytes = plan.body_bytes
 
 
 class _Body:
