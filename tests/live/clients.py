@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tests.live.daemons import ROOT, STOP_S, Daemon, reaper
@@ -108,10 +109,19 @@ def main(kind: str, address: str, key: str, library: str, limit: str = "0") -> N
 
 
 class Client:
-    """A client process. ``session_pid`` and ``workdir`` are known once it has a device."""
+    """A client process, ``inside`` another network if it is given one's. ``session_pid`` and ``workdir`` are known once
+    it has a device."""
 
-    def __init__(self, kind: str, tracker: Daemon, key: str, library: object, limit_s: float = 0) -> None:
-        command = [sys.executable, "-m", "tests.live.clients", kind, tracker.where, key]
+    def __init__(
+        self,
+        kind: str,
+        tracker: Daemon,
+        key: str,
+        library: object,
+        limit_s: float = 0,
+        inside: Callable[..., Sequence[str]] = lambda *command: command,
+    ) -> None:
+        command = inside(sys.executable, "-m", "tests.live.clients", kind, tracker.where, key)
         self.process = subprocess.Popen(
             [*command, str(library), str(limit_s)],
             stdin=subprocess.PIPE,

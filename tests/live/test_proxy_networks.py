@@ -1,0 +1,327 @@
+"""Boards behind proxies, in networks of their own: the clients', the proxies', the board's.
+
+There is no way from the clients' network to the board's but through the proxies; nothing here is a mock.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import rpcsys
+from rpcsys.graph import samples
+from tests.live.artefacts import Artefacts, relax_weights
+from tests.live.clients import Client
+from tests.live.daemons import START_S, Daemon, Daemons, alive, descendants, wait_until
+from tests.live.networks import Cable, Networks, Room
+from tests.live.probe import TrackerProbe
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+KEY = "board"
+PORT, TRACKER_PORT = 9090, 9190
+SILENT_S = (
+    25.0  # a line that is silent is given up after 14 s; the rest is for machines that do other things too
+)
+SOON_S = 10.0  # what takes a second, likewise
+
+
+class NetLab:
+    """A tracker and a proxy in one room, a board in another, clients in a third."""
+
+    def __init__(self, daemons: Daemons, networks: Networks, artefacts: Artefacts) -> None:
+        self.daemons, self.networks, self.artefacts = daemons, networks, artefacts
+        self.outside = networks.room("clients")
+        self.middle = networks.room("middle")
+        self.board = networks.room("board")
+        self.near = networks.cable(self.middle, self.outside)
+        self.clients: list[Client] = []
+        self.far: Cable
+        self.tracker: Daemon
+        self.proxy: Daemon
+        self.server: Daemon
+
+    @property
+    def started(self) -> list[Daemon]:
+        return self.daemons.started
+
+    def start(self, *, poor: bool = False) -> NetLab:
+        """Everything, up to the board being free."""
+        self.far = self.networks.cable(self.middle, self.board, poor=poor)
+        self.start_tracker()
+        self.proxy = self.start_proxy(self.middle, "--tracker", f"127.0.0.1:{TRACKER_PORT}")
+        self.start_server(self.far.hosts[0])
+        return self
+
+    def start_tracker(self) -> None:
+        self.tracker = self.daemon(self.middle, "rpcsys.tracker", TRACKER_PORT)
+        self.tracker.address = (self.near.hosts[0], TRACKER_PORT)  # where it is for clients
+
+    def start_proxy(self, room: Room, *flags: str) -> Daemon:
+        return self.daemon(room, "rpcsys.proxy", PORT, *flags)
+
+    def start_server(self, *proxies: str) -> None:
+        """The board's server, up to its slot being free."""
+        hosts = [word for proxy in proxies for word in ("--host", proxy)]
+        flags = ("--through-proxy", *hosts, "--key", KEY, "--tvm", "python", "--grace", "1")
+        self.server = self.daemon(
+            self.board,
+            "rpcsys.server",
+            PORT,
+            *flags,
+            "--import",
+            "tests.live.hostile",
+            "--log-format",
+            "json",
+        )
+        self.free()
+
+    def daemon(self, room: Room, module: str, port: int, *flags: str) -> Daemon:
+        command = (sys.executable, "-m", module, *flags, "--port", str(port), "--port-end", str(port + 1))
+        daemon = self.daemons.launch(f"{module}-{room.name}", room.inside(*command))
+        daemon.await_ready_line()
+        return daemon
+
+    # Seen from the clients' room
+
+    def client(self, kind: str) -> Client:
+        """A client that asks for a board; see :meth:`Client.leased`."""
+        inside = self.outside.inside
+        client = Client(kind, self.tracker, KEY, self.artefacts.hostile, inside=inside)
+        self.clients.append(client)
+        return client
+
+    def queue(self) -> dict[str, int]:
+        with self.outside.entered(), TrackerProbe(self.tracker.address) as probe:
+            return probe.summary()["queue_info"].get(KEY, {"free": 0, "pending": 0})
+
+    def free(self, deadline_s: float = START_S) -> float:
+        """Wait until the board is free; how long it took, in seconds."""
+        began = time.monotonic()
+        wait_until(lambda: self.queue() == {"free": 1, "pending": 0}, deadline_s, "the board is free", 0.05)
+        return round(time.monotonic() - began, 2)
+
+    def request(self) -> rpcsys.Session:
+        """A session in this process."""
+        with self.outside.entered(), rpcsys.connect_tracker(self.tracker.address) as tracker:
+            return tracker.request(KEY, wait_timeout=START_S)
+
+    def held(self) -> dict[str, int]:
+        """What leaks would raise: descriptors of the daemons, processes of the board, leases."""
+        with self.outside.entered(), rpcsys.connect_tracker(self.tracker.address) as tracker:
+            leases = len(tracker.leases())
+        return {
+            "proxy": psutil.Process(self.proxy.pid).num_fds(),
+            "server": psutil.Process(self.server.pid).num_fds(),
+            "processes": len(descendants(self.server.pid)),
+            "leases": leases,
+        }
+
+    def use(self, kind: str) -> None:
+        """A new client gets the board, uses it, and gives it back."""
+        client = self.client(kind).leased()
+        assert client.call("pid")["value"] == client.session_pid
+        client.close()
+        self.free()
+
+    def settled(self, before: dict[str, int]) -> None:
+        """Nothing more is held than before."""
+        wait_until(lambda: self.held() == before, START_S, f"{before} is held", 0.2)
+
+    def stop(self) -> None:
+        for client in self.clients:
+            client.destroy()
+        self.daemons.stop()
+
+
+@pytest.fixture
+def lab(daemons: Daemons, artefacts: Artefacts) -> Iterator[NetLab]:
+    with Networks() as networks:
+        made = NetLab(daemons, networks, artefacts)
+        yield made
+        made.stop()
+
+
+def fails(client: Client, within_s: float) -> float:
+    """The call that a client waits for fails, clearly; after how long, in seconds."""
+    began = time.monotonic()
+    answer = client.read(within_s)
+    assert "error" in answer, answer
+    assert answer["message"]
+    if "RpcsysError" in answer["error"]:
+        assert answer["error"][0] == "SessionLost"
+    return round(time.monotonic() - began, 1)
+
+
+def model_runs(session: rpcsys.Session, folder: Path, network: str) -> None:
+    """A network gives what it gives here."""
+    path = folder / f"{network}.onnx"
+    samples.save(samples.light_model(network), path)
+    data = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype("float32")
+    model = session.load_module(path)
+    (wanted,) = samples.run_here(path, {model.inputs[0]["name"]: data}).values()
+    np.testing.assert_allclose(model(data), wanted, rtol=1e-4, atol=1e-5)
+
+
+def relax_runs(remote: Any, artefacts: Artefacts) -> None:
+    """A Relax executable gives what numpy gives, with TVM's client."""
+    import tvm
+    from tvm import relax
+
+    remote.upload(str(artefacts.relax))
+    machine = relax.VirtualMachine(remote.load_module("relax.so"), remote.cpu(0))
+    x = np.random.default_rng(1).standard_normal((4, 8)).astype("float32")
+    machine.set_input("main", tvm.runtime.tensor(x, remote.cpu(0)))
+    machine.invoke_stateful("main")
+    outputs = machine.get_outputs("main").numpy()
+    np.testing.assert_allclose(outputs, np.maximum(x @ relax_weights(), 0), rtol=1e-5)
+
+
+def with_tvms_client(lab: NetLab) -> None:
+    from tvm import rpc
+
+    with lab.outside.entered():
+        remote = rpc.connect_tracker(*lab.tracker.address).request(KEY)
+        relax_runs(remote, lab.artefacts)
+        del remote
+    lab.free()
+
+
+# Without faults
+
+
+def test_models_run_on_a_board_that_nobody_can_reach(lab: NetLab, tmp_path: Path):
+    lab.start()
+    with lab.outside.entered(), pytest.raises(OSError, match="unreachable"):
+        socket.create_connection((lab.far.hosts[1], PORT), timeout=SOON_S)
+    before = lab.held()
+    with lab.request() as session:
+        model_runs(session, tmp_path, "squeezenet")
+    with_tvms_client(lab)
+    lab.settled(before)
+
+
+def test_a_board_two_hops_away(lab: NetLab, tmp_path: Path):
+    inner_room = lab.networks.room("inner")
+    between = lab.networks.cable(lab.middle, inner_room)
+    lab.far = lab.networks.cable(inner_room, lab.board)
+    lab.start_tracker()
+    lab.proxy = lab.start_proxy(lab.middle, "--tracker", f"127.0.0.1:{TRACKER_PORT}")
+    inner = lab.start_proxy(inner_room, "--next", f"{between.hosts[0]}:{PORT}")
+    lab.start_server(lab.far.hosts[0])
+    before = lab.held()
+    with lab.request() as session:
+        assert session.lease["host"] == lab.near.hosts[0]
+        model_runs(session, tmp_path, "squeezenet")
+    with_tvms_client(lab)
+    lab.settled(before)
+    client = lab.client("rpcsys").leased()
+    client.send("nap")
+    inner.kill()
+    fails(client, SOON_S)
+    lab.start_proxy(inner_room, "--next", f"{between.hosts[0]}:{PORT}")
+    lab.free()
+    lab.use("rpcsys")
+
+
+# Faults
+
+
+@pytest.mark.parametrize("kind", ["rpcsys", "tvm"])
+def test_the_line_to_the_board_is_cut_in_the_middle_of_a_call(lab: NetLab, kind: str, record_property):
+    lab.start()
+    before = lab.held()
+    client = lab.client(kind).leased()
+    client.send("nap")
+    lab.far.cut()
+    record_property("error_after_s", fails(client, SILENT_S))
+    lab.far.mend()
+    record_property("free_after_s", lab.free(SILENT_S))
+    assert not alive(client.session_pid)
+    lab.use(kind)
+    client.destroy()
+    lab.settled(before)
+
+
+@pytest.mark.parametrize("kind", ["rpcsys", "tvm"])
+def test_the_proxy_is_killed_and_comes_back(lab: NetLab, kind: str, record_property):
+    lab.start()
+    before = lab.held()
+    client = lab.client(kind).leased()
+    client.send("nap")
+    lab.proxy.kill()
+    record_property("error_after_s", fails(client, SOON_S))
+    lab.proxy = lab.start_proxy(lab.middle, "--tracker", f"127.0.0.1:{TRACKER_PORT}")
+    record_property("free_after_s", lab.free())
+    assert not alive(client.session_pid)
+    lab.use(kind)
+    client.destroy()
+    lab.settled(before)
+
+
+@pytest.mark.parametrize("kind", ["rpcsys", "tvm"])
+def test_the_board_gets_another_address(lab: NetLab, kind: str, record_property):
+    lab.start()
+    before = lab.held()
+    client = lab.client(kind).leased()
+    client.send("nap")
+    lab.far.move(1, lab.far.hosts[0] + "7")
+    record_property("error_after_s", fails(client, SILENT_S))
+    record_property("free_after_s", lab.free(SILENT_S))
+    assert not alive(client.session_pid)
+    lab.use(kind)
+    client.destroy()
+    lab.settled(before)
+
+
+def test_on_a_poor_line_nothing_fails(lab: NetLab, record_property):
+    lab.start(poor=True)
+    record_property("poor_by", lab.far.made_by)
+    before = lab.held()
+    with lab.request() as session:
+        echo = session.get_function("testing.echo")
+        data = np.arange(20000, dtype="float32")
+        for number in range(20):
+            np.testing.assert_array_equal(echo(data + number), data + number)
+        relax = session.load_module(lab.artefacts.relax)
+        x = np.ones((4, 8), "float32")
+        np.testing.assert_allclose(relax(x), np.maximum(x @ relax_weights(), 0), rtol=1e-5)
+    with_tvms_client(lab)
+    for _ in range(5):
+        lab.use("rpcsys")
+    lab.settled(before)
+
+
+def test_one_of_two_proxies_is_killed(lab: NetLab, tmp_path: Path, record_property):
+    """The second proxy stands in a room of its own and tells the tracker where clients find it."""
+    aside = lab.networks.room("aside")
+    to_clients = lab.networks.cable(aside, lab.outside)
+    to_tracker = lab.networks.cable(lab.middle, aside)
+    to_board = lab.networks.cable(aside, lab.board)
+    lab.far = lab.networks.cable(lab.middle, lab.board)
+    lab.start_tracker()
+    lab.proxy = lab.start_proxy(lab.middle, "--tracker", f"127.0.0.1:{TRACKER_PORT}")
+    tracker = f"{to_tracker.hosts[0]}:{TRACKER_PORT}"
+    second = lab.start_proxy(aside, "--tracker", tracker, "--custom-addr", to_clients.hosts[0])
+    lab.start_server(lab.far.hosts[0], to_board.hosts[0])
+    client = lab.client("rpcsys").leased()
+    client.send("nap")
+    lab.proxy.kill()
+    fails(client, SOON_S)
+    record_property("free_after_s", lab.free(SOON_S))
+    lab.proxy = second
+    before = lab.held()
+    with lab.request() as session:
+        assert session.lease["host"] == to_clients.hosts[0]
+        model_runs(session, tmp_path, "squeezenet")
+    with_tvms_client(lab)
+    client.destroy()
+    lab.settled(before)
