@@ -39,8 +39,9 @@ KINDS = {
 #: flag of the last CHUNK of a stream
 LAST = 1
 
-#: Heads carry names, shapes and scalars; what is bulky belongs in the body. 1 MiB holds 10,000 arrays.
-MAX_HEAD = 1 << 20
+#: Heads carry names, shapes and scalars; what is bulky belongs in the body. 16 MiB hold what a classifier says
+#: of 10,000 rows, a map of 50 classes each; more than that is an array.
+MAX_HEAD = 16 << 20
 #: Above any array that one process of a board or an edge server holds today.
 MAX_BODY = 1 << 36
 #: Pieces of a file: large enough that the socket is the limit, small enough for a board of 256 MB.

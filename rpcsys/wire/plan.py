@@ -119,11 +119,10 @@ def _measure_tensor(value: Dict[str, Any], sizes: List[int], depth: int) -> None
 
 
 def _measure_strings(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
-    lengths = value.get("sizes")
-    array_bytes("int64", value.get("shape"))  # a reference each, in numpy
-    if type(lengths) is not list or len(lengths) != dtypes.count(value["shape"]):
-        raise ProtocolError("an array of strings needs one size for each element")
-    _claim(value, _natural(sum(_natural(length) for length in lengths)), sizes)
+    size = _natural(value.get("size"))
+    if array_bytes("int64", value.get("shape")) > size:  # a length each; in numpy, a reference
+        raise ProtocolError("a buffer of strings begins with their lengths")
+    _claim(value, size, sizes)
 
 
 def _measure_raw(value: Dict[str, Any], sizes: List[int], depth: int) -> None:

@@ -230,10 +230,13 @@ class FrameReader:
         return plan
 
     def _rewind(self, wanted: int = 0) -> None:
-        """Move what is not yet understood to the front, with room behind it for ``wanted`` bytes in all."""
+        """Move what is not yet understood to the front, with room behind it; in the end, for ``wanted`` bytes in all.
+
+        What a peer announces it gets memory for as it comes.
+        """
         have = self.unread - self._start
-        if wanted > len(self._scratch):
-            larger = memoryview(bytearray(wanted + HEADER_BYTES))
+        if wanted > len(self._scratch) < 2 * have:
+            larger = memoryview(bytearray(min(wanted + HEADER_BYTES, 8 * len(self._scratch))))
             larger[:have] = self._scratch[self._start : self.unread]
             self._scratch = larger
         elif self._start:

@@ -3,7 +3,7 @@
 A head holds JSON's own values as they are. What JSON lacks is an object with the key ``"@"``::
 
     {"@": "tensor", "dtype": "float32", "shape": [1, 3], "buffer": 0}      ("device" if not cpu:0)
-    {"@": "strings", "shape": [2], "sizes": [1, 3], "buffer": 0}           UTF-8, end to end
+    {"@": "strings", "shape": [2], "size": 20, "buffer": 0}      a u64 length each, then UTF-8 end to end
     {"@": "bytes", "size": 5, "buffer": 0}     {"@": "text", "size": 9000, "buffer": 0}
     {"@": "tuple", "items": […]}               {"@": "dict", "items": [[key, value], …]}
     {"@": "float", "value": "nan"}             {"@": "complex", "value": [0.0, 1.0]}
@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import struct
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from rpcsys.errors import ProtocolError, ValueNotSupported
@@ -157,12 +158,8 @@ def tensor_head(tensor: Tensor, buffers: List[Any]) -> Dict[str, Any]:
     """The head of one array; its memory is appended to ``buffers``."""
     if tensor.dtype == "strings":
         encoded = [text.encode("utf-8", "surrogatepass") for text in tensor.data]
-        head: Dict[str, Any] = {
-            "@": "strings",
-            "shape": list(tensor.shape),
-            "sizes": [len(e) for e in encoded],
-        }
-        data: Any = b"".join(encoded)
+        data: Any = struct.pack(f"<{len(encoded)}Q", *map(len, encoded)) + b"".join(encoded)
+        head: Dict[str, Any] = {"@": "strings", "shape": list(tensor.shape), "size": len(data)}
         if len(encoded) != dtypes.count(tensor.shape):
             raise ValueNotSupported(f"{tensor!r} holds {len(encoded)} strings")
     else:
@@ -219,10 +216,15 @@ def _text(data: Any) -> str:
 
 
 def _build_strings(value: Dict[str, Any], buffers: Sequence[Any]) -> Tensor:
-    data, start, items = buffers[value["buffer"]], 0, []
-    for length in value["sizes"]:
+    data, count, items = buffers[value["buffer"]], dtypes.count(value["shape"]), []
+    start = 8 * count
+    for length in struct.unpack_from(f"<{count}Q", data):
+        if length > len(data) - start:
+            raise ProtocolError("strings that are longer than the buffer they are in")
         items.append(_text(data[start : start + length]))
         start += length
+    if start != len(data):
+        raise ProtocolError("strings that are shorter than the buffer they are in")
     return Tensor("strings", value["shape"], items, value.get("device", "cpu:0"))
 
 

@@ -174,7 +174,7 @@ def test_what_has_no_form_is_refused_where_it_is_sent(value, message):
 
 def test_too_much_for_a_head_is_refused_where_it_is_sent():
     with pytest.raises(LimitExceeded, match="send long lists as arrays"):
-        frames.encode_head({"v": list(range(300_000))})
+        frames.encode_head({"v": list(range(3_000_000))})
     with pytest.raises(LimitExceeded, match="join them"):
         frames.encode_head({"v": [b""] * (MAX_BUFFERS + 1)})
 
@@ -215,10 +215,11 @@ BROKEN = [
     '{"v":{"@":"tensor","dtype":5,"shape":[1],"buffer":0}}',
     '{"v":{"@":"tensor","dtype":"S99999999","shape":[1],"buffer":0}}',
     '{"v":{"@":"tensor","dtype":"float32","shape":[1],"buffer":0,"device":7}}',
-    '{"v":{"@":"strings","shape":[2],"sizes":[1],"buffer":0}}',
-    '{"v":{"@":"strings","shape":[1],"sizes":[-1],"buffer":0}}',
-    '{"v":{"@":"strings","shape":[1],"sizes":"1","buffer":0}}',
-    '{"v":{"@":"strings","shape":[0,HUGE],"sizes":[],"buffer":0}}',
+    '{"v":{"@":"strings","shape":[2],"size":15,"buffer":0}}',
+    '{"v":{"@":"strings","shape":[1],"size":-1,"buffer":0}}',
+    '{"v":{"@":"strings","shape":[1],"size":"8","buffer":0}}',
+    '{"v":{"@":"strings","shape":1,"size":8,"buffer":0}}',
+    '{"v":{"@":"strings","shape":[0,HUGE],"size":0,"buffer":0}}',
     '{"v":{"@":"bytes","size":-1,"buffer":0}}', '{"v":{"@":"bytes","size":1e3,"buffer":0}}',
     '{"v":{"@":"bytes","size":9223372036854775808,"buffer":0}}', '{"v":{"@":"text","size":"1","buffer":0}}',
     '{"v":[{"@":"bytes","size":0,"buffer":0},{"@":"bytes","size":0,"buffer":0}]}',
@@ -248,7 +249,10 @@ def test_what_breaks_a_rule_is_a_protocol_error(head):
     ("head", "buffers"),
     [
         ('{"v":{"@":"text","size":1,"buffer":0}}', [b"\xff"]),
-        ('{"v":{"@":"strings","shape":[1],"sizes":[1],"buffer":0}}', [b"\x80"]),
+        ('{"v":{"@":"strings","shape":[1],"size":9,"buffer":0}}', [b"\1\0\0\0\0\0\0\0\x80"]),
+        ('{"v":{"@":"strings","shape":[1],"size":9,"buffer":0}}', [b"\2\0\0\0\0\0\0\0a"]),
+        ('{"v":{"@":"strings","shape":[1],"size":10,"buffer":0}}', [b"\1\0\0\0\0\0\0\0ab"]),
+        ('{"v":{"@":"strings","shape":[1],"size":8,"buffer":0}}', [b"\xff" * 8]),
         ('{"v":{"@":"dict","items":[[[],1]]}}', []),
         ('{"v":{"@":"dict","items":[[{"@":"tuple","items":[{}]},1]]}}', []),
     ],
