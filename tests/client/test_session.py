@@ -92,6 +92,16 @@ def test_arrays_of_every_size(shared, shape):
     assert not came.size or came.flags.writeable
 
 
+def test_what_large_models_of_words_take_and_give(shared):
+    """As many strings as a vocabulary has, and what a classifier says of thousands of rows, a map each."""
+    words = np.array([f"word-{number}" for number in range(300_000)], object)
+    came = shared.get_function("testing.echo")(words)
+    assert (came.shape, came.dtype) == (words.shape, words.dtype)
+    assert (came == words).all()
+    rows = [{label: label / 7 for label in range(10)} for _ in range(5000)]
+    assert shared.get_function("testing.echo")(rows) == rows
+
+
 def test_a_result_does_not_change_when_others_come(shared):
     echo = shared.get_function("testing.echo")
     first = echo(np.full(2 << 20, 7, "u1"))

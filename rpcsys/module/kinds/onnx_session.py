@@ -55,9 +55,10 @@ class Runner:
         self.outputs = [Value(node) for node in session.get_outputs()]
         self.optional = [Value(node) for node in session.get_overridable_initializers()]
         self._raw = any(value.dtype in RAW for value in self.inputs + self.outputs)
-        if self._raw and any(value.dtype in (None, "strings") for value in self.inputs + self.outputs):
+        self._raw_out = any(value.dtype in RAW for value in self.outputs)
+        if self._raw_out and any(value.dtype in (None, "strings") for value in self.inputs + self.outputs):
             raise ValueError(
-                "its inputs and outputs mix bfloat16 or float8 with strings, sequences or maps, and onnxruntime takes no such calls from Python"
+                "it gives bfloat16, float8 or int4 beside strings, sequences or maps, and onnxruntime takes no such calls from Python"
             )
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
@@ -65,8 +66,16 @@ class Runner:
         if not self._raw:
             results: List[Any] = self._session.run(outputs, feeds)
             return results
-        values = {name: to_ort(feed) for name, feed in feeds.items()}
+        values = {name: to_ort(feed) if _is_array(feed) else feed for name, feed in feeds.items()}
+        if not self._raw_out:
+            results = self._session.run(outputs, values)
+            return results
         return [from_ort(value) for value in self._session.run_with_ort_values(outputs, values)]
+
+
+def _is_array(feed: Any) -> bool:
+    """Whether an OrtValue can be made of an input: not of strings, sequences and maps."""
+    return isinstance(feed, Tensor) or (isinstance(feed, np.ndarray) and feed.dtype.kind not in "OU")
 
 
 def of_file(path: str, options: Mapping[str, Any]) -> Runner:

@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 
 from rpcsys.module.module import refusal
+from rpcsys.wire.dtypes import count
 from rpcsys.wire.tensor import Tensor, as_tensor
 
 #: onnxruntime's name of an element type -> the wire's.
@@ -26,7 +27,7 @@ _DTYPES = {
     "float8e4m3fnuz": "float8_e4m3fnuz",
     "float8e5m2": "float8_e5m2",
     "float8e5m2fnuz": "float8_e5m2fnuz",
-    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32, 64)},
 }
 #: Element types numpy lacks -> (onnx.TensorProto's number, the numpy type of the same width).
 RAW = {
@@ -35,7 +36,13 @@ RAW = {
     "float8_e4m3fnuz": (18, "uint8"),
     "float8_e5m2": (19, "uint8"),
     "float8_e5m2fnuz": (20, "uint8"),
+    "uint4": (21, "uint8"),
+    "int4": (22, "uint8"),
+    "uint2": (25, "uint8"),
+    "int2": (26, "uint8"),
 }
+#: Of these onnxruntime keeps several in a byte, the first one lowest; on the wire, each has a byte of its own.
+_BITS = {"uint4": 4, "int4": 4, "uint2": 2, "int2": 2}
 _BY_NUMBER = {number: name for name, (number, _) in RAW.items()}
 _TENSOR = re.compile(r"tensor\((\w+)\)\Z")
 
@@ -105,6 +112,8 @@ def to_ort(value: Any) -> Any:
     if isinstance(value, Tensor) and value.dtype in RAW:
         number, same_width = RAW[value.dtype]
         bits = np.frombuffer(value.data, same_width).reshape(value.shape)
+        if value.dtype in _BITS:
+            bits = _packed(bits, _BITS[value.dtype])
         return make.ortvalue_from_numpy_with_onnx_type(bits, number)
     return make.ortvalue_from_numpy(value)
 
@@ -114,8 +123,30 @@ def from_ort(value: Any) -> Any:
     name = _BY_NUMBER.get(value.element_type()) if value.is_tensor() else None
     if name is None:
         return value.numpy()
-    size = value.tensor_size_in_bytes()
-    return Tensor(name, value.shape(), bytearray(ctypes.string_at(value.data_ptr(), size)))
+    data = bytearray(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()))
+    if name in _BITS:
+        data = _unpacked(data, name, count(tuple(value.shape())))
+    return Tensor(name, value.shape(), data)
+
+
+def _packed(values: Any, bits: int) -> Any:
+    """An array of the same shape that begins with ``values``, ``bits`` each."""
+    each = 8 // bits
+    rows = np.zeros((-(-values.size // each), each), "uint8")
+    rows.reshape(-1)[: values.size] = values.reshape(-1) & ((1 << bits) - 1)
+    packed = np.zeros(values.size, "uint8")
+    packed[: len(rows)] = np.bitwise_or.reduce(rows << np.arange(0, 8, bits, dtype="uint8"), axis=1)
+    return packed.reshape(values.shape)
+
+
+def _unpacked(packed: bytearray, name: str, size: int) -> bytearray:
+    """The inverse: ``size`` values, a byte each; of those with a sign, the sign carried through."""
+    bits = _BITS[name]
+    places = np.arange(0, 8, bits, dtype="uint8")
+    values = (np.frombuffer(packed, "uint8")[:, None] >> places & ((1 << bits) - 1)).reshape(-1)[:size]
+    if name.startswith("int"):
+        values = values | np.where(values >> (bits - 1), 0xFF << bits & 0xFF, 0).astype("uint8")
+    return bytearray(values.astype("uint8").tobytes())
 
 
 def _shape_text(shape: Sequence[Any]) -> str:

@@ -111,6 +111,38 @@ def test_bfloat16_beside_float32(tmp_path):
     assert np.array_equal(z, np.array([3, 4], "f4"))
 
 
+@pytest.mark.parametrize("name", ["int4", "uint4", "int2", "uint2"])
+@pytest.mark.parametrize("shape", [(0,), (1,), (5,), (2, 3), (4, 4), ()])
+def test_types_of_less_than_a_byte(tmp_path, name, shape):
+    """A byte each here and on the wire, several in one in onnxruntime."""
+    number = getattr(T, name.upper())
+    model = load(
+        tmp_path,
+        [h.make_node("Cast", ["x"], ["y"], to=T.FLOAT), h.make_node("Cast", ["f"], ["z"], to=number)],
+        [value("x", number, shape), value("f", T.FLOAT, shape)], [value("y", T.FLOAT, shape), value("z", number, shape)],
+        opset=25,
+    )  # fmt: skip
+    assert model.runtime == "onnxruntime"
+    info = ml_dtypes.iinfo(name)
+    numbers = np.resize(np.arange(info.min, info.max + 1), shape).astype("f4")
+    y, z = model.function("main")(numbers.astype(getattr(ml_dtypes, name)), numbers)
+    assert np.array_equal(y, numbers)
+    assert z.dtype == name
+    assert np.array_equal(z.numpy().astype("f4"), numbers)
+
+
+def test_bfloat16_in_beside_strings(tmp_path):
+    """It is only results of both kinds that onnxruntime cannot give together."""
+    model = load(
+        tmp_path,
+        [h.make_node("Cast", ["x"], ["y"], to=T.FLOAT), h.make_node("Identity", ["t"], ["s"])],
+        [value("x", T.BFLOAT16), value("t", T.STRING)], [value("y"), value("s", T.STRING)],
+    )  # fmt: skip
+    assert model.runtime == "onnxruntime"
+    y, s = model.function("main")(np.array([1, 2], ml_dtypes.bfloat16), np.array(["a"], object))
+    assert (y.tolist(), s.tolist()) == ([1.0, 2.0], ["a"])
+
+
 @pytest.mark.parametrize("other", [T.STRING, None])
 def test_bfloat16_beside_strings_or_sequences(tmp_path, other):
     outputs = [
