@@ -133,9 +133,22 @@ def _raised(name: str, status: int) -> NativeError:
     return NativeError(f"the native function {name} failed with status {status} and did not say why")
 
 
+def symbol(function: Callable[..., Any]) -> Any:
+    """A function of Python's as one that a library exports: ``ctypes`` code, to be kept for as long as it may be called."""
+
+    def call(_self: Any, args: Any, count: int, result: Any) -> int:
+        return _answer(function, args, count, result)
+
+    return abi.SafeCall(call)
+
+
 def _call_back(number: int, args: Any, count: int, result: Any) -> int:
+    return _answer(_held[number], args, count, result)
+
+
+def _answer(function: Callable[..., Any], args: Any, count: int, result: Any) -> int:
     try:
-        give(result[0], _held[number](*[look(args[index]) for index in range(count)]))
+        give(result[0], function(*[look(args[index]) for index in range(count)]))
         return 0
     except BaseException as error:  # noqa: BLE001 - no exception can cross C; each becomes an error
         _set_raised(error)

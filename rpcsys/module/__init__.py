@@ -9,16 +9,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rpcsys.module.export import export_library
+    from rpcsys.module.inspection import inspect
     from rpcsys.module.kinds.group import group
     from rpcsys.module.kinds.onnx_model import onnx_module, weights_of
     from rpcsys.module.kinds.params import params
     from rpcsys.module.loading import load_module
     from rpcsys.module.module import Module, walk
     from rpcsys.module.registry import register
+    from rpcsys.module.sources import Sources
 
 __all__ = [
     "Module",
+    "Sources",
+    "export_library",
     "group",
+    "inspect",
     "load_module",
     "onnx_module",
     "params",
@@ -29,7 +35,10 @@ __all__ = [
 
 _HOMES = {
     "Module": "module",
+    "Sources": "sources",
+    "export_library": "export",
     "group": "kinds.group",
+    "inspect": "inspection",
     "load_module": "loading",
     "onnx_module": "kinds.onnx_model",
     "params": "kinds.params",

@@ -1,7 +1,7 @@
-"""Writes ELF files that carry data alone: a shared library that no linker has to make, and an object file for one.
+"""Writes ELF files without code: a shared library of data, which no linker has to make, and an object file for one.
 
-Both define two symbols: the data, and one zeroed word that can be written to. The library has
-no code, so it needs no compiler, and the machine it is for matters in its header only. Its front is one
+Both define two symbols: the data, and one zeroed word that can be written to. Having
+no code they need no compiler, and the machine they are for matters in the header only. The front is one
 page, and the data follows from the second on, so that whatever is page-aligned in the data is so in the file::
 
     header | segments | hash | names | .dynamic | sections          the first page
@@ -14,7 +14,7 @@ bytes: there is no build id, no time and no path.
 from __future__ import annotations
 
 import struct
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 #: Where the data begins in the file.
 PAGE = 4096
@@ -49,6 +49,7 @@ _LOAD, _DYNAMIC_SEGMENT, _STACK = 1, 2, 0x6474E551  # p_type
 _READ, _WRITE = 4, 2  # p_flags
 _PROGBITS, _SYMTAB, _STRTAB, _HASH, _DYNAMIC, _NOBITS, _DYNSYM = 1, 2, 3, 5, 6, 8, 11  # sh_type
 _WRITABLE, _ALLOCATED = 1, 2  # sh_flags
+_BSS, _DATA, _ABSOLUTE = 5, 6, 0xFFF1  # st_shndx: sections of the tables below, and none
 _GLOBAL, _WEAK = 1 << 4 | 1, 2 << 4 | 1  # st_info: binding, and STT_OBJECT
 
 
@@ -116,57 +117,86 @@ class _Format(NamedTuple):
         return b"".join(rows), names
 
 
+class _Symbol(NamedTuple):
+    name: str
+    section: int
+    value: int
+    size: int
+
+
 def shared_library(machine: Machine, data: str, cell: str, size: int) -> bytes:
     """What stands before ``size`` bytes of data to make a shared library of them: `PAGE` bytes.
 
     ``data`` names the symbol of the data, ``cell`` that of the word. Raises ValueError where the
     machine has no addresses for so many bytes.
     """
+    _check_size(machine, size + 4 * machine.page)
+    address = 2 * machine.page + PAGE
+    front = _library(machine, cell, [_Symbol(data, _DATA, address, size)], (address, size))
+    return front.ljust(PAGE, b"\0")
+
+
+def function_library(machine: Machine, functions: Mapping[str, int]) -> bytes:
+    """A library without code, whose functions are elsewhere in the process that loads it, at these addresses."""
+    named = [_Symbol(name, _ABSOLUTE, address, 0) for name, address in functions.items()]
+    return _library(machine, "", named, None)
+
+
+def _library(
+    machine: Machine, cell: str, symbols: Sequence[_Symbol], data: Optional[Tuple[int, int]]
+) -> bytes:
+    """A library up to its data, which are ``data``: an address, and so many bytes from the file's second page on."""
     make = _Format(machine)
     page, word = machine.page, make.word
-    _check_size(machine, size + 4 * page)
     header, segment, _, symbol = make.sizes()
 
-    strings, (data_name, cell_name) = _strings([data, cell])
-    hashes = _one_bucket(2)
-    segments = (header, 5)
-    hash_at = header + 5 * segment
+    strings, names = _strings([cell, *(one.name for one in symbols)])
+    hashes = _one_bucket(len(names))
+    segments = (header, 5 if data else 4)
+    hash_at = header + segments[1] * segment
     symbols_at = _up(hash_at + len(hashes), 8)
-    strings_at = symbols_at + 3 * symbol
+    symbols_size = (1 + len(names)) * symbol
+    strings_at = symbols_at + symbols_size
     dynamic_at = _up(strings_at + len(strings), 8)
     dynamic = make.words(4, hash_at, 5, strings_at, 6, symbols_at, 10, len(strings), 11, symbol, 0, 0)
-    dynamic_end = dynamic_at + len(dynamic)
-    # The page is mapped twice, the second time to be written to: the linker and the cell's owner do that.
-    cell_address = page + dynamic_end
-    data_address = 2 * page + PAGE
+    end = dynamic_at + len(dynamic)
+    # The end of this is mapped twice, the second time to be written to: the linker and the cell's owner do that.
+    apart = _up(end, page)
+    table = [_Symbol(cell, _BSS, apart + end, word), *symbols]
 
     sections = [
         _Section("", 0, align=0),
         _Section(".hash", _HASH, _ALLOCATED, hash_at, hash_at, len(hashes), 2, 0, 4, 4),
-        _Section(".dynsym", _DYNSYM, _ALLOCATED, symbols_at, symbols_at, 3 * symbol, 3, 1, 8, symbol),
+        _Section(".dynsym", _DYNSYM, _ALLOCATED, symbols_at, symbols_at, symbols_size, 3, 1, 8, symbol),
         _Section(".dynstr", _STRTAB, _ALLOCATED, strings_at, strings_at, len(strings)),
-        _Section(".dynamic", _DYNAMIC, _WRITABLE | _ALLOCATED, page + dynamic_at, dynamic_at, len(dynamic), 3, 0, 8, 2 * word),
-        _Section(".bss", _NOBITS, _WRITABLE | _ALLOCATED, cell_address, dynamic_end, word, align=8),
-        _Section(".rodata", _PROGBITS, _ALLOCATED, data_address, PAGE, size, align=PAGE),
+        _Section(".dynamic", _DYNAMIC, _WRITABLE | _ALLOCATED, apart + dynamic_at, dynamic_at, len(dynamic), 3, 0, 8, 2 * word),
+        _Section(".bss", _NOBITS, _WRITABLE | _ALLOCATED, apart + end, end, word, align=8),
     ]  # fmt: skip
-    names_at = dynamic_end
-    table, names = _with_names(make, sections, names_at)
-    table_at = _up(names_at + len(names), 8)
+    loads = [
+        make.segment(_LOAD, _READ, 0, 0, end, end, page),
+        make.segment(_LOAD, _READ | _WRITE, dynamic_at, apart + dynamic_at, len(dynamic), len(dynamic) + word, page),
+    ]  # fmt: skip
+    if data:
+        address, size = data
+        sections.append(_Section(".rodata", _PROGBITS, _ALLOCATED, address, PAGE, size, align=PAGE))
+        loads.append(make.segment(_LOAD, _READ, PAGE, address, size, size, page))
+    loads += [
+        make.segment(_DYNAMIC_SEGMENT, _READ | _WRITE, dynamic_at, apart + dynamic_at, len(dynamic), len(dynamic), 8),
+        make.segment(_STACK, _READ | _WRITE, 0, 0, 0, 0, 16),
+    ]  # fmt: skip
+    rows, section_names = _with_names(make, sections, end)
+    rows_at = _up(end + len(section_names), 8)
     front = [
-        (0, make.header(_SHARED, segments, (table_at, len(sections) + 1))),
-        (header, make.segment(_LOAD, _READ, 0, 0, dynamic_end, dynamic_end, page)),
-        (header + segment, make.segment(_LOAD, _READ | _WRITE, dynamic_at, page + dynamic_at, len(dynamic), len(dynamic) + word, page)),
-        (header + 2 * segment, make.segment(_LOAD, _READ, PAGE, data_address, size, size, page)),
-        (header + 3 * segment, make.segment(_DYNAMIC_SEGMENT, _READ | _WRITE, dynamic_at, page + dynamic_at, len(dynamic), len(dynamic), 8)),
-        (header + 4 * segment, make.segment(_STACK, _READ | _WRITE, 0, 0, 0, 0, 16)),
+        (0, make.header(_SHARED, segments, (rows_at, len(sections) + 1))),
+        (header, b"".join(loads)),
         (hash_at, hashes),
-        (symbols_at + symbol, make.symbol(data_name, 6, data_address, size) + make.symbol(cell_name, 5, cell_address, word)),
+        (symbols_at + symbol, b"".join(make.symbol(name, *one[1:]) for name, one in zip(names, table))),
         (strings_at, strings),
         (dynamic_at, dynamic),
-        (names_at, names),
-        (table_at, table),
-    ]  # fmt: skip
-    return _placed(front, PAGE)
+        (end, section_names),
+        (rows_at, rows),
+    ]
+    return _placed(front, rows_at + len(rows))
 
 
 def object_file(machine: Machine, data: str, cell: str, size: int) -> bytes:
@@ -202,7 +232,7 @@ def object_file(machine: Machine, data: str, cell: str, size: int) -> bytes:
         (names_at, names),
         (table_at, table),
     ]
-    return _placed(front, PAGE)
+    return _placed(front, table_at + len(table)).ljust(PAGE, b"\0")
 
 
 def _with_names(make: _Format, sections: Sequence[_Section], at: int) -> Tuple[bytes, bytes]:

@@ -87,6 +87,12 @@ def export_library(module: Module, path: Path, toolchain: Optional[Path] = None)
             _write(temporary, [head, *pieces])
 
 
+def compile_functions(sources: Sources, path: str) -> None:
+    """Make a library for this machine of native functions alone. Raises `UsageError`."""
+    with _replacing(path) as temporary:
+        _link(_target(None), [sources], temporary)
+
+
 def _native(root: Module) -> Iterator[Sources]:
     """The modules that are to be the library's own code."""
     for module in walk(root):

@@ -62,6 +62,14 @@ def unpack(data: memoryview) -> Tuple[Dict[str, Any], List[memoryview]]:
     return about, buffers
 
 
+def start(data: memoryview) -> int:
+    """Where in packed bytes the buffers begin, which was on a page of the file; 0 for bytes that are not packed."""
+    if len(data) < _HEAD.size:
+        return 0
+    size, begin = _HEAD.unpack(data[: _HEAD.size])
+    return int(begin) if _HEAD.size + size <= begin <= len(data) else 0
+
+
 def parse(data: memoryview) -> Dict[str, Any]:
     """The JSON object that ``data`` is. Raises `FormatError`."""
     try:

@@ -4,6 +4,7 @@ A package brings a kind by an entry point of the group ``rpcsys.kinds``, whose n
 two functions (a Python module will do)::
 
     save_to_bytes(module, offset) -> pieces     bytes-like, end to end; they will stand at ``offset`` of a blob on a page
+                                                (one byte at least: TVM's loader takes none for a file that is cut off)
     load_from_bytes(data, context) -> Module    data: a memoryview of the file; imports are attached later
 
 Nothing of another package is imported before a module of its kind is met.

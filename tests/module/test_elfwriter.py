@@ -145,6 +145,22 @@ def test_this_process_opens_it_and_the_data_is_mapped(tmp_path: Path) -> None:
     assert not any("x" in right for right in rights)
 
 
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_functions_of_this_process_as_a_library(count: int, tmp_path: Path) -> None:
+    called: list[int] = []
+    made = [ctypes.CFUNCTYPE(None)(lambda number=number: called.append(number)) for number in range(count)]
+    addresses = {
+        f"f{number}": ctypes.cast(code, ctypes.c_void_p).value or 0 for number, code in enumerate(made)
+    }
+    data = elfwriter.function_library(MACHINES[elf.here()], addresses)
+    path = write(tmp_path / "functions.so", data, b"")
+    assert set(elf.read(str(path)).symbols) == set(addresses)
+    library = ctypes.CDLL(str(path))
+    for name in addresses:
+        library[name]()
+    assert called == list(range(count))
+
+
 @pytest.mark.parametrize("make", [elfwriter.shared_library, elfwriter.object_file])
 def test_more_than_the_machine_can_address_is_refused(make) -> None:
     with pytest.raises(ValueError, match="32-bit addresses"):

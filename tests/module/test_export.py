@@ -210,14 +210,6 @@ def test_more_than_the_target_addresses(tmp_path: Path, monkeypatch) -> None:
         export_library(Holder(bytes(1 << 16)), tmp_path / "m.so", toolchain="arm-linux-gnueabihf")
 
 
-@pytest.mark.parametrize(
-    ("files", "words"), [([], "at least one"), (["f.py"], "neither source"), (["none.c"], "no such file")]
-)
-def test_sources_that_are_none(files: list[str], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        Sources(files)
-
-
 # ---------------------------------------------------------------- time
 
 

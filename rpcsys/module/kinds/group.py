@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Iterable, Sequence
 
+from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
 from rpcsys.module.registry import Context
@@ -11,18 +12,34 @@ from rpcsys.module.registry import Context
 KIND = "rpcsys.group"
 
 
-def group(modules: Iterable[Module]) -> Module:
+class GroupModule(Module):
+    """Modules side by side.
+
+    Attributes
+    ----------
+    listed : the functions of what it imports, as they were when it was saved. TVM wants to know a module's functions
+        before it has loaded what the module imports.
+    """
+
+    def __init__(self, modules: Iterable[Module] = (), listed: Sequence[str] = ()) -> None:
+        super().__init__(KIND, imports=modules)
+        self.listed = list(listed)
+
+
+def group(modules: Iterable[Module]) -> GroupModule:
     """One module that imports these."""
-    return Module(KIND, imports=modules)
+    return GroupModule(modules)
 
 
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
-    """A group is what it imports: no bytes."""
-    return []
+    """A group is what it imports; saved is what can be found through it."""
+    return packed.pack({"functions": module.functions}, [], offset)
 
 
 def load_from_bytes(data: memoryview, context: Context) -> Module:
     """A group, its imports to be attached. Raises `FormatError`."""
-    if len(data):
-        raise FormatError("is broken (a group of modules has bytes)")
-    return group(())
+    about, _ = packed.unpack(data)
+    names = about.get("functions")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise FormatError("is broken (a group of modules lists no functions)")
+    return GroupModule((), names)

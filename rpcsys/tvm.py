@@ -1,0 +1,170 @@
+"""Our modules in TVM: after ``import rpcsys.tvm``, ``tvm.runtime.load_module("model.so")`` loads our libraries.
+
+TVM asks one function for each kind of module (``ffi.Module.load_from_bytes.KIND``), which has to return a module of
+TVM's own. Such a module can only be made in C++, or by TVM's loader from a shared library. So for each of ours a
+library is written that has no code: its functions are addresses in this process, of functions of Python's. TVM drops the
+library when nobody uses the module any more; what belongs to it here goes when the next one is loaded.
+
+What a module imports is known to TVM alone, and only after all are loaded: it is looked up before the
+first call.
+
+Known weakness: TVM copies a module's bytes on the way here, and they are copied once more to where arrays may lie; only
+`rpcsys.module.load_module` maps them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import mmap
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tvm_ffi
+
+from rpcsys.ffi import functions, library, tvm
+from rpcsys.ffi.functions import get_global
+from rpcsys.ffi.module import PREFIX
+from rpcsys.ffi.objects import Object
+from rpcsys.ffi.tensors import TensorView
+from rpcsys.module import elf, elfwriter, packed, registry
+from rpcsys.module.kinds.group import GroupModule
+from rpcsys.module.kinds.native import NativeModule
+from rpcsys.module.layout import LIBRARY
+from rpcsys.module.module import Module, as_array, model_error
+from rpcsys.module.registry import Context
+from rpcsys.wire.tensor import Tensor
+
+#: What messages call the file, whose name TVM does not tell.
+_NAME = "the library"
+_IMPORTS = "rpcsys.tvm.imports"
+
+
+class _Given:
+    """One of our modules that TVM has, and its functions as TVM calls them."""
+
+    def __init__(self, module: Module, path: str) -> None:
+        self.module = module
+        self.path = path
+        self.address = 0
+        self._lock = threading.Lock()
+        self._linked = False
+        names = module.listed if isinstance(module, GroupModule) else module.names()
+        self.symbols = {name: functions.symbol(self._function(name)) for name in names}
+
+    def link(self) -> None:
+        """Attach what it imports, once. Raises what the kinds raise."""
+        with self._lock:
+            if not self._linked:
+                self.module.attach([_ours(each) for each in get_global(_IMPORTS)(_borrowed(self.address))])
+                self.module.link()
+                self._linked = True
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            self.link()
+            return self.module.function(name)(*[_argument(arg) for arg in args])
+
+        return call
+
+
+#: Modules that TVM has of ours, by the address of TVM's.
+_given: dict[int, _Given] = {}
+_numbers = itertools.count(1)
+_lock = threading.Lock()
+
+
+def register(*, allow_pickle: bool = False) -> None:
+    """Have TVM's loader know all kinds that are known here; called once by importing this.
+
+    Call it again for kinds that were registered since, and with ``allow_pickle`` to have Python functions in libraries
+    loaded, which can do anything.
+    """
+    for kind in registry.known():
+        if kind != LIBRARY:
+            functions.register(f"ffi.Module.load_from_bytes.{kind}", _loader(kind, allow_pickle))
+
+
+def _loader(kind: str, allow_pickle: bool) -> Callable[[bytes], Object]:
+    def load(data: bytes) -> Object:
+        context = Context(_NAME, _no_library, allow_pickle)
+        return _give(registry.find(kind).load_from_bytes(_placed(data), context))
+
+    load.__name__ = f"load_{kind}"
+    return load
+
+
+def _no_library() -> Module:
+    raise model_error(f"{_NAME} has functions of its own, which only TVM knows here")
+
+
+def _placed(data: bytes) -> memoryview:
+    """A copy that lies in its pages as it did in the file, so that arrays in it are aligned."""
+    before = -packed.start(memoryview(data)) % mmap.PAGESIZE
+    block = mmap.mmap(-1, before + len(data) or 1)
+    block[before : before + len(data)] = data
+    return memoryview(block)[before : before + len(data)].toreadonly()
+
+
+def _give(module: Module) -> Object:
+    """TVM's module for one of ours."""
+    _forget_dropped()
+    with tempfile.TemporaryDirectory(prefix="rpcsys-tvm-") as folder:
+        # The linker takes a path that it has open for the same library: each has one of its own, for good.
+        given = _Given(module, os.path.join(folder, f"{next(_numbers)}.so"))
+        addresses = {
+            PREFIX + name: ctypes.cast(code, ctypes.c_void_p).value or 0
+            for name, code in given.symbols.items()
+        }
+        with open(given.path, "wb") as file:
+            file.write(elfwriter.function_library(elfwriter.MACHINES[elf.here()], addresses))
+        native = get_global("ffi.ModuleLoadFromFile").raw(given.path)
+    given.address = native.handle
+    with _lock:
+        _given[native.handle] = given
+    return native
+
+
+def _forget_dropped() -> None:
+    """Let go of the modules whose libraries TVM has unloaded."""
+    with _lock:
+        if not _given:
+            return
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            loaded = {line.split(None, 5)[5].removesuffix(" (deleted)\n") for line in maps if "/" in line}
+        for address in [address for address, given in _given.items() if given.path not in loaded]:
+            _given.pop(address).module.release()
+
+
+def _ours(native: Object) -> Module:
+    """What stands for an imported module: one of ours, ready to run, or one of TVM's."""
+    given = _given.get(native.handle)
+    if given is not None:
+        given.link()
+        return given.module
+    theirs = tvm.Module(native)
+    return NativeModule(theirs.kind, [], theirs.function)
+
+
+def _borrowed(address: int) -> Object:
+    """One more reference to an object that somebody holds."""
+    library.api().TVMFFIObjectIncRef(address)
+    return Object(address)
+
+
+def _argument(value: Any) -> Any:
+    """An argument from TVM as our modules take it: arrays over the same memory."""
+    if isinstance(value, TensorView):
+        return as_array(Tensor(value.dtype, value.shape, value.data))
+    if isinstance(value, (tuple, list)):
+        return type(value)(_argument(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _argument(item) for key, item in value.items()}
+    return value
+
+
+tvm_ffi.register_global_func(_IMPORTS, lambda module: module.imports, override=True)
+register()
