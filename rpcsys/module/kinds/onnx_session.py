@@ -67,10 +67,11 @@ class Runner:
             results: List[Any] = self._session.run(outputs, feeds)
             return results
         values = {name: to_ort(feed) if _is_array(feed) else feed for name, feed in feeds.items()}
-        if not self._raw_out:
+        if self._raw_out:
+            results = [from_ort(value) for value in self._session.run_with_ort_values(outputs, values)]
+        else:
             results = self._session.run(outputs, values)
-            return results
-        return [from_ort(value) for value in self._session.run_with_ort_values(outputs, values)]
+        return results
 
 
 def _is_array(feed: Any) -> bool:
