@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fuzz import modules
 from rpcsys.errors import ProtocolError
 from rpcsys.wire import frames, handshake, tracker, tracker_frames
 from rpcsys.wire.frames import Frame
@@ -217,6 +218,10 @@ def seal_tracker(data: bytes) -> bytes:
 
 
 TARGETS = (
+    Target("library", modules.LIBRARIES, modules.feed_library, None, modules.DOCUMENTED),
+    Target("tree", modules.TREES, modules.feed_tree, modules.seal_blob, modules.DOCUMENTED),
+    Target("older-tree", modules.OLDER, modules.feed_older, modules.seal_blob, modules.DOCUMENTED),
+    Target("module", modules.MODULES, modules.feed_module, None, modules.DOCUMENTED),
     Target("session", SESSION, feed_session, seal_session),
     Target("opening", OPENINGS, _feeder(handshake.OpeningReader), seal_greeting),
     Target("answer", ANSWERS, _feeder(handshake.AnswerReader), seal_greeting),

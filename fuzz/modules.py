@@ -1,0 +1,128 @@
+"""Libraries and the modules in them: damaged anywhere, from the ELF header to what a kind has stored."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+from rpcsys.errors import ModelError
+from rpcsys.module import container, elfwriter, layout, olderlayout, packed, registry
+from rpcsys.module.elf import ElfError
+from rpcsys.module.layout import FormatError, Record
+from rpcsys.module.module import Module
+from rpcsys.module.registry import Context
+
+#: What broken libraries and modules are answered with.
+DOCUMENTED = (ElfError, FormatError, ModelError)
+_WEIGHTS = [["bias", "float32", [2, 3]], ["w", "uint8", [5]]]
+
+
+def _packed(about: dict[str, object], *buffers: bytes) -> bytes:
+    return b"".join(bytes(piece) for piece in packed.pack(about, buffers, 0))
+
+
+_VALUE = {"name": "x", "dtype": "float32", "shape": ["n", 3]}
+_ONNX = {"inputs": [_VALUE], "outputs": [_VALUE], "options": {"threads": 1}, "weights": _WEIGHTS}
+#: Modules as kind, imports and bytes.
+_MODULES = (
+    ("rpcsys.group", (1, 2, 4), _packed({"functions": ["main", "get_param"]})),
+    (
+        "rpcsys.onnx",
+        (3,),
+        _packed({**_ONNX, "shared": [["s", "float16", [9]]]}, b"proto", bytes(24), bytes(5)),
+    ),
+    ("rpcsys.onnx", (3,), _packed({**_ONNX, "shared": [], "weights": []}, b"proto")),
+    ("rpcsys.params", (), _packed({"weights": _WEIGHTS}, bytes(24), bytes(5))),
+    ("_lib", (), b""),
+)
+
+
+def _tree(*modules: tuple[str, tuple[int, ...], bytes]) -> bytes:
+    nodes = [(kind, imports) for kind, imports, _ in modules]
+    return b"".join(bytes(piece) for piece in layout.encode(nodes, lambda number, _: [modules[number][2]]))
+
+
+def _string(data: bytes) -> bytes:
+    return struct.pack("<Q", len(data)) + data
+
+
+def _older(*parts: tuple[str, bytes]) -> bytes:
+    body = struct.pack("<Q", len(parts)) + b"".join(_string(kind.encode()) + data for kind, data in parts)
+    return _string(body)
+
+
+_CUDA = (
+    _string(b"ptx")
+    + struct.pack("<Q", 1)
+    + _string(b"f") * 2
+    + struct.pack("<Q", 1)
+    + b"\2\x20\1\0"
+    + struct.pack("<Q", 1)
+    + _string(b"tag") * 2
+)
+_EDGES = struct.pack("<5Q", 3, 0, 1, 1, 1) + struct.pack("<Q", 1)
+_ROWS = ("_import_tree", _EDGES)
+
+TREES = (
+    _tree(*_MODULES),
+    _tree(_MODULES[3]),
+    _tree(("a", (1, 2), b"x"), ("b", (2,), b"y"), ("_lib", (), b"")),
+)
+OLDER = (
+    _older(("a", _string(b"x")), ("_lib", b""), _ROWS),
+    _older(("cuda", _CUDA)),
+    _older(("metadata", _string(b"weights")), ("hip", _CUDA)),
+)
+MODULES = tuple(kind.encode() + b"\0" + data for kind, _, data in _MODULES[:-1])
+
+
+def _library(blob: bytes, machine: tuple[str, int], symbol: str) -> bytes:
+    return elfwriter.shared_library(elfwriter.MACHINES[machine], symbol, "ctx", len(blob)) + blob
+
+
+LIBRARIES = (
+    _library(TREES[0], ("x86_64", 64), "__tvm_ffi__library_bin"),
+    _library(TREES[2], ("arm", 32), "__tvm_ffi__library_bin"),
+    _library(OLDER[0], ("riscv", 64), "__tvm_dev_mblob"),
+    elfwriter.function_library(elfwriter.MACHINES["aarch64", 64], {"__tvm_ffi_main": 1 << 40}),
+)
+
+
+def feed_library(data: bytes, rng: random.Random) -> None:
+    found = container.parse(data)
+    found.elf.undefined()
+    _check(found.records)
+
+
+def feed_tree(data: bytes, rng: random.Random) -> None:
+    _check(layout.decode(memoryview(data)))
+
+
+def feed_older(data: bytes, rng: random.Random) -> None:
+    _check(olderlayout.decode(memoryview(data)))
+
+
+def _check(records: list[Record]) -> None:
+    """A tree can be walked: every import is a module of it, and none comes round to itself."""
+    assert records
+    assert sorted(layout.in_order(records)) == list(range(len(records)))
+    for record in records:
+        assert all(0 <= child < len(records) for child in record.imports)
+
+
+def feed_module(data: bytes, rng: random.Random) -> None:
+    """One module's bytes, behind the name of its kind."""
+    kind, _, stored = data.partition(b"\0")
+    context = Context("fuzzed", _no_library)
+    module = registry.find(kind.decode("utf-8", "replace")).load_from_bytes(memoryview(stored), context)
+    assert isinstance(module, Module)
+    module.close()
+
+
+def _no_library() -> Module:
+    raise ModelError("it came without a library", type="ModelError")
+
+
+def seal_blob(data: bytes) -> bytes:
+    """The number of bytes made that of what follows."""
+    return struct.pack("<Q", max(len(data) - 8, 0)) + data[8:]
