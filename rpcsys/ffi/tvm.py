@@ -44,6 +44,12 @@ def load_module(path: str) -> Module:
     return Module(get_global("ffi.ModuleLoadFromFile").raw(path))
 
 
+def load_library(path: str) -> Module:
+    """Load the shared library at ``path``, whatever its name ends in. Raises `NativeError`."""
+    library.load_runtime()
+    return Module(get_global("ffi.Module.load_from_file.so").raw(path, "so"))
+
+
 def loads(kind: str) -> bool:
     """Whether TVM has a loader for modules of that kind in this process. Raises `NativeError` where there is no TVM."""
     library.load_runtime()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rpcsys.errors import UsageError
 
 if TYPE_CHECKING:
+    from rpcsys.graph.assembling import create
     from rpcsys.graph.models import save
     from rpcsys.graph.partitioning import partition
     from rpcsys.graph.regions import annotate, annotated, operators
@@ -30,6 +31,7 @@ __all__ = [
     "TensorInfo",
     "annotate",
     "annotated",
+    "create",
     "operators",
     "partition",
     "save",
@@ -45,6 +47,7 @@ _HOMES = {
     "TensorInfo": "types",
     "annotate": "regions",
     "annotated": "regions",
+    "create": "assembling",
     "operators": "regions",
     "partition": "partitioning",
     "save": "models",

@@ -8,12 +8,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+# `remote` stands above the rest of this package and is not named here; it is found all the same.
 if TYPE_CHECKING:
     from rpcsys.module.export import export_library
     from rpcsys.module.inspection import inspect
+    from rpcsys.module.kinds.graph import Stage, graph
     from rpcsys.module.kinds.group import group
+    from rpcsys.module.kinds.library import library
     from rpcsys.module.kinds.onnx_model import onnx_module, weights_of
     from rpcsys.module.kinds.params import params
+    from rpcsys.module.kinds.python import python
     from rpcsys.module.loading import load_module
     from rpcsys.module.module import Module, walk
     from rpcsys.module.registry import register
@@ -22,13 +26,18 @@ if TYPE_CHECKING:
 __all__ = [
     "Module",
     "Sources",
+    "Stage",
     "export_library",
+    "graph",
     "group",
     "inspect",
+    "library",
     "load_module",
     "onnx_module",
     "params",
+    "python",
     "register",
+    "remote",
     "walk",
     "weights_of",
 ]
@@ -36,13 +45,18 @@ __all__ = [
 _HOMES = {
     "Module": "module",
     "Sources": "sources",
+    "Stage": "kinds.graph",
     "export_library": "export",
+    "graph": "kinds.graph",
     "group": "kinds.group",
     "inspect": "inspection",
+    "library": "kinds.library",
     "load_module": "loading",
     "onnx_module": "kinds.onnx_model",
     "params": "kinds.params",
+    "python": "kinds.python",
     "register": "registry",
+    "remote": "kinds.remote",
     "walk": "module",
     "weights_of": "kinds.onnx_model",
 }

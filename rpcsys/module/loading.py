@@ -7,18 +7,19 @@ read: what nobody touches takes no memory.
 from __future__ import annotations
 
 import os
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Dict, List, Tuple, Union
 
 from rpcsys.errors import UsageError
-from rpcsys.module import elf, layout, registry, tree
-from rpcsys.module.layout import LIBRARY, FormatError, Record
+from rpcsys.module import elf, registry, tree
+from rpcsys.module.layout import LIBRARY, FormatError
 from rpcsys.module.module import Module, model_error
 from rpcsys.module.registry import Context, File
 
+if TYPE_CHECKING:
+    from rpcsys.module.container import Container
+
 #: Ending of a file -> the packages that must be there to load it.
 SUFFIXES: Dict[str, Tuple[str, ...]] = {".onnx": ("numpy", "onnxruntime"), ".so": ()}
-#: Where a library has other modules inside.
-SYMBOL = "__tvm_ffi__library_bin"
 
 
 def load_module(path: Union[str, os.PathLike[str]], *, allow_pickle: bool = False) -> Module:
@@ -41,7 +42,7 @@ def load_file(path: str, name: str, *, allow_pickle: bool = False) -> Module:
     if path.endswith(".onnx"):
         return _load_onnx(path, name)
     if path.endswith(".so"):
-        return _load_library(path, name, allow_pickle)
+        return load_library(path, name, allow_pickle=allow_pickle)
     raise model_error("{}: no loader for this kind of file; known are {}".format(name, ", ".join(SUFFIXES)))
 
 
@@ -55,45 +56,31 @@ def _load_onnx(path: str, name: str) -> Module:
     return onnx.load(path, name)
 
 
-def _load_library(path: str, name: str, allow_pickle: bool) -> Module:
+def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
+    """`load_file` of a shared library, whatever its path ends in."""
+    from rpcsys.module import container
     from rpcsys.module.kinds import native
 
     try:
-        inside = read_tree(path)
+        file = File.map(path)
+        inside = container.parse(file.mapping)
     except (elf.ElfError, FormatError) as error:
         raise model_error(f"{name} {error}") from None
-    if inside is None or not inside.ours():
-        return native.load(path, name, inside.kinds() if inside else ())
+    if not ours(inside):
+        return native.load(path, name, kinds_of(inside))
     native.check(path, name)
-    context = Context(name, lambda: native.load_own(path, name), allow_pickle, inside.file)
+    context = Context(name, lambda: native.load_own(path, name), allow_pickle, file)
     return tree.load(inside.records, context)
 
 
-class Inside(NamedTuple):
-    """The modules in a library, and the mapped file that their bytes are views of."""
-
-    file: File
-    records: List[Record]
-
-    def kinds(self) -> List[str]:
-        """The kinds of the modules, sorted; ``_lib`` left out."""
-        return sorted({record.kind for record in self.records} - {LIBRARY})
-
-    def ours(self) -> bool:
-        """Whether the modules are for us to load: TVM loads those that are all of kinds unknown here."""
-        return not set(self.kinds()).isdisjoint(registry.known())
+def kinds_of(inside: Container) -> List[str]:
+    """The kinds of the modules in a library, sorted; ``_lib`` left out."""
+    return sorted({record.kind for record in inside.records} - {LIBRARY})
 
 
-def read_tree(path: str) -> Optional[Inside]:
-    """The modules in the library at ``path``, for any architecture, nothing loaded; None where it has none.
-
-    Raises `ElfError`, `FormatError`; OSError for what cannot be read.
-    """
-    file = File.map(path)
-    place = elf.parse(file.mapping).place(SYMBOL)
-    if place is None:
-        return None
-    return Inside(file, layout.decode(file.view[place.start : place.stop]))
+def ours(inside: Container) -> bool:
+    """Whether the modules are for us to load: TVM loads those that are all of kinds unknown here."""
+    return not inside.older and not set(kinds_of(inside)).isdisjoint(registry.known())
 
 
 def kinds(installed: Callable[[str], bool]) -> List[str]:

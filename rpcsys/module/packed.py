@@ -81,6 +81,15 @@ def parse(data: memoryview) -> Dict[str, Any]:
     return value
 
 
+def declared(values: Any) -> List[Dict[str, Any]]:
+    """Inputs or outputs: dicts with a name, and mostly a dtype and a shape. Raises `FormatError` for anything else."""
+    if not isinstance(values, list) or not all(
+        isinstance(value, dict) and isinstance(value.get("name"), str) for value in values
+    ):
+        raise FormatError("is broken (a module's inputs or outputs have no names)")
+    return values
+
+
 def _places(sizes: Sequence[int]) -> Iterator[int]:
     at = 0
     for size in sizes:

@@ -27,7 +27,10 @@ GROUP = "rpcsys.kinds"
 
 
 class File(NamedTuple):
-    """A mapped file. The mapping lasts for as long as anybody has a view of it."""
+    """A mapped file. The mapping lasts for as long as anybody has a view of it.
+
+    ``path`` is empty for one that has no name, so that nobody else can open it: it is in memory alone, or was removed.
+    """
 
     path: str
     mapping: mmap.mmap
@@ -40,7 +43,8 @@ class File(NamedTuple):
             if not os.fstat(file.fileno()).st_size:
                 raise FormatError("is an empty file")
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return cls(os.path.realpath(path), mapping, memoryview(mapping))
+        real = os.path.realpath(path)
+        return cls(real if os.path.isfile(real) else "", mapping, memoryview(mapping))
 
     def place(self, data: memoryview) -> int:
         """Where in the file the bytes of ``data``, a view of it, begin."""
@@ -83,9 +87,13 @@ class _Builtin(NamedTuple):
 
 #: Our own kinds, where their code is, and the packages that loading one takes.
 _BUILTIN: Dict[str, _Builtin] = {
+    "rpcsys.graph": _Builtin("rpcsys.module.kinds.graph"),
     "rpcsys.group": _Builtin("rpcsys.module.kinds.group"),
+    "rpcsys.library": _Builtin("rpcsys.module.kinds.library"),
     "rpcsys.onnx": _Builtin("rpcsys.module.kinds.onnx", ("numpy", "onnxruntime")),
     "rpcsys.params": _Builtin("rpcsys.module.kinds.params"),
+    "rpcsys.python": _Builtin("rpcsys.module.kinds.python", ("cloudpickle",)),
+    "rpcsys.remote": _Builtin("rpcsys.module.kinds.remote"),
 }
 _registered: Dict[str, Kind] = {}
 

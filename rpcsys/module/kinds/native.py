@@ -70,7 +70,7 @@ def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
     ``inside``: the kinds of the modules in it, which only TVM's loaders may know.
     """
     file = _read(path, name)
-    functions = _functions(file)
+    functions = functions_of(file)
     if not functions and LIBRARY_BIN not in file.symbols:
         raise model_error(f"{name} exports no TVM-FFI function (a symbol {PREFIX}NAME)")
     if library.present():
@@ -96,7 +96,7 @@ def load_own(path: str, name: str) -> NativeModule:
     A file that is all data is not opened as a library. Raises `ModelError`.
     """
     file = _read(path, name)
-    functions = _functions(file)
+    functions = functions_of(file)
     if not functions:
         return NativeModule(LIBRARY, [], path=path)
     wanted = _wanted(file)
@@ -129,7 +129,7 @@ def _open_alone(path: str, file: elf.Elf) -> Library:
 def _load_by_tvm(path: str, functions: List[str]) -> NativeModule:
     from rpcsys.ffi import tvm
 
-    module = tvm.load_module(path)
+    module = tvm.load_library(path)
     if module.kind != tvm.EXECUTABLE:
         return NativeModule(LIBRARY, functions, module.function, path)
     machine = tvm.VirtualMachine(module)
@@ -177,7 +177,7 @@ def _read(path: str, name: str) -> elf.Elf:
     return file
 
 
-def _functions(file: elf.Elf) -> List[str]:
+def functions_of(file: elf.Elf) -> List[str]:
     """The functions of a library, sorted."""
     defined = [symbol.name for symbol in file.symbols.values() if symbol.section]
     functions = [symbol[len(PREFIX) :] for symbol in defined if symbol.startswith(PREFIX)]

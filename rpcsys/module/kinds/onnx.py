@@ -81,9 +81,17 @@ class OnnxModule(Module):
     def link(self) -> None:
         """Make it ready, if the weights that it shares are there."""
         model = self._model()
+        if model.shared:
+            self._runner = None  # they may be other ones than before
         self.inputs, self.outputs = model.inputs, model.outputs
         if not self._missing(model):
             self._ready()
+
+    def without_params(self) -> OnnxModule:
+        """The same model without the weights that it shares; it runs once it has been given some and linked."""
+        lone = OnnxModule(self._model, name=self._name)
+        lone.inputs, lone.outputs = self.inputs, self.outputs
+        return lone
 
     def release(self) -> None:
         super().release()
@@ -242,7 +250,7 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
         options = onnx_session.options_of(about.get("options"))
     except ValueError as error:
         raise FormatError(f"is broken (an ONNX module's {error})") from None
-    inputs, outputs = _declared(about.get("inputs")), _declared(about.get("outputs"))
+    inputs, outputs = packed.declared(about.get("inputs")), packed.declared(about.get("outputs"))
     model = Model(buffers[0], weights, _wanted(about.get("shared")), inputs, outputs, options, context.file)
     return OnnxModule(lambda: model, name=context.name)
 
@@ -255,14 +263,6 @@ def _wanted(rows: Any) -> Dict[str, Tuple[str, Tuple[int, ...]]]:
     if not all(isinstance(name, str) and onnx_session.can_be_apart(want[0]) for name, want in wanted.items()):
         raise FormatError("is broken (an ONNX module lists weights that are none)")
     return wanted
-
-
-def _declared(values: Any) -> List[Dict[str, Any]]:
-    if not isinstance(values, list) or not all(
-        isinstance(value, dict) and isinstance(value.get("name"), str) for value in values
-    ):
-        raise FormatError("is broken (an ONNX module's inputs or outputs have no names)")
-    return values
 
 
 def _listed(names: Any) -> str:

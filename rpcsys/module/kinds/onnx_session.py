@@ -98,7 +98,8 @@ def of_file(path: str, options: Mapping[str, Any]) -> Runner:
 def of_bytes(model: bytes, weights: Mapping[str, Weight], options: Mapping[str, Any]) -> Runner:
     """The model without its weights, and those: mapped where they are in a file. Raises what onnxruntime does."""
     settings = _settings(options)
-    file = next((weight.file for weight in weights.values() if weight.file is not None), None)
+    files = [weight.file for weight in weights.values() if weight.file is not None and weight.file.path]
+    file = files[0] if files else None
     if file is not None:
         settings.add_session_config_entry(_FOLDER, os.path.dirname(file.path))
     pieces, keep = [model], {}

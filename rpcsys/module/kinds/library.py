@@ -1,0 +1,165 @@
+"""Kind ``rpcsys.library``: the bytes of another native library, loaded from memory; a tree may have several.
+
+It is a library like any other, and may itself have modules inside: TVM's, or ours. Loading the same bytes
+twice in one process gives the same code and the same global variables, as with any library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+
+from rpcsys.errors import UsageError
+from rpcsys.module import elf, packed
+from rpcsys.module.kinds.native import functions_of
+from rpcsys.module.layout import Buffer, FormatError
+from rpcsys.module.module import Function, Module, model_error
+from rpcsys.module.registry import Context
+
+KIND = "rpcsys.library"
+#: Bytes that are loaded -> the path they were loaded from, which stays open: a linker knows libraries by their paths.
+_loaded: Dict[bytes, str] = {}
+
+
+class LibraryModule(Module):
+    """The functions of a native library that is carried along.
+
+    Attributes
+    ----------
+    data : the library's bytes
+    name : what it is called in messages
+    target : what it is built for, as who made it calls it (``"aarch64-linux-gnu"``)
+    machine, bits : the same as its file says it (``"aarch64"``, 64)
+    """
+
+    def __init__(
+        self,
+        data: Buffer,
+        about: Dict[str, Any],
+        *,
+        allow_pickle: bool = False,
+        imports: Sequence[Module] = (),
+    ) -> None:
+        super().__init__(KIND, imports=imports)
+        self.data = data
+        self.name: str = about["name"]
+        self.target: str = about["target"]
+        self.machine: str = about["machine"]
+        self.bits: int = about["bits"]
+        self._exported: List[str] = about["functions"]
+        self._allow_pickle = allow_pickle
+        self._inner: Optional[Module] = None
+
+    def about(self) -> Dict[str, Any]:
+        """What is saved beside the library."""
+        return {
+            "name": self.name,
+            "target": self.target,
+            "machine": self.machine,
+            "bits": self.bits,
+            "functions": self._exported,
+        }
+
+    def names(self) -> List[str]:
+        return self._open().functions if self.fits() else self._exported
+
+    def own(self, name: str) -> Optional[Function]:
+        inner = self._open()
+        return inner.function(name) if name in inner.functions else None
+
+    def link(self) -> None:
+        """Load it. Raises `ModelError`, for one that is built for another machine, too."""
+        self._open()
+
+    def run_main(self, inputs: Mapping[str, Any], outputs: Optional[Sequence[str]] = None) -> Dict[str, Any]:
+        return self._open().run(inputs, outputs)
+
+    def release(self) -> None:
+        super().release()
+        if self._inner is not None:
+            self._inner.close()
+
+    def fits(self) -> bool:
+        """Whether it is built for this machine."""
+        return (self.machine, self.bits) == elf.here()
+
+    def _open(self) -> Module:
+        if self._inner is None:
+            from rpcsys.module import loading
+
+            here, bits = elf.here()
+            if not self.fits():
+                raise model_error(
+                    f"{self.name} is built for {self.target} ({self.machine}, {self.bits} bits), and this device is "
+                    f"{here} ({bits} bits); build it for this device"
+                )
+            path = _path_of(self.data)
+            self._inner = loading.load_library(path, self.name, allow_pickle=self._allow_pickle)
+            described = self._inner.describe()
+            self.inputs, self.outputs = described["inputs"], described["outputs"]
+        return self._inner
+
+
+def library(
+    source: Union[str, os.PathLike[str], bytes],
+    *,
+    name: str = "",
+    target: str = "",
+    imports: Sequence[Module] = (),
+) -> LibraryModule:
+    """A module that carries a native library along: its file, or its bytes.
+
+    It may be for another machine than this one; it is then loaded only there. ``target`` names what it is for (by
+    default the machine that its file says); ``name`` is for messages. Raises `UsageError` for what is no library.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        name = name or os.path.basename(os.fspath(source))
+        try:
+            with open(source, "rb") as file:
+                source = file.read()
+        except OSError as error:
+            raise UsageError(f"{os.fspath(source)!s} cannot be read: {error.strerror}") from None
+    name = name or "a library"
+    try:
+        file_says = elf.parse(source)
+    except elf.ElfError as error:
+        raise UsageError(f"{name} {error}") from None
+    about = {
+        "name": name,
+        "target": target or file_says.machine,
+        "machine": file_says.machine,
+        "bits": file_says.bits,
+        "functions": functions_of(file_says),
+    }
+    return LibraryModule(source, about, imports=imports)
+
+
+def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
+    """The library as it is."""
+    assert isinstance(module, LibraryModule)
+    return packed.pack(module.about(), [module.data], offset)
+
+
+def load_from_bytes(data: memoryview, context: Context) -> Module:
+    """The library; it is loaded when it is linked. Raises `FormatError`."""
+    about, buffers = packed.unpack(data)
+    types = {"name": str, "target": str, "machine": str, "bits": int, "functions": list}
+    if len(buffers) != 1 or not all(isinstance(about.get(key), kind) for key, kind in types.items()):
+        raise FormatError("is broken (a library inside is not described)")
+    return LibraryModule(buffers[0], about, allow_pickle=context.allow_pickle)
+
+
+def _path_of(data: Buffer) -> str:
+    """A path that the linker can load ``data`` from, without a file."""
+    digest = hashlib.sha256(data).digest()
+    path = _loaded.get(digest)
+    if path is None:
+        if not hasattr(os, "memfd_create"):
+            raise model_error("this system cannot load a library from memory")
+        number = os.memfd_create("rpcsys-library")
+        left = memoryview(data).cast("B")
+        while left.nbytes:
+            left = left[os.write(number, left) :]
+        path = _loaded[digest] = f"/proc/self/fd/{number}"
+    return path

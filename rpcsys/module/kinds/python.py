@@ -1,0 +1,90 @@
+"""Kind ``rpcsys.python``: Python functions, through cloudpickle. Loaded only where that is allowed: they can do anything.
+
+cloudpickle carries a function's bytecode, which is the same in one minor version of Python only.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+
+from rpcsys.errors import UsageError
+from rpcsys.module import packed
+from rpcsys.module.layout import Buffer, FormatError
+from rpcsys.module.module import Module, model_error
+from rpcsys.module.registry import Context
+
+KIND = "rpcsys.python"
+VERSION = "{}.{}".format(*sys.version_info[:2])
+#: The newest that Python 3.8 has.
+_PROTOCOL = 5
+
+
+class PythonModule(Module):
+    """Functions of Python's. ``pickled`` is what they were loaded from, where they were."""
+
+    def __init__(
+        self,
+        functions: Mapping[str, Callable[..., Any]],
+        imports: Sequence[Module] = (),
+        pickled: Optional[Buffer] = None,
+    ) -> None:
+        super().__init__(KIND, functions, imports)
+        self.pickled = pickled
+
+
+def python(functions: Mapping[str, Callable[..., Any]], imports: Sequence[Module] = ()) -> PythonModule:
+    """A module of these functions, each with all that it refers to. Who loads it has to allow that."""
+    return PythonModule(functions, imports)
+
+
+def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
+    """The functions, pickled. Raises `UsageError` for what refuses to be."""
+    assert isinstance(module, PythonModule)
+    about: Dict[str, Any] = {"python": VERSION, "functions": module.names()}
+    pickled = module.pickled
+    if pickled is None:
+        try:
+            import cloudpickle
+        except ImportError:
+            raise UsageError(
+                "saving Python functions needs cloudpickle: python -m pip install cloudpickle"
+            ) from None
+        try:
+            pickled = cloudpickle.dumps(module._functions, _PROTOCOL)
+        except Exception as error:  # noqa: BLE001 - whatever in a closure refuses to be pickled
+            raise UsageError("{} cannot be saved: {}".format(", ".join(module.names()), error)) from None
+    return packed.pack(about, [pickled], offset)
+
+
+def load_from_bytes(data: memoryview, context: Context) -> Module:
+    """The functions. Raises `FormatError`; `ModelError` where they may not or cannot run here."""
+    about, buffers = packed.unpack(data)
+    names = about.get("functions")
+    if len(buffers) != 1 or not isinstance(names, list):
+        raise FormatError("is broken (Python functions inside are not described)")
+    if not context.allow_pickle:
+        raise model_error(
+            f"{context.name} holds Python functions, which can do anything; if you trust it: load_module(..., "
+            "allow_pickle=True), or a server started with --allow-pickle"
+        )
+    if about.get("python") != VERSION:
+        raise model_error(
+            "{} holds functions of Python {}, and this is Python {}: they run in the minor version they were made with".format(
+                context.name, about.get("python"), VERSION
+            )
+        )
+    try:
+        import cloudpickle
+    except ImportError:
+        raise model_error(
+            f"{context.name} holds Python functions, and cloudpickle is not here; there: python3 -m pip install cloudpickle"
+        ) from None
+    functions = cloudpickle.loads(buffers[0])
+    if (
+        not isinstance(functions, dict)
+        or list(functions) != names
+        or not all(map(callable, functions.values()))
+    ):
+        raise FormatError("is broken (it has other Python functions than it says)")
+    return PythonModule(functions, pickled=buffers[0])
