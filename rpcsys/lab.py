@@ -61,7 +61,7 @@ shutil.rmtree(sys.argv[1], ignore_errors=True)
 
 @dataclass
 class Daemon:
-    """One daemon of a lab. ``port`` is known once its ready line has come."""
+    """One daemon of a lab. ``port`` is known once its ready line has come; 0 for a server behind the proxy."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -80,13 +80,13 @@ class Daemon:
 
 
 class Lab:
-    """A tracker and device servers on this machine, started by ``with`` and gone after it.
+    """A tracker and device servers on this machine, perhaps behind a proxy, started by ``with`` and gone after it.
 
     Parameters
     ----------
     servers : key -> number of device servers of that key (each takes one session at a time, unless
         ``server_args`` says otherwise)
-    proxy : put a proxy between clients and servers (not available: UsageError)
+    proxy : put a proxy between clients and servers, which then listen nowhere
     tracker_args, server_args : further flags for the daemons, e.g. ``["--slots", "2"]``
 
     Raises
@@ -102,12 +102,9 @@ class Lab:
         tracker_args: Sequence[str] = (),
         server_args: Sequence[str] = (),
     ) -> None:
-        if proxy:
-            raise UsageError(
-                "a lab cannot have a proxy yet; leave proxy=True out: servers are reached directly"
-            )
         self.servers = dict({"cpu": 1} if servers is None else servers)
         self.daemons: list[Daemon] = []
+        self._proxied = proxy
         self._tracker_args = list(tracker_args)
         self._server_args = list(server_args)
         self._folder: Path | None = None
@@ -176,23 +173,29 @@ class Lab:
         deadline = time.monotonic() + START_S
         self._spawn("tracker", "rpcsys.tracker", self._tracker_args)
         self._await_ready(self.daemons, deadline)
-        tracker = "{}:{}".format(*self.tracker_address)
+        tracker = ["--tracker", "{}:{}".format(*self.tracker_address)]
+        port = 0
+        if self._proxied:
+            self._spawn("proxy", "rpcsys.proxy", tracker)
+            self._await_ready(self.daemons[1:], deadline)
+            tracker, port = ["--through-proxy"], self.daemons[1].port
+        first = len(self.daemons)
         for key, count in self.servers.items():
             for number in range(count):
                 name = f"{key}-{number}"
-                args = ["--key", key, "--name", name, "--tracker", tracker, "--grace", str(GRACE_S)]
-                self._spawn(name, "rpcsys.server", [*args, *self._server_args])
-        self._await_ready(self.daemons[1:], deadline)
+                args = ["--key", key, "--name", name, *tracker, "--grace", str(GRACE_S)]
+                self._spawn(name, "rpcsys.server", [*args, *self._server_args], port)
+        self._await_ready(self.daemons[first:], deadline)
         self._await_registered(deadline)
 
-    def _spawn(self, name: str, module: str, args: Sequence[str]) -> None:
+    def _spawn(self, name: str, module: str, args: Sequence[str], port: int = 0) -> None:
         assert self._folder is not None
         assert self._guard is not None
         assert self._guard.stdin is not None
         log = self._folder / f"{len(self.daemons)}.log"
         with log.open("wb") as stderr, _uninterrupted():
             process = subprocess.Popen(
-                [sys.executable, "-m", module, "--host", HOST, "--port", "0", *args],
+                [sys.executable, "-m", module, "--host", HOST, "--port", str(port), *args],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -287,7 +290,7 @@ def _tell(pipe: IO[bytes], line: str) -> None:
 def _ready_port(daemon: Daemon, heard: bytes) -> int:
     try:
         ready: Any = json.loads(heard.split(b"\n", 1)[0])
-        return int(ready["port"])
+        return int(ready["port"] or 0)
     except (ValueError, KeyError, TypeError):
         raise _failed(daemon, f"printed {heard[:80]!r} instead of its ready line") from None
 

@@ -85,9 +85,15 @@ def test_a_failed_start_shows_the_log_and_leaves_nothing() -> None:
     assert set(below(os.getpid())) <= set(before)
 
 
-def test_a_proxy_is_refused_clearly() -> None:
-    with pytest.raises(UsageError, match="proxy"):
-        Lab(proxy=True)
+def test_servers_behind_a_proxy() -> None:
+    with Lab({"cpu": 2}, proxy=True) as lab:
+        tracker, proxy, *servers = lab.daemons
+        assert [daemon.port > 0 for daemon in lab.daemons] == [True, True, False, False]
+        with lab.connect() as client, client.request("cpu") as session:
+            assert session.lease["port"] == proxy.port != tracker.port
+            assert session.get_function("testing.echo")("there and back") == "there and back"
+            assert client.summary()["queue_info"]["cpu"]["free"] == 1
+    assert not [daemon.name for daemon in (tracker, proxy, *servers) if alive(daemon.pid)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -63,7 +63,7 @@ def open_session(
     sock = dial(address, timeout)
     try:
         tune(sock)
-        _check(_answer(sock, opening, address, deadline), address, match_key)
+        _check(_answer(sock, opening, address, match_key, deadline), address, match_key)
         stream = Stream(sock)
         hello = _hello(stream, address, deadline, session_timeout)
         peer = "{}:{}".format(*address)
@@ -94,7 +94,7 @@ def dial(address: Tuple[str, int], timeout: float) -> socket.socket:
 
 
 def _answer(
-    sock: socket.socket, opening: bytes, address: Tuple[str, int], deadline: float
+    sock: socket.socket, opening: bytes, address: Tuple[str, int], match_key: str, deadline: float
 ) -> handshake.Answer:
     """Send the greeting; what the server answers."""
     reader = handshake.AnswerReader()
@@ -108,8 +108,9 @@ def _answer(
             data = sock.recv(reader.needed)
         except socket.timeout:
             raise ServerUnreachable(
-                "the server at {}:{} did not answer in time: all its slots may be taken; "
-                "wait longer (timeout=…) or lease it through a tracker".format(*address)
+                "{}:{} did not answer in time: all slots of the server may be taken (wait longer with timeout=…, or lease one "
+                "through a tracker), or it is a proxy where no server of {!r} waits (start one: python -m rpcsys.server "
+                "--through-proxy --host {} --port {} --key KEY)".format(*address, match_key, *address)
             ) from None
         except OSError as error:
             raise ServerUnreachable(f"{address[0]}:{address[1]}: {error.strerror or error}") from None
@@ -127,11 +128,14 @@ def _check(answer: handshake.Answer, address: Tuple[str, int], match_key: str) -
     where = "{}:{}".format(*address)
     if answer.code == "mismatch":
         raise ServerRefused(
-            f"the server at {where} does not serve {match_key!r} now: the key is another one, or its turn is over; "
-            "request it again through the tracker, or see query_tracker"
+            f"{match_key!r} is not served at {where} now: the key is another one, its turn is over, or its server has left the "
+            "proxy there; request it again through the tracker, or see query_tracker"
         )
     if answer.code == "duplicate":
-        raise ServerRefused(f"{where} says that {match_key!r} is taken already")
+        raise ServerRefused(
+            f"another client waits for {match_key!r} at {where} already, and a proxy without a tracker lets one wait; "
+            "try again when it is served, or use a tracker"
+        )
     if not answer.speaks_rpcsys:
         raise NotSupported(
             f"the server at {where} cannot do rpcsys/1 sessions (it is TVM's own); "

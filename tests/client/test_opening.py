@@ -77,8 +77,8 @@ def test_log_lines_go_to_logging(caplog):
 
 
 REFUSALS = [
-    ("wrong key", handshake.encode_mismatch(), ServerRefused, "does not serve 'key' now"),
-    ("taken", handshake.encode_duplicate(), ServerRefused, "says that 'key' is taken already"),
+    ("wrong key", handshake.encode_mismatch(), ServerRefused, "'key' is not served at"),
+    ("taken", handshake.encode_duplicate(), ServerRefused, "another client waits for 'key'"),
     ("TVM's", TVMS, NotSupported, "cannot do rpcsys/1 sessions"),
     ("echo", handshake.encode_greeting(handshake.Greeting("client", "key", handshake.Options(session="rpcsys/1"))),
      NotSupported, "cannot do rpcsys/1"),
