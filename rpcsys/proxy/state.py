@@ -114,24 +114,20 @@ class State:
     def _opened(self, event: Opened) -> list[Action]:
         if self.draining:
             return [Refuse(event.conn, "", "the proxy is stopping")]
-        if len(self.waiting) >= self._started.max_waiting:
-            return [Refuse(event.conn, "", f"{len(self.waiting)} streams wait already (--max-waiting)")]
-        count = self._addresses[event.address]
-        if count >= self._started.max_waiting_per_address:
-            why = f"{count} streams of {event.address} wait already (--max-waiting-per-address)"
-            return [Refuse(event.conn, "", why)]
         return self._server(event) if event.role == SERVER else self._client(event)
 
     def _client(self, event: Opened) -> list[Action]:
         parked = self._lines.get((SERVER, event.key))
         if parked:
-            return [self._join(event.conn, next(reversed(parked.values())))]
+            server = next(reversed(parked.values()))
+            self._forget(server.conn)
+            self.offers.taken(server.conn)
+            return [self._join(event.conn, server)]
         if self._lines.get((CLIENT, event.key)) and not (self.tracked or self.owned[event.key]):
             return [Refuse(event.conn, DUPLICATE, f"another client waits for {event.key!r}")]
         key = keys.split_match_key(event.key)[0] if self.tracked and ":" in event.key else event.key
         wait = EARLY_S if self.tracked else self._started.timeout_client
-        self._wait(event, key, event.key, event.at + wait)
-        return []
+        return self._wait(_waiting(event, key, event.key, event.at + wait))
 
     def _server(self, event: Opened) -> list[Action]:
         proxied = self.tracked and not event.offered
@@ -140,30 +136,41 @@ class State:
         others = self._lines.get((SERVER, name), {})
         if any(not event.server or one.server != event.server for one in others.values()):
             return [Refuse(event.conn, DUPLICATE, f"another server has {name!r}")]
-        wait = None if self.tracked else event.at + self._started.timeout_server
-        server = self._wait(event, key, name, wait)
+        until = None if self.tracked else event.at + self._started.timeout_server
+        server = _waiting(event, key, name, until)
         clients = self._lines.get((CLIENT, name))
         if clients:
             client = next(iter(clients))
             self._forget(client)
             return [self._join(client, server)]
-        return self.offers.parked(event.conn, key, name) if proxied else []
+        refused = self._wait(server)
+        return refused or (self.offers.parked(event.conn, key, name) if proxied else [])
 
-    def _wait(self, event: Opened, key: str, name: str, until: float | None) -> Waiting:
-        one = Waiting(event.conn, event.address, event.role, key, name, event.server, event.at, until)
-        self.waiting[event.conn] = one
-        self._lines.setdefault((one.role, name), {})[event.conn] = one
+    def _wait(self, one: Waiting) -> list[Action]:
+        """Have a stream wait, unless too many do."""
+        reason = self._full(one.address)
+        if reason:
+            return [Refuse(one.conn, "", reason)]
+        self.waiting[one.conn] = one
+        self._lines.setdefault((one.role, one.name), {})[one.conn] = one
         self._addresses[one.address] += 1
-        if until is not None:
-            self._timed[one.role][event.conn] = one
+        if one.until is not None:
+            self._timed[one.role][one.conn] = one
         if one.server:
-            self.owned[name] += 1
-        return one
+            self.owned[one.name] += 1
+        return []
+
+    def _full(self, address: str) -> str:
+        """Why nobody from ``address`` may wait now, "" if somebody may."""
+        if len(self.waiting) >= self._started.max_waiting:
+            return f"{len(self.waiting)} streams wait already (--max-waiting)"
+        count = self._addresses[address]
+        if count >= self._started.max_waiting_per_address:
+            return f"{count} streams of {address} wait already (--max-waiting-per-address)"
+        return ""
 
     def _join(self, client: int, server: Waiting) -> Action:
-        """The server's stream is taken. Its name stays its own while the pair lives."""
-        self._forget(server.conn)
-        self.offers.taken(server.conn)
+        """A server's stream is taken. Its name stays its own while the pair lives."""
         self.running[server.conn] = server.name if server.server else ""
         if server.server:
             self.owned[server.name] += 1
@@ -233,3 +240,7 @@ class State:
             self._forget(conn)
         self.offers = Offers()
         return [Refuse(conn, "", "the proxy is stopping") for conn in gone]
+
+
+def _waiting(event: Opened, key: str, name: str, until: float | None) -> Waiting:
+    return Waiting(event.conn, event.address, event.role, key, name, event.server, event.at, until)

@@ -1,0 +1,210 @@
+"""Any order of events: nobody is joined twice or after leaving, all that belong together meet, and a replay agrees."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from tests.proxy.transcripts import Scene
+
+KEYS = st.sampled_from(["a", "a:b"])
+IDS = st.sampled_from(["", "7", "8"])
+LIMIT, LIMIT_PER_ADDRESS = 6, 4
+
+
+class DirectMachine(RuleBasedStateMachine):
+    """Without a tracker. The model knows of each stream what it said, and whether it is here."""
+
+    streams = Bundle("streams")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scene = Scene(
+            timeout_client=20, timeout_server=50, max_waiting=LIMIT, max_waiting_per_address=LIMIT_PER_ADDRESS
+        )
+        self.said: dict[int, tuple[str, str]] = {}
+        self.gone: set[int] = set()
+
+    @rule(target=streams, key=KEYS, id=IDS)
+    def server_comes(self, key, id):
+        return self.came(self.scene.server(key, id), "server", key)
+
+    @rule(target=streams, key=KEYS)
+    def client_comes(self, key):
+        return self.came(self.scene.client(key), "client", key)
+
+    def came(self, conn, role, key):
+        self.said[conn] = role, key
+        return conn
+
+    @rule(conn=consumes(streams))
+    def leaves(self, conn):
+        self.scene.leave(conn)
+        self.gone.add(conn)
+
+    @rule(seconds=st.integers(0, 30))
+    def time_passes(self, seconds):
+        self.scene.wait(seconds)
+
+    def joined(self):
+        return [conn for pair in self.scene.pairs for conn in pair]
+
+    @invariant()
+    def each_stream_has_one_fate(self):
+        joined = self.joined()
+        assert len(set(joined)) == len(joined)
+        assert not set(joined) & set(self.scene.refused)
+        waiting = set(self.scene.state.waiting)
+        assert waiting == set(self.said) - set(joined) - set(self.scene.refused) - self.gone
+
+    @invariant()
+    def pairs_fit(self):
+        for client, server in self.scene.pairs:
+            assert self.said[client][0] == "client"
+            assert self.said[server][0] == "server"
+            assert self.fits(self.said[client][1], self.said[server][1])
+
+    def fits(self, wanted, served):
+        return wanted == served
+
+    @invariant()
+    def nobody_waits_for_who_is_there(self):
+        waiting = [self.said[conn] for conn in self.scene.state.waiting]
+        for key in {key for _, key in waiting}:
+            assert not {("client", key), ("server", key)} <= set(waiting)
+
+    @invariant()
+    def bounds_hold(self):
+        state = self.scene.state
+        assert len(state.waiting) <= LIMIT
+        for address in {one.address for one in state.waiting.values()}:
+            assert sum(one.address == address for one in state.waiting.values()) <= LIMIT_PER_ADDRESS
+        assert all(one.until is not None and one.until > self.scene.now for one in state.waiting.values())
+
+    @invariant()
+    def a_key_has_one_owner(self):
+        parked = {}
+        for one in self.scene.state.waiting.values():
+            if one.role == "server":
+                parked.setdefault(one.name, []).append(one.server)
+        for ids in parked.values():
+            assert len(ids) == 1 or (len(set(ids)) == 1 and ids[0])
+
+    def teardown(self):
+        assert self.scene.replayed() == self.scene.state
+
+
+class TrackedMachine(RuleBasedStateMachine):
+    """With a tracker, which the model plays: it hands out what is offered on the connection that stands."""
+
+    servers = Bundle("servers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scene = Scene(tracker=True)
+        self.alive: set[int] = set()
+        self.pending: set[str] = set()
+        self.up = False
+        self.seen = 0
+        self.reconnects = 0
+        self.own = 0
+
+    def listen(self):
+        """What the proxy has told the tracker since."""
+        if self.scene.reconnects > self.reconnects:
+            self.reconnects = self.scene.reconnects
+            self.goes_down()
+            self.comes_up()
+            return
+        offered = self.scene.offered[self.seen :]
+        self.seen = len(self.scene.offered)
+        assert not set(offered) & self.pending
+        self.pending |= set(offered)
+
+    @rule(target=servers, key=KEYS, id=IDS)
+    def server_comes(self, key, id):
+        conn = self.scene.server(key, id)
+        self.alive.add(conn)
+        self.listen()
+        return conn
+
+    @rule(target=servers, key=KEYS)
+    def offering_server_comes(self, key):
+        self.own += 1
+        conn = self.scene.server(f"{key}:own{self.own}", "9", offered=True)
+        self.alive.add(conn)
+        self.listen()
+        return conn
+
+    @rule(conn=consumes(servers))
+    def server_goes(self, conn):
+        self.scene.leave(conn)
+        self.alive.discard(conn)
+
+    @rule()
+    def comes_up(self):
+        if not self.up:
+            self.up, self.seen = True, 0
+            self.scene.tracker_up()
+            self.listen()
+
+    @rule()
+    def goes_down(self):
+        if self.up:
+            self.up = False
+            self.pending.clear()
+            self.scene.tracker_down()
+            self.scene.offered.clear()
+            self.seen = 0
+
+    @rule(seconds=st.integers(0, 8))
+    def polls(self, seconds):
+        self.scene.wait(seconds)
+        if self.up:
+            self.scene.pending(*sorted(self.pending))
+            self.listen()
+
+    @rule()
+    def client_is_sent(self):
+        """A client is given the oldest offer; it finds a server unless that has just died."""
+        if not self.pending:
+            return
+        match_key = min(self.pending)
+        self.pending.discard(match_key)
+        before = len(self.scene.pairs)
+        client = self.scene.client(match_key)
+        if len(self.scene.pairs) > before:
+            assert self.scene.pairs[-1][0] == client
+            server = self.scene.pairs[-1][1]
+            assert server in self.alive
+        else:
+            assert client in self.scene.state.waiting
+
+    @invariant()
+    def a_server_is_met_once(self):
+        servers = [server for _, server in self.scene.pairs]
+        assert len(set(servers)) == len(servers)
+
+    @invariant()
+    def parked_servers_are_alive_and_not_taken(self):
+        taken = {server for _, server in self.scene.pairs}
+        parked = {conn for conn, one in self.scene.state.waiting.items() if one.role == "server"}
+        assert parked == self.alive - taken
+        assert set(self.scene.state.offers.parked_streams) <= parked
+
+    @rule()
+    def settles(self):
+        """When nobody comes or goes for a while, the tracker has what parks, and nothing else."""
+        for _ in range(4):
+            self.polls(6)
+        if self.up:
+            assert self.pending == {one.name for one in self.scene.state.offers.parked_streams.values()}
+
+    def teardown(self):
+        assert self.scene.replayed() == self.scene.state
+
+
+TestDirect = DirectMachine.TestCase
+TestTracked = TrackedMachine.TestCase
+TestDirect.settings = TestTracked.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
