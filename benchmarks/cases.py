@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks import models
 from benchmarks.figures import (
+    CPU_SECONDS,
     MICROSECONDS,
     MILLISECONDS,
     PER_SECOND,
@@ -67,7 +68,7 @@ class Case:
         return list(dict.fromkeys([self.ours, *(part for parts in self.peers.values() for part in parts)]))
 
 
-KB, MB = 1 << 10, 1 << 20
+KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
 ARRAY_SIZES = {
     "1kB": KB,
     "16kB": 16 * KB,
@@ -101,6 +102,9 @@ def all_cases(folder: Path) -> list[Case]:
         *openings(),
         *sessions(),
         *trackers(),
+        *relays(),
+        *through_proxy(),
+        pairing(),
     ]
 
 
@@ -264,6 +268,56 @@ def trackers() -> list[Case]:
         ),
     )
     return [*asked, load]
+
+
+def relays() -> list[Case]:
+    """A gigabyte through our proxy and through others that join streams, the ends being the same."""
+    return [relay_case("one", "one stream", 1), relay_case("eight", "eight streams", 8)]
+
+
+def relay_case(name: str, what: str, streams: int) -> Case:
+    parameters = (("streams", streams), ("size", GB))
+    ours, *others = (Measured(who, "relay", parameters, apart=True) for who in ("proxy", "socat", "haproxy"))
+    speed = {"socat": at_least(0.95), "haproxy": at_least(1.7)}
+    return Case(
+        f"relay-{name}",
+        ours,
+        {other.subject: (other,) for other in others},
+        (
+            Reading(f"1 GB relayed, {what}", "seconds", rate(GB), speed),
+            Reading("its CPU time", "cpu_seconds", CPU_SECONDS, {"socat": at_most(1.1)}),
+        ),
+    )
+
+
+def through_proxy() -> list[Case]:
+    """What the proxy costs a session: a ping, all on one core; arrays, three processes on two cores."""
+    ping = Case(
+        "proxied-ping",
+        Measured("raw-proxied", "null_call"),
+        {"raw": (Measured("raw", "null_call"),)},
+        (Reading("raw ping through the proxy", "seconds", MICROSECONDS, {"raw": at_most(2.8)}),),
+    )
+    return [ping, *(proxied_arrays(way) for way in DIRECTIONS)]
+
+
+def proxied_arrays(way: str) -> Case:
+    size = ARRAY_SIZES["64MB"]
+    ours, direct = (Measured(who, way, (("size", size),), apart=True) for who in ("rpcsys-proxied", "rpcsys"))
+    what = f"64MB {DIRECTIONS[way]}, through the proxy"
+    goals = {"direct": at_least(0.7)}
+    return Case(
+        f"proxied-arrays-{way}", ours, {"direct": (direct,)}, (Reading(what, "seconds", rate(size), goals),)
+    )
+
+
+def pairing() -> Case:
+    """A server parks, a client comes, both hear of each other and leave, again and again."""
+    measured = Measured("proxy", "pairing", apart=True)
+    direct = Measured("no relay", "pairing", apart=True)
+    goal = {"no relay": Goal(1000, at_least=True, absolute=True)}
+    reading = Reading("pairs of streams", "seconds", each_second(), goal)
+    return Case("pairing", measured, {"no relay": (direct,)}, (reading,))
 
 
 def each_second() -> Unit:

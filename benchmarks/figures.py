@@ -35,6 +35,7 @@ class Unit:
 
 MICROSECONDS = Unit("us", 1e6)
 MILLISECONDS = Unit("ms", 1e3)
+CPU_SECONDS = Unit("CPU s", 1.0)
 PER_SECOND = Unit("/s", 1.0, more_is_better=True)
 
 

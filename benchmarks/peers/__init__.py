@@ -26,6 +26,12 @@ SUBJECTS = {
     "local": "benchmarks.peers.local:LocalOnnxruntime",
     "tracker-rpcsys": "benchmarks.peers.trackers:OurTracker",
     "tracker-rpcsys-all": "benchmarks.peers.trackers:OurTrackerWithAll",
+    "proxy": "benchmarks.peers.relays:Proxy",
+    "socat": "benchmarks.peers.relays:Socat",
+    "haproxy": "benchmarks.peers.relays:HaProxy",
+    "no relay": "benchmarks.peers.relays:Direct",
+    "raw-proxied": "benchmarks.peers.relays:ProxiedPing",
+    "rpcsys-proxied": "benchmarks.peers.relays:ProxiedSessions",
     "tracker-tvm": "benchmarks.peers.trackers:TvmTracker",
 }
 

@@ -15,7 +15,8 @@ from benchmarks.peers.subject import EachAtOnce, Subject, Trial, TwoAtOnce
 KEY = "bench"
 ANY_PORT = ("--host", "127.0.0.1", "--port", "0", "--silent")
 TRACKER = ("-m", "rpcsys.tracker", *ANY_PORT)
-SERVER = ("-m", "rpcsys.server", *ANY_PORT, "--key", KEY, "--import", "benchmarks.peers.device_functions")
+DEVICE = ("--key", KEY, "--import", "benchmarks.peers.device_functions")
+SERVER = ("-m", "rpcsys.server", *ANY_PORT, *DEVICE)
 
 
 class Rpcsys(Subject):

@@ -115,11 +115,15 @@ class Subject:
         if self.server_arguments:
             self.port = self.start_server(self.server_arguments)
 
-    def start_server(self, arguments: Sequence[str]) -> int:
-        """Start one server, and return the port of its ready line. Raises ProcessFailed."""
+    def start_server(self, arguments: Sequence[str], core: int | None = None) -> int:
+        """Start one server, and return the port of its ready line. Raises ProcessFailed.
+
+        ``core``: where it runs, instead of where servers do.
+        """
         place = self.place
         log = place.folder / f"{type(self).__name__}-{len(self._servers)}.log"
-        server = Process(arguments, core=place.server_core, log=log, hide_numpy=place.hide_numpy)
+        where = place.server_core if core is None else core
+        server = Process(arguments, core=where, log=log, hide_numpy=place.hide_numpy)
         self._servers.append(server)
         return server.receive()["port"]
 

@@ -1,0 +1,280 @@
+"""What stands between two ends: our proxy, socat, HAProxy, and nothing at all.
+
+The ends are threads of this process, the same for all: one sends from memory that it uses again, one receives into
+such. Each relay is a process of its own, and its CPU time is counted with its children's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import psutil
+
+from benchmarks.figures import median
+from benchmarks.launch import ANYWHERE
+from benchmarks.peers import ours
+from benchmarks.peers.memory import octets
+from benchmarks.peers.raw import RawSocket
+from benchmarks.peers.subject import Place, Subject, Trial, announce
+from rpcsys.link import tune
+from rpcsys.wire import handshake
+
+PIECE = 1 << 20
+CONNECT_S = 10.0
+KEY = "bench"
+PROXY = ("-m", "rpcsys.proxy", *ours.ANY_PORT)
+
+Ends = tuple[socket.socket, socket.socket]
+
+
+class Relay(Subject):
+    """Joins the ends of streams; `pair` brings the two ends of a new one."""
+
+    @contextmanager
+    def relay(self, streams: int, size: int) -> Iterator[Trial]:
+        """``size`` bytes in all, over so many streams at once."""
+        with ExitStack() as stack:
+            ends = [self.pair() for _ in range(streams)]
+            for sock in (sock for pair in ends for sock in pair):
+                stack.enter_context(closing(sock))
+            pool = stack.enter_context(ThreadPoolExecutor(2 * streams))
+            yield Transfer(pool, ends, size // streams, self.cpu_seconds)
+
+    @contextmanager
+    def pairing(self) -> Iterator[Trial]:
+        """Two ends are brought together, and both leave."""
+
+        def run() -> None:
+            for sock in self.pair():
+                sock.close()
+
+        yield Trial(run)
+
+    def pair(self) -> Ends:
+        """The sending and the receiving end of a new stream."""
+        raise NotImplementedError
+
+    def cpu_seconds(self) -> float:
+        """CPU seconds that the relay and all below it have taken."""
+        return sum(_cpu_seconds(server.pid) for server in self._servers)
+
+
+def _cpu_seconds(pid: int) -> float:
+    process = psutil.Process(pid)
+    tree = [process, *process.children(recursive=True)]
+    return sum(sum(one.cpu_times()[:2]) for one in tree)
+
+
+class Transfer(Trial):
+    """Bytes through streams that stay open; counts by the median of its runs, as all trials do."""
+
+    def __init__(
+        self, pool: ThreadPoolExecutor, ends: Sequence[Ends], size: int, cpu_seconds: Callable[[], float]
+    ) -> None:
+        super().__init__(self._all)
+        self._pool = pool
+        self._ends = ends
+        self._size = size
+        self._cpu_seconds = cpu_seconds
+
+    def measure(self, budget_s: float) -> dict[str, float]:
+        """Seconds of one run, and CPU seconds of the relay in it."""
+        self.once()
+        seconds, cpu = [], []
+        for _ in range(3):
+            before = self._cpu_seconds()
+            seconds.append(self.once())
+            cpu.append(self._cpu_seconds() - before)
+        return {"seconds": median(seconds), "cpu_seconds": median(cpu)}
+
+    def _all(self) -> None:
+        tasks = [self._pool.submit(send, sender, self._size) for sender, _ in self._ends]
+        tasks += [self._pool.submit(receive, receiver, self._size) for _, receiver in self._ends]
+        for task in tasks:
+            task.result()
+
+
+def send(sock: socket.socket, size: int) -> None:
+    piece = octets(PIECE)
+    while size:
+        sock.sendall(piece[: min(size, PIECE)])
+        size -= min(size, PIECE)
+
+
+def receive(sock: socket.socket, size: int) -> None:
+    piece = octets(PIECE)
+    while size:
+        count = sock.recv_into(piece, min(size, PIECE))
+        if not count:
+            raise ConnectionError("the stream ended")
+        size -= count
+
+
+class Proxy(Relay):
+    """Ours."""
+
+    server_arguments = PROXY
+
+    def pair(self) -> Ends:
+        server = opened(self.port, handshake.SERVER)
+        client = opened(self.port, handshake.CLIENT)
+        answered(client)
+        answered(server)
+        return client, server
+
+
+class ProxiedPing(RawSocket):
+    """A raw socket's ping through our proxy."""
+
+    def start(self) -> None:
+        self.port = self.start_server(PROXY)
+        self.start_server(("-m", "benchmarks.peers.relays", "echo", str(self.port)))
+
+    @contextmanager
+    def _connected(self) -> Iterator[socket.socket]:
+        with opened(self.port, handshake.CLIENT) as sock:
+            answered(sock)
+            yield sock
+
+
+class ProxiedSessions(ours.Rpcsys):
+    """Our client, our proxy, our server: three processes, and the proxy runs on whatever core has time."""
+
+    def start(self) -> None:
+        self.port = self.start_server(PROXY, core=ANYWHERE)
+        behind = ("--host", "127.0.0.1", "--port", str(self.port), "--through-proxy", "--silent")
+        self.start_server(("-m", "rpcsys.server", *behind, *ours.DEVICE))
+
+
+def opened(port: int, role: str) -> socket.socket:
+    """A stream that has said who it is."""
+    sock = socket.create_connection(("127.0.0.1", port))
+    tune(sock)
+    sock.sendall(handshake.encode_greeting(handshake.Greeting(role, KEY)))
+    return sock
+
+
+def answered(sock: socket.socket) -> None:
+    """Wait for the answer to an opening."""
+    reader = handshake.AnswerReader()
+    while reader.needed:
+        data = sock.recv(reader.needed)
+        if not data:
+            raise ConnectionError("the proxy hung up")
+        reader.receive(data)
+    assert reader.result is not None
+    assert reader.result.code == "success", reader.result
+
+
+class Forwarder(Relay):
+    """A program that takes connections and makes one of its own for each, to a listener here."""
+
+    program = ""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        if shutil.which(self.program) is None:
+            raise ModuleNotFoundError(name=self.program)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+
+    def start(self) -> None:
+        target = str(self._listener.getsockname()[1])
+        folder = str(self.place.folder)
+        self.port = self.start_server(("-m", "benchmarks.peers.relays", self.program, target, folder))
+
+    def stop(self) -> None:
+        super().stop()
+        self._listener.close()
+
+    def pair(self) -> Ends:
+        client = _connected_soon(self.port)
+        server, _ = self._listener.accept()
+        for sock in (client, server):
+            tune(sock)
+        return client, server
+
+
+class Socat(Forwarder):
+    program = "socat"
+
+
+class HaProxy(Forwarder):
+    program = "haproxy"
+
+
+class Direct(Relay):
+    """Nothing between the ends."""
+
+    def pair(self) -> Ends:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client = socket.create_connection(listener.getsockname())
+            return client, listener.accept()[0]
+
+
+def _connected_soon(port: int) -> socket.socket:
+    end = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+
+
+HAPROXY = """
+global
+    maxconn 1000
+    nbthread 1
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 1m
+    timeout server 1m
+listen relay
+    bind 127.0.0.1:{port}
+    server target 127.0.0.1:{target}
+"""
+
+
+def become(program: str, target: str, folder: str) -> None:
+    """Tell a free port, and become the program that listens there."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    announce(port)
+    if program == "socat":
+        os.execlp(
+            "socat",
+            "socat",
+            *("-b", str(PIECE)),
+            f"TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr,fork,nodelay",
+            f"TCP:127.0.0.1:{target},nodelay",
+        )
+    path = Path(folder) / "haproxy.cfg"
+    path.write_text(HAPROXY.format(port=port, target=target))
+    os.execlp("haproxy", "haproxy", "-q", "-f", str(path))
+
+
+def echo(port: int) -> None:
+    """Dial the proxy as a server, and answer raw exchanges, one connection after the other."""
+    from benchmarks.peers.raw import serve
+
+    announce(port)
+    while True:
+        with opened(port, handshake.SERVER) as sock:
+            answered(sock)
+            serve(sock)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "echo":
+        echo(int(sys.argv[2]))
+    become(*sys.argv[1:])
