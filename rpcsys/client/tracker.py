@@ -56,6 +56,20 @@ def _login_name() -> str:
         return "unknown"
 
 
+def _whole_summary(link: Link) -> Dict[str, Any]:
+    """A summary of ours, from as many pages as it has."""
+    answer = link.ask("summary", timeout=REPLY_S)
+    whole: Dict[str, Any] = answer["summary"]
+    while answer.get("next") is not None:
+        answer = link.ask("summary", after=answer["next"], timeout=REPLY_S)
+        for part, found in answer["summary"].items():
+            if isinstance(found, dict):
+                whole[part].update(found)
+            else:
+                whole[part] += found
+    return whole
+
+
 class Tracker:
     """A tracker. May be used by several threads; a context manager."""
 
@@ -75,8 +89,7 @@ class Tracker:
         """
         with self._link() as link:
             if link.ours:
-                summary: Dict[str, Any] = link.ask("summary", timeout=REPLY_S)["summary"]
-                return summary
+                return _whole_summary(link)
             reply = link.command([wire.SUMMARY], timeout=REPLY_S)
             if (
                 not isinstance(reply, list)

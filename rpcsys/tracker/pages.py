@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from rpcsys.daemon.http import Content, Page, health_page, metrics_page
-from rpcsys.tracker import overview, views
+from rpcsys.tracker import overview, summary
 from rpcsys.tracker.records import Peer
 
 if TYPE_CHECKING:
@@ -35,17 +36,32 @@ def pages(service: Service) -> dict[str, Page]:
     def now() -> float:
         return service.clock.now()
 
-    def summary() -> Any:
-        return views.summary(service.state, now(), VIEWER)
-
     return {
         "/healthz": health_page,
         "/metrics": metrics_page(service.observer.figures),
-        "/api/summary": _as_json(summary),
+        "/api/summary": lambda: _summary(service),
         "/api/lab": _fresh_enough(_as_json(lambda: overview.lab(service.state, now())), now),
         "/api/day": _fresh_enough(_as_json(lambda: service.observer.levels.day(now())), now),
         **{path: _file(name, kind) for path, (name, kind) in _FILES.items()},
     }
+
+
+async def _summary(service: Service) -> Content:
+    """The whole summary, page by page, so that the loop is free between them."""
+    texts: dict[str, list[str]] = {}
+    begin: summary.Place | None = (0, 0)
+    while begin is not None:
+        found, begin = summary.page(service.state, service.clock.now(), VIEWER, begin)
+        for part, rows in found.items():
+            if rows:
+                texts.setdefault(part, []).append(_dense(rows)[1:-1])
+        await asyncio.sleep(0)
+    parts = ",".join(_part(part, ",".join(texts.get(part, ()))) for part in summary.PARTS)
+    return "application/json", f"{{{parts}}}".encode()
+
+
+def _part(name: str, rows: str) -> str:
+    return f'"{name}":{{{rows}}}' if name == "queue_info" else f'"{name}":[{rows}]'
 
 
 def _file(name: str, kind: str) -> Page:
@@ -53,8 +69,11 @@ def _file(name: str, kind: str) -> Page:
     return lambda: (kind, body)
 
 
+_dense = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _as_json(make: Callable[[], Any]) -> Callable[[], Content]:
-    return lambda: ("application/json", json.dumps(make(), separators=(",", ":")).encode())
+    return lambda: ("application/json", _dense(make()).encode())
 
 
 def _fresh_enough(page: Callable[[], Content], now: Callable[[], float]) -> Page:

@@ -46,6 +46,10 @@ log = logging.getLogger(__name__)
 SWEEP_S = 1.0
 """How often connections are looked at that may have gone silent."""
 
+MAX_TVM_REPLY = 3 << 20
+"""Bytes of a reply to TVM's client, which reads any length: the summary of a lab of fifty thousand devices, and less
+than what makes the connection one that does not read (`rpcsys.tracker.connection.MAX_UNSENT`)."""
+
 _SUCCESS = tracker.encode(tracker.SUCCESS)
 
 
@@ -177,7 +181,9 @@ class Service:
             connection.queue(_SUCCESS)
         else:
             try:
-                connection.queue(tracker.encode(message))
+                connection.queue(
+                    tracker.encode(message, tracker.MAX_FRAME if type(message) is dict else MAX_TVM_REPLY)
+                )
             except LimitExceeded as problem:
                 connection.queue(tracker.encode(_too_long(message, problem)))
 

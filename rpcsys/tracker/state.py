@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rpcsys import __version__
-from rpcsys.tracker import views
+from rpcsys.tracker import summary, views
 from rpcsys.tracker.events import (
     Action,
     Close,
@@ -45,6 +45,10 @@ from rpcsys.wire.control import Answer
 
 MAX_OFFERS = 4096
 """Match keys and leases, and keys served, of one connection: no proxy has so many servers."""
+
+MAX_SLOTS = 256
+MAX_LABELS = 32
+"""Slots of a server, and labels and kinds of files that it loads: what is shown of one has to fit a frame."""
 
 MAX_PROXIES = 8
 """In a chain: more are a mistake, or a loop."""
@@ -166,7 +170,7 @@ class State(Restoring):
         return self.settle_if_complete(at)
 
     def _tvm_summary(self, at: float, peer: Peer, message: tracker.TvmSummary) -> list[Action]:
-        return [Send(peer.conn, [tracker.SUCCESS, views.tvm_summary(self, peer)])]
+        return [Send(peer.conn, [tracker.SUCCESS, summary.tvm_summary(self, peer)])]
 
     def _get_pending(self, at: float, peer: Peer, message: tracker.GetPending) -> list[Action]:
         self.polled(at, peer)
@@ -231,6 +235,9 @@ class State(Restoring):
         if len(peer.serves) + len(peer.serving) + len(message.running) > MAX_OFFERS:
             problem = f"more than {MAX_OFFERS} keys and leases on one connection"
             return [refusal(peer, message.id, "BadRequest", problem)]
+        if message.slots > MAX_SLOTS or max(len(message.labels), len(message.loads)) > MAX_LABELS:
+            problem = f"more than {MAX_SLOTS} slots, or {MAX_LABELS} labels or kinds of files"
+            return [refusal(peer, message.id, "BadRequest", problem)]
         host, port = peer.reached_at(message.address, message.port)
         actions = self._supersede(at, peer, message, host)
         name = self.name_peer(peer, message.name)
@@ -284,7 +291,8 @@ class State(Restoring):
         return [done(peer, message.id), *told]
 
     def _summary(self, at: float, peer: Peer, message: control.Summary) -> list[Action]:
-        return [done(peer, message.id, summary=views.summary(self, at, peer))]
+        found, following = summary.page(self, at, peer, message.after or (0, 0))
+        return [done(peer, message.id, summary=found, next=following and list(following))]
 
     def _not_yet(self, at: float, peer: Peer, message: control.Ask) -> list[Action]:
         return [refusal(peer, message.id, "BadRequest", f"this tracker does not support {message.op!r}")]

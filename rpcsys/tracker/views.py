@@ -1,18 +1,16 @@
-"""What others are shown of a tracker's state: summaries, addresses they can reach, and errors that help."""
+"""What others are shown of a tracker's state: addresses they can reach, and errors that help."""
 
 from __future__ import annotations
 
 import difflib
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rpcsys.tracker import explain, outlook
-from rpcsys.tracker.records import OURS, Lease, Peer
+from rpcsys.tracker.records import Peer
 from rpcsys.wire.keys import SERVER_PREFIX
 
 if TYPE_CHECKING:
     from rpcsys.tracker.book import Book
-    from rpcsys.tracker.granting import Granting
     from rpcsys.tracker.labels import Wants
 
 _COMPARED = 200
@@ -34,88 +32,6 @@ def reachable(host: str, viewer: Peer) -> str:
 def is_proxy(peer: Peer) -> bool:
     """Whether a peer is one of TVM's proxies, which offers for servers that it does not tell apart."""
     return (peer.report is not None and peer.report[0].startswith(_PROXY)) or len(peer.serves) > 1
-
-
-def tvm_summary(book: Book, viewer: Peer) -> dict[str, Any]:
-    """What TVM's tools expect: free and pending by key, and a row for each slot of each server."""
-    queues = {
-        key: {"free": book.pool.count(key), "pending": len(queue.waiting)}
-        for key, queue in book.queues.items()
-        if key and (queue.servers or queue.waiting)
-    }
-    rows = []
-    for peer in book.peers.values():
-        if peer.server is not None:
-            place = [reachable(peer.server.host, viewer), peer.server.port]
-            row = {"key": SERVER_PREFIX + peer.server.key, "addr": place}
-            rows += [row] * peer.server.slots
-        elif peer.report is not None and peer.report[0].startswith("server"):
-            name, host, port = peer.report
-            rows.append({"key": name, "addr": [reachable(host, viewer), port]})
-    return {"queue_info": queues, "server_info": rows}
-
-
-def summary(book: Granting, at: float, viewer: Peer) -> dict[str, Any]:
-    """TVM's summary, with all servers by name and the leases that are out."""
-    servers = [_server(book, at, peer, viewer) for peer in book.peers.values() if peer.name]
-    leases = [lease_row(lease, at) for lease in book.leases.values()]
-    return {**tvm_summary(book, viewer), "servers": servers, "leases": leases}
-
-
-def lease_row(lease: Lease, at: float) -> dict[str, Any]:
-    """A lease that is out: who holds what, since when, and until when at the latest."""
-    if lease.server is None:
-        state = "server away"
-    elif lease.how != OURS:
-        state = lease.how
-    else:
-        state = "running" if lease.started else "granted"
-    held = outlook.holder(lease, at)
-    return {
-        "lease": lease.lease,
-        "key": lease.key,
-        "server": lease.server_name,
-        "holder": lease.user,
-        "address": lease.address,
-        "since_s": held["since_s"],
-        "until_s": held["until_s"],
-        "limit_s": lease.limit_s,
-        "state": state,
-    }
-
-
-def _server(book: Granting, at: float, peer: Peer, viewer: Peer) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "name": peer.name,
-        "free": sum(offer.free for offer in peer.offers.values()),
-        **explain.state(book, at, peer),
-    }
-    server = peer.server
-    if server is None:
-        assert peer.report is not None
-        _, host, port = peer.report
-        return {
-            **row,
-            "key": ",".join(peer.serves),
-            "address": reachable(host, viewer),
-            "port": port,
-            "slots": peer.slots,
-            "running": len(peer.serving),
-            "labels": {},
-            "loads": [],
-            "limits": False,
-        }
-    return {
-        **row,
-        "key": server.key,
-        "address": reachable(server.host, viewer),
-        "port": server.port,
-        "slots": server.slots,
-        "running": sum(lease.started for lease in peer.serving.values()),
-        "labels": server.labels,
-        "loads": list(server.loads),
-        "limits": True,
-    }
 
 
 def unknown(book: Book, wants: Wants) -> str:

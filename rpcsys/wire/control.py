@@ -31,6 +31,12 @@ _count = checks.integer(1, checks.MAX_ITEMS)
 _epoch = checks.integer(0, checks.MAX_ID)
 
 
+def _place(value: Any, name: str) -> tuple[int, int]:
+    if type(value) is not list or len(value) != 2:
+        raise checks.wrong(name, "a place that an answer named", value)
+    return _id(value[0], name), _id(value[1], name)
+
+
 def _outcome(value: Any, name: str) -> str:
     if value not in OUTCOMES:
         raise checks.wrong(name, "one of " + ", ".join(OUTCOMES), value)
@@ -115,9 +121,13 @@ class Resolve(Ask):
 
 @dataclass(frozen=True)
 class Summary(Ask):
-    """Queues, servers and leases at this moment."""
+    """Queues, servers and leases at this moment.
+
+    The answer has as many as go into a frame; where there are more, its ``next`` is the ``after`` that asks for them.
+    """
 
     op: ClassVar[str] = "summary"
+    after: tuple[int, int] | None = field(optional(_place), None)
 
 
 @dataclass(frozen=True)

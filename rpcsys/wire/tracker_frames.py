@@ -16,7 +16,7 @@ MAGIC = 0x2F271
 MAGIC_BYTES = struct.pack("<i", MAGIC)
 
 MAX_FRAME = 1 << 20
-"""Bytes of JSON in a frame: TVM's own limit, and room for a summary of some thousand servers."""
+"""Bytes of JSON in a frame: what TVM's tracker takes."""
 
 MAX_DEPTH = 32
 """Lists and objects inside each other. No message needs six; Python's own limit would end whoever prints one."""
@@ -156,20 +156,20 @@ def _deeper(value: Any, limit: int) -> bool:
     return any(type(item) in (list, dict) for item in level)
 
 
-def frame(text: str) -> bytes:
+def frame(text: str, limit: int = MAX_FRAME) -> bytes:
     """``text``, which must be ASCII, as a frame."""
     data = text.encode("ascii")
-    if len(data) > MAX_FRAME:
-        raise LimitExceeded(f"a tracker frame of {len(data)} bytes (allowed: {MAX_FRAME})")
+    if len(data) > limit:
+        raise LimitExceeded(f"a tracker frame of {len(data)} bytes (allowed: {limit})")
     return _LENGTH.pack(len(data)) + data
 
 
-def encode(message: Any) -> bytes:
+def encode(message: Any, limit: int = MAX_FRAME) -> bytes:
     """A message (one of this protocol, or plain JSON) as a frame.
 
     Raises
     ------
-    LimitExceeded: the frame would be longer than `MAX_FRAME`.
+    LimitExceeded: the frame would be longer than ``limit``, in bytes.
     ValueNotSupported: it holds what JSON has no form for, NaN among it.
     """
     plain = message.to_json() if hasattr(message, "to_json") else message
@@ -177,4 +177,4 @@ def encode(message: Any) -> bytes:
         text = _text(plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueNotSupported(f"a message to or from the tracker: {error}") from None
-    return frame(text)
+    return frame(text, limit)

@@ -8,6 +8,7 @@ import pytest
 from rpcsys.errors import ProtocolError
 from rpcsys.tracker import connection as connection_module
 from rpcsys.tracker.connection import BURST, HIGH_WATER, MAX_UNSENT, SILENCE_S, Connection
+from rpcsys.tracker.service import MAX_TVM_REPLY
 
 MAGIC = struct.pack("<i", 0x2F271)
 
@@ -234,4 +235,4 @@ def test_a_bad_frame_ends_the_connection_after_the_replies_before_it(service, co
 
 
 def test_the_limits_leave_room_for_a_summary():
-    assert connection_module.HIGH_WATER < 1 << 20 < MAX_UNSENT
+    assert connection_module.HIGH_WATER < 1 << 20 < MAX_TVM_REPLY < MAX_UNSENT

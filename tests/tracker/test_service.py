@@ -15,6 +15,7 @@ import urllib.request
 import psutil
 import pytest
 
+from rpcsys.client import connect_tracker
 from tests.live.daemons import ROOT, free_port, queue, rss_mb, wait_until
 from tests.live.probe import TrackerProbe
 
@@ -422,3 +423,54 @@ def test_an_http_port_that_is_taken_is_one_line_and_status_3(tracker):
     assert done.returncode == 3
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
+
+
+# --- a very large lab --------------------------------------------------------------------------
+
+
+def test_a_summary_longer_than_a_frame_reaches_everybody(tracker, connect):
+    """Ours in pages; TVM's client, which reads any length, at one go."""
+    servers = [connect() for _ in range(16)]
+    labels = {str(number): "x" * 256 for number in range(32)}
+    for number, server in enumerate(servers):
+        server.ask(HELLO)
+        register = {"op": "register", "id": 1, "key": f"{'k' * 250}{number}", "name": f"board-{number}"}
+        assert server.ask({**register, "port": 9000 + number, "slots": 256, "labels": labels})["ok"]
+    rows = 16 * 256
+    with connect_tracker(tracker.address) as viewer:
+        summary = viewer.summary()
+    assert len(json.dumps(summary)) > 1 << 20
+    assert (len(summary["server_info"]), len(summary["servers"]), len(summary["queue_info"])) == (
+        rows,
+        16,
+        16,
+    )
+    assert {server["name"]: server["labels"] for server in summary["servers"]} == {
+        f"board-{number}": labels for number in range(16)
+    }
+    code, shown = connect().ask([6])
+    assert (code, len(shown["server_info"])) == (0, rows)
+    assert len(json.dumps(shown)) > 1 << 20
+    rpc = pytest.importorskip("tvm.rpc")
+    assert len(rpc.connect_tracker(*tracker.address).summary()["server_info"]) == rows
+
+
+def test_a_page_of_the_whole_summary_over_http(daemons):
+    port = free_port()
+    tracker = daemons.tracker("--http-port", str(port))
+    with TrackerProbe(tracker.address) as server, connect_tracker(tracker.address) as viewer:
+        for read in (viewer.summary, lambda: _get(port, "/api/summary")):
+            assert read() == {"queue_info": {}, "server_info": [], "servers": [], "leases": []}
+        server.ask(HELLO)
+        server.ask({"op": "register", "id": 1, "key": "rpi4", "name": "board", "port": 9000, "slots": 2})
+        server.ask([3, "rpi4", [9000, "rpi4:1"], None])
+        assert server.ask([6]) == [
+            0,
+            {name: viewer.summary()[name] for name in ("queue_info", "server_info")},
+        ]
+        assert _get(port, "/api/summary") == viewer.summary()
+
+
+def _get(port, path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as reply:
+        return json.load(reply)
