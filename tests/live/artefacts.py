@@ -40,6 +40,11 @@ class Artefacts:
         """The functions of hostile.c."""
         return self.folder / "hostile.so"
 
+    @property
+    def testing(self) -> Path:
+        """The functions of testing.c, registered when it is loaded."""
+        return self.folder / "testing.so"
+
 
 def relax_weights():
     """The constant (8, 8) float32 inside the Relax executable."""
@@ -50,9 +55,12 @@ def relax_weights():
 
 def compile_all(folder: Path) -> None:
     """Compile everything into ``folder``."""
-    source = Path(__file__).with_name("hostile.c")
-    library = folder / "hostile.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    from tvm_ffi import libinfo
+
+    for name in ("hostile", "testing"):
+        source, library = Path(__file__).with_name(f"{name}.c"), folder / f"{name}.so"
+        headers = f"-I{libinfo.find_include_path()}"
+        subprocess.run(["cc", "-shared", "-fPIC", headers, "-o", str(library), str(source)], check=True)
     _compile_addone(folder / "addone.so")
     _compile_relax(folder / "relax.so")
     _compile_dense(folder / "dense.so")

@@ -98,7 +98,6 @@ class Flavour:
 
     ``features`` name what scenarios may ask of it:
 
-    ``testing``  it has TVM's ``rpc.test.*`` functions
     ``listdir``  TVM's client can list the session's directory
     ``jail``     paths that leave the session's directory are refused
     ``ready``    it prints our ready line and takes ``--port 0``
@@ -122,11 +121,11 @@ PROXIES = {
     "ours": Flavour("ours", _module("rpcsys.proxy"), frozenset({"ready"})),
 }
 SERVERS = {
-    "tvm": Flavour("tvm", _module("tvm.exec.rpc_server"), frozenset({"testing"})),
+    "tvm": Flavour("tvm", _module("tvm.exec.rpc_server")),
     "ours": Flavour(
         "ours",
         _module("rpcsys.server", "--tvm", "python"),
-        frozenset({"ready", "testing", "listdir", "jail"}),
+        frozenset({"ready", "listdir", "jail"}),
     ),
     "ctypes": Flavour(
         "ctypes", _module("rpcsys.server", "--tvm", "ctypes"), frozenset({"ready", "listdir", "jail"})
