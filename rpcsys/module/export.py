@@ -18,7 +18,7 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from rpcsys.errors import UsageError
 from rpcsys.ffi.module import LIBRARY_BIN, LIBRARY_CTX
-from rpcsys.module import elf, elfwriter, tree
+from rpcsys.module import elf, elfwriter, names, tree
 from rpcsys.module import toolchain as toolchains
 from rpcsys.module.layout import LIBRARY, Buffer
 from rpcsys.module.module import Module, walk
@@ -55,12 +55,17 @@ class _Target(NamedTuple):
         )
 
 
-def export_library(module: Module, path: Path, toolchain: Optional[Path] = None) -> None:
+def export_library(
+    module: Module, path: Path, toolchain: Optional[Path] = None, *, strip_names: bool = False
+) -> None:
     """Write ``module``, with all that it imports, as one shared library.
 
     `load_module` gives the tree back, and so does TVM's once ``rpcsys.tvm`` is imported. The file at ``path`` appears
     whole or not at all. ``toolchain`` says what it is for: a name (``aarch64-linux-gnu``) or the path of a CMake
     toolchain file; None is this machine.
+
+    ``strip_names`` leaves no name of an operator or a tensor that can be read in the file, but those of the root's inputs and
+    outputs (`rpcsys.module.names`); functions keep theirs, and so does what compiled code says of itself.
 
     Raises `UsageError` for a module that cannot be saved, an unknown target, a compiler that is not here, code that does
     not compile, and a place that cannot be written to.
@@ -72,6 +77,8 @@ def export_library(module: Module, path: Path, toolchain: Optional[Path] = None)
             f"no libraries are written for {target.machine} with {target.bits} bits; known are "
             + ", ".join(f"{name} ({bits})" for name, bits in elfwriter.MACHINES)
         )
+    if strip_names:
+        module = names.replaced(module)
     sources = list(_native(module))
     pieces = tree.save(module)
     size = sum(memoryview(piece).nbytes for piece in pieces)

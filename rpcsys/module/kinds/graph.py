@@ -23,13 +23,14 @@ import json
 import os
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from rpcsys.errors import UsageError
+from rpcsys.errors import RemoteFunctionError, UsageError
 from rpcsys.module import packed
 from rpcsys.module.kinds.graph_form import checked
 from rpcsys.module.kinds.params import KIND as PARAMS
 from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module, as_array, model_error, refusal, walk
+from rpcsys.module.names import Names
 from rpcsys.module.registry import Context
 from rpcsys.wire import dtypes
 from rpcsys.wire.memory import Pool
@@ -151,13 +152,16 @@ class GraphModule(Module):
 
     def _function(self, stage: Dict[str, Any]) -> Callable[..., Any]:
         module = self.imports[stage["module"]]
-        if stage["function"] not in module.functions:
+        try:
+            function: Callable[..., Any] = module.function(stage["function"])
+        except (
+            RemoteFunctionError
+        ):  # asked for, not looked up: TVM's modules have functions that they do not list
             raise model_error(
                 "stage {!r} runs the function {!r}, and {} has {}".format(
                     stage["name"], stage["function"], module.kind, ", ".join(module.functions[:20]) or "none"
                 )
-            )
-        function: Callable[..., Any] = module.function(stage["function"])
+            ) from None
         return function
 
     def _main(self, *args: Any) -> Any:
@@ -321,6 +325,29 @@ def create(
 
 
 # ------------------------------------------------------------------ saving
+
+
+def rename(module: Module, names: Names) -> Module:
+    """The same graph; stages and tensors by other names."""
+    assert isinstance(module, GraphModule)
+    given = module.graph
+    stages = [
+        {
+            **stage,
+            "name": f"s{number}",
+            "inputs": [names(name) for name in stage["inputs"]],
+            "outputs": [names(name) for name in stage["outputs"]],
+        }
+        for number, stage in enumerate(given["stages"])
+    ]
+    described = {
+        **given,
+        "inputs": names.values(given["inputs"]),
+        "outputs": names.values(given["outputs"]),
+        "weights": [names(name) for name in given["weights"]],
+        "stages": stages,
+    }
+    return GraphModule(checked(described))
 
 
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:

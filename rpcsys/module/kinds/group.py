@@ -7,6 +7,7 @@ from typing import Iterable, Sequence
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
+from rpcsys.module.names import Names
 from rpcsys.module.registry import Context
 
 KIND = "rpcsys.group"
@@ -29,6 +30,11 @@ class GroupModule(Module):
 def group(modules: Iterable[Module]) -> GroupModule:
     """One module that imports these."""
     return GroupModule(modules)
+
+
+def rename(module: Module, names: Names) -> Module:
+    """A group without its imports; it has no names but its functions'."""
+    return GroupModule()
 
 
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:

@@ -15,6 +15,7 @@ from rpcsys.module import elf, packed
 from rpcsys.module.kinds.native import functions_of
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Function, Module, model_error
+from rpcsys.module.names import Names
 from rpcsys.module.registry import Context
 
 KIND = "rpcsys.library"
@@ -133,6 +134,12 @@ def library(
         "functions": functions_of(file_says),
     }
     return LibraryModule(source, about, imports=imports)
+
+
+def rename(module: Module, names: Names) -> Module:
+    """The same library, called nothing in particular; what it exports stays."""
+    assert isinstance(module, LibraryModule)
+    return LibraryModule(module.data, {**module.about(), "name": "a library"})
 
 
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:

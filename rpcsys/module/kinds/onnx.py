@@ -8,6 +8,7 @@ once it has been given them.
 
 from __future__ import annotations
 
+import zlib
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from rpcsys.errors import ModelError, UsageError
@@ -18,10 +19,13 @@ from rpcsys.module.kinds.onnx_values import Value
 from rpcsys.module.kinds.params import ParamsModule, listed, listing
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Function, Module, model_error, refusal
+from rpcsys.module.names import Names
 from rpcsys.module.registry import Context, File
 from rpcsys.wire.tensor import Tensor
 
 KIND = "rpcsys.onnx"
+#: Bytes of a model without its weights that are unpacked: a hundred times those of the largest known.
+_MAX_PROTO = 1 << 28
 
 
 class Model(NamedTuple):
@@ -35,6 +39,7 @@ class Model(NamedTuple):
     inputs, outputs : what it takes and gives, as a client is told
     options : threads, level and providers for onnxruntime
     file : the mapped file that ``weights`` are a part of, or None
+    deflated : whether ``proto`` is to be saved compressed, so that nothing in it can be read at a glance
     """
 
     proto: Buffer
@@ -44,6 +49,7 @@ class Model(NamedTuple):
     outputs: List[Dict[str, Any]]
     options: Dict[str, Any]
     file: Optional[File] = None
+    deflated: bool = False
 
 
 class OnnxModule(Module):
@@ -220,6 +226,23 @@ def _opened(by_runtime: Callable[[], Any], by_reference: Callable[[], Any], name
 # ------------------------------------------------------------------ saving
 
 
+def rename(module: Module, names: Names) -> Module:
+    """The same model; its tensors by other names. Raises `UsageError`."""
+    assert isinstance(module, OnnxModule)
+    from rpcsys.module.kinds import onnx_names
+
+    model = module.model
+    made = model._replace(
+        proto=onnx_names.renamed(bytes(model.proto), names),
+        weights={names(name): tensor for name, tensor in model.weights.items()},
+        shared={names(name): wanted for name, wanted in model.shared.items()},
+        inputs=names.values(model.inputs),
+        outputs=names.values(model.outputs),
+        deflated=True,
+    )
+    return OnnxModule(lambda: made)
+
+
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
     """The model and its own weights, in pieces, none of them copied. Raises `UsageError`."""
     assert isinstance(module, OnnxModule)
@@ -227,14 +250,18 @@ def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
         model = module.model
     except ModelError as error:
         raise UsageError(str(error.args[0])) from None
-    about = {
+    about: Dict[str, Any] = {
         "inputs": model.inputs,
         "outputs": model.outputs,
         "options": model.options,
         "shared": [(name, *model.shared[name]) for name in sorted(model.shared)],
         "weights": listing(model.weights),
     }
-    return packed.pack(about, [model.proto, *(tensor.data for tensor in model.weights.values())], offset)
+    proto = model.proto
+    if model.deflated:
+        about["deflated"] = True
+        proto = zlib.compress(proto, zlib.Z_BEST_COMPRESSION)
+    return packed.pack(about, [proto, *(tensor.data for tensor in model.weights.values())], offset)
 
 
 def load_from_bytes(data: memoryview, context: Context) -> Module:
@@ -251,8 +278,22 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
     except ValueError as error:
         raise FormatError(f"is broken (an ONNX module's {error})") from None
     inputs, outputs = packed.declared(about.get("inputs")), packed.declared(about.get("outputs"))
-    model = Model(buffers[0], weights, _wanted(about.get("shared")), inputs, outputs, options, context.file)
+    deflated = about.get("deflated") is True
+    proto = _inflated(buffers[0]) if deflated else buffers[0]
+    shared = _wanted(about.get("shared"))
+    model = Model(proto, weights, shared, inputs, outputs, options, context.file, deflated)
     return OnnxModule(lambda: model, name=context.name)
+
+
+def _inflated(data: memoryview) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        proto = stream.decompress(data, _MAX_PROTO)
+    except zlib.error:
+        proto = b""
+    if not stream.eof:
+        raise FormatError("is broken (an ONNX module's model cannot be unpacked)")
+    return proto
 
 
 def _wanted(rows: Any) -> Dict[str, Tuple[str, Tuple[int, ...]]]:

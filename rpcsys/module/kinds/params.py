@@ -11,6 +11,7 @@ from rpcsys.errors import ProtocolError, RemoteArgumentError, UsageError
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module, as_array, refusal
+from rpcsys.module.names import Names
 from rpcsys.module.registry import Context, File
 from rpcsys.wire import dtypes
 from rpcsys.wire.tensor import Tensor, as_tensor
@@ -89,6 +90,12 @@ def _fits(dtype: Any, shape: Any, size: int) -> bool:
         return dtypes.item_bytes(dtype) * dtypes.count(tuple(shape)) == size
     except ProtocolError:
         return False
+
+
+def rename(module: Module, names: Names) -> Module:
+    """The same weights by other names."""
+    assert isinstance(module, ParamsModule)
+    return ParamsModule({names(name): tensor for name, tensor in module.tensors.items()}, module.file)
 
 
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:

@@ -15,6 +15,7 @@ from rpcsys.link.address import parse_address
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
+from rpcsys.module.names import Names
 from rpcsys.module.registry import Context
 
 KIND = "rpcsys.remote"
@@ -137,6 +138,12 @@ def remote(
     if complaint:
         raise UsageError(complaint)
     return RemoteModule(place, inputs, outputs)
+
+
+def rename(module: Module, names: Names) -> Module:
+    """The same place; its inputs and outputs by other names."""
+    assert isinstance(module, RemoteModule)
+    return RemoteModule(module.place, names.values(module.inputs), names.values(module.outputs))
 
 
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
