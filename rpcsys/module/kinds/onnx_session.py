@@ -54,6 +54,11 @@ class Runner:
         self.inputs = [Value(node) for node in session.get_inputs()]
         self.outputs = [Value(node) for node in session.get_outputs()]
         self.optional = [Value(node) for node in session.get_overridable_initializers()]
+        for value in self.inputs + self.outputs:
+            if value.dtype is None and value.type.startswith("tensor("):
+                raise ValueError(
+                    f"onnxruntime neither takes nor gives a {value.type} in Python ({value.name!r})"
+                )
         self._raw = any(value.dtype in RAW for value in self.inputs + self.outputs)
         self._raw_out = any(value.dtype in RAW for value in self.outputs)
         if self._raw_out and any(value.dtype in (None, "strings") for value in self.inputs + self.outputs):

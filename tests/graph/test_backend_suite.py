@@ -1,0 +1,47 @@
+"""Every case of ONNX's backend suite that has two nodes or more can be split in two; the cuts are listed beside this file.
+
+What the two halves then compute is under test in tests/live/test_backend_suite.py. The list is made anew by
+``python -m tests.graph.test_backend_suite``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+
+from rpcsys import graph
+from tests.graph import onnx_cases
+
+LISTED = Path(__file__).with_name("split_cases.txt")
+
+
+def cuts() -> Iterator[str]:
+    """A line for each case: its name, how many nodes it has, where it is cut, what crosses there."""
+    yield f"# onnx {onnx.__version__}: case | nodes | begins the second half | tensors that go from one half to the other"
+    for case in onnx_cases.cases():
+        nodes = case.model.graph.node
+        if len(nodes) > 1:
+            place = onnx_cases.middle(case)
+            first, second = graph.split(case.model, place)
+            made = {tensor.name for tensor in first.outputs}
+            names = [tensor.name for tensor in second.inputs if tensor.name in made]
+            crossing = [name.partition("_function_")[2] or name for name in names]  # of an expanded function
+            yield f"{case.name} | {len(nodes)} | {place}: {nodes[place].op_type} | {', '.join(crossing) or '-'}"
+
+
+@pytest.mark.slow
+def test_every_case_of_several_nodes_is_split_where_the_list_says() -> None:
+    made = list(cuts())
+    listed = LISTED.read_text(encoding="utf-8").splitlines()
+    several = sum(len(case.model.graph.node) > 1 for case in onnx_cases.cases())
+    assert len(made) == several + 1  # a case that cannot be split ends the loop above with its error
+    if made[0] == listed[0]:  # another release of onnx has other cases
+        assert made == listed
+        assert len(made) == 460 + 1
+
+
+if __name__ == "__main__":
+    LISTED.write_text("\n".join(cuts()) + "\n", encoding="utf-8")

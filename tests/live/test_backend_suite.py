@@ -1,0 +1,94 @@
+"""ONNX's own backend suite on a device: what passes without us passes through a session, whole and split in two.
+
+A case passes directly when plain onnxruntime gives the outputs that the case expects or, where onnxruntime cannot
+load the model, the reference evaluator does. Every case with two nodes or more is split before its middle node;
+where in each is listed in tests/graph/split_cases.txt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rpcsys
+from rpcsys import graph
+from rpcsys.module import onnx_module
+from tests.graph import onnx_cases
+from tests.graph.onnx_cases import Case
+from tests.live.daemons import Daemons
+
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(900)]
+
+SHARDS = 8
+Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rpcsys.client.Session]:
+    daemons = Daemons(tmp_path_factory.mktemp("daemons"))
+    server = daemons.server("board", "--tvm", "off")
+    with rpcsys.connect(*server.address, key="board") as session:
+        yield session
+    daemons.stop()
+
+
+def complaint(case: Case, run: Run) -> str:
+    """What is wrong with what ``run`` gives for the case; "" if nothing is."""
+    try:
+        for feeds, expected in case.data:
+            case.check(list(run(feeds).values()), expected)
+    except Exception as error:
+        return f"{case.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return ""
+
+
+def of_shard(shard: int) -> tuple[Case, ...]:
+    return onnx_cases.cases()[shard::SHARDS]
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_what_passes_directly_passes_remotely(
+    shard: int, session: rpcsys.client.Session, tmp_path: Path
+) -> None:
+    cases = of_shard(shard)
+    passing = [case for case in cases if onnx_cases.passes_directly(case)]
+    assert len(passing) > 0.95 * len(cases)
+    failed = []
+    for case in passing:
+        path = tmp_path / f"{case.name}.onnx"
+        path.write_bytes(case.model.SerializeToString())
+        failed.append(complaint(case, lambda feeds, path=path: session.load_module(path).run(feeds)))
+    assert [text for text in failed if text] == []
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_what_passes_directly_passes_with_its_second_half_on_the_device(
+    shard: int, session: rpcsys.client.Session, tmp_path: Path
+) -> None:
+    failed = []
+    for case in of_shard(shard):
+        if len(case.model.graph.node) < 2:
+            continue
+        here, there = graph.split(case.model, onnx_cases.middle(case))
+        if onnx_cases.passes_directly(case):
+            path = tmp_path / f"{case.name}.onnx"
+            there.save(path)
+            failed.append(complaint(case, in_two(case, session, here, there, path)))
+    assert [text for text in failed if text] == []
+
+
+def in_two(
+    case: Case, session: rpcsys.client.Session, here: graph.Stage, there: graph.Stage, path: Path
+) -> Run:
+    """Runs one stage in this process and the other, which lies at ``path``, on the device."""
+
+    def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        values = dict(feeds)
+        for stage, module in ((here, onnx_module(here.model)), (there, session.load_module(path))):
+            values.update(module.run({i.name: values[i.name] for i in stage.inputs if i.name in values}))
+        return {output.name: values[output.name] for output in case.model.graph.output}
+
+    return run
