@@ -69,6 +69,9 @@ def open_file(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
             raise ConfigError(
                 f"{path} was written by a later version of rpcsys: start that one, or give another --state-dir"
             )
+        connection.execute(
+            "PRAGMA auto_vacuum = INCREMENTAL"
+        )  # which a file can only take on before it has tables
         connection.execute("PRAGMA journal_mode = WAL")
         # A commit survives the death of the process; when the machine's power fails, the last ones may be gone.
         connection.execute("PRAGMA synchronous = NORMAL")

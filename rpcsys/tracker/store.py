@@ -50,6 +50,9 @@ PRUNE_EVERY_S = 600.0
 PRUNED = 5_000
 """Rows that are deleted at a time: others' commits wait meanwhile."""
 
+SHRUNK = 2_000
+"""Pages given back to the disk at a time, of 4 KiB, while more than a quarter of the file is empty."""
+
 SHARES_S = 10 * 3600.0
 MAX_SHARES = 100_000
 """Leases that are over are given back so far, and so many: shares of device time halve every hour."""
@@ -309,8 +312,19 @@ class Store:
                 )
             file.execute("DELETE FROM usage WHERE hour < ?", (before - _HOUR,))
             file.execute("DELETE FROM levels WHERE begin < ?", (before,))
-        self._prune_at = time.monotonic() + (0.0 if deleted == PRUNED else PRUNE_EVERY_S)
+        more = deleted == PRUNED or self._shrink()
+        self._prune_at = time.monotonic() + (0.0 if more else PRUNE_EVERY_S)
         return max(0.0, self._prune_at - time.monotonic())
+
+    def _shrink(self) -> bool:
+        """Give a part of a file that is mostly empty back to the disk; whether there is more to give."""
+        (free,), (pages,) = (
+            self._file.execute(f"PRAGMA {what}_count").fetchone() for what in ("freelist", "page")
+        )
+        if free <= pages // 4:
+            return False
+        self._file.execute(f"PRAGMA incremental_vacuum({SHRUNK})").fetchall()
+        return bool(free > SHRUNK)
 
 
 @contextlib.contextmanager

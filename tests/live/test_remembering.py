@@ -1,13 +1,16 @@
 """A tracker with a state directory: killed at any moment, short of room, and started again."""
 
+import contextlib
 import json
 import os
 import resource
+import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -248,6 +251,56 @@ def test_a_full_disk_stops_history_and_nothing_else(daemons, tmp_path):
     assert "0 records of it are missing" in tracker.stderr()
     assert rows(state, "SELECT count(*) FROM leases") == [(done,)]
     assert rows(state, "PRAGMA integrity_check") == [("ok",)]
+
+
+@pytest.fixture
+def small_disk(tmp_path, daemons):
+    """Starts a tracker whose state directory is a disk of 24 MB, which nobody else sees; its path for others."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = f'mount -t tmpfs -o size=24m disk {place} && exec "$@"'
+    apart = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else []), "sh", "-c", mount, "sh"]
+    if subprocess.run([*apart, "true"], capture_output=True, timeout=30, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    command = [sys.executable, "-m", "rpcsys.tracker", "--host", "127.0.0.1", "--port", "0", "--silent"]
+    tracker = daemons.launch("tracker", [*apart, *command, "--state-dir", str(place / "state")])
+    tracker.await_ready_line()
+    return tracker, Path(f"/proc/{tracker.pid}/root{place}")
+
+
+def fill(path):
+    """Leave no byte free where ``path`` is."""
+    with path.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while filler.write(bytes(4096)):
+            pass
+    assert shutil.disk_usage(path).free == 0
+
+
+def test_a_disk_that_is_full(small_disk, tmp_path):
+    tracker, disk = small_disk
+    load = Load(tracker)
+    with connect_tracker(tracker.address) as viewer:
+
+        def written():
+            return sum(row["leases"] for row in viewer.usage())
+
+        wait_until(lambda: written() > 20, 60, "history is written")
+        fill(disk / "filler")
+        wait_until(lambda: "history stops" in tracker.stderr(), 60, "it says so")
+        before = len(load.over)
+        wait_until(lambda: len(load.over) > before + 1000, 60, "devices are handed out all the same")
+        assert load.key in viewer.summary()["queue_info"]
+        assert tracker.stderr().count("\n") == 1
+        (disk / "filler").unlink()
+        wait_until(lambda: "history goes on" in tracker.stderr(), 60, "it goes on by itself")
+        done = load.stop()
+        wait_until(lambda: written() == done, 30, "all of it is there")
+    assert "0 records of it are missing" in tracker.stderr()
+    assert tracker.stderr().count("\n") == 2
+    shutil.copytree(disk / "state", tmp_path / "copy")
+    assert rows(tmp_path / "copy", "PRAGMA integrity_check") == [("ok",)]
+    assert rows(tmp_path / "copy", "SELECT count(*) FROM leases") == [(done,)]
+    assert tracker.terminate() == 0
 
 
 def test_without_room_to_begin_with_it_is_one_line(tmp_path):

@@ -264,6 +264,20 @@ def test_old_history_goes(opened):
     assert rows(first.path, "SELECT count(*) FROM present") == [(100,)]  # that is no history
 
 
+def test_a_file_shrinks_when_history_goes(opened):
+    first = opened()
+    for number in range(6000):
+        first.note(records.over(f"x-{number}", at=NOW, reason="x" * 2000))
+    first.close()
+    before = first.path.stat().st_size
+    assert before > 12_000_000
+    again = opened(clock=lambda: NOW + 91 * 86400)
+    wait_until(lambda: rows(again.path, "SELECT count(*) FROM leases") == [(0,)], 30, "all is forgotten")
+    again.close()
+    assert again.path.stat().st_size < before // 4
+    assert rows(again.path, "PRAGMA integrity_check") == [("ok",)]
+
+
 # --- disks, versions, neighbours ---------------------------------------------------------------
 
 
