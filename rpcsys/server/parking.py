@@ -129,10 +129,14 @@ class Parking:
 
     def paired(self, number: int) -> Place | None:
         """A place has become a client's connection."""
-        place = self.places.pop(number, None)
-        if place is not None:
+        return self.places.pop(number, None)
+
+    def over(self, now: float, place: Place, served: bool) -> None:
+        """A paired place's client is gone; ``served``: it had a session. Who sends nobody is not asked in a hurry."""
+        if served:
             self._pauses[place.proxy].worked()
-        return place
+        else:
+            self._pause(now, place)
 
     def lost(self, event: Unparked) -> list[ev.Action]:
         """A place is no more."""
@@ -151,17 +155,21 @@ class Parking:
     def _failed(
         self, now: float, place: Place, why: str, chance: float = 0.0, *, takes_one: bool = False
     ) -> list[ev.Action]:
-        pause = self._pauses[place.proxy]
         if not takes_one:
             self._takes_one[place.proxy] = False  # it may be another one when it is back
-        if not pause.allows(now):  # all places of a proxy end together when it does: that is one failure
+        if not self._pause(now, place, chance):
             return []
+        name = self._proxies[place.proxy]
+        return [ev.Log("warning", f"the proxy at {name}: {why}; trying again until it works")]
+
+    def _pause(self, now: float, place: Place, chance: float = 0.0) -> bool:
+        """Leave a place's proxy alone for a while. Whether this is the first time in a row."""
+        pause = self._pauses[place.proxy]
+        if not pause.allows(now):  # all places of a proxy end together when it does: that is one failure
+            return False
         if place.parked_at is not None and now - place.parked_at >= LASTED_S:
             pause.worked()
-        if pause.failed(now, chance):
-            name = self._proxies[place.proxy]
-            return [ev.Log("warning", f"the proxy at {name}: {why}; trying again until it works")]
-        return []
+        return pause.failed(now, chance)
 
     # What is wanted, and when
 

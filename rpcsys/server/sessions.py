@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rpcsys.server.job import TVM
+from rpcsys.server.parking import Place
 
 LATE_S = 0.5
 """An rpcsys/1 session tells its client about the limit itself; after so long it is ended regardless."""
@@ -29,7 +30,7 @@ class Session:
     ``early_until``: held back until the tracker's word about its lease is here; ``due``: when the next
     thing has to be done about it; ``gone``: its client hung up; ``outcome``: how it ended; ``kills``: how
     often its process was killed; ``cleaned``: what else had to be killed; ``removed``: what had to be removed;
-    ``opened``: its process has greeted the client; ``renewed``: its limit is the tracker's last word; ``fault``: why it failed, if this server is to blame.
+    ``place``: where it waited for its client, at a proxy; ``opened``: its process has greeted the client; ``renewed``: its limit is the tracker's last word; ``fault``: why it failed, if this server is to blame.
     """
 
     conn: int
@@ -54,6 +55,7 @@ class Session:
     opened: bool = False
     renewed: bool = False
     fault: str = ""
+    place: Place | None = None
 
     def leased(self, lease: str | None, epoch: int, limit_s: float | None) -> None:
         """The tracker's word about it."""

@@ -18,7 +18,7 @@ from rpcsys.server import events as ev
 from rpcsys.server.health import CommandDone
 from rpcsys.server.job import RPCSYS, TVM
 from rpcsys.server.offers import Key
-from rpcsys.server.parking import Answering, Paired, Parked, Unparked
+from rpcsys.server.parking import Answering, Paired, Parked, Place, Unparked
 from rpcsys.server.policy import Policy
 from rpcsys.server.sessions import Session
 from rpcsys.server.tracked import Tracked
@@ -100,18 +100,21 @@ class State(Tracked):
         place = self.parking.paired(event.place)
         if place is None or self.stopping:
             return [ev.Drop(event.conn)]
-        return self._let_in(event, place.key != self.policy.key)
+        return self._let_in(event, place.key != self.policy.key, place)
 
-    def _let_in(self, event: ev.Opened | Paired, keyed: bool) -> list[ev.Action]:
+    def _let_in(self, event: ev.Opened | Paired, keyed: bool, place: Place | None = None) -> list[ev.Action]:
         """A client has greeted; ``keyed``: it needs a match key of ours."""
         key = self.offers.find(event.key) if keyed else None
         refusal = self._refusal(event, key, keyed)
         if refusal:
             how = "version" if event.session not in (None, SESSION) else "mismatch"
             actions = [_warning(f"{event.peer} refused: {refusal}"), ev.Refuse(event.conn, how)]
+            if place is not None:
+                self.parking.over(event.now, place, served=False)
             return actions + (self._wasted(key) if key else [])
         visitor = Session(event.conn, event.peer, RPCSYS if event.session else TVM)
         visitor.limit(event.timeout_s)
+        visitor.place = place
         if key is not None:
             visitor.matchkey = key.matchkey
             if self.offers.may_precede_its_lease(key):
@@ -213,6 +216,8 @@ class State(Tracked):
         if session is None:
             return []
         session.removed += event.removed
+        if session.place is not None:
+            self.parking.over(event.now, session.place, served=session.opened or session.kind == TVM)
         lasted = event.now - session.started if session.started else 0.0
         line = f"session {session.number} of {session.peer} ended after {lasted:.1f} s: {session.outcome}"
         if session.cleaned:

@@ -107,6 +107,7 @@ def test_a_client_that_comes_is_a_session_and_another_place_is_dialled_when_it_i
     assert not only(actions, Park)
     # elsewhere one place too many waits now
     assert len(only(actions, Unpark)) == len(plain.policy.proxies) - 1
+    plain.say(ev.SessionOpened, 1)
     over = plain.say(ev.ChildDone, 1, "closed") + plain.bury(1)
     assert len(only(over, Park)) == len(plain.policy.proxies)
 
@@ -197,6 +198,32 @@ def test_a_place_that_is_being_answered_is_not_closed():
     script.replay()
 
 
+def test_a_proxy_that_sends_clients_that_are_none_is_asked_less_and_less():
+    script = Behind()
+    (park,) = script.no_tracker()
+    pauses = []
+    for conn in range(8):
+        script.say(Parked, park.place)
+        script.pair(park.place, conn)
+        (session,) = script.state.board.sessions.values()
+        over = script.say(ev.ChildDone, session.child, "lost") + script.bury(session.child)
+        for spawn in only(script.log[-2][1] + over, ev.Spawn):
+            script.say(ev.ChildReady, spawn.child)
+        began = script.now
+        while not only(script.log[-1][1], Park):
+            script.now = max(script.now, script.state.deadline())
+            script.say(ev.Tick)
+        park = only(script.log[-1][1], Park)[0]
+        pauses.append(round(script.now - began, 3))
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, PAUSE_S, PAUSE_S]
+    script.say(Parked, park.place)
+    assert only(script.pair(park.place, 99, key="k:1"), ev.Start)
+    (session,) = script.state.board.sessions.values()
+    script.say(ev.SessionOpened, session.child)
+    assert only(script.say(ev.ChildDone, session.child, "closed") + script.bury(session.child), Park)
+    script.replay()
+
+
 def test_a_pairing_nobody_waits_for_any_more_is_dropped(plain):
     assert plain.pair(99, 7) == [ev.Drop(7)]
 
@@ -248,7 +275,7 @@ def test_a_match_key_serves_once(led):
 
 def test_a_place_that_pairs_with_another_key_is_refused(led):
     assert ev.Refuse(6, "mismatch") in led.pair(led.place_of("k:1"), 6, "k:forged")
-    assert led.place_of("k:1") in led.state.parking.places  # it waits again
+    assert [park.key for park in only(led.tick(0.1), Park)] == ["k:1"]  # it waits again
 
 
 def test_a_place_that_breaks_is_dialled_again_under_its_key(led):

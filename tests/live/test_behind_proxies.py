@@ -1,0 +1,308 @@
+"""Our servers behind proxies, ours and TVM's: leases, what dies, and proxies that are none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+import rpcsys
+from rpcsys import errors
+from rpcsys.wire import handshake
+from tests.live.daemons import START_S, Daemon, Daemons, descendants, queue, wait_free, wait_until
+
+pytestmark = pytest.mark.live
+
+KEY = "lab:5:board"
+BARE = ("--tvm", "off", "--preload", "none", "--import", "tests.live.hostile", "--grace", "1")
+SOON_S = 20.0  # what takes a second, on a machine that does other things too
+AT_ONCE_S = 1.0  # what is promised; measured where nothing else can be in the way
+
+
+def behind(daemons: Daemons, proxy: Daemon, *flags: str) -> Daemon:
+    """A server of ours at a proxy, ready."""
+    server = daemons.behind(proxy, KEY, *BARE, *flags, flavour="ours")
+    server.await_ready_line()
+    assert server.ready["port"] is None
+    return server
+
+
+def connect(proxy: Daemon, **options) -> rpcsys.Session:
+    return rpcsys.connect(*proxy.address, key=KEY, timeout=SOON_S, **options)
+
+
+def works(session: rpcsys.Session) -> None:
+    assert session.get_function("testing.echo")("there and back") == "there and back"
+
+
+# What each proxy and tracker makes of our servers
+
+
+@pytest.mark.parametrize("flavour", ["tvm", "ours"])
+def test_without_a_tracker_two_at_once_and_two_more(daemons: Daemons, flavour: str):
+    proxy = daemons.proxy(flavour=flavour)
+    behind(daemons, proxy, "--slots", "2")
+    for _ in range(2):
+        with connect(proxy) as one, connect(proxy) as two:
+            pids = [session.get_function("hostile.pid")() for session in (one, two)]
+            assert len(set(pids)) == 2
+
+
+@pytest.mark.parametrize("trackers", ["tvm", "ours"])
+@pytest.mark.parametrize("proxies", ["tvm", "ours"])
+def test_with_a_tracker(daemons: Daemons, proxies: str, trackers: str):
+    tracker = daemons.tracker(flavour=trackers)
+    proxy = daemons.proxy("--tracker", tracker.where, flavour=proxies)
+    behind(daemons, proxy, "--slots", "2")
+    wait_free(tracker, KEY, 2, START_S)
+    client = rpcsys.connect_tracker(tracker.address)
+    for _ in range(2):
+        with (
+            client.request(KEY, wait_timeout=START_S) as one,
+            client.request(KEY, wait_timeout=START_S) as two,
+        ):
+            works(one)
+            works(two)
+    rows = [row["key"] for row in client.summary()["server_info"]]
+    own = (proxies, trackers) == ("ours", "ours")
+    assert rows.count(f"server:{KEY}") == (2 if own else 0)
+    assert len(client.summary().get("leases", [])) <= 2
+
+
+@pytest.fixture
+def lab(daemons: Daemons) -> tuple[Daemon, Daemon, Daemon]:
+    """Tracker, proxy and a server of one slot, all ours."""
+    tracker = daemons.tracker()
+    proxy = daemons.proxy("--tracker", tracker.where)
+    server = behind(daemons, proxy, "--label", "shelf=3")
+    wait_free(tracker, KEY, 1, START_S)
+    return tracker, proxy, server
+
+
+def test_labels_limits_renewal_and_operators(lab):
+    tracker, _, _ = lab
+    client = rpcsys.connect_tracker(tracker.address)
+    with client.request(labels={"shelf": "3"}, session_timeout=600, wait_timeout=START_S) as session:
+        assert client.renew(session, 60) == pytest.approx(60, abs=20)
+        (lease,) = client.leases()
+        assert (lease["state"], lease["address"]) == ("running", "127.0.0.1")
+        client.end_lease(lease["lease"], "its keeper needs the board")
+        with pytest.raises(errors.SessionLost):
+            wait_until(lambda: works(session), SOON_S, "the session ends")
+    wait_free(tracker, KEY, 1, SOON_S)
+    (server,) = client.summary()["servers"]
+    client.drain(server["name"])
+    wait_free(tracker, KEY, 0, SOON_S)
+    client.enable(server["name"])
+    wait_free(tracker, KEY, 1, SOON_S)
+    with (
+        client.request(KEY, session_timeout=1, wait_timeout=START_S) as session,
+        pytest.raises(errors.SessionTimeout),
+    ):
+        session.get_function("hostile.nap")()
+
+
+def test_the_tracker_starts_anew(lab, daemons: Daemons):
+    tracker, _, _ = lab
+    port = tracker.address[1]
+    with rpcsys.connect_tracker(tracker.address) as client, client.request(KEY) as session:
+        tracker.kill()
+        works(session)
+        tracker = daemons.tracker(port=port)
+        wait_until(lambda: f"server:{KEY}" in keys(tracker), SOON_S, "the server is there")
+        works(session)
+    wait_free(tracker, KEY, 1, SOON_S)
+
+
+def keys(tracker: Daemon) -> list[str]:
+    with rpcsys.connect_tracker(tracker.address) as client:
+        return [row["key"] for row in client.summary()["server_info"]]
+
+
+# What dies
+
+
+def zygote(server: Daemon) -> int:
+    (process,) = server.children()
+    return process.pid
+
+
+VICTIMS: dict[str, Callable[[Daemon, Daemon, rpcsys.Session], int]] = {
+    "session": lambda proxy, server, session: session.get_function("hostile.pid")(),
+    "zygote": lambda proxy, server, session: zygote(server),
+    "server": lambda proxy, server, session: server.pid,
+    "proxy": lambda proxy, server, session: proxy.pid,
+}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_client_learns_at_once_what_has_died(lab, victim: str, record_property):
+    tracker, proxy, server = lab
+    with rpcsys.connect_tracker(tracker.address) as client:
+        session = client.request(KEY)
+    pid = VICTIMS[victim](proxy, server, session)
+    ended = []
+
+    def call() -> None:
+        with pytest.raises(errors.SessionLost):
+            session.get_function("hostile.nap")()
+        ended.append(time.monotonic())
+
+    caller = threading.Thread(target=call, daemon=True)
+    caller.start()
+    time.sleep(0.3)  # the call is under way, and a watcher has taken over the reading
+    began = time.monotonic()
+    psutil.Process(pid).kill()
+    caller.join(SOON_S)
+    assert ended
+    record_property("learnt_after_s", round(ended[0] - began, 3))
+    assert ended[0] - began < 5 * AT_ONCE_S
+    if victim in ("session", "zygote"):
+        wait_free(tracker, KEY, 1, START_S)
+    else:
+        wait_free(tracker, KEY, 0, SOON_S)
+
+
+def test_a_server_that_starts_again_is_served_again(lab, daemons: Daemons):
+    tracker, proxy, server = lab
+    server.kill()
+    again = behind(daemons, proxy)
+    wait_free(tracker, KEY, 1, SOON_S)
+    with rpcsys.connect_tracker(tracker.address) as client, client.request(KEY) as session:
+        assert session.get_function("hostile.pid")() in descendants(again.pid)
+
+
+# Errors for people
+
+
+def test_a_proxy_where_nobody_waits(daemons: Daemons):
+    proxy = daemons.proxy()
+    with pytest.raises(
+        errors.ServerUnreachable, match=r"no server of 'k' waits .start one: .*--through-proxy"
+    ):
+        rpcsys.connect(*proxy.address, key="k", timeout=0.5)
+
+
+def test_a_match_key_that_is_used_up(lab):
+    tracker, proxy, _ = lab
+    with rpcsys.connect_tracker(tracker.address) as client, client.request(KEY) as session:
+        used = session.lease["matchkey"]
+        with pytest.raises(errors.ServerRefused, match="not served at"):
+            rpcsys.connect(*proxy.address, key=used, timeout=SOON_S)
+
+
+# Proxies that are none
+
+
+class FalseProxy:
+    """Takes connections and does with each what ``answer`` does, until it is closed."""
+
+    def __init__(self, answer: Callable[[socket.socket], None]) -> None:
+        self.answer = answer
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.taken: list[socket.socket] = []
+        self.greeted = 0
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = self.listener.accept()
+                self.taken.append(sock)
+                sock.settimeout(SOON_S)
+                with contextlib.suppress(OSError, errors.ProtocolError):
+                    if sock.recv(4, socket.MSG_PEEK) == b"\x71\xf2\x02\x00":
+                        sock.close()  # it has no tracker
+                        continue
+                    reader = handshake.OpeningReader()
+                    while reader.result is None:
+                        reader.receive(sock.recv(reader.needed))
+                    self.greeted += 1
+                    self.answer(sock)
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for sock in self.taken:
+            sock.close()
+
+
+CLIENT = handshake.encode_greeting(handshake.Greeting("client", KEY, handshake.Options(session="rpcsys/1")))
+ANSWERS: dict[str, Callable[[socket.socket], None]] = {
+    "nothing": lambda sock: None,
+    "an end": lambda sock: sock.close(),
+    "a reset": lambda sock: (
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"),
+        sock.close(),
+    )[1],
+    "noise": lambda sock: sock.sendall(os.urandom(5000)),
+    "half a key": lambda sock: sock.sendall(CLIENT[:-5]),
+    "two clients": lambda sock: sock.sendall(2 * CLIENT),
+    "a server": lambda sock: sock.sendall(CLIENT.replace(b"client:", b"server:")),
+    "a duplicate": lambda sock: sock.sendall(handshake.encode_duplicate()),
+    "a mismatch": lambda sock: sock.sendall(handshake.encode_mismatch()),
+    "a client that leaves": lambda sock: (sock.sendall(CLIENT), sock.close())[1],
+}
+
+
+@pytest.fixture
+def false_proxy() -> Iterator[Callable[[Callable[[socket.socket], None]], FalseProxy]]:
+    made: list[FalseProxy] = []
+
+    def make(answer: Callable[[socket.socket], None]) -> FalseProxy:
+        made.append(FalseProxy(answer))
+        return made[-1]
+
+    yield make
+    for proxy in made:
+        with contextlib.suppress(OSError):
+            proxy.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_false_proxy_costs_nothing_and_a_true_one_in_its_place_serves(
+    daemons: Daemons, false_proxy, answer: str
+):
+    false = false_proxy(ANSWERS[answer])
+    place = ("--through-proxy", "--host", "127.0.0.1", "--port", str(false.port), "--key", KEY)
+    server = daemons.launch("server", (sys.executable, "-m", "rpcsys.server", *place, *BARE))
+    server.await_ready_line()
+    wait_until(lambda: false.greeted, SOON_S, "the server is there")
+    time.sleep(3)
+    greeted, held = false.greeted, psutil.Process(server.pid).num_fds()
+    assert greeted < 40  # its pauses grow; a session that ends at once takes its time, too
+    assert server.running()
+    time.sleep(3)
+    assert psutil.Process(server.pid).num_fds() <= held + 2  # the one that is dialled just now
+    false.close()
+    proxy = daemons.proxy(port=false.port)
+    session = rpcsys.connect(*proxy.address, key=KEY, timeout=START_S)
+    works(session)
+    session.close()
+    assert "Traceback" not in server.stderr()
+
+
+def test_many_clients_leave_nothing(lab):
+    tracker, proxy, server = lab
+    held = psutil.Process(server.pid).num_fds(), psutil.Process(proxy.pid).num_fds()
+    with rpcsys.connect_tracker(tracker.address) as client:
+        for _ in range(60):
+            with client.request(KEY, wait_timeout=START_S):
+                pass
+    wait_free(tracker, KEY, 1, SOON_S)
+
+    def same() -> bool:
+        now = psutil.Process(server.pid).num_fds(), psutil.Process(proxy.pid).num_fds()
+        return now[0] <= held[0] and now[1] <= held[1] + 1
+
+    wait_until(same, SOON_S, f"{held} descriptors")
+    assert queue(tracker, KEY) == {"free": 1, "pending": 0}
