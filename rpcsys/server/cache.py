@@ -1,7 +1,8 @@
 """Files kept between sessions by their SHA-256, so that the same model is sent to a board once.
 
 ``objects/HASH`` are whole files, read-only; ``partial/HASH`` are uploads that broke off, to be resumed
-by a later session. A session is given a hard link (a copy where file systems differ), and the hash
+by a later session. A session is given a hard link (a copy where file systems differ: ``ways`` lead past
+mounts of a session's own, which the system does not link across either), and the hash
 is computed again each time: a file that a session has damaged, or a bad disk, costs one more upload
 and is never used. What was not used for longest goes first when the cache is full.
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from typing import Any, BinaryIO, Callable, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, List, Optional, Sequence, Tuple
 
 from rpcsys.errors import ConfigError
 
@@ -38,13 +39,16 @@ def new_hash() -> Any:
 class Cache:
     """A folder of files by content, at most ``cap`` bytes of them.
 
+    ``ways``: directories, and by which other path a link is made to and from each.
+
     Raises `ConfigError` when the folder cannot be made or written to.
     """
 
-    def __init__(self, folder: str, cap: int) -> None:
+    def __init__(self, folder: str, cap: int, ways: Sequence[Sequence[str]] = ()) -> None:
         self._objects = os.path.join(folder, "objects")
         self._partial = os.path.join(folder, "partial")
         self._cap = cap
+        self._ways = ways
         try:
             for path in (self._objects, self._partial):
                 os.makedirs(path, mode=0o700, exist_ok=True)
@@ -64,7 +68,7 @@ class Cache:
                 os.unlink(path)
                 return False
             os.utime(path)
-            _link(path, target)
+            _link(path, target, self._ways)
         except FileNotFoundError:  # perhaps only now: another session made room
             return False
         return True
@@ -81,7 +85,7 @@ class Cache:
             return None
         os.utime(path)
         self._make_room(size, path)
-        return Partial(path, stream, digest, os.path.join(self._objects, digest))
+        return Partial(path, stream, digest, os.path.join(self._objects, digest), self._ways)
 
     def offset(self, digest: str) -> int:
         """How many bytes of that content an earlier session left."""
@@ -134,9 +138,12 @@ class Partial:
     wanted : what that must be in the end
     """
 
-    def __init__(self, path: str, stream: BinaryIO, wanted: str, goal: str) -> None:
+    def __init__(
+        self, path: str, stream: BinaryIO, wanted: str, goal: str, ways: Sequence[Sequence[str]]
+    ) -> None:
         self._path = path
         self._goal = goal
+        self._ways = ways
         self.stream = stream
         self.wanted = wanted
         self.digest = new_hash()
@@ -155,7 +162,7 @@ class Partial:
         os.fchmod(self.stream.fileno(), 0o444)
         os.replace(self._path, self._goal)
         self.stream.close()
-        _link(self._goal, target)
+        _link(self._goal, target, self._ways)
 
     def leave(self) -> None:
         """Keep what there is for a later session."""
@@ -185,15 +192,25 @@ def feed(stream: BinaryIO, take: Callable[[Any], Any]) -> None:
         count = read(buffer)
 
 
-def _link(path: str, target: str) -> None:
+def _link(path: str, target: str, ways: Sequence[Sequence[str]]) -> None:
     """The same file under another name, or a copy of it on another file system."""
     _forget(target)
-    try:
-        os.link(path, target)
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
-            raise
-        _copy(path, target)
+    for names in ((path, target), (_by(path, ways), _by(target, ways))):
+        try:
+            os.link(*names)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
+                raise
+    _copy(path, target)
+
+
+def _by(path: str, ways: Sequence[Sequence[str]]) -> str:
+    """``path`` by the way that leads there."""
+    for place, way in ways:
+        if path.startswith(os.path.join(place, "")):
+            return way + path[len(place.rstrip("/")) :]
+    return path
 
 
 def _copy(path: str, target: str) -> None:

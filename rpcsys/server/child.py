@@ -39,7 +39,7 @@ def live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoRetu
 def _rooms(settings: dict[str, Any]) -> isolation.Rooms | None:
     if not settings["isolate"]:
         return None
-    return isolation.Rooms(settings["folder"], settings["keep"], settings["memory"])
+    return isolation.Rooms(settings["folder"], settings["keep"], settings["memory"], settings["cache"])
 
 
 def _live(
@@ -76,6 +76,8 @@ def _furnish(job: Job, settings: dict[str, Any], rooms: isolation.Rooms | None) 
     """Give the session its place: directory, CPUs, memory."""
     if rooms is not None and job.kind != TVM_END:
         rooms.open(os.path.dirname(job.workdir))
+        if job.options.get("cache"):
+            job.options["cache"].append(rooms.ways())
     _stay_in(job.workdir)
     if job.options.get("cpus"):
         limits.stay_on(job.options["cpus"])

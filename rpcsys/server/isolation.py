@@ -53,14 +53,21 @@ class Rooms:
 
     ``folder`` holds the directories of all sessions, none of which is seen until :meth:`open`. The paths in
     ``keep`` stay where they are. ``size``: bytes that each of the directories in memory may take, by default
-    half of the machine's. Raises OSError.
+    half of the machine's. ``shared``: a directory that links are to lead into; see :meth:`ways`. Raises OSError.
     """
 
-    def __init__(self, folder: str, keep: Sequence[str] = (), size: Optional[int] = None) -> None:
+    def __init__(
+        self, folder: str, keep: Sequence[str] = (), size: Optional[int] = None, shared: Optional[str] = None
+    ) -> None:
+        self._folder = folder
+        self._in_shared = _below_shared(os.path.realpath(folder))
         _leave_the_hosts()
         # By its parent: the folder itself may be made anew while this process waits.
         self._parent = _handle(os.path.dirname(folder))
         kept = [(path, _handle(path)) for path in sorted(set(hidden(keep)))]
+        self._ways = (
+            [(shared, f"/proc/self/fd/{_handle(shared)}")] if shared and os.path.isdir(shared) else []
+        )
         for place in sorted({os.path.realpath(place) for place in SHARED if os.path.isdir(place)}):
             limit = "50%" if size is None else str(size)
             _mount("tmpfs", place, _NOSUID | _NODEV, "tmpfs", f"mode=1777,size={limit}")
@@ -68,15 +75,35 @@ class Rooms:
             _make_place(path, f"/proc/self/fd/{handle}")
             _mount(f"/proc/self/fd/{handle}", path, _BIND | _REC)
             os.close(handle)
-        os.makedirs(folder, 0o700, exist_ok=True)
-        _mount("tmpfs", folder, _NOSUID | _NODEV, "tmpfs", "mode=700,size=64k")
+        if self._in_shared:
+            self._cover()
 
     def open(self, home: str) -> None:
         """Let the directory ``home`` in the folder be seen, and no other. Raises OSError."""
-        os.makedirs(home, 0o700, exist_ok=True)
         beside, name = os.path.split(home)
-        _mount(f"/proc/self/fd/{self._parent}/{os.path.basename(beside)}/{name}", home, _BIND)
+        handle = _handle(f"/proc/self/fd/{self._parent}/{os.path.basename(beside)}/{name}")
         os.close(self._parent)
+        if not self._in_shared:
+            self._cover()  # only now: what is mounted on the folder itself lies in the way from its parent
+        os.makedirs(home, 0o700, exist_ok=True)
+        place = f"/proc/self/fd/{handle}"
+        _mount(place, home, _BIND)
+        if self._ways:
+            self._ways.append((home, place))
+        else:
+            os.close(handle)
+
+    def _cover(self) -> None:
+        """Hide the directories of all sessions."""
+        os.makedirs(self._folder, 0o700, exist_ok=True)
+        _mount("tmpfs", self._folder, _NOSUID | _NODEV, "tmpfs", "mode=700,size=64k")
+
+    def ways(self) -> list[tuple[str, str]]:
+        """The shared directory and the session's, and how each is reached beside the mounts made here.
+
+        The system links no file into another mount, though it be of the same file system.
+        """
+        return self._ways
 
 
 def _leave_the_hosts() -> None:
@@ -93,8 +120,11 @@ def _leave_the_hosts() -> None:
 def hidden(paths: Iterable[str]) -> list[str]:
     """Those of ``paths`` that exist and lie below a directory that a session has of its own."""
     real = [os.path.realpath(path) for path in paths if path]
-    shared = tuple(place + "/" for place in SHARED)
-    return [path for path in real if path.startswith(shared) and os.path.exists(path)]
+    return [path for path in real if _below_shared(path) and os.path.exists(path)]
+
+
+def _below_shared(path: str) -> bool:
+    return path.startswith(tuple(place + "/" for place in SHARED))
 
 
 def _handle(path: str) -> int:

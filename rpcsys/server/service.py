@@ -107,6 +107,7 @@ class Service:
             "isolate": config.isolation,
             "keep": isolation.hidden(_needed(config)),
             "memory": config.session_memory,
+            "cache": config.cache,
             "tvm": config.tvm,
             "tvm_library": config.tvm_library,
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import signal
 
 import psutil
@@ -12,6 +13,7 @@ import pytest
 
 import rpcsys
 from rpcsys.errors import SessionLost
+from rpcsys.server import workdirs
 from tests.live.daemons import STOP_S, Daemon, Daemons, wait_until
 
 pytestmark = pytest.mark.live
@@ -122,6 +124,31 @@ def test_two_sessions_at_once_and_the_cap(daemons):
     assert 0 < sum(path.stat().st_size for path in objects.iterdir()) <= 20 << 20
     assert (objects / _hash(files[3])).exists()
     assert not (objects / _hash(files[0])).exists()
+
+
+@pytest.mark.parametrize("where", ["beside", "elsewhere"])
+def test_sessions_share_one_file_on_the_disk(daemons, where):
+    """Also where each of them has mounts of its own, which no link can be made across."""
+    folder = workdirs.make_folder("/var" if where == "elsewhere" else str(daemons.folder))
+    cache = os.path.join(folder, "cache")
+    try:
+        flags = ("--preload", "none", "--tvm", "off", "--slots", "2", "--cache", cache)
+        server = daemons.server("k", *flags, env={"TMPDIR": folder})
+        source = daemons.folder / "model"
+        source.write_bytes(os.urandom(3 * MB))
+        with rpcsys.connect(*server.address, key="k") as one, rpcsys.connect(*server.address, key="k") as two:
+            for session in (one, two):
+                session.upload(source)
+            kept = os.stat(os.path.join(cache, "objects", _hash(source)))
+            copies = [os.stat(f"/proc/{session.info['pid']}/cwd/model") for session in (one, two)]
+            assert {copy.st_ino for copy in copies} == {kept.st_ino}
+            assert kept.st_nlink == 3
+            assert kept.st_mode & 0o222 == 0
+            one.remove("model")
+            assert two.download("model") == source.read_bytes()
+    finally:
+        daemons.stop()
+        shutil.rmtree(folder)
 
 
 def test_a_damaged_file_is_sent_again(daemons):

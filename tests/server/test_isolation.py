@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -47,8 +48,12 @@ def table(kind):
 
 
 @pytest.mark.skipif(bool(WHY_NOT), reason=f"no namespaces here: {WHY_NOT}")
-def test_inside_and_outside(tmp_path):
-    folder = workdirs.make_folder(str(tmp_path))
+@pytest.mark.parametrize("place", ["shared", "elsewhere"])
+def test_inside_and_outside(tmp_path, place, request):
+    if place == "elsewhere" and not os.access("/var", os.W_OK):
+        pytest.skip("only who may write there can have directories there")
+    folder = workdirs.make_folder(str(tmp_path) if place == "shared" else "/var")
+    request.addfinalizer(lambda: shutil.rmtree(folder))
     files = workdirs.make(folder, 1)
     workdirs.make(folder, 2)
     library = tmp_path / "library"
