@@ -51,7 +51,7 @@ def probe(folder: str) -> str:
 class Rooms:
     """This process in namespaces of its own; to be made before it has a second thread.
 
-    ``folder`` holds the directories of all sessions, none of which is seen until :meth:`open`. The paths in
+    ``folder`` holds the directories of all sessions, none of which is seen after :meth:`open` but one. The paths in
     ``keep`` stay where they are. ``size``: bytes that each of the directories in memory may take, by default
     half of the machine's. ``shared``: a directory that links are to lead into; see :meth:`ways`. Raises OSError.
     """
