@@ -39,6 +39,7 @@ from rpcsys.proxy.figures import Figures
 from rpcsys.proxy.hangups import ENDED, Hangups
 from rpcsys.proxy.opening import Opening
 from rpcsys.proxy.outward import dial
+from rpcsys.proxy.patience import LOOK_S, Patience
 from rpcsys.proxy.relay import Pair, Relay
 from rpcsys.proxy.state import DUPLICATE, State
 from rpcsys.proxy.trackerlink import TrackerLink
@@ -109,6 +110,8 @@ class Service:
             )
         )
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+        self._patience = Patience()
+        self._looker = self.loop.call_later(LOOK_S, self._look)
 
     def open(self, port: int) -> None:
         """Streams may come, at ``port``."""
@@ -336,6 +339,10 @@ class Service:
             self._drop_stranger(stream, "it did not finish its opening")
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
+    def _look(self) -> None:
+        self._patience.look((flow.sink for pair in self.pairs for flow in pair.flows), self.loop.time())
+        self._looker = self.loop.call_later(LOOK_S, self._look)
+
     # The end.
 
     def drain(self) -> None:
@@ -352,6 +359,7 @@ class Service:
     def close(self) -> None:
         """End all that is left."""
         self._sweeper.cancel()
+        self._looker.cancel()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._dialling:

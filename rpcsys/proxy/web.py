@@ -28,6 +28,9 @@ PATH = "/ws"
 MAX_MESSAGE = 64 << 20
 """TVM's server sends an array as one message. Its own proxy refuses more than 10 MiB."""
 
+STALLED_MS = 120_000
+"""How long a WebSocket may take nothing: a page in the background is slow."""
+
 _CHUNK = 256 << 10
 _SILENCE_S = 10.0
 _MAX_HEADERS = 16 << 10
@@ -52,6 +55,7 @@ def serve_websockets(listener: socket.socket, take: Take, origins: tuple[str, ..
 
     def greet(sock: socket.socket, address: Any) -> None:
         tune(sock)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_MS)
         server.handle_stream(IOStream(sock, max_buffer_size=MAX_MESSAGE + _CHUNK), address)
 
     return Acceptor(listener, greet)
