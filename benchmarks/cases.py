@@ -291,14 +291,24 @@ def relay_case(name: str, what: str, streams: int) -> Case:
 
 
 def through_proxy() -> list[Case]:
-    """What the proxy costs a session: a ping, all on one core; arrays, three processes on two cores."""
+    """What the proxy costs a session: a ping and a call, all on one core; arrays, three processes on two cores."""
     ping = Case(
         "proxied-ping",
         Measured("raw-proxied", "null_call"),
         {"raw": (Measured("raw", "null_call"),)},
         (Reading("raw ping through the proxy", "seconds", MICROSECONDS, {"raw": at_most(2.8)}),),
     )
-    return [ping, *(proxied_arrays(way) for way in DIRECTIONS)]
+    return [ping, proxied_call(), *(proxied_arrays(way) for way in DIRECTIONS)]
+
+
+def proxied_call() -> Case:
+    """A null call beside a direct one and two raw pings: what the proxy adds is to be 1.8 pings, the bound is that sum's share."""
+    direct, raw = Measured("rpcsys", "null_call"), Measured("raw", "null_call")
+    others = {"direct": (direct,), "direct and two raw pings": (direct, raw, raw)}
+    reading = Reading(
+        "null call through the proxy", "seconds", MICROSECONDS, {"direct and two raw pings": at_most(0.94)}
+    )
+    return Case("proxied-null-call", Measured("rpcsys-proxied-pinned", "null_call"), others, (reading,))
 
 
 def proxied_arrays(way: str) -> Case:

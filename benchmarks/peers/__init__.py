@@ -31,6 +31,7 @@ SUBJECTS = {
     "haproxy": "benchmarks.peers.relays:HaProxy",
     "no relay": "benchmarks.peers.relays:Direct",
     "raw-proxied": "benchmarks.peers.relays:ProxiedPing",
+    "rpcsys-proxied-pinned": "benchmarks.peers.relays:ProxiedCalls",
     "rpcsys-proxied": "benchmarks.peers.relays:ProxiedSessions",
     "tracker-tvm": "benchmarks.peers.trackers:TvmTracker",
 }

@@ -148,10 +148,18 @@ class ProxiedPing(RawSocket):
 class ProxiedSessions(ours.Rpcsys):
     """Our client, our proxy, our server: three processes, and the proxy runs on whatever core has time."""
 
+    proxy_core: int | None = ANYWHERE
+
     def start(self) -> None:
-        self.port = self.start_server(PROXY, core=ANYWHERE)
+        self.port = self.start_server(PROXY, core=self.proxy_core)
         behind = ("--host", "127.0.0.1", "--port", str(self.port), "--through-proxy", "--silent")
         self.start_server(("-m", "rpcsys.server", *behind, *ours.DEVICE))
+
+
+class ProxiedCalls(ProxiedSessions):
+    """The same, and the proxy runs where servers do."""
+
+    proxy_core = None
 
 
 def opened(port: int, role: str) -> socket.socket:
