@@ -323,7 +323,8 @@ class Store:
         )
         if free <= pages // 4:
             return False
-        self._file.execute(f"PRAGMA incremental_vacuum({SHRUNK})").fetchall()
+        # `execute` would take the first step of this statement only: one page.
+        self._file.executescript(f"PRAGMA incremental_vacuum({SHRUNK})")
         return bool(free > SHRUNK)
 
 
