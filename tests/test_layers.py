@@ -33,6 +33,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "link": ("wire",),
     "wire": ("errors",),
     "ffi": ("errors",),
+    "pack": ("module",),
     "data": (),
     "errors": (),
     "logs": (),

@@ -12,6 +12,7 @@ import rpcsys
 from rpcsys.cli.demo import demo
 from rpcsys.cli.module import module
 from rpcsys.cli.operate import drain, enable, lease
+from rpcsys.cli.pack import pack
 from rpcsys.cli.run import run
 from rpcsys.errors import RpcsysError, one_line
 
@@ -29,6 +30,7 @@ Why does it wait:         rpcsys query --why rpi4
 Take a board out:         rpcsys drain NAME, rpcsys enable NAME
 A model on a device:      rpcsys run --key rpi4 model.onnx
 What is in a library:     rpcsys module inspect model.so
+A board of its own:       rpcsys pack --target aarch64-linux-gnu
 """
 
 
@@ -65,6 +67,7 @@ group.add_command(run)
 group.add_command(demo)
 group.add_command(module)
 group.add_command(lease)
+group.add_command(pack)
 group.add_command(drain)
 group.add_command(enable)
 

@@ -9,11 +9,7 @@ from rpcsys.wire import dtypes
 from rpcsys.wire.tensor import Tensor, as_tensor, maker
 from rpcsys.wire.values import InOut, Out, Ref
 
-np: Any
-try:
-    import numpy as np
-except ImportError:
-    np = None
+np: Any = dtypes.import_numpy()
 
 
 def empty(shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Out:

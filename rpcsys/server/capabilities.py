@@ -12,6 +12,9 @@ from typing import Any
 from rpcsys.ffi import library
 from rpcsys.module import loading
 
+STUB = "numpy_stub"
+"""The folder of what stands in for numpy where there is none: it has names, and no arrays."""
+
 _PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
 
 
@@ -36,18 +39,20 @@ def warm() -> None:
 
 
 def installed(package: str) -> bool:
-    """Whether ``package`` can be imported; does not import it."""
+    """Whether ``package`` can be imported, and is no stub; does not import it."""
     if package in sys.modules:
-        return sys.modules[package] is not None
+        module = sys.modules[package]
+        return module is not None and not hasattr(module, "__rpcsys_stub__")
     return _found(package)
 
 
 @functools.lru_cache(maxsize=None)
 def _found(package: str) -> bool:
     try:
-        return importlib.util.find_spec(package) is not None
+        spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return False
+    return spec is not None and STUB not in (spec.origin or "").split(os.sep)
 
 
 def loads() -> list[str]:

@@ -25,12 +25,7 @@ def import_numpy() -> Any:
     """numpy, imported at the first array that needs it; None where it is not installed."""
     global _ARRAYS
     if _ARRAYS is None:
-        try:
-            import numpy as np
-
-            _ARRAYS = np
-        except ImportError:
-            _ARRAYS = False
+        _ARRAYS = dtypes.import_numpy() or False
     return _ARRAYS or None
 
 

@@ -131,6 +131,15 @@ def name_of_numpy(dtype: Any) -> str:
     return name
 
 
+def import_numpy() -> Any:
+    """numpy; None where there is none, or only the stub that stands in for its names on bare boards."""
+    try:
+        import numpy as np
+    except ImportError:
+        return None
+    return None if hasattr(np, "__rpcsys_stub__") else np
+
+
 @lru_cache(maxsize=256)
 def numpy_dtype(name: str) -> Any:
     """The ``numpy.dtype`` of a wire name, or None where this machine's numpy cannot express it."""

@@ -90,9 +90,8 @@ def maker(head: Any) -> Optional[Callable[[Sequence[Any]], Any]]:
     if type(head) is not dict or head.get("@") != "tensor" or "device" in head:
         return None
     name, shape, index = head["dtype"], tuple(head["shape"]), head["buffer"]
-    try:
-        import numpy as np
-    except ImportError:
+    np = dtypes.import_numpy()
+    if np is None:
         return lambda buffers: Tensor(name, shape, buffers[index])
     dtype, make = dtypes.numpy_dtype(name), np.ndarray
     if dtype is None or not dtype.itemsize:

@@ -1,0 +1,37 @@
+"""Start the device server from the folder that this file is in.
+
+Until the version is known to be enough, this has to be Python that any version can read.
+"""
+
+import os
+import sys
+
+NEEDED = (3, 8)
+HERE = os.path.dirname(os.path.realpath(__file__))
+
+
+def drivers():
+    """The flag that has the libraries loaded that were packed as drivers."""
+    folder = os.path.join(os.path.dirname(HERE), "drivers")
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return ["--load-library", ":".join(os.path.join(folder, name) for name in names)] if names else []
+
+
+def main():
+    """The server's exit status."""
+    if sys.version_info < NEEDED:
+        text = "rpcsys-server: error: this is Python %d.%d; %d.%d or later is needed, such as RPCSYS_PYTHON=python3.9"
+        return text % (sys.version_info[:2] + NEEDED)
+    sys.path[0] = HERE
+    # Last: the real numpy, wherever it is, comes first.
+    sys.path.append(os.path.join(HERE, "numpy_stub"))
+    try:
+        from rpcsys.server.__main__ import main as serve
+    except ImportError as error:
+        text = "rpcsys-server: error: this Python lacks a part of its standard library (%s); see rpcsys-server --self-test"
+        return text % error
+    return serve(drivers() + sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

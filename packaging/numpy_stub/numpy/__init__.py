@@ -1,0 +1,84 @@
+"""Stands in for numpy on boards that have none: its names and element types, and nothing that computes.
+
+Code that imports numpy for annotations, ``isinstance`` and ``dtype`` works; whatever would need an array raises
+`StubError`, which says what to install. ``numpy.__rpcsys_stub__`` tells this from the real one, which always
+comes first. ``hasattr`` answers as for numpy 2.
+"""
+
+import sys
+import types
+
+from numpy._functions import FUNCTIONS
+from numpy._types import *  # noqa: F403
+from numpy._types import StubError, computes
+
+__rpcsys_stub__ = True
+__version__ = "2.0.0+rpcsys.stub"
+
+newaxis = None
+nan, inf, pi, e, euler_gamma = (
+    float("nan"),
+    float("inf"),
+    3.141592653589793,
+    2.718281828459045,
+    0.5772156649015329,
+)
+True_, False_ = True, False
+little_endian = sys.byteorder == "little"
+
+_SETTINGS = ("seterr", "seterrcall", "setbufsize", "set_printoptions")
+_MODULES = (
+    "_core", "char", "core", "ctypeslib", "dtypes", "emath", "exceptions", "f2py", "fft", "lib", "linalg", "ma",
+    "polynomial", "random", "rec", "strings", "testing", "typing",
+)  # fmt: skip
+
+
+def _ignored(*args, **kwargs):
+    """What only sets how numbers are computed or shown."""
+
+
+def _module(name):
+    """A module of numpy's in which everything that is asked for would compute."""
+    module = types.ModuleType("numpy." + name)
+
+    def find(attribute):
+        if attribute.startswith("_"):
+            raise AttributeError("module 'numpy.%s' has no attribute %r" % (name, attribute))
+        return computes("%s.%s" % (name, attribute))
+
+    module.__getattr__ = find
+    module.__path__ = []
+    sys.modules["numpy." + name] = module
+    return module
+
+
+for _name in FUNCTIONS:
+    globals()[_name] = computes(_name)
+for _name in _SETTINGS:
+    globals()[_name] = _ignored
+for _name in _MODULES:
+    globals()[_name] = _module(_name)
+
+
+class _Subscribed:
+    """A name for annotations: ``NDArray[float32]``."""
+
+    def __init__(self, name):
+        self.__name__ = name
+
+    def __getitem__(self, item):
+        return self
+
+    def __repr__(self):
+        return "numpy.typing." + self.__name__
+
+
+typing.NDArray, typing.ArrayLike, typing.DTypeLike = map(_Subscribed, ("NDArray", "ArrayLike", "DTypeLike"))  # noqa: F821
+for _name in (
+    "AxisError",
+    "ComplexWarning",
+    "DTypePromotionError",
+    "RankWarning",
+    "VisibleDeprecationWarning",
+):
+    setattr(exceptions, _name, type(_name, (UserWarning if "Warning" in _name else ValueError,), {}))  # noqa: F821

@@ -1,0 +1,183 @@
+"""What is in the device runtime for one kind of board."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+import rpcsys
+from rpcsys import data
+from rpcsys.errors import UsageError
+from rpcsys.module import toolchain
+from rpcsys.pack import archive, libraries, tier, versions, wheels
+from rpcsys.pack.lean import lean
+
+#: Folders of the archive.
+PYTHON, NATIVE, DRIVERS, LICENSES = "python", "python/lib", "drivers", "licenses"
+MANIFEST = "manifest.json"
+#: What a board's Python has to be at least: the device tier's.
+_PYTHON_VERSION = "3.8"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was packed: ``manifest`` as in the archive, ``size`` of the whole in bytes, ``remarks`` for whoever packs."""
+
+    path: Path
+    manifest: dict[str, Any]
+    size: int
+    remarks: tuple[str, ...]
+
+
+def pack(
+    target: str,
+    output: Path,
+    *,
+    folder: Path | None = None,
+    from_wheels: bool = False,
+    drivers: Sequence[Path] = (),
+    glibc: str | None = None,
+) -> Packed:
+    """Write the device runtime for ``target`` to ``output``.
+
+    TVM's libraries come from the build folder ``folder``, or from PyPI; with neither, the board serves
+    everything that needs none. ``drivers`` go along and are loaded in every session. ``glibc`` is the
+    newest C library that any of them may ask for.
+
+    Raises
+    ------
+    UsageError : no such target, or a library that the board could not load, by its name
+    RpcsysError : the wheels could not be downloaded, or the archive not be written
+    """
+    if folder is not None and from_wheels:
+        raise UsageError("--libraries and --from-wheels: TVM's libraries come from one of them")
+    name, machine, bits = toolchain.target(target)
+    board = libraries.Target(name, machine, bits, versions.parse(glibc) if glibc else ())
+    with tempfile.TemporaryDirectory(prefix="rpcsys-pack-") as work:
+        sources = libraries.from_folder(folder) if folder is not None else []
+        sources += wheels.fetch(board, Path(work)) if from_wheels else []
+        native = _prepared(sources, board, Path(work) / "native")
+        extra = _prepared(libraries.drivers(drivers), board, Path(work) / "drivers")
+        return _write(output, board, native, extra)
+
+
+def _prepared(
+    sources: Iterable[libraries.Source], target: libraries.Target, work: Path
+) -> list[libraries.Prepared]:
+    work.mkdir()
+    sources = list(sources)
+    names = [source.path.name for source in sources]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"there are two libraries called {name}")
+    return [libraries.prepare(source, target, names, work) for source in sources]
+
+
+def _write(
+    output: Path, target: libraries.Target, native: list[libraries.Prepared], extra: list[libraries.Prepared]
+) -> Packed:
+    everything = [*native, *extra]
+    files = {**_python(), **_board(), **_licences(everything)}
+    files.update({f"{NATIVE}/{library.name}": library.content for library in native})
+    files.update({f"{DRIVERS}/{library.name}": library.content for library in extra})
+    manifest = _manifest(target, files, everything)
+    files[MANIFEST] = (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode()
+    archive.write(output, files, frozenset(_programs(files)))
+    return Packed(output, manifest, output.stat().st_size, tuple(_remarks(everything)))
+
+
+def _remarks(native: list[libraries.Prepared]) -> Iterator[str]:
+    names = {library.name for library in native}
+    if libraries.FFI in names and libraries.RUNTIME not in names:
+        yield f"there is no {libraries.RUNTIME}: this board will serve no TVM clients and no Relax programs"
+    for origin in sorted({library.source.origin for library in native if not library.source.licences}):
+        yield f"no licence lies beside what comes from {origin}: see to it before you pass the archive on"
+
+
+def _python() -> dict[str, bytes]:
+    """The Python part: the device tier, cloudpickle, and the stub of numpy."""
+    spec = util.find_spec("cloudpickle")
+    if spec is None or spec.origin is None:
+        raise UsageError("cloudpickle goes along and is not here; type: python -m pip install cloudpickle")
+    stub = data.folder("packaging") / "numpy_stub"
+    files = dict(tier.files())
+    files.update({f"cloudpickle/{file.name}": file for file in Path(spec.origin).parent.glob("*.py")})
+    files.update({f"numpy_stub/{file.relative_to(stub).as_posix()}": file for file in stub.rglob("*.py")})
+    return {f"{PYTHON}/{name}": _lean(file) for name, file in files.items()}
+
+
+def _board() -> dict[str, bytes]:
+    """What starts and installs it, and the units where there are any."""
+    board, units = data.folder("packaging") / "board", data.folder("systemd")
+    files = {file.relative_to(board).as_posix(): file for file in board.rglob("*") if _wanted(file)}
+    files.update({f"systemd/{file.name}": file for file in units.glob("rpcsys-server*") if _wanted(file)})
+    return {name: _lean(file) for name, file in files.items()}
+
+
+def _wanted(file: Path) -> bool:
+    return file.is_file() and "__pycache__" not in file.parts
+
+
+def _lean(file: Path) -> bytes:
+    return lean(file.read_text(encoding="utf-8")).encode() if file.suffix == ".py" else file.read_bytes()
+
+
+def _programs(files: Iterable[str]) -> list[str]:
+    return [name for name in files if name.startswith(("bin/", "init/")) or name.endswith(".sh")]
+
+
+def _licences(native: Iterable[libraries.Prepared]) -> dict[str, bytes]:
+    """Everybody's, one of each text: ``licenses/PROJECT/NAME``."""
+    found = [("rpcsys", file) for file in _own_licences("rpcsys")]
+    found += [("cloudpickle", file) for file in _own_licences("cloudpickle")]
+    found += [
+        (library.name.partition(".")[0], file) for library in native for file in library.source.licences
+    ]
+    texts: dict[bytes, str] = {}
+    for project, file in found:
+        name = f"{LICENSES}/{project}/{file.name}"
+        taken = name in texts.values()
+        texts.setdefault(
+            file.read_bytes(), f"{LICENSES}/{project}/{file.parent.name}-{file.name}" if taken else name
+        )
+    return {name: text for text, name in texts.items()}
+
+
+def _own_licences(package: str) -> list[Path]:
+    """The licences of an installed package; of a checkout, the one at its root."""
+    files = metadata.files(package) or []
+    named = [
+        file for file in files if file.name.startswith(("LICENSE", "NOTICE")) and ".dist-info" in str(file)
+    ]
+    return [Path(str(file.locate())) for file in named] or [tier.ROOT / "LICENSE"]
+
+
+def _manifest(
+    target: libraries.Target, files: dict[str, bytes], native: list[libraries.Prepared]
+) -> dict[str, Any]:
+    return {
+        "name": archive.TOP,
+        "version": rpcsys.__version__,
+        "target": target.name,
+        "machine": target.machine,
+        "bits": target.bits,
+        "python": _PYTHON_VERSION,
+        "cloudpickle": metadata.version("cloudpickle"),
+        "glibc": versions.show(max((library.needs.glibc for library in native), default=())),
+        "glibcxx": versions.show(max((library.needs.glibcxx for library in native), default=())),
+        "libraries": {
+            library.name: {
+                "from": library.source.origin if library.source.origin.endswith(".whl") else "",
+                "glibc": versions.show(library.needs.glibc),
+                "needs": list(library.needs.needed),
+            }
+            for library in native
+        },
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())},
+    }
