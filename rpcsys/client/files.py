@@ -6,11 +6,11 @@ import contextlib
 import hashlib
 import io
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, List, Optional, Tuple, Union
 
 from rpcsys.client.channel import Channel
 from rpcsys.client.pending import Pending
-from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, UsageError
+from rpcsys.errors import ProtocolError, RemoteFileError, UsageError
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 
@@ -42,17 +42,6 @@ def path_on_device(path: Union[str, os.PathLike[str]]) -> str:
             type="RemoteFileError",
         )
     return name
-
-
-def check_loadable(name: str, loads: Sequence[str]) -> None:
-    """Raise `ModelError` if a device that loads files ending in ``loads`` cannot load ``name``."""
-    if not any(name.endswith(suffix) for suffix in loads):
-        raise ModelError(
-            "this device cannot load {!r}; it loads {}. See session.info['capabilities']".format(
-                name, ", ".join(loads) or "no models (is onnxruntime installed there?)"
-            ),
-            type="ModelError",
-        )
 
 
 def upload(channel: Channel, source: Source, target: Optional[str], progress: Optional[Progress]) -> str:

@@ -6,7 +6,7 @@ import os
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union, overload
 
-from rpcsys.client import files, usercode
+from rpcsys.client import files, loadable, usercode
 from rpcsys.client.arrays import result_maker, to_user
 from rpcsys.client.channel import Channel
 from rpcsys.client.log import Lines, Log
@@ -63,23 +63,20 @@ class Session:
     ) -> RemoteModule:
         """Load a model on the device: a local file (which is uploaded), or one that is there already.
 
+        A library (``.so``) comes with all that is inside: graphs, ONNX models, weights, native code. What the
+        device says it cannot load is refused before it is uploaded.
+
         Raises `RemoteFileError` where neither exists, `ModelError` when it cannot be loaded; both in
         one sentence.
         """
         if not isinstance(path, (str, os.PathLike)) or os.path.isfile(path):
             on_device = name or files.name_of(path)
-            self._refuse_early(on_device)
+            loadable.check(path, on_device, self.info.get("capabilities", {}))
             self.upload(path, on_device, progress=progress)
         else:
             on_device = name or files.path_on_device(path)
         module: RemoteModule = self._builtin("session.load_module", on_device)
         return module
-
-    def _refuse_early(self, name: str) -> None:
-        """Say that a device cannot load a model before it is sent there."""
-        loads = self.info.get("capabilities", {}).get("loads")
-        if loads is not None:
-            files.check_loadable(name, loads)
 
     # -------------------------------------------------------------- arrays
 

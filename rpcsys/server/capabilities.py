@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from rpcsys.ffi import library
-from rpcsys.module import loading
+from rpcsys.module import elf, loading
 
 STUB = "numpy_stub"
 """The folder of what stands in for numpy where there is none: it has names, and no arrays."""
@@ -21,6 +21,7 @@ _PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
 def capabilities(*, pickle: bool = False, cache: bool = False) -> dict[str, Any]:
     """Which optional packages are installed, which files a session can load, and what the server was told to allow.
 
+    ``kinds``: of the modules that those files may hold; ``target``: machine and bits of native code.
     ``tvm_runtime``: whether TVM's libraries are there, with the package or without. Imports and loads nothing.
     """
     found: dict[str, Any] = {package: installed(package) for package in _PACKAGES}
@@ -29,6 +30,8 @@ def capabilities(*, pickle: bool = False, cache: bool = False) -> dict[str, Any]
     found["cache"] = cache
     found["tvm_runtime"] = library.has_runtime()
     found["loads"] = loads()
+    found["kinds"] = kinds(pickle=pickle)
+    found["target"] = list(elf.here())
     return found
 
 
@@ -58,6 +61,14 @@ def _found(package: str) -> bool:
 def loads() -> list[str]:
     """Endings of the files that `session.load_module` takes on this device."""
     return [suffix for suffix, packages in loading.SUFFIXES.items() if all(map(installed, packages))]
+
+
+def kinds(*, pickle: bool = False) -> list[str]:
+    """Kinds of modules that a library may hold for `session.load_module` to take it on this device.
+
+    Those that TVM's runtime knows besides (``tvm_runtime``) are not among them.
+    """
+    return [kind for kind in loading.kinds(installed) if pickle or kind != "rpcsys.python"]
 
 
 def machine() -> dict[str, Any]:

@@ -23,6 +23,7 @@ class Operations:
         self._session = session
         self._objects = session.objects
         self._directory = session.directory
+        self._allow_pickle = allow_pickle
         self._named: Dict[str, Callable[..., Any]] = {
             "session.has_function": self._has_function,
             "session.load_module": self._load_module,
@@ -78,7 +79,7 @@ class Operations:
 
     def _load_module(self, name: str) -> Any:
         # Built-in functions say what they keep themselves; a module is described by its kind.
-        return loading.load_file(self._directory.existing(name), name)
+        return loading.load_file(self._directory.existing(name), name, allow_pickle=self._allow_pickle)
 
     def _put(self, value: Any) -> Any:
         if as_tensor(value) is None:

@@ -156,7 +156,7 @@ class GraphModule(Module):
             function: Callable[..., Any] = module.function(stage["function"])
         except (
             RemoteFunctionError
-        ):  # asked for, not looked up: TVM's modules have functions that they do not list
+        ):  # tried, not looked up: TVM's modules have functions that they do not list
             raise model_error(
                 "stage {!r} runs the function {!r}, and {} has {}".format(
                     stage["name"], stage["function"], module.kind, ", ".join(module.functions[:20]) or "none"

@@ -10,10 +10,10 @@ import hashlib
 import os
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
-from rpcsys.errors import UsageError
-from rpcsys.module import elf, packed
+from rpcsys.errors import RemoteFunctionError, UsageError
+from rpcsys.module import container, elf, packed
 from rpcsys.module.kinds.native import functions_of
-from rpcsys.module.layout import Buffer, FormatError
+from rpcsys.module.layout import LIBRARY, Buffer, FormatError
 from rpcsys.module.module import Function, Module, model_error
 from rpcsys.module.names import Names
 from rpcsys.module.registry import Context
@@ -32,6 +32,7 @@ class LibraryModule(Module):
     name : what it is called in messages
     target : what it is built for, as who made it calls it (``"aarch64-linux-gnu"``)
     machine, bits : the same as its file says it (``"aarch64"``, 64)
+    kinds : of the modules that it holds itself
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class LibraryModule(Module):
         self.target: str = about["target"]
         self.machine: str = about["machine"]
         self.bits: int = about["bits"]
+        self.kinds: List[str] = about["kinds"]
         self._exported: List[str] = about["functions"]
         self._allow_pickle = allow_pickle
         self._inner: Optional[Module] = None
@@ -59,15 +61,19 @@ class LibraryModule(Module):
             "target": self.target,
             "machine": self.machine,
             "bits": self.bits,
+            "kinds": self.kinds,
             "functions": self._exported,
         }
 
     def names(self) -> List[str]:
-        return self._open().functions if self.fits() else self._exported
+        """The functions it was said to have when it was put here, whether it is loaded or not."""
+        return self._exported
 
     def own(self, name: str) -> Optional[Function]:
-        inner = self._open()
-        return inner.function(name) if name in inner.functions else None
+        try:
+            return self._open().function(name)
+        except RemoteFunctionError:
+            return None
 
     def link(self) -> None:
         """Load it. Raises `ModelError`, for one that is built for another machine, too."""
@@ -107,12 +113,15 @@ def library(
     *,
     name: str = "",
     target: str = "",
+    functions: Optional[Sequence[str]] = None,
     imports: Sequence[Module] = (),
 ) -> LibraryModule:
     """A module that carries a native library along: its file, or its bytes.
 
     It may be for another machine than this one; it is then loaded only there. ``target`` names what it is for (by
-    default the machine that its file says); ``name`` is for messages. Raises `UsageError` for what is no library.
+    default the machine that its file says); ``name`` is for messages. ``functions`` are by default those that its file
+    exports: say them for a library with modules inside, whose functions only their loader knows (a Relax program's
+    ``main``). Raises `UsageError` for what is no library.
     """
     if isinstance(source, (str, os.PathLike)):
         name = name or os.path.basename(os.fspath(source))
@@ -123,15 +132,16 @@ def library(
             raise UsageError(f"{os.fspath(source)!s} cannot be read: {error.strerror}") from None
     name = name or "a library"
     try:
-        file_says = elf.parse(source)
-    except elf.ElfError as error:
+        inside = container.parse(source)
+    except (elf.ElfError, FormatError) as error:
         raise UsageError(f"{name} {error}") from None
     about = {
         "name": name,
-        "target": target or file_says.machine,
-        "machine": file_says.machine,
-        "bits": file_says.bits,
-        "functions": functions_of(file_says),
+        "target": target or inside.elf.machine,
+        "machine": inside.elf.machine,
+        "bits": inside.elf.bits,
+        "kinds": sorted({record.kind for record in inside.records} - {LIBRARY}),
+        "functions": functions_of(inside.elf) if functions is None else list(functions),
     }
     return LibraryModule(source, about, imports=imports)
 
@@ -151,7 +161,7 @@ def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
 def load_from_bytes(data: memoryview, context: Context) -> Module:
     """The library; it is loaded when it is linked. Raises `FormatError`."""
     about, buffers = packed.unpack(data)
-    types = {"name": str, "target": str, "machine": str, "bits": int, "functions": list}
+    types = {"name": str, "target": str, "machine": str, "bits": int, "kinds": list, "functions": list}
     if len(buffers) != 1 or not all(isinstance(about.get(key), kind) for key, kind in types.items()):
         raise FormatError("is broken (a library inside is not described)")
     return LibraryModule(buffers[0], about, allow_pickle=context.allow_pickle)

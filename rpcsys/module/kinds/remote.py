@@ -7,7 +7,7 @@ more: such a function should give the same for the same inputs.
 from __future__ import annotations
 
 import threading
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from rpcsys import client
 from rpcsys.errors import SessionClosed, SessionLost, SessionTimeout, UsageError
@@ -19,6 +19,7 @@ from rpcsys.module.names import Names
 from rpcsys.module.registry import Context
 
 KIND = "rpcsys.remote"
+Address = Union[str, Tuple[str, int]]
 #: Seconds that a call waits for a server to be free, unless told otherwise.
 WAIT_S = 60.0
 #: What ends a session but not the server.
@@ -123,17 +124,18 @@ def remote(
     function: str,
     *,
     key: str = "",
-    tracker: str = "",
-    address: str = "",
+    tracker: Address = "",
+    address: Address = "",
     wait_s: float = WAIT_S,
     inputs: Sequence[Dict[str, Any]] = (),
     outputs: Sequence[Dict[str, Any]] = (),
 ) -> RemoteModule:
-    """A module whose ``main`` is ``function`` on a server: of ``key`` at a tracker, or at ``address`` (``"host:port"``).
+    """A module whose ``main`` is ``function`` on a server: of ``key`` at a tracker, or at ``address`` (``"host:port"`` or
+    ``(host, port)``).
 
     ``inputs`` and ``outputs`` (dicts with name, dtype and shape) let it be run by names. Raises `UsageError`.
     """
-    place = Place(function, key, tracker, address, wait_s)
+    place = Place(function, key, _text(tracker), _text(address), wait_s)
     complaint = place.complaint()
     if complaint:
         raise UsageError(complaint)
@@ -144,6 +146,13 @@ def rename(module: Module, names: Names) -> Module:
     """The same place; its inputs and outputs by other names."""
     assert isinstance(module, RemoteModule)
     return RemoteModule(module.place, names.values(module.inputs), names.values(module.outputs))
+
+
+def _text(address: Address) -> str:
+    if isinstance(address, str):
+        return address
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:

@@ -25,17 +25,9 @@ def lab():
 def echo(lab):
     described = [{"name": "x", "dtype": "float32", "shape": ["n"]}]
     with remote(
-        "testing.echo", key="edge", tracker=address(lab), inputs=described, outputs=[{"name": "y"}]
+        "testing.echo", key="edge", tracker=lab.tracker_address, inputs=described, outputs=[{"name": "y"}]
     ) as module:
         yield module
-
-
-def address(lab):
-    return (
-        "{}:{}".format(*lab.tracker_address)
-        if isinstance(lab.tracker_address, tuple)
-        else lab.tracker_address
-    )
 
 
 def test_a_call_is_a_call_there(echo):
@@ -88,7 +80,7 @@ def test_several_threads_share_one_session(echo):
 
 
 def test_errors_are_the_functions_own(lab):
-    with remote("testing.fail", key="edge", tracker=address(lab)) as module:
+    with remote("testing.fail", key="edge", tracker=lab.tracker_address) as module:
         with pytest.raises(RemoteError, match="RuntimeError: because"):
             module("because")
         with pytest.raises(RemoteError, match="RuntimeError: again"):
@@ -96,10 +88,16 @@ def test_errors_are_the_functions_own(lab):
 
 
 def test_a_function_that_is_not_there(lab):
-    with remote("no.such", key="edge", tracker=address(lab)) as module:
+    with remote("no.such", key="edge", tracker=lab.tracker_address) as module:
         for _ in range(2):  # the device is given back each time
             with pytest.raises(RemoteFunctionError, match=r"no function 'no\.such'"):
                 module()
+
+
+def test_addresses_of_every_form():
+    for given, text in [("a:1", "a:1"), (("a", 1), "a:1"), (("::1", 9090), "[::1]:9090")]:
+        assert remote("f", address=given).place.address == text
+        assert remote("f", tracker=given, key="k").place.tracker == text
 
 
 def test_a_remote_stage(echo):

@@ -1,0 +1,109 @@
+"""Whether a device can load a model, found out before it is sent there: a gigabyte takes its time.
+
+Of a library the modules inside are looked at, in the file, whatever machine it is for.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Sequence, Set, Tuple
+
+from rpcsys.errors import ModelError
+
+if TYPE_CHECKING:
+    from rpcsys.client.session import Source
+    from rpcsys.module.container import Container
+
+#: What the names of our own kinds begin with; TVM's runtime has none of these.
+_OURS = "rpcsys."
+_PYTHON, _LIBRARY = "rpcsys.python", "rpcsys.library"
+
+
+def check(source: Source, name: str, capabilities: Dict[str, Any]) -> None:
+    """Raise `ModelError` if a device with these capabilities cannot load ``source``, called ``name`` there.
+
+    What a server does not tell (an older one) is left for it to find out.
+    """
+    loads = capabilities.get("loads")
+    if isinstance(loads, list):
+        _check_ending(name, loads)
+    if name.endswith(".so") and isinstance(capabilities.get("kinds"), list):
+        _check_library(_opened(source, name), name, capabilities)
+
+
+def _check_ending(name: str, loads: Sequence[str]) -> None:
+    if not any(name.endswith(suffix) for suffix in loads):
+        raise _error(
+            "this device cannot load {!r}; it loads {}. See session.info['capabilities']".format(
+                name, ", ".join(loads) or "no models (is onnxruntime installed there?)"
+            )
+        )
+
+
+def _opened(source: Source, name: str) -> Container:
+    from rpcsys.module import container
+    from rpcsys.module.elf import ElfError
+    from rpcsys.module.layout import FormatError
+
+    try:
+        if isinstance(source, (str, os.PathLike)):
+            return container.read(os.fspath(source))
+        return container.parse(bytes(source))
+    except (ElfError, FormatError) as error:
+        raise _error(f"{name} {error}") from None
+
+
+def _check_library(library: Container, name: str, capabilities: Dict[str, Any]) -> None:
+    inner = list(_carried(library))
+    target = capabilities.get("target")
+    for called, machine, bits in [
+        (name, library.elf.machine, library.elf.bits),
+        *(each[:3] for each in inner),
+    ]:
+        if isinstance(target, list) and len(target) == 2 and target != [machine, bits]:
+            raise _error(
+                f"{called} is built for {machine} ({bits} bits), and the device is "
+                "{} ({} bits); build it for the device".format(*target)
+            )
+    kinds = {record.kind for record in library.records}
+    missing = {
+        kind for each in (kinds, *(each[3] for each in inner)) for kind in _missing(each, capabilities)
+    }
+    if missing:
+        hint = " (Python functions: only where the server was started with --allow-pickle)"
+        raise _error(
+            "{} holds {}, which this device cannot load{}; it loads {}{}".format(
+                name,
+                ", ".join(sorted(missing)),
+                hint if _PYTHON in missing else "",
+                ", ".join(capabilities["kinds"]),
+                ", and what TVM's runtime there knows" if capabilities.get("tvm_runtime") else "",
+            )
+        )
+
+
+def _carried(library: Container) -> Iterator[Tuple[str, str, int, Set[str]]]:
+    """The libraries inside: name, machine, bits, and the kinds of the modules in them."""
+    from rpcsys.module import packed
+    from rpcsys.module.layout import FormatError
+
+    for record in library.records:
+        if record.kind == _LIBRARY and record.data is not None:
+            try:
+                about, _ = packed.unpack(record.data)
+                yield str(about["name"]), str(about["machine"]), int(about["bits"]), set(about["kinds"])
+            except (FormatError, KeyError, TypeError, ValueError):
+                continue  # a broken one is for the device to name
+
+
+def _missing(kinds: Set[str], capabilities: Dict[str, Any]) -> Iterator[str]:
+    """Kinds that the device cannot load. Where none is known to it, TVM's runtime may know them all."""
+    known = set(capabilities["kinds"])
+    by_tvm = capabilities.get("tvm_runtime") is True and not known & (kinds - {"_lib"})
+    for kind in kinds:
+        if kind not in known and (kind.startswith(_OURS) or not by_tvm):
+            yield kind
+
+
+def _error(message: str) -> ModelError:
+    return ModelError(message, type="ModelError")
