@@ -1,7 +1,8 @@
 """ONNX graphs over devices: cut a model into stages, build each for where it runs.
 
     stages = graph.split("resnet50.onnx", ["r20"])
-    print(stages[0].outputs, stages[1].inputs)
+    model = graph.build(stages, {"stage1": graph.OnnxRuntime(cpus=[1])})
+    module.export_library(model, "resnet50.so")
 
 `samples` makes networks to try it with. Nothing is imported until it is used: sample networks need onnx alone,
 and a missing package is an error that says what to type.
@@ -16,21 +17,28 @@ from rpcsys.errors import UsageError
 
 if TYPE_CHECKING:
     from rpcsys.graph.assembling import create
+    from rpcsys.graph.building import build
     from rpcsys.graph.models import save
     from rpcsys.graph.partitioning import partition
     from rpcsys.graph.regions import annotate, annotated, operators
     from rpcsys.graph.showing import show
     from rpcsys.graph.splitting import split
     from rpcsys.graph.stage import Crossing, Stage, Stages
+    from rpcsys.graph.targets import OnnxRuntime, Reference, Remote, Tvm
     from rpcsys.graph.types import TensorInfo
 
 __all__ = [
     "Crossing",
+    "OnnxRuntime",
+    "Reference",
+    "Remote",
     "Stage",
     "Stages",
     "TensorInfo",
+    "Tvm",
     "annotate",
     "annotated",
+    "build",
     "create",
     "operators",
     "partition",
@@ -45,6 +53,11 @@ _HOMES = {
     "Stage": "stage",
     "Stages": "stage",
     "TensorInfo": "types",
+    "OnnxRuntime": "targets",
+    "Reference": "targets",
+    "Remote": "targets",
+    "Tvm": "targets",
+    "build": "building",
     "annotate": "regions",
     "annotated": "regions",
     "create": "assembling",

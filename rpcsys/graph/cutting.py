@@ -104,13 +104,16 @@ class _Cutter:
         return inputs + sorted(made, key=self._position)
 
     def _given(self, place: int, wanted: Iterable[ir.Value]) -> list[ir.Value]:
-        """What a part makes that others take, or that the whole gives; the last one gives constants, too."""
-        given = [value for value in wanted if self._home.get(self._maker(value)) == place]
-        given += [value for value in self._outputs if self._maker(value) in self._results[place]]
-        given.sort(key=self._position)
+        """What a part makes that others take or the whole gives: outputs of the whole first, in its order.
+
+        Outputs that are weights come from the last part.
+        """
+        made = {value for value in wanted if self._home.get(self._maker(value)) == place}
+        made |= {value for value in self._outputs if self._maker(value) in self._results[place]}
         if place == len(self._parts) - 1:
-            given += [value for value in self._outputs if value.is_initializer() and value not in given]
-        return given
+            made |= {value for value in self._outputs if value.is_initializer()}
+        results = [value for value in self._outputs if value in made]
+        return results + sorted(made.difference(results), key=self._position)
 
     def _maker(self, value: ir.Value) -> int:
         maker = self._flow.maker(value)

@@ -23,7 +23,7 @@ class Stage:
     ----------
     name : what it is called among its siblings, ``"stage0"`` or ``"region"``
     model : the part; its weights stay in their files where they lie in files
-    inputs, outputs : what it takes and gives, in the order of the model's
+    inputs, outputs : what it takes and gives: those of the whole first, in its order, then those of other stages
     needs : names of the stages that make what it takes; [] if the whole's inputs are enough
     target : what to build it for, if an annotation says so, else ``""``
     exact : whether it has to run as it is (at onnxruntime's level ``basic``) to give the same bits as the whole

@@ -40,8 +40,8 @@ def test_the_tables_tell_stages_and_what_crosses() -> None:
         "TENSOR  TYPE           BYTES  FROM     TO",
         "x       float32[2, 3]  24 B   (input)  stage0",
         "a<b     float32[2, 3]  24 B   stage0   stage1, stage2",
-        "c       float32[2, 3]  24 B   stage1   stage2",
         "n       int64[2, ?]    ?      stage1   (output)",
+        "c       float32[2, 3]  24 B   stage1   stage2",
         "y       float32[2, 3]  24 B   stage2   (output)",
     ]
 
@@ -62,8 +62,8 @@ def test_the_drawing_has_a_box_for_each_stage_and_a_line_for_each_way(tmp_path: 
         "x: float32[2, 3], 24 B",
         "a<b: float32[2, 3], 24 B",
         "a<b: float32[2, 3], 24 B",
-        "c: float32[2, 3], 24 B",
         "n: int64[2, ?], ?",
+        "c: float32[2, 3], 24 B",
         "y: float32[2, 3], 24 B",
     ]
     boxes = [

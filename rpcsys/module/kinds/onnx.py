@@ -37,7 +37,7 @@ class Model(NamedTuple):
     weights : its own weights that are
     shared : names, types and shapes of the weights that it takes from what it imports
     inputs, outputs : what it takes and gives, as a client is told
-    options : threads, level and providers for onnxruntime
+    options : threads, CPUs, level and providers for onnxruntime, or another runtime
     file : the mapped file that ``weights`` are a part of, or None
     deflated : whether ``proto`` is to be saved compressed, so that nothing in it can be read at a glance
     """
@@ -201,6 +201,11 @@ def _open(model: Model, weights: Dict[str, Weight], name: str) -> Any:
 
         return reference.of_bytes(proto, {name: weight.tensor for name, weight in weights.items()})
 
+    if model.options.get("runtime") == "reference":
+        return _opened(by_reference, by_reference, name)
+    complaint = onnx_session.complaint(model.options)
+    if complaint:
+        raise model_error(f"{name} {complaint}")
     return _opened(lambda: onnx_session.of_bytes(proto, weights, model.options), by_reference, name)
 
 

@@ -31,8 +31,9 @@ def onnx_module(model: ModelLike, *, params: Optional[ParamsModule] = None, **op
     """A module that runs ``model``: a file, its bytes, or a model of onnx or onnx-ir.
 
     ``params``: weights of the same name and contents are taken from there, and so shared with others that do.
-    ``options``: ``threads`` (by default one for each CPU the process may use), ``level`` of optimisation (``"off"``,
-    ``"basic"``, ``"extended"``, ``"all"``, the default), ``providers`` of onnxruntime.
+    ``options``: ``cpus`` that it stays on (a list of numbers), ``threads`` (by default one for each of those, or each
+    that the process may use), ``level`` of optimisation (``"off"``, ``"basic"``, ``"extended"``, ``"all"``, the default),
+    ``providers`` of onnxruntime; ``runtime="reference"`` takes onnx's reference evaluator in its place.
 
     Raises `UsageError` for what is no model, and for options that cannot be meant.
     """

@@ -13,9 +13,10 @@ keeps a copy unless the same value is given to it in both of its ways.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Union
 
 import numpy as np
 import onnxruntime
@@ -48,9 +49,10 @@ class Runner:
 
     runtime = "onnxruntime"
 
-    def __init__(self, session: Any, keep: Any = None) -> None:
+    def __init__(self, session: Any, keep: Any = None, cpus: Sequence[int] = ()) -> None:
         self._session = session
         self._keep = keep  # memory that the session reads
+        self._cpus = cpus
         self.inputs = [Value(node) for node in session.get_inputs()]
         self.outputs = [Value(node) for node in session.get_outputs()]
         self.optional = [Value(node) for node in session.get_overridable_initializers()]
@@ -68,6 +70,12 @@ class Runner:
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         """The outputs of those names, for checked inputs. May be called by many threads."""
+        if self._cpus:
+            with _on(self._cpus):
+                return self._run(outputs, feeds)
+        return self._run(outputs, feeds)
+
+    def _run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         if not self._raw:
             results: List[Any] = self._session.run(outputs, feeds)
             return results
@@ -93,11 +101,11 @@ def of_file(path: str, options: Mapping[str, Any]) -> Runner:
         try:
             with open(path, "rb") as model, open(copy, "wb") as file:
                 file.write(with_ir_version(model.read(), version))
-            return Runner(_session(copy, _settings(options), options))
+            return _runner(copy, _settings(options), options)
         finally:
             os.unlink(copy)
 
-    return _stamped(lambda: Runner(_session(path, _settings(options), options)), lowered)
+    return _stamped(lambda: _runner(path, _settings(options), options), lowered)
 
 
 def of_bytes(model: bytes, weights: Mapping[str, Weight], options: Mapping[str, Any]) -> Runner:
@@ -120,8 +128,8 @@ def of_bytes(model: bytes, weights: Mapping[str, Weight], options: Mapping[str, 
     settings.add_external_initializers(list(keep), list(keep.values()))
     whole = b"".join(pieces)
     return _stamped(
-        lambda: Runner(_session(whole, settings, options), keep),
-        lambda version: Runner(_session(with_ir_version(whole, version), settings, options), keep),
+        lambda: _runner(whole, settings, options, keep),
+        lambda version: _runner(with_ir_version(whole, version), settings, options, keep),
     )
 
 
@@ -139,16 +147,50 @@ def _stamped(act: Callable[[], Runner], with_version: Callable[[int], Runner]) -
 def _settings(options: Mapping[str, Any]) -> Any:
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3  # what it would warn of comes back as an exception, or concerns nobody
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-    settings.intra_op_num_threads = options.get("threads") or here
+    settings.intra_op_num_threads = options.get("threads") or len(options.get("cpus") or _cpus_here())
     settings.graph_optimization_level = _LEVELS[options.get("level", "all")]
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return settings
 
 
-def _session(model: Union[str, bytes], settings: Any, options: Mapping[str, Any]) -> Any:
+def _runner(model: Union[str, bytes], settings: Any, options: Mapping[str, Any], keep: Any = None) -> Runner:
     providers = list(options.get("providers", ["CPUExecutionProvider"]))
-    return onnxruntime.InferenceSession(model, settings, providers=providers)
+    cpus = options.get("cpus", ())
+    with _on(cpus):  # the session's threads begin with the affinity of the one that makes it
+        session = onnxruntime.InferenceSession(model, settings, providers=providers)
+    return Runner(session, keep, cpus)
+
+
+@contextlib.contextmanager
+def _on(cpus: Sequence[int]) -> Iterator[None]:
+    """This thread, on these CPUs for a while; on those it has if there are none."""
+    before = _cpus_here()
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        if cpus:
+            os.sched_setaffinity(0, before)
+
+
+def _cpus_here() -> Set[int]:
+    """The CPUs that this thread may use; none where the system does not tell."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
+def complaint(options: Mapping[str, Any]) -> str:
+    """What of the options this machine cannot do; empty for nothing."""
+    lacking: List[Any] = sorted(set(options.get("cpus", ())) - _cpus_here())
+    if lacking:
+        return f"is for CPUs that this process may not use: {', '.join(map(str, lacking))}"
+    lacking = [
+        name for name in options.get("providers", ()) if name not in onnxruntime.get_available_providers()
+    ]
+    if lacking:
+        has = ", ".join(onnxruntime.get_available_providers())
+        return f"is for {', '.join(lacking)}, and onnxruntime here has {has}"
+    return ""
 
 
 def _value(tensor: Tensor) -> Any:
@@ -158,19 +200,24 @@ def _value(tensor: Tensor) -> Any:
 
 
 def options_of(given: Any) -> Dict[str, Any]:
-    """Checked options: ``threads`` (a number), ``level`` (off, basic, extended, all), ``providers`` (names).
+    """Checked options: ``threads`` (a number), ``cpus`` (their numbers), ``level`` (off, basic, extended, all),
+    ``providers`` (names), ``runtime`` (onnxruntime, reference).
 
     Raises ValueError, saying what is wrong.
     """
-    if not isinstance(given, dict) or set(given) - {"threads", "level", "providers"}:
-        raise ValueError("options are threads, level and providers")
+    if not isinstance(given, dict) or set(given) - {"threads", "cpus", "level", "providers", "runtime"}:
+        raise ValueError("options are threads, cpus, level, providers and runtime")
     if given.get("level", "all") not in _LEVELS:
         raise ValueError("a level is one of " + ", ".join(_LEVELS))
-    threads, providers = given.get("threads", 1), given.get("providers", [])
+    threads, cpus, providers = given.get("threads", 1), given.get("cpus", []), given.get("providers", [])
     if type(threads) is not int or not 0 < threads < 1 << 16:
         raise ValueError("threads is a number from 1")
+    if not isinstance(cpus, list) or not all(type(cpu) is int and 0 <= cpu < 1 << 16 for cpu in cpus):
+        raise ValueError("cpus is a list of numbers from 0")
     if not isinstance(providers, list) or not all(isinstance(name, str) for name in providers):
         raise ValueError("providers is a list of names")
+    if given.get("runtime", "onnxruntime") not in ("onnxruntime", "reference"):
+        raise ValueError("a runtime is onnxruntime or reference")
     return given
 
 

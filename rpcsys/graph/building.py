@@ -1,0 +1,128 @@
+"""Stages to modules: each for its target, and all of a model together as one module that runs them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from rpcsys.errors import UsageError
+from rpcsys.graph.stage import Stage, Stages
+from rpcsys.graph.targets import OnnxRuntime, Reference, Remote, Target, Tvm, target_of
+from rpcsys.graph.types import TensorInfo
+from rpcsys.module import Module, graph, onnx_module, params, weights_of
+from rpcsys.module.kinds import graph as graph_kind
+from rpcsys.module.kinds.params import ParamsModule
+from rpcsys.module.kinds.remote import remote
+
+_DEFAULT = "onnxruntime"
+
+
+def build(
+    stages: Stage | Stages, target: Target | str | Mapping[str, Target | str | Module] | None = None
+) -> Module:
+    """A module that runs a stage, or all the stages of a model one after another.
+
+    ``target`` is what to build for: a `Target` or its name; for several stages also a mapping by their names, in which a
+    module stands for itself: one that another compiler made of the stage, taking and giving the stage's tensors
+    in their order. What is not mapped is built for what the model's annotation says, else for onnxruntime.
+
+    The module is run by the names of the whole's tensors, loads and exports as any (`rpcsys.module`), and holds
+    a weight that several of the stages use once. An input with a default keeps that.
+
+    Raises
+    ------
+    UsageError : no such target or stage, a stage the target cannot compile, a package that is missing, or an exact
+        stage for another target than onnxruntime
+    """
+    if isinstance(stages, Stage):
+        if isinstance(target, Mapping):
+            raise UsageError("one stage has one target, not a mapping of them")
+        return _built(stages, target or stages.target or _DEFAULT, None)
+    targets = _targets(stages, target)
+    shared = _shared_weights(stages, targets)
+    built = {stage.name: _built(stage, targets[stage.name], shared) for stage in stages}
+    return graph(
+        [_entry(stage, built[stage.name]) for stage in stages],
+        [_described(tensor) for tensor in stages.inputs if tensor.required],
+        [_described(tensor) for tensor in stages.outputs],
+    )
+
+
+def _targets(
+    stages: Stages, given: Target | str | Mapping[str, Target | str | Module] | None
+) -> dict[str, Target | str | Module]:
+    if given is not None and not isinstance(given, Mapping):
+        return {stage.name: given for stage in stages}
+    for name in given or ():
+        stages[name]
+    return {stage.name: (given or {}).get(stage.name) or stage.target or _DEFAULT for stage in stages}
+
+
+def _shared_weights(stages: Stages, targets: Mapping[str, Any]) -> ParamsModule | None:
+    """The larger weights that two stages or more use, of those that keep theirs apart from their code."""
+    apart = [
+        stage
+        for stage in stages
+        if not isinstance(targets[stage.name], Module)
+        and isinstance(target_of(targets[stage.name]), (OnnxRuntime, Reference))
+    ]
+    uses = Counter(name for stage in apart for name in stage.model.graph.initializers)
+    twice = {name for name, count in uses.items() if count > 1}
+    users = [stage.model for stage in apart if not twice.isdisjoint(stage.model.graph.initializers)]
+    weights = {name: tensor for name, tensor in weights_of(*users).items() if name in twice}
+    return params(weights) if weights else None
+
+
+def _built(stage: Stage, given: Target | str | Module, shared: ParamsModule | None) -> Module:
+    if isinstance(given, Module):
+        return given
+    target = target_of(given)
+    if stage.exact and not isinstance(target, (OnnxRuntime, Remote)):
+        raise UsageError(
+            f"{stage.name} is exact: it gives the same bits as the whole in onnxruntime alone; split without exact=True"
+        )
+    if isinstance(target, Tvm):
+        from rpcsys.graph import relax
+
+        return graph([_entry(stage, relax.compiled(stage, target))], *_ends(stage))
+    if isinstance(target, Remote):
+        where = {"key": target.key, "tracker": target.tracker, "address": target.address}
+        inputs, outputs = _ends(stage)
+        return remote(target.function, **where, wait_s=target.wait_s, inputs=inputs, outputs=outputs)
+    return onnx_module(stage.model, params=shared, **_options(stage, target))
+
+
+def _options(stage: Stage, target: OnnxRuntime | Reference) -> dict[str, Any]:
+    if isinstance(target, Reference):
+        return {"runtime": "reference"}
+    options: dict[str, Any] = {"providers": [target.provider]}
+    if target.threads is not None:
+        options["threads"] = target.threads
+    if target.cpus:
+        options["cpus"] = list(target.cpus)
+    if stage.exact:
+        options["level"] = "basic"
+    return options
+
+
+def _entry(stage: Stage, module: Module) -> graph_kind.Stage:
+    inputs, outputs = _ends(stage)
+    return graph_kind.Stage(
+        stage.name, module, [value["name"] for value in inputs], [value["name"] for value in outputs]
+    )
+
+
+def _ends(stage: Stage) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Its inputs and outputs as modules tell them."""
+    return (
+        [_described(tensor) for tensor in stage.inputs if tensor.required],
+        [_described(tensor) for tensor in stage.outputs],
+    )
+
+
+def _described(tensor: TensorInfo) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype}
+    if tensor.shape is not None:
+        described["shape"] = list(tensor.shape)
+    return described
