@@ -12,7 +12,8 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi
-from rpcsys.ffi.functions import invoke
+from rpcsys.ffi import library as ffi
+from rpcsys.ffi.functions import get_global, invoke
 
 PREFIX = "__tvm_ffi_"
 #: Where a library has other modules inside.
@@ -55,6 +56,23 @@ class Library:
             ctypes.cast(self._library[lacking.anchor.symbol], ctypes.c_void_p).value or 0
         ) - lacking.anchor.place
         standin.provide({name: base + place for name, place in lacking.slots.items()})
+
+    def connect(self, names: Sequence[str]) -> None:
+        """Give the library what TVM's loader gives it, where that does not load it.
+
+        That is the addresses of functions of TVM's runtime (``names``), which it keeps behind symbols ``__NAME``, and a
+        module through which it looks up others: here, those that are registered in the process. Raises `NativeError`.
+        """
+        ffi.load_runtime()
+        process = ctypes.CDLL(None)
+        for name in names:
+            if not hasattr(process, name):
+                raise NativeError(f"TVM's runtime has no {name}", kind="LibraryBroken")
+            address = ctypes.cast(process[name], ctypes.c_void_p).value
+            ctypes.c_void_p.in_dll(self._library, "__" + name).value = address
+        if hasattr(self._library, LIBRARY_CTX):
+            empty = get_global("ffi.SystemLib").raw("rpcsys_")  # one for the process, which TVM keeps
+            ctypes.c_void_p.in_dll(self._library, LIBRARY_CTX).value = empty.handle
 
     def function(self, name: str) -> Symbol:
         """The function ``name``. Raises `NativeError` (kind AttributeError) where there is none."""

@@ -27,6 +27,8 @@ from rpcsys.wire.tensor import Tensor, as_tensor
 
 Lookup = Callable[[str], Callable[..., Any]]
 
+#: How code finds functions by their names, through the module that its library belongs to.
+_LOOKUP = "TVMFFIEnvModLookupFromImports"
 #: Symbols that are no functions: the modules inside, and what tvm-ffi says about functions.
 _DATA = ("_library_", "_metadata_", "_doc_")
 
@@ -81,7 +83,8 @@ def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
                 _refuse_unknown(kind, name)
             module: NativeModule = _checked(name, lambda: _load_by_tvm(path, functions))
             return module
-    _refuse_without_runtime(file, name)
+    if LIBRARY_BIN in file.symbols:
+        raise _no_runtime(name, "has modules inside")
     return _alone(path, name, file, functions)
 
 
@@ -99,19 +102,20 @@ def load_own(path: str, name: str) -> NativeModule:
     functions = functions_of(file)
     if not functions:
         return NativeModule(LIBRARY, [], path=path)
-    wanted = _wanted(file)
-    if wanted:
-        raise model_error(
-            "{} uses {}, which TVM sets for libraries of its own only; put that code into the tree as a module of kind "
-            "rpcsys.library".format(name, ", ".join(wanted))
-        )
     if library.present():
         _checked(name, library.api)
     return _alone(path, name, file, functions)
 
 
 def _alone(path: str, name: str, file: elf.Elf, functions: List[str]) -> NativeModule:
+    """Load a library that TVM's loader does not; what that would give it, it is given here."""
+    wanted = _wanted(file)
+    needs = wanted or [_LOOKUP] * (_LOOKUP in file.symbols)
+    if needs and not library.has_runtime():
+        raise _no_runtime(name, "uses {}".format(", ".join(needs)))
     opened = _linked(name, lambda: _open_alone(path, file))
+    if needs:
+        _checked(name, lambda: opened.connect(wanted))
     return NativeModule(LIBRARY, functions, opened.function, path)
 
 
@@ -133,7 +137,10 @@ def _load_by_tvm(path: str, functions: List[str]) -> NativeModule:
     if module.kind != tvm.EXECUTABLE:
         return NativeModule(LIBRARY, functions, module.function, path)
     machine = tvm.VirtualMachine(module)
-    programs = [name for name in machine.functions() if name not in functions]
+    programs = machine.functions()
+    # A library of a single kernel exports that as its entry, too; the program's main is another.
+    functions = [name for name in functions if name != "main" or "main" not in programs]
+    programs = [name for name in programs if name not in functions]
 
     def lookup(name: str) -> Callable[..., Any]:
         return module.function(name) if name in functions else machine.function(name)
@@ -189,15 +196,12 @@ def _wanted(file: elf.Elf) -> List[str]:
     return [symbol[2:] for symbol in file.symbols if symbol.startswith("__TVM")]
 
 
-def _refuse_without_runtime(file: elf.Elf, name: str) -> None:
-    """Raise `ModelError` for a library that only TVM's runtime can load: its pointers into it would be null."""
-    wanted = _wanted(file)
-    what = "has modules inside" if LIBRARY_BIN in file.symbols else "uses {}".format(", ".join(wanted))
-    if wanted or LIBRARY_BIN in file.symbols:
-        raise model_error(
-            f"{name} {what}, and this device has no libtvm_runtime; "
-            "install apache-tvm there, or start the server with --tvm-library DIR"
-        )
+def _no_runtime(name: str, what: str) -> ModelError:
+    """What a library is refused with that needs TVM's runtime: without it, its pointers into that would be null."""
+    return model_error(
+        f"{name} {what}, and this device has no libtvm_runtime; "
+        "install apache-tvm there, or start the server with --tvm-library DIR"
+    )
 
 
 def _linked(name: str, act: Callable[[], Library]) -> Library:
