@@ -19,7 +19,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "cli": (EVERYTHING,),
     "lab": (EVERYTHING,),
     "query": ("client",),
-    "graph": ("client", "module"),
+    "graph": ("client", "module", "module.kinds.remote"),
     "tracker": ("daemon",),
     "proxy": ("daemon",),
     "daemon": ("serve",),
