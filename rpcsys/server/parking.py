@@ -111,15 +111,25 @@ class Parking:
         self._proxies = proxies
         self._pauses = [Backoff(longest_s=PAUSE_S) for _ in proxies]
         self._takes_one = [False for _ in proxies]
+        self._told = [False for _ in proxies]
         self._put_off: set[int] = set()
         self._last = 0
 
-    def parked(self, now: float, number: int) -> Place | None:
+    def parked(self, now: float, number: int) -> list[ev.Action]:
         """A place waits from now on."""
         place = self.places.get(number)
-        if place is not None:
-            place.until, place.parked_at = None, now
-        return place
+        if place is None:
+            return []
+        place.until, place.parked_at = None, now
+        if self._told[place.proxy]:
+            return []
+        self._told[place.proxy] = True
+        return [ev.Log("info", f"waiting for clients at the proxy at {self._proxies[place.proxy]}")]
+
+    @property
+    def waiting(self) -> int:
+        """How many places a client could come to now."""
+        return sum(place.parked_at is not None for place in self.places.values())
 
     def answering(self, now: float, number: int) -> None:
         """A client's greeting begins."""
@@ -159,6 +169,7 @@ class Parking:
             self._takes_one[place.proxy] = False  # it may be another one when it is back
         if not self._pause(now, place, chance):
             return []
+        self._told[place.proxy] = False
         name = self._proxies[place.proxy]
         return [ev.Log("warning", f"the proxy at {name}: {why}; trying again until it works")]
 

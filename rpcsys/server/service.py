@@ -142,6 +142,7 @@ class Service:
             "free": board.free,
             "running": len(board.sessions),
             "clean": float(not board.unclean),
+            "parked": self._state.parking.waiting,
         }
 
     def _log(self, action: ev.Log) -> None:

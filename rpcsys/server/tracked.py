@@ -151,8 +151,9 @@ class Tracked:
     # Places at proxies
 
     def _parked(self, event: Parked) -> list[ev.Action]:
-        place = self.parking.parked(event.now, event.place)
-        return [] if place is None else self.offers.parked(place.key)
+        actions = self.parking.parked(event.now, event.place)
+        place = self.parking.places.get(event.place)
+        return actions if place is None else actions + self.offers.parked(place.key)
 
     def _answering(self, event: Answering) -> list[ev.Action]:
         self.parking.answering(event.now, event.place)

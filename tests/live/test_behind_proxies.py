@@ -76,6 +76,28 @@ def test_with_a_tracker(daemons: Daemons, proxies: str, trackers: str):
     assert len(client.summary().get("leases", [])) <= 2
 
 
+@pytest.mark.parametrize("trackers", [None, "ours"])
+def test_tvms_client(daemons: Daemons, trackers: str | None):
+    key = "board"  # TVM's summary counts none with a colon
+    rpc = pytest.importorskip("tvm.rpc")
+    tracker = None if trackers is None else daemons.tracker(flavour=trackers)
+    proxy = daemons.proxy(*(() if tracker is None else ("--tracker", tracker.where)))
+    daemons.behind(proxy, key, "--slots", "2", flavour="ours").await_ready_line()
+    if tracker is None:
+        session = rpc.connect(*proxy.address, key, session_timeout=3)
+    else:
+        wait_free(tracker, key, 2, START_S)
+        client = rpc.connect_tracker(*tracker.address)
+        session = client.request(key, session_timeout=3)
+        row = next(line.split() for line in client.text_summary().splitlines() if line.startswith(key))
+        assert row == [key, "2", "1", "0"]  # total, free, pending
+    add = session.get_function("rpc.test.addone")
+    assert add(41) == 42
+    time.sleep(3.5)
+    with pytest.raises(Exception, match="RPCSessionTimeoutError"):
+        add(41)
+
+
 @pytest.fixture
 def lab(daemons: Daemons) -> tuple[Daemon, Daemon, Daemon]:
     """Tracker, proxy and a server of one slot, all ours."""

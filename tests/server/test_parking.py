@@ -1,6 +1,7 @@
 """A server behind proxies, as transcripts: where it waits, under which key, and what it does when that fails."""
 
 import itertools
+import random
 
 import pytest
 
@@ -351,3 +352,63 @@ def test_where_the_tracker_is_tvms_the_proxy_registers_the_board():
     assert only(script.say(ev.LinkDown, "gone"), Park)  # at the other proxy too, until it is known what comes
     assert script.tick(RETRY_S[0]) == [ev.Connect(1)]
     script.replay()
+
+
+# At random
+
+
+def anything(chance, script, step):
+    """One event of any kind, about anything there is or was."""
+    state = script.state
+    child = chance.choice([*state.board.children, 1])
+    conn = chance.choice([*(session.conn for session in state.board.sessions.values()), 1])
+    gone = [number for number, session in state.board.sessions.items() if session.state == "cleaning"]
+    key = chance.choice([*state.offers.keys, "k", "k:bad"])
+    place = chance.choice([*state.parking.places, 1])
+    how = chance.choice(["lost", "duplicate", "mismatch"])
+    acts = [
+        *3 * [lambda: script.say(Parked, place)],
+        *2 * [lambda: script.pair(place, 1000 + step, key, chance.choice(["rpcsys/1", None, "rpcsys/9"]))],
+        lambda: script.say(Answering, place),
+        lambda: script.say(Unparked, place, how, "so", chance.random()),
+        lambda: script.say(ev.KeyMade, f"k:{step}"),
+        lambda: script.say(ev.ChildReady, child),
+        lambda: script.say(ev.SessionOpened, child),
+        lambda: script.say(ev.ChildDone, child, "closed"),
+        lambda: script.say(ev.ChildDead, child, chance.choice([0, 1, -9])),
+        lambda: script.say(ev.HungUp, conn),
+        lambda: script.say(ev.Removed, chance.choice([*gone, 99])),
+        lambda: script.say(chance.choice([ev.ZygoteDown, ev.ZygoteUp, ev.ZygoteUp, ev.ZygoteUp])),
+        lambda: script.say(ev.LinkDown, "gone", chance.random(), chance.random() < 0.3),
+        lambda: script.say(ev.LinkUp, chance.random() < 0.8),
+        lambda: script.say(ev.Registered),
+        lambda: script.say(ev.Taken, f"L{step}", step, key, "ann", "a", None),
+        lambda: script.tick(chance.random() * 3),
+    ]
+    return chance.choice(acts)()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_order_of_events_breaks_a_server_behind_proxies(seed):
+    """Whatever comes in whatever order: slots are never oversold, places are bounded, deadlines move, the log replays."""
+    chance = random.Random(seed)
+    script = Behind(TWO if seed % 2 else ONE, slots=2)
+    for step in range(300):
+        anything(chance, script, step)
+        state = script.state
+        assert len(state.board.sessions) <= 2
+        answering = sum(place.answering for place in state.parking.places.values())
+        # one for each slot at each proxy, and for keys that are out with a client on its way
+        assert len(state.parking.places) - answering <= 4 + len(state.offers.keys)
+    script.replay()
+    script.say(ev.Stop)
+    assert not script.state.parking.places
+
+
+def test_what_waits_is_said_and_counted():
+    script = Behind()
+    (park,) = script.no_tracker()
+    assert script.state.parking.waiting == 0
+    script.say(Parked, park.place)
+    assert script.state.parking.waiting == 1
+    assert script.logged()[-1] == "waiting for clients at the proxy at p:1"
