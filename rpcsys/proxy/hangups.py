@@ -1,7 +1,8 @@
-"""Noticing that a stream has ended, without reading it: what it said belongs to whoever it will be joined with.
+"""Noticing that a stream has ended or broken, without reading it.
 
-The loop knows readable and writable only, and a stream that has said something stays readable. So these streams are in
-an epoll of their own (Linux), which the loop watches in turn.
+What a stream that waits has said belongs to whoever it will be joined with, and one that is not read because its receiver is
+slow can break all the same. The loop knows readable and writable only, so streams are in an epoll of their own as well
+(Linux), which the loop watches in turn.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import select
 import socket
 from collections.abc import Callable
 
-ENDED = select.EPOLLRDHUP
-"""What to watch for in a stream that waits: its end. 0 notices a broken one only."""
+ENDED, BROKEN = select.EPOLLRDHUP, 0
+"""What to watch for: a stream's end, or only that it is broken, which the kernel tells unasked."""
 
 _BATCH = 256
 

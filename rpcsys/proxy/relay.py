@@ -19,7 +19,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from rpcsys.proxy.hangups import Hangups
+from rpcsys.proxy.hangups import BROKEN, Hangups
 
 BUFFER = 1 << 20
 """Bytes of a buffer, and what one direction keeps at most."""
@@ -79,7 +79,7 @@ class Pool:
 class Flow:
     """One direction of a `Pair`. ``moved`` counts its bytes; ``ended``: its source has ended, or its sink is dead."""
 
-    __slots__ = ("_pair", "_rest", "deaf", "ended", "moved", "sink", "source")
+    __slots__ = ("_broken", "_pair", "_rest", "deaf", "ended", "moved", "sink", "source")
 
     def __init__(self, pair: Pair, source: socket.socket, sink: socket.socket) -> None:
         self.source = source
@@ -87,6 +87,7 @@ class Flow:
         self.moved = 0
         self.ended = False
         self.deaf = False
+        self._broken = False
         self._pair = pair
         self._rest: memoryview | None = None
 
@@ -136,6 +137,17 @@ class Flow:
         else:
             self._resume()
 
+    def source_broke(self) -> None:
+        """What is left of the source is read at once: uvloop tells but once of a stream that is broken."""
+        self._broken = True
+        if self.stuck:
+            self._pair.broken(self.source)
+            return
+        before = -1
+        while not (self.ended or self.stuck) and before != self.moved:
+            before = self.moved
+            self.pump()
+
     def discard(self) -> None:
         """The sink is dead: what still comes from the source is read, so that it can end in peace, and thrown away."""
         self.deaf = True
@@ -159,14 +171,16 @@ class Flow:
             self._pair.broken(self.sink)
         else:
             loop.add_writer(self.sink.fileno(), self.drain)
-            self._pair.watch(self)
 
     def _resume(self) -> None:
         assert self._rest is not None
         self._pair.pool.give_back(self._rest)
         self._rest = None
         self._pair.loop.remove_writer(self.sink.fileno())
-        self.start()
+        if self._broken:
+            self.source_broke()
+        else:
+            self.start()
 
     def _finish(self) -> None:
         self.ended = True
@@ -203,7 +217,6 @@ class Pair:
         self.flows = (Flow(self, left, right), Flow(self, right, left))
         self._relay = relay
         self._on_end = on_end
-        self._watched: set[Flow] = set()
         self._closing: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -211,6 +224,7 @@ class Pair:
         """Relay from now on."""
         for flow in self.flows:
             flow.start()
+            self._relay.hangups.add(flow.source, BROKEN, flow.source_broke)
 
     def finished(self) -> None:
         """A direction has ended."""
@@ -225,16 +239,6 @@ class Pair:
         if self._closing is None and not self._closed:
             self._closing = self.loop.call_later(LINGER_S, self.close)
 
-    def watch(self, flow: Flow) -> None:
-        """Notice if a source dies that is not read for now."""
-        if flow not in self._watched:
-            self._watched.add(flow)
-            self._relay.hangups.add(flow.source, 0, lambda: self._noticed(flow))
-
-    def _noticed(self, flow: Flow) -> None:
-        if flow.stuck:
-            self.broken(flow.source)
-
     def close(self) -> None:
         """End both streams."""
         if self._closed:
@@ -242,9 +246,8 @@ class Pair:
         self._closed = True
         if self._closing is not None:
             self._closing.cancel()
-        for flow in self._watched:
-            self._relay.hangups.remove(flow.source)
         for flow in self.flows:
+            self._relay.hangups.remove(flow.source)
             flow.stop()
         for flow in self.flows:
             flow.source.close()

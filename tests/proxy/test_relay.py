@@ -1,0 +1,252 @@
+"""Bytes between two streams, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvloop
+
+from rpcsys.proxy import relay
+from rpcsys.proxy.hangups import Hangups
+from rpcsys.proxy.relay import BUFFER, COPIED, MAX_FREE, MAX_KEPT, Pair, Pool, Relay
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+BLOB = os.urandom(1 << 20) * 16
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs a coroutine, with a deadline."""
+
+    def run_it(main: Coroutine[Any, Any, None]) -> None:
+        loop = request.param()
+        try:
+            loop.run_until_complete(asyncio.wait_for(main, 60))
+        finally:
+            loop.close()
+
+    return run_it
+
+
+class Joined:
+    """Two ends with a pair between them."""
+
+    def __init__(self) -> None:
+        self.relay = Relay(Hangups())
+        (self.left, inner_left), (self.right, inner_right) = _ends(), _ends()
+        self.ended = asyncio.Event()
+        self.pair = Pair(self.relay, inner_left, inner_right, lambda pair: self.ended.set())
+        self.pair.start()
+
+    @property
+    def pool(self) -> Pool:
+        return self.relay.pool
+
+
+def _ends() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        outer = socket.create_connection(listener.getsockname())
+        inner, _ = listener.accept()
+    outer.setblocking(False)
+    inner.setblocking(False)
+    return outer, inner
+
+
+@asynccontextmanager
+async def joined() -> AsyncIterator[Joined]:
+    one = Joined()
+    try:
+        yield one
+    finally:
+        one.pair.close()
+        one.left.close()
+        one.right.close()
+        one.relay.hangups.close()
+
+
+async def send(sock: socket.socket, data: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(sock, data)
+
+
+async def read(sock: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = await asyncio.get_running_loop().sock_recv(sock, min(count - len(data), 1 << 20))
+        if not piece:
+            break
+        data += piece
+    return bytes(data)
+
+
+async def stuck(sock: socket.socket, data: bytes) -> asyncio.Task[None]:
+    """Send until nothing more is taken, and go on in a task."""
+    sending = asyncio.ensure_future(send(sock, data))
+    await asyncio.sleep(0.5)
+    assert not sending.done()
+    return sending
+
+
+def test_both_ways_at_once_every_byte_in_order(run: Run) -> None:
+    async def main() -> None:
+        async with joined() as one:
+            got = await asyncio.gather(
+                send(one.left, BLOB),
+                send(one.right, BLOB[::-1]),
+                read(one.right, len(BLOB)),
+                read(one.left, len(BLOB)),
+            )
+            assert got[2] == BLOB
+            assert got[3] == BLOB[::-1]
+            assert [flow.moved for flow in one.pair.flows] == [len(BLOB)] * 2
+            assert one.pool.kept == 0
+
+    run(main())
+
+
+def test_a_slow_reader_is_kept_one_buffer_for(run: Run) -> None:
+    async def main() -> None:
+        async with joined() as one:
+            data = BLOB * 4
+            sending = await stuck(one.left, data)
+            assert one.pair.flows[0].stuck
+            assert one.pool.kept <= 1
+            await send(one.right, b"the other way is open")
+            assert await read(one.left, 21) == b"the other way is open"
+            digest = hashlib.sha256(await read(one.right, len(data))).digest()
+            await sending
+            assert digest == hashlib.sha256(data).digest()
+            assert one.pool.kept == 0
+            assert not one.pair.flows[0].stuck
+
+    run(main())
+
+
+def test_the_end_travels_behind_the_last_byte(run: Run) -> None:
+    async def main() -> None:
+        async with joined() as one:
+            sending = await stuck(one.left, BLOB * 4)
+            reading = asyncio.ensure_future(read(one.right, 1 << 40))
+            await sending
+            one.left.shutdown(socket.SHUT_WR)
+            assert len(await reading) == 4 * len(BLOB)
+            await send(one.right, b"answer")
+            assert await read(one.left, 6) == b"answer"
+            assert not one.ended.is_set()
+            one.right.close()
+            await one.ended.wait()
+            assert await read(one.left, 1) == b""
+
+    run(main())
+
+
+def break_(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def test_who_sends_to_the_dead_is_read_to_its_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "LINGER_S", 30.0)
+
+    async def main() -> None:
+        async with joined() as one:
+            await send(one.right, b"last words")
+            break_(one.right)
+            await send(one.left, BLOB)  # more than buffers hold: somebody reads it
+            assert await read(one.left, 1 << 20) == b"last words"
+            one.left.close()
+            await one.ended.wait()
+            assert one.pool.kept == 0
+
+    run(main())
+
+
+def test_last_words_and_the_break_behind_them_arrive_together(run: Run) -> None:
+    async def main() -> None:
+        async with joined() as one:
+            one.right.send(b"last words")
+            break_(one.right)
+            assert await read(one.left, 1 << 20) == b"last words"
+            one.left.close()
+            await one.ended.wait()
+
+    run(main())
+
+
+def test_who_does_not_end_by_itself_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "LINGER_S", 0.2)
+
+    async def main() -> None:
+        async with joined() as one:
+            sending = await stuck(one.left, BLOB * 4)  # and the receiver reads nothing
+            sending.cancel()
+            break_(one.left)
+            await one.ended.wait()
+            assert one.pool.kept == 0
+
+    run(main())
+
+
+def test_closing_gives_everything_back(run: Run) -> None:
+    async def main() -> None:
+        async with joined() as one:
+            sending = await stuck(one.left, BLOB * 4)
+            one.pair.close()
+            one.pair.close()
+            assert one.ended.is_set()
+            assert one.pool.kept == 0
+            with pytest.raises(ConnectionError):
+                await sending
+
+    run(main())
+
+
+# The pool.
+
+
+def test_small_remainders_are_copied() -> None:
+    pool = Pool()
+    pool.buffer[:4] = b"abcd"
+    rest = pool.keep(1, 3)
+    pool.buffer[:4] = b"wxyz"
+    assert bytes(rest) == b"bc"
+    assert pool.kept == 0
+    pool.give_back(rest)
+
+
+def test_large_remainders_keep_their_buffer_and_the_last_given_back_is_used_first() -> None:
+    pool = Pool()
+    first = pool.buffer
+    first[:4] = b"abcd"
+    rest = pool.keep(1, COPIED + 2)
+    assert pool.buffer is not first
+    assert bytes(rest[:3]) == b"bcd"
+    second = pool.keep(0, BUFFER)
+    pool.give_back(rest[COPIED:])  # a part of it is as good
+    pool.give_back(second)
+    assert pool.kept == 0
+    kept = pool.keep(0, BUFFER)
+    assert pool.buffer.obj is second.obj
+    pool.give_back(kept)
+
+
+def test_beyond_a_number_everybody_reads_little() -> None:
+    pool = Pool()
+    kept = [pool.keep(0, BUFFER) for _ in range(MAX_KEPT)]
+    assert pool.kept == MAX_KEPT
+    assert len(pool.buffer) == COPIED
+    rest = pool.keep(0, COPIED)
+    assert pool.kept == MAX_KEPT
+    pool.give_back(rest)
+    for one in kept:
+        pool.give_back(one)
+    assert len(pool.buffer) == BUFFER
+    assert pool.kept == 0
+    assert len(pool._free) == MAX_FREE

@@ -1,0 +1,200 @@
+"""WebSockets at the proxy: streams like any other, whoever is at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import socket
+import threading
+
+import pytest
+from tornado.httpclient import HTTPClientError, HTTPRequest
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from tests.live.daemons import free_port, rss_mb, wait_until
+from tests.proxy.streams import MISMATCH, Stream, gone, met, opening
+
+pytestmark = pytest.mark.live
+
+BLOB = os.urandom(1 << 20) * 24
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def web_port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def proxy(daemons, web_port):
+    return daemons.proxy(
+        "--web-port", str(web_port), "--timeout-client", "1", "--web-origin", "https://lab.example"
+    )
+
+
+class WebStream:
+    """A WebSocket that says a greeting; bytes come out as they came in, whatever the messages."""
+
+    def __init__(self, connection: WebSocketClientConnection) -> None:
+        self.connection = connection
+        self._buffer = b""
+
+    @classmethod
+    async def open(cls, port: int, text: str) -> WebStream:
+        """As TVM's server does: the greeting in three messages."""
+        connection = await websocket_connect(f"ws://127.0.0.1:{port}/ws")
+        whole = opening(text)
+        for piece in (whole[:4], whole[4:8], whole[8:]):
+            await connection.write_message(piece, binary=True)
+        return cls(connection)
+
+    async def send(self, data: bytes) -> None:
+        for start in range(0, len(data), 3 << 20):
+            await self.connection.write_message(data[start : start + (3 << 20)], binary=True)
+
+    async def read(self, count: int) -> bytes:
+        while len(self._buffer) < count:
+            message = await asyncio.wait_for(self.connection.read_message(), PATIENCE_S)
+            if message is None:
+                raise EOFError
+            self._buffer += message
+        data, self._buffer = self._buffer[:count], self._buffer[count:]
+        return data
+
+    async def answer(self) -> str | int:
+        code = int.from_bytes(await self.read(4), "little")
+        if code != 0xFF271:
+            return code
+        return (await self.read(int.from_bytes(await self.read(4), "little"))).decode()
+
+    async def ended(self) -> bool:
+        return await asyncio.wait_for(self.connection.read_message(), PATIENCE_S) is None
+
+
+@pytest.mark.parametrize("web", ["client", "server"])
+def test_a_websocket_meets_a_tcp_stream(proxy, web_port, web) -> None:
+    tcp = {"client": "server", "server": "client"}[web]
+
+    async def meet() -> None:
+        stream = await WebStream.open(web_port, f"{web}:a:b -timeout=3")
+        other = Stream(proxy.address, f"{tcp}:a:b -server=7")
+        assert await stream.answer() == f"{tcp}:a:b -server=7"
+        assert other.answer() == f"{web}:a:b -timeout=3"
+        await both_ways(stream, other)
+        other.close()
+        assert await stream.ended()
+
+    asyncio.run(meet())
+
+
+async def both_ways(stream: WebStream, other: Stream) -> None:
+    """Much, in both directions at once; every byte in order."""
+    digests: list[str] = []
+    threads = [
+        threading.Thread(target=other.socket.sendall, args=(BLOB,)),
+        threading.Thread(target=lambda: digests.append(hashlib.sha256(other.read(len(BLOB))).hexdigest())),
+    ]
+    for thread in threads:
+        thread.start()
+    _, received = await asyncio.gather(stream.send(BLOB), stream.read(len(BLOB)))
+    for thread in threads:
+        await asyncio.to_thread(thread.join, PATIENCE_S)
+    assert received == BLOB
+    assert digests == [hashlib.sha256(BLOB).hexdigest()]
+
+
+def test_two_websockets_meet(proxy, web_port) -> None:
+    async def meet() -> None:
+        server = await WebStream.open(web_port, "server:k")
+        client = await WebStream.open(web_port, "client:k")
+        assert await client.answer() == "server:k"
+        assert await server.answer() == "client:k"
+        await client.send(b"question")
+        assert await server.read(8) == b"question"
+        client.connection.close()
+        assert await server.ended()
+
+    asyncio.run(meet())
+
+
+def test_a_refusal_is_said_before_the_end(proxy, web_port) -> None:
+    async def meet() -> None:
+        client = await WebStream.open(web_port, "client:nobody")
+        assert await client.answer() == MISMATCH
+        assert await client.ended()
+
+    asyncio.run(meet())
+
+
+def test_a_websocket_that_leaves_is_forgotten(proxy, web_port) -> None:
+    async def come_and_go() -> None:
+        server = await WebStream.open(web_port, "server:k")
+        server.connection.close()
+        assert await server.ended()
+
+    asyncio.run(come_and_go())
+    assert Stream(proxy.address, "client:k").answer() == MISMATCH
+
+
+def test_a_slow_end_is_felt_by_the_other(proxy, web_port) -> None:
+    """The proxy does not store what a TCP client does not read; nor what a WebSocket does not."""
+
+    async def meet() -> None:
+        for fast, slow in (("server", "client"), ("client", "server")):
+            stream = await WebStream.open(web_port, f"{fast}:k")
+            other = Stream(proxy.address, f"{slow}:k")
+            await stream.answer()
+            met(other)
+            before = rss_mb([proxy.pid])
+            sending = asyncio.ensure_future(stream.send(BLOB * 4))
+            await asyncio.sleep(1)
+            assert not sending.done()
+            assert rss_mb([proxy.pid]) - before < 40
+            digest = await asyncio.to_thread(
+                lambda other=other: hashlib.sha256(other.read(4 * len(BLOB))).digest()
+            )
+            await sending
+            assert digest == hashlib.sha256(BLOB * 4).digest()
+            stream.connection.close()
+            await asyncio.to_thread(gone, other, 10)
+            other.close()
+
+    asyncio.run(meet())
+
+
+def test_text_is_no_session(proxy, web_port) -> None:
+    async def meet() -> None:
+        stream = await WebStream.open(web_port, "server:k")
+        await stream.connection.write_message("hello")
+        assert await stream.ended()
+        assert stream.connection.close_code == 1003
+
+    asyncio.run(meet())
+
+
+@pytest.mark.parametrize(
+    ("origin", "taken"),
+    [("http://evil.example", False), ("https://lab.example", True), ("http://{host}", True)],
+)
+def test_only_pages_of_the_lab_may_open_one(proxy, web_port, origin, taken) -> None:
+    async def meet() -> None:
+        headers = {"Origin": origin.format(host=f"127.0.0.1:{web_port}")}
+        request = HTTPRequest(f"ws://127.0.0.1:{web_port}/ws", headers=headers)
+        if taken:
+            (await websocket_connect(request)).close()
+        else:
+            with pytest.raises(HTTPClientError, match="403"):
+                await websocket_connect(request)
+
+    asyncio.run(meet())
+
+
+def test_what_is_no_websocket_is_answered_and_dropped(proxy, web_port) -> None:
+    with socket.create_connection(("127.0.0.1", web_port), timeout=20) as stranger:
+        stranger.sendall(b"GET /ws HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert stranger.recv(100).startswith(b"HTTP/1.1 400")
+    with socket.create_connection(("127.0.0.1", web_port), timeout=20) as silent:
+        silent.sendall(b"GET /ws HTTP/1.1\r\n")
+        assert silent.recv(100) == b""  # after 10 s
+    wait_until(lambda: "Traceback" not in proxy.stderr(), 1, "no traceback")
