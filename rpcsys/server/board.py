@@ -209,6 +209,7 @@ class Board:
         child, session.child = session.child, None
         self.children[child] = Child("doomed")
         session.outcome, session.fault = "crashed", f"a session could not start: {why}"
+        session.unanswered = True
         return [ev.Kill(child), *self._clean(session)]
 
     def removed(self, number: int) -> Session | None:
@@ -249,7 +250,9 @@ class Board:
         session.due = None
         idle = "idle" if len(self.sessions) == 1 else "busy"
         words = () if session.kind == TVM else self._last_words(session)
-        return [ev.Finish(session.number, session.conn, words, idle if self.shared else "")]
+        return [
+            ev.Finish(session.number, session.conn, words, idle if self.shared else "", session.unanswered)
+        ]
 
     def _last_words(self, session: Session) -> tuple[str, ...]:
         """The error that a client is told of, type and text, in case that its session could not do so itself."""
@@ -259,6 +262,8 @@ class Board:
         if session.outcome == "timeout":
             limit = f"{session.limit_s:g} s is over; ask for more with session_timeout="
             return ("SessionTimeout", f"the session's time limit of {limit}")
+        if session.unanswered:
+            return ("SessionLost", f"{session.fault} (on the device; its server's log may say more)")
         if session.outcome == "memory" and self._memory is not None:
             return ("MemoryLimit", breach(self._memory) + ", and its processes were ended")
         return ()

@@ -28,6 +28,8 @@ def main(settings: dict[str, Any]) -> NoReturn:
     except ImportError as error:
         messages.tell(tether, failed=str(error))
         os._exit(1)
+    except (BrokenPipeError, ConnectionResetError):
+        os._exit(1)  # the supervisor is gone
     _live(tether, settings, settings["parent"], rooms)
 
 

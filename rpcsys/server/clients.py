@@ -193,8 +193,10 @@ class Clients:
             pass
         self.drop(conn)
 
-    def tell(self, conn: int, kind: str, text: str) -> None:
+    def tell(self, conn: int, kind: str, text: str, *, unanswered: bool = False) -> None:
         """Tell an rpcsys/1 client why its session was ended from outside: an error of the class ``kind``.
+
+        ``unanswered``: its greeting has not been answered yet.
 
         Its process is dead. If that was in the middle of a frame, the client takes this for a part of it, and
         sees a broken connection; if the process has said it itself, nothing more can be sent.
@@ -202,7 +204,8 @@ class Clients:
         from rpcsys.server.faults import error_fields
         from rpcsys.wire import frames
 
-        pieces = frames.encode(frames.ERROR, 0, error_fields(kind, text))
+        greeting = self.answer(conn, True) if unanswered else b""
+        pieces = [greeting, *frames.encode(frames.ERROR, 0, error_fields(kind, text))]
         try:
             self._sockets[conn].sendmsg(pieces, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except (KeyError, OSError):

@@ -391,13 +391,15 @@ class Finish(Action):
     """Close a session's connection for everyone who holds it and remove what is left of it: :class:`Removed`.
 
     ``error``: class and text of the error that its rpcsys/1 client is told of first; ``sweep``: where sessions
-    share namespaces, look for shared memory and the like too: ``idle`` if no other runs, else ``busy``.
+    share namespaces, look for shared memory and the like too: ``idle`` if no other runs, else ``busy``;
+    ``unanswered``: no process has answered the client's greeting.
     """
 
     session: int
     conn: int
     error: tuple[str, ...] = ()
     sweep: str = ""
+    unanswered: bool = False
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,13 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def hear_of_the_end_of(parent: int, number: int) -> None:
+    """Have the kernel send this process the signal ``number`` when its parent ``parent`` dies; 0 is none."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+    if number and os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
 def leave_without_destructors() -> None:
     """Have ``exit()``, called by a library of the user's, end this process at once.
 

@@ -100,6 +100,7 @@ class Service:
         """What a zygote and its children need to know."""
         config = self._config
         return {
+            "supervisor": os.getpid(),
             "fork": config.fork,
             "preload": list(config.preload),
             "imports": list(config.imports),
@@ -231,7 +232,8 @@ class Service:
 
     def _finish(self, action: ev.Finish) -> None:
         if action.error:
-            self._clients.tell(action.conn, *action.error)
+            kind, text = action.error
+            self._clients.tell(action.conn, kind, text, unanswered=action.unanswered)
         self._clients.drop(action.conn)
         self._cleaner.start(action.session, action.sweep)
 

@@ -30,7 +30,7 @@ class Session:
     ``early_until``: held back until the tracker's word about its lease is here; ``due``: when the next
     thing has to be done about it; ``gone``: its client hung up; ``outcome``: how it ended; ``kills``: how
     often its process was killed; ``cleaned``: what else had to be killed; ``removed``: what had to be removed;
-    ``place``: where it waited for its client, at a proxy; ``opened``: its process has greeted the client; ``renewed``: its limit is the tracker's last word; ``fault``: why it failed, if this server is to blame.
+    ``place``: where it waited for its client, at a proxy; ``opened``: its process has greeted the client; ``renewed``: its limit is the tracker's last word; ``fault``: why it failed, if this server is to blame; ``unanswered``: no process ever had it.
     """
 
     conn: int
@@ -55,6 +55,7 @@ class Session:
     opened: bool = False
     renewed: bool = False
     fault: str = ""
+    unanswered: bool = False
     place: Place | None = None
 
     def leased(self, lease: str | None, epoch: int, limit_s: float | None) -> None:

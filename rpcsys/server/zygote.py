@@ -63,20 +63,30 @@ def main(settings: dict[str, Any]) -> NoReturn:
     shared = isolation.probe(settings["folder"]) if settings["isolate"] else "--no-isolation"
     zygote = Zygote(control, {**settings, "isolate": not shared})
     try:
-        if settings["fork"]:
-            preload(settings, control)
-            capabilities.warm()
-    except ImportError as error:
-        messages.tell(control, failed=str(error))
-        os._exit(0)
-    gc.collect()
-    gc.freeze()
-    try:
+        _prepare(settings, control, zygote)
         messages.tell(control, ready=True, shared=shared)
         zygote.run()
     except (BrokenPipeError, ConnectionResetError):
         pass
     zygote.leave()
+
+
+def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -> None:
+    """What children are forked with. An import may take for ever; the supervisor's end is heard of all the same."""
+    supervisor = settings["supervisor"]
+    before = signal.signal(signal.SIGTERM, lambda *_: zygote.leave())
+    processes.hear_of_the_end_of(supervisor, signal.SIGTERM)
+    try:
+        if settings["fork"]:
+            preload(settings, control)
+            capabilities.warm()
+        processes.hear_of_the_end_of(supervisor, 0)
+        signal.signal(signal.SIGTERM, before)
+    except ImportError as error:
+        messages.tell(control, failed=str(error))
+        os._exit(0)
+    gc.collect()
+    gc.freeze()
 
 
 def preload(settings: dict[str, Any], teller: socket.socket) -> None:

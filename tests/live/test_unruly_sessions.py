@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+import rpcsys
+from rpcsys.errors import SessionLost
 from rpcsys.server import isolation
 from tests.live.daemons import alive, queue, wait_until
 from tests.live.lab import KEY, FaultLab
@@ -62,7 +65,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = not subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=96M", "tmpfs", str(folder)], capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=96M,nr_inodes=2000", "tmpfs", str(folder)], capture_output=True
     ).returncode
     yield folder
     if mounted:
@@ -176,6 +179,22 @@ def test_it_allocates_without_end(lab, tmp_path, record_property):
     client.kill()
     board.is_clean(began, record_property)
     assert ": memory" in lab.server.stderr()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_no_room_for_a_session_is_said_and_is_over_when_there_is(lab, small_disk):
+    lab.start_in(small_disk, slots=1)
+    with contextlib.suppress(OSError):
+        for number in range(10_000):
+            (small_disk / f"entry-{number}").mkdir()
+    with rpcsys.connect_tracker(lab.tracker.where) as tracker:
+        with pytest.raises(SessionLost, match=r"could not start: No space left on device"):
+            tracker.request(KEY)
+        for entry in small_disk.glob("entry-*"):
+            entry.rmdir()
+        lab.free(1)
+        with tracker.request(KEY) as session:
+            assert session.get_function("testing.echo")(1) == 1
 
 
 def test_a_call_that_wants_too_much_memory_fails_and_the_session_goes_on(lab, tmp_path):

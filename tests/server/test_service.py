@@ -184,6 +184,17 @@ def test_a_killed_server_leaves_nobody(server, daemons):
     one.close()
 
 
+@pytest.mark.parametrize("module", ["tests.server.sleeper", "tests.server.boardfunctions"])
+def test_a_server_that_is_killed_while_it_starts_leaves_nobody(daemons, module):
+    flags = ("--host", "127.0.0.1", "--port", "0", *BARE, "--import", module)
+    server = daemons.launch("starting", [sys.executable, "-m", "rpcsys.server", *flags])
+    pids = wait_until(lambda: [child.pid for child in server.children()], SOON_S, "its zygote is there")
+    server.kill()
+    gone(*pids)
+    wait_until(lambda: not list(daemons.folder.glob("rpcsys-server-*")), SOON_S, "its folder is gone")
+    assert "Traceback" not in server.stderr()
+
+
 def test_waiting_children_that_are_killed_are_replaced(server):
     def waiting():
         return [pid for pid in descendants(server.pid) if pid != zygote_of(server)]

@@ -200,7 +200,11 @@ def test_what_was_killed_is_in_the_log(direct):
 
 def test_a_session_that_cannot_start(direct):
     direct.visit(1)
-    assert kinds(direct.say(ev.StartFailed, 1, "no space left on device")) == [ev.Kill, ev.Finish, ev.Spawn]
+    kill, finish, spawn = direct.say(ev.StartFailed, 1, "no space left on device")
+    assert (type(kill), type(spawn)) == (ev.Kill, ev.Spawn)
+    assert finish.unanswered
+    assert finish.error[0] == "SessionLost"
+    assert "a session could not start: no space left on device" in finish.error[1]
     direct.say(ev.Removed, 1)
     assert direct.state.board.free == 2
     direct.say(ev.ChildDead, 1, -9)
