@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
+import promql_parser
 import pytest
 import yaml
 
@@ -40,6 +41,13 @@ def test_every_figure_that_is_used_exists() -> None:
     for name in used:
         base = next((name.removesuffix(end) for end in SUFFIXES if name.endswith(end)), name)
         assert name in names or base in names, name
+
+
+def test_prometheus_understands_them() -> None:
+    """As its own parser does, with Grafana's variables put in."""
+    for expr in expressions():
+        if not expr.startswith("label_values("):  # Grafana's own
+            promql_parser.parse(expr.replace("$__rate_interval", "5m").replace("$key", ".*"))
 
 
 def test_every_figure_is_described() -> None:

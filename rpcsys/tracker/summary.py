@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rpcsys.tracker.book import Book
     from rpcsys.tracker.granting import Granting
 
-ROOM = 256 << 10
-"""About how many bytes a page may have: some 3 ms, and far from what a frame may hold."""
+ROOM = 512 << 10
+"""About how many bytes a page may have: some 5 ms, and far from what a frame may hold."""
 
 PARTS = ("queue_info", "server_info", "servers", "leases")
 

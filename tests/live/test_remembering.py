@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from rpcsys.client import connect_tracker
+from rpcsys.errors import WaitTimeout
 from tests.live.daemons import ROOT, free_port, wait_until
 from tests.live.probe import TrackerProbe
 
@@ -195,6 +196,42 @@ def test_after_a_kill_sessions_are_known_places_are_kept_and_drained_stays_drain
     assert over["begun"] is not None
     viewer.close()
     idle.close()
+
+
+def test_what_is_set_aside_stays_so_when_the_server_or_the_tracker_comes_back(daemons, tmp_path):
+    flags = ("--state-dir", str(tmp_path / "state"))
+    tracker = daemons.tracker(*flags)
+    server, client = register(tracker, "board"), hello(tracker, "ann")
+    for number in range(3):
+        server.send([3, "rpi4", [9090, f"rpi4:{number}"], None])
+        client.send({"op": "request", "id": number, "key": "rpi4"})
+        (lease,) = until(client, lambda m: "leases" in m)["leases"]
+        named = {"lease": lease["lease"], "epoch": lease["epoch"]}
+        ended = {"op": "lease_ended", "id": number, **named, "outcome": "crashed", "fault": "no process"}
+        server.send(ended)
+        until(server, lambda m, number=number: isinstance(m, dict) and m.get("id") == number and "ok" in m)
+
+    def board(where):
+        with connect_tracker(where.address) as viewer:
+            (row,) = viewer.summary()["servers"]
+        return row["state"], row["reason"]
+
+    assert board(tracker) == ("set aside", "no process")
+    server.close()
+    wait_until(lambda: "gone server=board" in tracker.stderr(), 30, "it is gone")
+    server = register(tracker, "board")
+    assert board(tracker)[0] == "set aside"
+    wait_until(lambda: ("set_aside", "board") in present(tmp_path / "state"), 30, "it is written down")
+    tracker.kill()
+    for probe in (server, client):
+        probe.close()
+    again = daemons.tracker(*flags, port=tracker.address[1])
+    server = register(again, "board")
+    assert board(again) == ("set aside", "no process")
+    assert server.ask([3, "rpi4", [9090, "rpi4:next"], None]) == 0
+    with connect_tracker(again.address) as mine, pytest.raises(WaitTimeout):
+        mine.request("rpi4", wait_timeout=0.5)
+    server.close()
 
 
 def test_what_nobody_can_tell_the_end_of_is_said_to_be_unknown(daemons, tmp_path):

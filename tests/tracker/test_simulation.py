@@ -81,6 +81,7 @@ def test_a_day_in_a_lab():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_week_in_a_large_lab():
     began = time.process_time()
     lab, shares = live(10_000, 10, 20, 180, 90_000, 7 * DAY_S)
