@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError, ValueNotSupported
 from rpcsys.wire.tensor import Tensor
@@ -26,6 +26,10 @@ class Module:
     inputs, outputs : of its own ``main``, where they are known: dicts with name, dtype and shape (an extent that is
         free is its name or None)
     """
+
+    #: Functions that are methods, by name. A module does not hold these, or it would hold itself: dropped, it is gone at
+    #: once, with the memory of a network.
+    METHODS: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,
@@ -56,15 +60,18 @@ class Module:
 
     def names(self) -> List[str]:
         """Names of its own functions."""
-        return list(self._functions)
+        return [*self.METHODS, *self._functions]
 
     def own(self, name: str) -> Optional[Function]:
         """Its own function ``name``, or None."""
-        return self._functions.get(name)
+        method = self.METHODS.get(name)
+        return self._functions.get(name) if method is None else getattr(self, method)
 
     def function(self, name: str) -> Function:
         """The function ``name``, of this module or of what it imports. Raises `RemoteFunctionError`."""
-        found = self._functions.get(name) or self._of(name).own(name)
+        found = None if self._closed else self.own(name)
+        if found is None:
+            found = self._of(name).own(name)
         assert found is not None
         return found
 
@@ -113,8 +120,7 @@ class Module:
 
     def _of(self, name: str) -> Module:
         """The module that the function ``name`` belongs to. Raises `RemoteFunctionError`."""
-        if self._closed:
-            raise _no_function("the module was closed; load it anew")
+        self.check_open()
         for module in walk(self):
             if module.own(name) is not None:
                 return module
@@ -123,6 +129,11 @@ class Module:
         raise _no_function("the module has no function {!r}; it has {}".format(name[:200], has or "none"))
 
     # -------------------------------------------------------------- its place in a tree
+
+    def check_open(self) -> None:
+        """Raise `RemoteFunctionError` after `close`."""
+        if self._closed:
+            raise _no_function("the module was closed; load it anew")
 
     def describe(self) -> Dict[str, Any]:
         """What a client is told of it: kind, functions, and the inputs and outputs of ``main``."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import ClassVar
+
 import pytest
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
@@ -61,6 +64,20 @@ def test_what_a_client_is_told():
         "outputs": [{"name": "y"}],
     }
     assert Module("empty").describe() == {"kind": "empty", "functions": [], "inputs": [], "outputs": []}
+
+
+def test_a_module_that_is_dropped_is_gone_at_once():
+    class Method(Module):
+        METHODS: ClassVar = {"main": "run_it"}
+
+        def run_it(self):
+            return 1
+
+    module = Module("testing", imports=[Method("testing")])
+    assert (module(), module.functions) == (1, ["main"])
+    gone = [weakref.ref(each) for each in walk(module)]
+    del module
+    assert [each() for each in gone] == [None, None]
 
 
 def test_closing_ends_the_whole_tree_once():

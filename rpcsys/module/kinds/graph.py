@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from rpcsys.errors import RemoteFunctionError, UsageError
 from rpcsys.module import packed
@@ -73,11 +73,11 @@ class _Step(NamedTuple):
 class GraphModule(Module):
     """A graph: ``main`` takes its inputs in order and gives its outputs."""
 
+    METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
+
     def __init__(self, graph: Dict[str, Any], imports: Sequence[Module] = ()) -> None:
         """``graph`` has been checked (`checked`)."""
-        super().__init__(
-            KIND, {"main": self._main}, imports, inputs=graph["inputs"], outputs=graph["outputs"]
-        )
+        super().__init__(KIND, imports=imports, inputs=graph["inputs"], outputs=graph["outputs"])
         self.graph = graph
         self._steps: List[_Step] = []
         self._weights: Dict[str, Any] = {}
@@ -166,6 +166,7 @@ class GraphModule(Module):
 
     def _main(self, *args: Any) -> Any:
         if not self._steps:
+            self.check_open()
             self.link()
         if len(args) != len(self.inputs):
             names = ", ".join(value["name"] for value in self.inputs)

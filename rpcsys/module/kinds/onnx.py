@@ -9,7 +9,7 @@ once it has been given them.
 from __future__ import annotations
 
 import zlib
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from rpcsys.errors import ModelError, UsageError
 from rpcsys.module import packed
@@ -18,7 +18,7 @@ from rpcsys.module.kinds.onnx_session import Runner, Weight
 from rpcsys.module.kinds.onnx_values import Value
 from rpcsys.module.kinds.params import ParamsModule, listed, listing
 from rpcsys.module.layout import Buffer, FormatError
-from rpcsys.module.module import Function, Module, model_error, refusal
+from rpcsys.module.module import Module, model_error, refusal
 from rpcsys.module.names import Names
 from rpcsys.module.registry import Context, File
 from rpcsys.wire.tensor import Tensor
@@ -60,6 +60,8 @@ class OnnxModule(Module):
     runtime : what runs it, once it was needed: ``"onnxruntime"`` or ``"reference"``
     """
 
+    METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
+
     def __init__(
         self,
         model: Callable[[], Model],
@@ -68,7 +70,7 @@ class OnnxModule(Module):
         runner: Optional[Runner] = None,
         name: str = "the model",
     ) -> None:
-        super().__init__(KIND, {"main": self._main}, imports)
+        super().__init__(KIND, imports=imports)
         self._model = model
         self._name = name
         self._runner: Any = None
@@ -102,9 +104,6 @@ class OnnxModule(Module):
     def release(self) -> None:
         super().release()
         self._runner = None
-
-    def own(self, name: str) -> Optional[Function]:
-        return self._functions.get(name)
 
     def describe(self) -> Dict[str, Any]:
         """kind, functions, inputs and outputs; a free extent is its name or None."""
@@ -143,6 +142,7 @@ class OnnxModule(Module):
 
     def _ready(self) -> Any:
         if self._runner is None:
+            self.check_open()
             model = self._model()
             missing = self._missing(model)
             if missing:

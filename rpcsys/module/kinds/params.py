@@ -5,7 +5,7 @@ Saved in the order of their names, so that the same weights give the same bytes.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from rpcsys.errors import ProtocolError, RemoteArgumentError, UsageError
 from rpcsys.module import packed
@@ -30,8 +30,10 @@ class ParamsModule(Module):
     file : the mapped file that their memory is a part of, or None
     """
 
+    METHODS: ClassVar[Mapping[str, str]] = {"get_param": "get", "param_names": "known"}
+
     def __init__(self, tensors: Mapping[str, Tensor], file: Optional[File] = None) -> None:
-        super().__init__(KIND, {"get_param": self.get, "param_names": lambda: list(self.tensors)})
+        super().__init__(KIND)
         self.tensors: Dict[str, Tensor] = {name: tensors[name] for name in sorted(tensors)}
         self.file = file
 
@@ -41,6 +43,10 @@ class ParamsModule(Module):
         if tensor is None:
             raise _unknown(name, self.tensors)
         return as_array(tensor)
+
+    def known(self) -> List[str]:
+        """The names of the weights, sorted."""
+        return [*self.tensors]
 
     def release(self) -> None:
         super().release()

@@ -7,7 +7,7 @@ more: such a function should give the same for the same inputs.
 from __future__ import annotations
 
 import threading
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from rpcsys import client
 from rpcsys.errors import SessionClosed, SessionLost, SessionTimeout, UsageError
@@ -64,6 +64,8 @@ class Place(NamedTuple):
 class RemoteModule(Module):
     """A function of a server as a module: ``main``. Several threads may call it."""
 
+    METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
+
     def __init__(
         self,
         place: Place,
@@ -71,7 +73,7 @@ class RemoteModule(Module):
         outputs: Sequence[Dict[str, Any]] = (),
         imports: Sequence[Module] = (),
     ) -> None:
-        super().__init__(KIND, {"main": self._main}, imports, inputs=inputs, outputs=outputs)
+        super().__init__(KIND, imports=imports, inputs=inputs, outputs=outputs)
         self.place = place
         self._lock = threading.Lock()
         self._tracker: Optional[client.Tracker] = None
@@ -97,6 +99,7 @@ class RemoteModule(Module):
     def _connected(self) -> client.RemoteFunction:
         with self._lock:
             if self._function is None:
+                self.check_open()
                 try:
                     self._session = self._open()
                     self._function = self._session.get_function(self.place.function)

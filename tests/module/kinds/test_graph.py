@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rpcsys.errors import ModelError, RemoteArgumentError, UsageError
-from rpcsys.module import Module, Stage, graph, group, library, params
+from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError, UsageError
+from rpcsys.module import Module, Stage, graph, group, library, params, walk
 from rpcsys.module.kinds import graph as kind
 from tests.module.trees import Holder, blob_of, bytes_kind, loaded
 from tests.native import bare, compiled, lay_out
@@ -54,7 +56,6 @@ def test_one_module_for_several_stages_is_one_import():
 
 
 def test_what_nothing_needs_any_more_is_dropped():
-    import weakref
 
     seen = []
 
@@ -325,3 +326,25 @@ def test_the_kind_needs_nothing_else():
     code = "import sys, rpcsys.module.kinds.graph; print(sorted({'numpy', 'onnx', 'onnxruntime'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.usefixtures("native")
+def test_what_is_dropped_is_gone_at_once(native):
+    """Without waiting for a collector of garbage: a network is large."""
+    made = loaded(blob_of(preparing(native)))
+    made(np.zeros((2, 2, 3), "u1"))
+    gone = [weakref.ref(module) for module in walk(made)]
+    gc.disable()
+    try:
+        del made
+        assert [each() for each in gone] == [None] * len(gone)
+    finally:
+        gc.enable()
+
+
+def test_closed(native):
+    made = loaded(blob_of(preparing(native)))
+    main = made["main"]
+    made.close()
+    with pytest.raises(RemoteFunctionError, match="was closed"):
+        main(np.zeros((2, 2, 3), "u1"))

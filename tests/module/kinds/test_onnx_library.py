@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import ml_dtypes
@@ -19,7 +21,7 @@ from onnx import TensorProto as T  # noqa: E402
 from onnx import helper as h  # noqa: E402
 from onnx import numpy_helper  # noqa: E402
 
-from rpcsys.errors import ModelError, UsageError  # noqa: E402
+from rpcsys.errors import ModelError, RemoteFunctionError, UsageError  # noqa: E402
 from rpcsys.module import group, layout, onnx_module, params, tree, weights_of  # noqa: E402
 from rpcsys.module.kinds import onnx_model  # noqa: E402
 from rpcsys.module.registry import Context, File  # noqa: E402
@@ -269,6 +271,7 @@ def test_what_is_no_model(given):
 
 MEMORY = """
 import sys
+import weakref
 from pathlib import Path
 import numpy as np
 from rpcsys.module import layout, tree
@@ -319,3 +322,23 @@ def test_descriptions_that_lie(old, new):
     at = blob.index(old)
     with pytest.raises(ModelError, match="is broken"):
         loaded(blob[:at] + new + blob[at + len(old) :])
+
+
+def test_what_is_dropped_is_gone_at_once(again):
+    module = again(onnx_module(product()))
+    module(np.ones((1, 300), "f4"))
+    gone = weakref.ref(module)
+    gc.disable()
+    try:
+        del module
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_closed(again):
+    module = again(onnx_module(product()))
+    main = module["main"]
+    module.close()
+    with pytest.raises(RemoteFunctionError, match="was closed"):
+        main(np.ones((1, 300), "f4"))
