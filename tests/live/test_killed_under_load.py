@@ -8,7 +8,6 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import psutil
@@ -85,7 +84,7 @@ class Load:
             except RpcsysError as error:
                 self.errors[type(error).__name__] += 1
                 time.sleep(0.05)
-            except Exception as error:  # noqa: BLE001 - what no user should ever see
+            except Exception as error:  # what no user should ever see
                 self.errors[f"unexpected: {error!r}"] += 1
 
     def _use(self, session: rpcsys.Session, chance: random.Random) -> None:
@@ -107,8 +106,8 @@ class Load:
 
 
 @pytest.fixture
-def lab(daemons: Daemons) -> Iterator[Lab]:
-    yield Lab(daemons)
+def lab(daemons: Daemons) -> Lab:
+    return Lab(daemons)
 
 
 @pytest.mark.timeout(300)
