@@ -25,6 +25,9 @@ GRACE_GONE_S = 0.4
 GRACE_DONE_S = 2.0
 """For a session process to exit after it said that it is done, and for a TVM client to be told its time is over."""
 
+FIRST_CALL_S = 0.005
+"""Nothing is forked for so long after a session was opened: its client makes its first call."""
+
 KILL_AGAIN_S = 5.0
 """A killed process is dead within milliseconds, unless the kernel holds it."""
 
@@ -39,10 +42,16 @@ class Board:
     """Sessions, children and the zygote. Methods note what happened and return what to do."""
 
     def __init__(
-        self, slots: int, import_s: float = 60.0, memory: int | None = None, spares: int = 1
+        self,
+        slots: int,
+        import_s: float = 60.0,
+        memory: int | None = None,
+        spares: int = 1,
+        quiet_s: float = 0.0,
     ) -> None:
         self.slots = slots
         self.spares = spares
+        self._quiet_s = quiet_s
         self.unclean = ""
         self.shared = False
         self.sessions: dict[int, Session] = {}
@@ -53,6 +62,7 @@ class Board:
         self._imports: tuple[str, float] | None = None
         self._zygote_since = 0.0
         self._child_pause = Backoff()
+        self._quiet_until: float | None = None
         self._zygote_pause = Backoff()
         self._last_session = 0
         self._last_child = 0
@@ -126,11 +136,13 @@ class Board:
             session.due = session.overdue_at()
         return []
 
-    def session_opened(self, number: int) -> None:
+    def session_opened(self, now: float, number: int) -> None:
         """A session's process has greeted its client: what goes wrong from now on may be the client's doing."""
         session = self._served_by(number)
         if session is not None:
             session.opened = True
+        if not any(other.opening for other in self.sessions.values()):
+            self._quiet_until = now + min(FIRST_CALL_S, self._quiet_s)
 
     def child_done(self, now: float, event: ev.ChildDone) -> None:
         """A session is over, its process about to exit."""
@@ -281,7 +293,8 @@ class Board:
         elif self.zygote == "down":
             times.append(self._zygote_pause.until)
         elif self.zygote == "up" and self._missing() > 0:
-            times.append(self._child_pause.until)
+            waits = [time for time in (self._child_pause.until, self._quiet_until) if time is not None]
+            times.append(max(waits, default=None))
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: float) -> list[ev.Action]:
@@ -335,7 +348,7 @@ class Board:
         if self.zygote == "down" and self._zygote_pause.allows(now):
             self.zygote = "starting"
             actions.append(ev.StartZygote())
-        if self.zygote == "up" and self._child_pause.allows(now):
+        if self.zygote == "up" and self._child_pause.allows(now) and not self._quiet(now):
             actions += [self._spawn() for _ in range(self._missing())]
         return actions, begun
 
@@ -352,6 +365,7 @@ class Board:
         else:
             session.state, kind = "running", session.kind
             session.started = now
+            self._quiet_until = now + self._quiet_s
             session.due = session.overdue_at()
         return ev.Start(
             session.number,
@@ -365,6 +379,12 @@ class Board:
             self.shared and len(self.sessions) == 1,
             words,
         )
+
+    def _quiet(self, now: float) -> bool:
+        """Whether a session is just being opened, whose client is not to wait for a fork as well."""
+        if self._quiet_until is not None and now >= self._quiet_until:
+            self._quiet_until = None
+        return self._quiet_until is not None
 
     def _missing(self) -> int:
         running = sum(session.state == "running" for session in self.sessions.values())

@@ -54,6 +54,7 @@ def _live(
         processes.become_subreaper()
         processes.leave_without_destructors()
         os.setsid()
+        _rehearse()
         messages.tell(tether, ready=True, pid=os.getpid())
         data, descriptor = messages.receive(tether)
         if descriptor is not None:
@@ -72,6 +73,12 @@ def _live(
     finally:
         _flush()
         os._exit(status)
+
+
+def _rehearse() -> None:
+    from rpcsys.server import session
+
+    session.rehearse({})
 
 
 def _furnish(job: Job, settings: dict[str, Any], rooms: isolation.Rooms | None) -> None:

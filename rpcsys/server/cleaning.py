@@ -1,7 +1,7 @@
-"""What sessions leave on the disk and in shared memory: removed beside the loop.
+"""The directories of sessions, and what sessions leave on the disk and in shared memory: made and removed beside the loop.
 
-A disk that has much to write takes milliseconds to remove a directory, and seconds for what a session can
-leave. A thread of its own does it, so that nobody's opening waits for that; all else stays with the loop.
+A disk that has much to write takes milliseconds to make or remove a directory, and seconds for what a session
+can leave. A thread of its own does it, so that nobody's opening waits for that; all else stays with the loop.
 """
 
 from __future__ import annotations
@@ -19,12 +19,23 @@ from rpcsys.server.loop import Loop
 
 
 class Cleaner:
-    """Removes what sessions leave in ``folder``, and tells ``feed`` when nothing of one is left."""
+    """Removes what sessions leave in ``folder``, and tells ``feed`` when nothing of one is left.
+
+    After a session that saw no other's, directories for the next ``ahead`` sessions are made beforehand.
+    """
 
     def __init__(
-        self, loop: Loop, folder: str, feed: Callable[[ev.Event], None], clock: Callable[[], float]
+        self,
+        loop: Loop,
+        folder: str,
+        ahead: int,
+        feed: Callable[[ev.Event], None],
+        clock: Callable[[], float],
     ) -> None:
         self._folder = folder
+        self._ahead = ahead
+        self._made = 0
+        self._ready: collections.deque[str] = collections.deque()
         self._feed = feed
         self._clock = clock
         self._leftovers = Leftovers()
@@ -38,12 +49,29 @@ class Cleaner:
         """No session runs, and one is about to: what there is now is not its doing."""
         self._leftovers.idle()
 
+    def place(self, session: int) -> str:
+        """The directory of a new session, made ahead if there is such a one. Raises OSError."""
+        while self._ready:
+            try:
+                return workdirs.take(self._ready.popleft(), self._folder, session)
+            except OSError:
+                pass  # somebody has tidied up: as if there had been none
+        return workdirs.make(self._folder, session)
+
     def start(self, session: int, sweep: str) -> None:
         """Begin to remove what a session has left; ``sweep`` as in :class:`rpcsys.server.events.Finish`."""
         self._orders.put((session, sweep))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="rpcsys-cleaner", daemon=True)
             self._thread.start()
+
+    def _make_ahead(self) -> None:
+        try:
+            while len(self._ready) < self._ahead:
+                self._made += 1
+                self._ready.append(workdirs.make_ahead(self._folder, self._made))
+        except OSError:
+            pass  # a session that finds none has its own made, and says why that cannot be
 
     def _run(self) -> None:
         while True:
@@ -57,6 +85,8 @@ class Cleaner:
             except Exception as error:  # noqa: BLE001 - whatever it is, this board is not clean
                 self._results.append((session, (), f"{home} ({error})"))
             os.write(self._writing, b".")
+            if not sweep:  # else the next session's directory could be seen by this one
+                self._make_ahead()
 
     def _collect(self) -> None:
         os.read(self._reading, 4096)

@@ -61,7 +61,7 @@ class Service:
         self._end: ev.Exit | None = None
         self._loop = Loop()
         common = (self._events.append, self._clock)
-        self._cleaner = Cleaner(self._loop, self._folder, *common)
+        self._cleaner = Cleaner(self._loop, self._folder, config.slots, *common)
         self._clients = Clients(self._loop, listener, config.key, *common)
         self._spawner = Spawner(self._loop, self._settings(), *common)
         self._memory = MemoryWatch(config.session_memory, *common)
@@ -205,7 +205,7 @@ class Service:
     def _workdir(self, action: ev.Start) -> str:
         if action.kind == TVM_END:
             return self._folder  # its session's own may be full, or gone
-        return workdirs.make(self._folder, action.session)
+        return self._cleaner.place(action.session)
 
     def _job(self, action: ev.Start, workdir: str) -> Job:
         config = self._config

@@ -58,6 +58,11 @@ class Session:
     unanswered: bool = False
     place: Place | None = None
 
+    @property
+    def opening(self) -> bool:
+        """Whether its process has it and has not greeted its client (TVM's client is greeted unseen)."""
+        return self.state == "running" and self.kind != TVM and not self.opened
+
     def leased(self, lease: str | None, epoch: int, limit_s: float | None) -> None:
         """The tracker's word about it."""
         self.lease, self.epoch = lease, epoch

@@ -192,7 +192,7 @@ class State(Tracked):
         return self.board.limit_asked(event.child, event.limit_s)
 
     def _session_opened(self, event: ev.SessionOpened) -> list[ev.Action]:
-        self.board.session_opened(event.child)
+        self.board.session_opened(event.now, event.child)
         return []
 
     def _child_done(self, event: ev.ChildDone) -> list[ev.Action]:

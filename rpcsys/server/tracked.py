@@ -23,7 +23,7 @@ class Tracked:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.board = Board(policy.slots, policy.import_s, policy.memory, policy.spares)
+        self.board = Board(policy.slots, policy.import_s, policy.memory, policy.spares, policy.quiet_s)
         self.offers = Offers(len(policy.proxies))
         self.parking = Parking(policy.key, policy.proxies)
         self.health = Health(policy.health_check, policy.recover)

@@ -63,6 +63,11 @@ class Watcher:
         """Begin to watch."""
         threading.Thread(target=self._run, name="rpcsys-watcher", daemon=True).start()
 
+    def close(self) -> None:
+        """Let go of its pipe; only of a watcher that was never started."""
+        os.close(self._look)
+        os.close(self._nudge)
+
     def limit(self, seconds: float) -> None:
         """End the session ``seconds`` from now; the lowest of several limits counts."""
         at = time.monotonic() + seconds

@@ -76,7 +76,9 @@ def test_sessions_are_apart_and_leave_nothing(server, daemons):
         assert all(os.path.isdir(path) for path in paths)
         pids = [ask(one, "pid"), ask(two, "pid"), ask(one, "daemon")]
     gone(*pids)
-    wait_until(lambda: not list(folder_of(server, daemons).iterdir()), SOON_S, "no directories are left")
+    wait_until(
+        lambda: not list(folder_of(server, daemons).glob("session-*")), SOON_S, "no directories are left"
+    )
     assert "had to be killed: python" in server.stderr()
     with session(server) as again:
         assert ask(again, "pid") not in pids

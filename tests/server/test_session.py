@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
 
+from rpcsys.server import session
 from rpcsys.stream import Ended
 from rpcsys.wire import frames
 from rpcsys.wire.values import InOut, Out, Ref
@@ -72,6 +74,23 @@ def test_who_says_nothing_is_dropped(fresh):
     raw.receive()
     assert error(raw, 0)["type"] == "ProtocolError"
     assert fresh.reports() == [{"served": "lost"}]
+
+
+def test_a_rehearsal_leaves_nothing_behind():
+    """It runs in a process that has yet to serve its one client."""
+
+    def state():
+        return (
+            sorted(os.listdir("/proc/self/fd")),
+            threading.active_count(),
+            os.getcwd(),
+            signal.getsignal(signal.SIGUSR1),
+        )
+
+    session.rehearse({})
+    before = state()
+    session.rehearse({})
+    assert state() == before
 
 
 def test_goodbye(fresh):

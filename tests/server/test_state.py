@@ -159,6 +159,26 @@ def test_a_spare_child_is_one_for_all_slots():
     assert only(script.bury(1), ev.Spawn) == []  # the spare one waits for the free slot now
 
 
+def test_nothing_is_forked_while_a_client_waits_for_its_session_and_its_first_call():
+    script = Transcript(slots=2, spares=1, quiet_s=0.05)
+    script.boot()
+    script.visit(1)
+    assert kinds(script.visit(2)) == [ev.Start]
+    script.say(ev.SessionOpened, 1)
+    assert script.tick(0.02) == []  # the other one is still being opened
+    script.say(ev.SessionOpened, 2)
+    assert script.tick(0.004) == []
+    assert script.tick(0.002) == [ev.Spawn(3)]
+    script.replay()
+
+
+def test_a_session_that_is_never_opened_holds_up_no_fork():
+    script = Transcript(spares=1, quiet_s=0.05)
+    script.boot()
+    assert kinds(script.visit(1)) == [ev.Start]
+    assert script.tick(0.06) == [ev.Spawn(2)]
+
+
 def test_no_more_wait_than_slots_when_nobody_is_served():
     script = Transcript(spares=1)
     script.boot()

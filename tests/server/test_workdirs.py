@@ -25,6 +25,15 @@ def test_one_is_made_also_when_the_folder_has_vanished(tmp_path):
     assert os.path.isdir(workdirs.make(str(tmp_path / "gone"), 3))
 
 
+def test_one_that_was_made_ahead_is_like_any_other(tmp_path):
+    folder = workdirs.make_folder(str(tmp_path))
+    files = workdirs.take(workdirs.make_ahead(folder, 1), folder, 7)
+    assert files == os.path.join(workdirs.home(folder, 7), "files")
+    assert os.listdir(folder) == ["session-7"]
+    assert sorted(os.listdir(workdirs.home(folder, 7))) == ["files", "tmp"]
+    assert os.path.isdir(workdirs.temporary(files))
+
+
 def test_many_files_take_many_steps(tmp_path):
     root = tmp_path / "root"
     root.mkdir()

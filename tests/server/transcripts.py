@@ -16,7 +16,7 @@ class Transcript:
     """A `State` with a clock, and without spare children if none are asked for. ``say`` sends an event of a class and returns what it leads to, logs aside."""
 
     def __init__(self, **policy):
-        self.policy = Policy(**{"key": "k", "spares": 0, **policy})
+        self.policy = Policy(**{"key": "k", "spares": 0, "quiet_s": 0.0, **policy})
         self.state = State(self.policy)
         self.now = 100.0
         self.log = []
