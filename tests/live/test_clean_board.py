@@ -39,8 +39,12 @@ class Board:
 
 
 def files(lab: FaultLab) -> set[str]:
-    """All there is in the daemons' folder, which is also where they put temporary files."""
-    return set(glob.glob(f"{lab.daemons.folder}/**", recursive=True, include_hidden=True))
+    """All there is in the daemons' folder, which is also where they put temporary files.
+
+    Without the directories that a server has made for sessions to come.
+    """
+    found = glob.glob(f"{lab.daemons.folder}/**", recursive=True, include_hidden=True)
+    return {path for path in found if "/ready-" not in path}
 
 
 def used_board(lab: FaultLab, limit_s: float = 0) -> Board:
