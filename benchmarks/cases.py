@@ -78,6 +78,7 @@ ARRAY_SIZES = {
     "64MB": 64 * MB,
     "256MB": 256 * MB,
 }
+LIBRARY_SIZES = (500 * MB, 5 * MB)
 LARGEST_FOR_PEERS = 64 * MB  # TVM would take 9 s for one array of 256 MB
 BARE_SIZES = ("1kB", "1MB", "64MB")
 DIRECTIONS = {"to_device": "to the device", "from_device": "from the device"}
@@ -102,6 +103,7 @@ def all_cases(folder: Path) -> list[Case]:
         *openings(),
         *sessions(),
         *trackers(),
+        *libraries(folder),
         *relays(),
         *through_proxy(),
         pairing(),
@@ -268,6 +270,38 @@ def trackers() -> list[Case]:
         ),
     )
     return [*asked, load]
+
+
+def libraries(folder: Path) -> list[Case]:
+    """One library for a model: its loading does not depend on its size, and writing it is about copying it."""
+    large, small = ((("size", size),) for size in LIBRARY_SIZES)
+    load = Case(
+        "library-load",
+        Measured("libraries", "load", large),
+        {"5 MB": (Measured("libraries", "load", small),)},
+        (Reading("500 MB library loaded", "seconds", MILLISECONDS, {"5 MB": ours_at_most(5)}),),
+    )
+    copied = {"copied": (Measured("libraries", "copy", large),)}
+    written = [
+        Case(
+            f"library-{operation}",
+            Measured("libraries", operation, large),
+            copied,
+            (Reading(what, "seconds", MILLISECONDS, {"copied": at_most(times)}),),
+        )
+        for operation, what, times in (
+            ("export", "500 MB library written", 2.5),
+            ("link", "500 MB library linked with code", 10),
+        )
+    ]
+    network = (("path", str(folder / models.RESNET50)),)
+    onnx = Case(
+        "library-load-network",
+        Measured("libraries", "load_network", network),
+        {"local session": (Measured("local", "load_network", network),)},
+        (Reading("resnet50 loaded", "seconds", MILLISECONDS, {"local session": at_most(1.2)}),),
+    )
+    return [load, *written, onnx]
 
 
 def relays() -> list[Case]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 SQUEEZENET = "squeezenet.onnx"
+RESNET50 = "resnet50.onnx"
 ADD_LIBRARY = "add.so"
 ADD_FUNCTION = "add_one"
 INPUT_SHAPE = (1, 3, 224, 224)
@@ -32,6 +33,17 @@ def write_squeezenet(folder: Path) -> Path:
     path = folder / SQUEEZENET
     onnx.save(samples.light_model("squeezenet"), path)
     return path
+
+
+def written_resnet50(path: str) -> Path:
+    """The network at ``path``; written if it is not there yet. Raises UsageError without onnx."""
+    import onnx
+
+    from rpcsys.graph import samples
+
+    if not Path(path).exists():
+        onnx.save(samples.light_model("resnet50"), path)
+    return Path(path)
 
 
 def compiled_add(path: str, size: int) -> Path:

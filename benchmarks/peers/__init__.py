@@ -23,6 +23,7 @@ SUBJECTS = {
     "rpcsys-lease": "benchmarks.peers.ours:RpcsysLease",
     "tvm-lease": "benchmarks.peers.tvm_rpc:TvmLease",
     "tvm-lease-of-rpcsys": "benchmarks.peers.tvm_rpc:TvmLeaseOfOurs",
+    "libraries": "benchmarks.peers.libraries:Libraries",
     "local": "benchmarks.peers.local:LocalOnnxruntime",
     "tracker-rpcsys": "benchmarks.peers.trackers:OurTracker",
     "tracker-rpcsys-all": "benchmarks.peers.trackers:OurTrackerWithAll",

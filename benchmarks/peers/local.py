@@ -7,15 +7,25 @@ from contextlib import contextmanager
 
 import onnxruntime
 
-from benchmarks.models import model_input
+from benchmarks.models import model_input, written_resnet50
 from benchmarks.peers.subject import Subject, Trial
 
 
 class LocalOnnxruntime(Subject):
     @contextmanager
     def inference(self, path: str) -> Iterator[Trial]:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1  # one core is all that either side has
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        session = _session(path)
         feed = {session.get_inputs()[0].name: model_input()}
         yield Trial(lambda: session.run(None, feed))
+
+    @contextmanager
+    def load_network(self, path: str) -> Iterator[Trial]:
+        """A session for the network's own file."""
+        model = str(written_resnet50(path))
+        yield Trial(lambda: _session(model))
+
+
+def _session(path: str) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # one core is all that either side has
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

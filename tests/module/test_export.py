@@ -10,14 +10,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from fuzz.runner import resident
 from rpcsys.errors import UsageError
 from rpcsys.module import container, elfwriter, export, registry
 from rpcsys.module.export import export_library
 from rpcsys.module.kinds.group import group
+from rpcsys.module.kinds.params import params
 from rpcsys.module.layout import LIBRARY
+from rpcsys.module.loading import load_module
 from rpcsys.module.module import Module
 from rpcsys.module.sources import Sources
 from tests.device_files import ROOT
@@ -225,6 +229,23 @@ def best(act, times: int = 3) -> float:
 def copy_anew(source: Path, target: Path) -> None:
     target.unlink(missing_ok=True)
     shutil.copyfile(source, target)
+
+
+@pytest.mark.slow
+def test_loading_costs_the_same_whatever_the_size_and_takes_the_memory_that_is_touched(
+    tmp_path: Path,
+) -> None:
+    large, small = tmp_path / "large.so", tmp_path / "small.so"
+    for path, size in ((large, 500 << 20), (small, 5 << 20)):
+        export_library(params({"w": np.ones(size, "u1")}), path)
+    seconds = [best(lambda path=path: load_module(path), 20) for path in (large, small)]
+    assert seconds[0] - seconds[1] < 0.1  # measured: 0.00002
+    before = resident()
+    with load_module(large) as model:
+        weights = model["get_param"]("w")
+        assert resident() - before < 8 << 20
+        assert int(weights[: 64 << 20].sum(dtype="u8")) == 64 << 20
+        assert resident() - before < 128 << 20
 
 
 @pytest.mark.slow
