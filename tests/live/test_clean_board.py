@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 import rpcsys
+from rpcsys.server import isolation
 from tests.live.clients import Client
 from tests.live.daemons import alive, wait_until
 from tests.live.lab import KEY, FaultLab, all_gone
@@ -111,6 +112,25 @@ def test_the_server_is_asked_to_stop(lab: FaultLab):
     all_gone([*board.processes, *tree], CLEAN_S)
     assert not os.path.exists(os.path.dirname(board.client.workdir))
     assert "error" in board.client.call("pid")
+
+
+@pytest.mark.parametrize("kind", ["rpcsys"])
+def test_what_had_to_be_cleaned_up_is_in_the_leases_record(fault_lab: FaultLab, tmp_path):
+    lab = fault_lab
+    lab.tracker = lab.daemons.tracker("--state-dir", str(tmp_path / "state"))
+    flags = (*lab.server_flags(1), "--import", "tests.live.unruly")
+    lab.server = lab.daemons.server(KEY, *flags, tracker=lab.tracker, offers=1)
+    client = lab.client().leased()
+    client.call("daemonise")
+    stray = client.call("stray")["value"]
+    client.close()
+    with rpcsys.connect_tracker(lab.tracker.where) as tracker:
+        (lease,) = wait_until(tracker.history, 20, "the lease is over")
+    assert lease["outcome"] == "closed"
+    assert lease["cleaned"]["processes"][0].startswith("python")
+    if not isolation.probe("/tmp/rpcsys-probe"):
+        assert stray in lease["cleaned"]["removed"]
+    assert "had to be killed: python" in lab.server.stderr()
 
 
 @pytest.mark.parametrize("kind", ["rpcsys"])
