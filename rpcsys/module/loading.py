@@ -68,8 +68,8 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
         raise model_error(f"{name} {error}") from None
     if not ours(inside):
         return native.load(path, name, kinds_of(inside))
-    native.check(path, name)
-    context = Context(name, lambda: native.load_own(path, name), allow_pickle, file)
+    native.check(inside.elf, name)
+    context = Context(name, lambda: native.load_own(path, name, inside.elf), allow_pickle, file)
     return tree.load(inside.records, context)
 
 

@@ -67,6 +67,10 @@ def _model_error(error: Exception, kind: str, name: str) -> ModelError:
         return error
     if isinstance(error, FormatError):
         text = f"{name} {error}"
+    elif isinstance(error, ImportError) and registry.needs(kind):
+        text = "{} holds a module of kind {!r}, which needs {} here ({}); type: python3 -m pip install {}".format(
+            name, kind, " and ".join(registry.needs(kind)), error, " ".join(registry.needs(kind))
+        )
     else:
         said = " ".join(str(error).split())[:400] or type(error).__name__
         text = f"{name} cannot be loaded: its module of kind {kind!r} says: {said}"

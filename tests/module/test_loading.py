@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from rpcsys.errors import ModelError
+from rpcsys import module
+from rpcsys.errors import ModelError, UsageError
 from rpcsys.module import loading
 from tests.device_files import ROOT
+from tests.native import FUNCTIONS, compiled
 
 
 @pytest.mark.parametrize("name", ["model.tflite", "model", "model.onnx.txt", "model.ONNX"])
@@ -56,3 +59,49 @@ def test_loading_imports_nothing_before_it_is_needed():
     code = "import sys, rpcsys.module.loading; print({'numpy', 'onnxruntime', 'ctypes'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "set()\n", done.stderr
+
+
+def test_a_tree_of_every_kind_without_code_comes_back_to_the_same_file(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    weight = onnx.numpy_helper.from_array(np.arange(100_000, dtype="f4"), "w")
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [100_000]) for name in ("x", "y")]
+    add = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weight]
+    )
+    network = helper.make_model(add, ir_version=10)
+    shared = module.params({**module.weights_of(network), "scale": np.ones(3)})
+    stage = module.onnx_module(network, params=shared)
+    graph = module.graph([module.Stage("add", stage, ["x"], ["y"])], [{"name": "x"}], [{"name": "y"}])
+    library = module.library(compiled(FUNCTIONS, tmp_path / "functions.so", "-mavx"))
+    there = module.remote("f", address="127.0.0.1:1")
+    root = module.group([graph, library, there, shared, module.python({"f": print})])
+    module.export_library(root, tmp_path / "model.so")
+    with module.load_module(tmp_path / "model.so", allow_pickle=True) as again:
+        x = np.ones(100_000, "f4")
+        assert again(x)[-1] == 100_000
+        assert again["add"](1, 2) == 3
+        module.export_library(again, tmp_path / "again.so")
+    assert (tmp_path / "again.so").read_bytes() == (tmp_path / "model.so").read_bytes()
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UsageError, match=r"model\.so: there is no such file"):
+        module.load_module(tmp_path / "model.so")
+
+
+def test_a_library_through_a_link_and_a_name_of_its_own(tmp_path):
+    """onnxruntime opens the file itself, and follows no link out of the folder it is told."""
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    weight = onnx.numpy_helper.from_array(np.arange(1000, dtype="f4"), "w")
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1000]) for name in ("x", "y")]
+    add = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weight]
+    )
+    folder = tmp_path / "models é"
+    folder.mkdir()
+    module.export_library(module.onnx_module(helper.make_model(add, ir_version=10)), folder / "näme 1.so")
+    (tmp_path / "link.so").symlink_to(folder / "näme 1.so")
+    for path in (tmp_path / "link.so", folder / "näme 1.so"):
+        assert module.load_module(path)(np.ones(1000, "f4"))[-1] == 1000

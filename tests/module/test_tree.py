@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from rpcsys.errors import ModelError, UsageError
 from rpcsys.module import layout, packed, tree
 from rpcsys.module.module import Module, walk
+from tests.device_files import ROOT
 from tests.module.trees import BytesKind, Holder, blob_of, bytes_kind, loaded, of_shape, outline, shapes
 
 __all__ = ["bytes_kind"]
@@ -124,3 +127,25 @@ def test_a_group_that_is_none(data):
     blob = b"".join(layout.encode([("rpcsys.group", ())], lambda index, offset: [data]))
     with pytest.raises(ModelError, match=r"model\.so is (cut off or )?broken"):
         loaded(blob)
+
+
+WITHOUT = """
+import sys
+for name in ("onnxruntime", "numpy"):
+    sys.modules[name] = None
+from rpcsys.module import layout, tree
+from rpcsys.module.registry import Context
+blob = b"".join(layout.encode([("rpcsys.onnx", ())], lambda index, offset: [b""]))
+try:
+    tree.load(layout.decode(memoryview(blob)), Context("model.so", None))
+except Exception as error:
+    print(type(error).__name__, error.args[0])
+"""
+
+
+def test_a_kind_whose_packages_are_not_here():
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.startswith(
+        "ModelError model.so holds a module of kind 'rpcsys.onnx', which needs numpy and onnxruntime here (import of "
+    ), done.stderr
+    assert done.stdout.endswith("type: python3 -m pip install numpy onnxruntime\n")

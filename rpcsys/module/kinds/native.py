@@ -88,17 +88,20 @@ def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
     return _alone(path, name, file, functions)
 
 
-def check(path: str, name: str) -> None:
+def check(file: elf.Elf, name: str) -> None:
     """Raise `ModelError` for a library that is not for this machine."""
-    _read(path, name)
+    if not file.fits():
+        raise model_error(
+            f"{name} is built for {file.machine} ({file.bits} bits), and this device is {platform.machine()}; "
+            "compile it for this device"
+        )
 
 
-def load_own(path: str, name: str) -> NativeModule:
+def load_own(path: str, name: str, file: elf.Elf) -> NativeModule:
     """The library's own functions, without the modules inside it: kind ``_lib`` of a tree that others load.
 
-    A file that is all data is not opened as a library. Raises `ModelError`.
+    ``file`` is what the file says of itself; one that is all data is not opened as a library. Raises `ModelError`.
     """
-    file = _read(path, name)
     functions = functions_of(file)
     if not functions:
         return NativeModule(LIBRARY, [], path=path)
@@ -176,11 +179,7 @@ def _read(path: str, name: str) -> elf.Elf:
         file = elf.read(path)
     except elf.ElfError as error:
         raise model_error(f"{name} {error}") from None
-    if not file.fits():
-        raise model_error(
-            f"{name} is built for {file.machine} ({file.bits} bits), and this device is {platform.machine()}; "
-            "compile it for this device"
-        )
+    check(file, name)
     return file
 
 
