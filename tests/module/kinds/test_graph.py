@@ -18,6 +18,7 @@ from rpcsys.module import Module, Stage, graph, group, library, params, walk
 from rpcsys.module.kinds import graph as kind
 from tests.module.trees import Holder, blob_of, bytes_kind, loaded
 from tests.native import bare, compiled, lay_out
+from tests.pythons import pythons
 
 __all__ = ["bytes_kind"]
 SOURCE = Path(__file__).with_name("preprocess.c")
@@ -247,9 +248,10 @@ print([name for name in ("numpy", "asyncio") if name in sys.modules])
 """
 
 
-def test_on_a_bare_board(native, tmp_path):
+@pytest.mark.parametrize("version", pythons())
+def test_on_a_bare_board(native, tmp_path, version):
     (tmp_path / "tree").write_bytes(blob_of(preparing(native)))
-    said = bare(lay_out(tmp_path / "board"), BARE, tmp_path / "tree").splitlines()
+    said = bare(lay_out(tmp_path / "board"), BARE, tmp_path / "tree", python=pythons()[version]).splitlines()
     image = np.arange(24, dtype="u1").reshape(2, 4, 3)
     wanted = [round(float(v), 4) for v in prepared(image)[0, 2, 1]]
     assert said == [f"Tensor float32 [1, 3, 2, 4] {wanted}", "[]"]
