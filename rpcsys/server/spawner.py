@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,7 @@ class Spawner:
         self._settings = settings
         self._feed = feed
         self._clock = clock
+        self._first = True
         self._zygote: int | None = None
         self._control: socket.socket | None = None
         self._tethers: dict[int, socket.socket] = {}
@@ -59,9 +61,7 @@ class Spawner:
         ours, theirs = messages.pair()
         ours.setblocking(False)
         try:
-            self._zygote = launch.start(
-                "rpcsys.server.zygote", self._settings, theirs.fileno(), "rpcsys-zygote", leader=True
-            )
+            self._zygote = self._launch(theirs.fileno())
         except OSError as error:
             ours.close()
             self._feed(ev.Failed(self._clock(), f"cannot start another {sys.executable}: {error.strerror}"))
@@ -71,6 +71,13 @@ class Spawner:
             theirs.close()
         self._control = ours
         self._loop.add(ours.fileno(), self._hear)
+
+    def _launch(self, descriptor: int) -> int:
+        """The first zygote is a copy of this process, while that has one thread and no secret in its memory."""
+        first, self._first = self._first, False
+        if first and threading.active_count() == 1:
+            return launch.copy("rpcsys.server.zygote", self._settings, descriptor)
+        return launch.start("rpcsys.server.zygote", self._settings, descriptor, "rpcsys-zygote", leader=True)
 
     def spawn(self, child: int) -> None:
         """Ask for a child; without one, its death is told at once."""
