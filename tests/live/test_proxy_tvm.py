@@ -6,6 +6,7 @@ TVM's proxy proves each scenario; ours is measured by it.
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.live.daemons import START_S, Daemons, wait_free, wait_until
+from tests.live.daemons import START_S, Daemons, free_port, wait_free, wait_until
 
 tvm = pytest.importorskip("tvm")
 rpc = pytest.importorskip("tvm.rpc")
@@ -22,10 +23,9 @@ pytestmark = pytest.mark.live
 
 KEY = "lab:5:board"  # a key may hold colons
 SCENARIO_S = 100.0
-DUPLICATE = 0xFF272
 
 
-@pytest.fixture(params=["tvm", "ours"])
+@pytest.fixture(params=[pytest.param("tvm", marks=pytest.mark.slow), "ours"])
 def proxies(request: pytest.FixtureRequest, daemons: Daemons) -> Iterator[str]:
     """Whose proxy; the daemons are killed if the scenario does not end."""
     watchdog = threading.Timer(SCENARIO_S, daemons.stop)
@@ -85,3 +85,55 @@ def until_over(addone: Any) -> None:
             return True
 
     wait_until(is_over, 30, "the session is over", every_s=0.1)
+
+
+# --- WebSockets --------------------------------------------------------------------------------
+
+WEBSOCKET_SERVER = """
+import sys
+from tvm.rpc.proxy import websocket_proxy_server
+websocket_proxy_server(sys.argv[1], sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("trackers", ["none", pytest.param("ours", marks=pytest.mark.slow)])
+def test_tvms_websocket_server(proxies: str, trackers: str, daemons: Daemons) -> None:
+    """It serves one session; a TCP client has it."""
+    web_port = free_port()
+    flags = ["--web-port", str(web_port)]
+    tracker = None
+    if trackers == "ours":
+        tracker = daemons.tracker()
+        flags += ["--tracker", tracker.where]
+    proxy = daemons.proxy(*flags, flavour=proxies)
+    url = f"ws://127.0.0.1:{web_port}/ws"
+    server = daemons.launch("websocket", [sys.executable, "-c", WEBSOCKET_SERVER, url, KEY])
+    if tracker is None:
+        session = rpc.connect(*proxy.address, KEY)
+    else:
+        wait_free(tracker, KEY, 1, START_S)
+        session = rpc.connect_tracker(*tracker.address).request(KEY)
+    works(session)
+    large = np.random.default_rng(5).random(1_500_000, "float32")
+    assert (tvm.runtime.tensor(large, session.cpu(0)).numpy() == large).all()
+    del session
+    gc.collect()
+    wait_until(lambda: not server.running(), 20, "the server leaves")
+
+
+# --- faults ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_proxy_that_was_killed_is_found_again(daemons: Daemons) -> None:
+    """TVM's server tries five times, 5 s apart."""
+    proxy = daemons.proxy()
+    daemons.behind(proxy, KEY)
+    session = rpc.connect(*proxy.address, KEY)
+    addone = session.get_function("rpc.test.addone")
+    proxy.kill()
+    until_over(addone)
+    del session, addone
+    gc.collect()
+    again = daemons.proxy(port=proxy.address[1])
+    works(rpc.connect(*again.address, KEY))
