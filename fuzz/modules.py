@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import zlib
 
 from rpcsys.errors import ModelError
 from rpcsys.module import container, elfwriter, layout, olderlayout, packed, registry
@@ -23,9 +24,18 @@ def _packed(about: dict[str, object], *buffers: bytes) -> bytes:
 
 _VALUE = {"name": "x", "dtype": "float32", "shape": ["n", 3]}
 _ONNX = {"inputs": [_VALUE], "outputs": [_VALUE], "options": {"threads": 1}, "weights": _WEIGHTS}
+_STAGE = {"name": "s", "module": 0, "function": "f", "inputs": ["x", "w"], "outputs": ["y"]}
+_GRAPH = {
+    "inputs": [_VALUE],
+    "outputs": [{"name": "y"}],
+    "weights": ["w"],
+    "imports": ["rpcsys.library", "rpcsys.params"],
+    "stages": [{**_STAGE, "makes": [{"dtype": "float32", "shape": ["n", 3]}]}],
+}
+_PLACE = {"function": "f", "key": "k", "tracker": "", "address": "127.0.0.1:9090", "wait_s": 1.5}
 #: Modules as kind, imports and bytes.
 _MODULES = (
-    ("rpcsys.group", (1, 2, 4), _packed({"functions": ["main", "get_param"]})),
+    ("rpcsys.group", (1, 2, 4, 5, 7, 8), _packed({"functions": ["main", "get_param"]})),
     (
         "rpcsys.onnx",
         (3,),
@@ -34,6 +44,21 @@ _MODULES = (
     ("rpcsys.onnx", (3,), _packed({**_ONNX, "shared": [], "weights": []}, b"proto")),
     ("rpcsys.params", (), _packed({"weights": _WEIGHTS}, bytes(24), bytes(5))),
     ("_lib", (), b""),
+    ("rpcsys.graph", (6, 3), _packed(_GRAPH)),
+    (
+        "rpcsys.library",
+        (),
+        _packed(
+            {"name": "f.so", "target": "t", "machine": "arm", "bits": 32, "kinds": ["k"], "functions": ["f"]},
+            b"ELF",
+        ),
+    ),
+    ("rpcsys.remote", (), _packed({**_PLACE, "inputs": [_VALUE], "outputs": []})),
+    (
+        "rpcsys.onnx",
+        (),
+        _packed({**_ONNX, "shared": [], "weights": [], "deflated": True}, zlib.compress(b"proto")),
+    ),
 )
 
 
@@ -73,7 +98,7 @@ OLDER = (
     _older(("cuda", _CUDA)),
     _older(("metadata", _string(b"weights")), ("hip", _CUDA)),
 )
-MODULES = tuple(kind.encode() + b"\0" + data for kind, _, data in _MODULES[:-1])
+MODULES = tuple(kind.encode() + b"\0" + data for kind, _, data in _MODULES if data)
 
 
 def _library(blob: bytes, machine: tuple[str, int], symbol: str) -> bytes:
