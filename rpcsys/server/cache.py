@@ -200,7 +200,7 @@ def _link(path: str, target: str, ways: Sequence[Sequence[str]]) -> None:
             os.link(*names)
             return
         except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EROFS):
                 raise
     _copy(path, target)
 

@@ -41,7 +41,8 @@ def live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoRetu
 def _rooms(settings: dict[str, Any]) -> isolation.Rooms | None:
     if not settings["isolate"]:
         return None
-    return isolation.Rooms(settings["folder"], settings["keep"], settings["memory"], settings["cache"])
+    wanted = ("folder", "keep", "memory", "cache", "read_only")
+    return isolation.Rooms(*(settings[name] for name in wanted))
 
 
 def _live(
@@ -88,6 +89,8 @@ def _furnish(job: Job, settings: dict[str, Any], rooms: isolation.Rooms | None) 
         if job.options.get("cache"):
             job.options["cache"].append(rooms.ways())
     _stay_in(job.workdir)
+    if settings["read_only"]:
+        os.environ["XDG_CACHE_HOME"] = workdirs.temporary(job.workdir)  # where libraries want to write unasked
     if job.options.get("cpus"):
         limits.stay_on(job.options["cpus"])
     if settings["memory"] is not None:

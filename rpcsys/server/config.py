@@ -61,6 +61,7 @@ class Config:
     cpus: tuple[tuple[int, ...], ...] = ()
     session_memory: int | None = None
     isolation: bool = True
+    read_only: bool = False
     import_timeout_s: float = 60.0
     allow_pickle: bool = False
     cache: str | None = None
@@ -106,6 +107,7 @@ def parse(arguments: Sequence[str]) -> Config:
         cpus=_cpus(flags.cpus, flags.slots) if flags.cpus else (),
         session_memory=flags.session_memory,
         isolation=not flags.no_isolation,
+        read_only=_read_only(flags.read_only, flags.no_isolation),
         import_timeout_s=flags.import_timeout,
         allow_pickle=flags.allow_pickle,
         cache=_cache(flags.cache, flags.cache_size),
@@ -139,6 +141,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--slots", type=_slots, default=1, metavar="N", help="sessions at once (default: 1)")
     add("--cpus", metavar="SET,SET", help="the CPUs of each slot's sessions, such as 0-1,2-3 (or 0+2,1+3)")
     add("--session-memory", type=_memory, metavar="SIZE", help="what a session may take, such as 512M or 2G")
+    add(
+        "--read-only",
+        action="store_true",
+        help="sessions can write to their own directories only, and leave no file",
+    )
     add("--no-isolation", action="store_true", help="sessions see the host's /tmp, /dev/shm and System V IPC")
     add("--tvm", choices=("auto", "python", "ctypes", "off"), default=AUTO, help="how to serve TVM's clients")
     add("--tvm-library", metavar="DIR", help="the folder of libtvm_ffi and libtvm_runtime, for --tvm ctypes")
@@ -219,6 +226,12 @@ def _cache(folder: str | None, size: int | None) -> str | None:
     if size == 0:
         raise ConfigError("--cache-size 0: leave out --cache to keep nothing")
     return os.path.abspath(folder) if folder else None
+
+
+def _read_only(wanted: bool, no_isolation: bool) -> bool:
+    if wanted and no_isolation:
+        raise ConfigError("--read-only needs mounts of a session's own: leave out --no-isolation")
+    return wanted
 
 
 def _cpus(text: str, slots: int) -> tuple[tuple[int, ...], ...]:

@@ -6,28 +6,27 @@ queue or segment of System V outlives it. Entering them takes half a millisecond
 ahead; its session's directory appears when its job comes, with two system calls.
 
 Root enters them as it is, everyone else in a user namespace (where ``sudo`` does not work). Mounts that the
-host makes or takes away meanwhile are seen inside; nothing goes the other way. Known weakness: files that a
-session writes elsewhere, as far as the server's user may, stay.
+host makes or takes away meanwhile are seen inside; nothing goes the other way. With ``read_only`` a session can write
+to no disk but its own directory and the cache. Known weakness: without, files that it writes elsewhere stay.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 from typing import Iterable, Optional, Sequence
 
 from rpcsys.server.libc import LIBC, check
+from rpcsys.server.mounts import BIND, NODEV, NOSUID, REC, SLAVE, close_disks, mount, open_again
 
 SHARED = ("/tmp", "/var/tmp", "/dev/shm")
 """Directories that everyone may write to; a session has its own."""
 
 _GRANTED = b"granted"
 _NEWNS, _NEWIPC, _NEWUSER = 0x00020000, 0x08000000, 0x10000000
-_NOSUID, _NODEV, _BIND, _REC, _SLAVE = 2, 4, 4096, 16384, 1 << 19
 
 
-def probe(folder: str) -> str:
-    """Why sessions cannot have namespaces of their own here; empty when they can. ``folder``: as for :class:`Rooms`.
+def probe(folder: str, read_only: bool = False) -> str:
+    """Why sessions cannot have namespaces of their own here; empty when they can. Parameters as for :class:`Rooms`.
 
     Tried out in a process that ends at once: there is no way back from half of it.
     """
@@ -35,7 +34,7 @@ def probe(folder: str) -> str:
     pid = os.fork()
     if not pid:
         try:
-            Rooms(folder)
+            Rooms(folder, read_only=read_only)
             os.write(writing, _GRANTED)
         except OSError as error:
             os.write(writing, (error.strerror or str(error)).encode())
@@ -53,13 +52,20 @@ class Rooms:
 
     ``folder`` holds the directories of all sessions, none of which is seen after :meth:`open` but one. The paths in
     ``keep`` stay where they are. ``size``: bytes that each of the directories in memory may take, by default
-    half of the machine's. ``shared``: a directory that links are to lead into; see :meth:`ways`. Raises OSError.
+    half of the machine's. ``shared``: a directory that all may write to, and that links are to lead into; see
+    :meth:`ways`. ``read_only``: nothing else on a disk can be written to. Raises OSError.
     """
 
     def __init__(
-        self, folder: str, keep: Sequence[str] = (), size: Optional[int] = None, shared: Optional[str] = None
+        self,
+        folder: str,
+        keep: Sequence[str] = (),
+        size: Optional[int] = None,
+        shared: Optional[str] = None,
+        read_only: bool = False,
     ) -> None:
         self._folder = folder
+        self._read_only = read_only
         self._in_shared = _below_shared(os.path.realpath(folder))
         _leave_the_hosts()
         # By its parent: the folder itself may be made anew while this process waits.
@@ -68,13 +74,18 @@ class Rooms:
         self._ways = (
             [(shared, f"/proc/self/fd/{_handle(shared)}")] if shared and os.path.isdir(shared) else []
         )
+        if read_only:
+            close_disks()
         for place in sorted({os.path.realpath(place) for place in SHARED if os.path.isdir(place)}):
             limit = "50%" if size is None else str(size)
-            _mount("tmpfs", place, _NOSUID | _NODEV, "tmpfs", f"mode=1777,size={limit}")
+            mount("tmpfs", place, NOSUID | NODEV, "tmpfs", f"mode=1777,size={limit}")
         for path, handle in kept:
             _make_place(path, f"/proc/self/fd/{handle}")
-            _mount(f"/proc/self/fd/{handle}", path, _BIND | _REC)
+            mount(f"/proc/self/fd/{handle}", path, BIND | REC)
             os.close(handle)
+        if read_only and shared and os.path.isdir(shared):
+            mount(shared, shared, BIND)
+            open_again(shared)
         if self._in_shared:
             self._cover()
 
@@ -87,7 +98,9 @@ class Rooms:
             self._cover()  # only now: what is mounted on the folder itself lies in the way from its parent
         os.makedirs(home, 0o700, exist_ok=True)
         place = f"/proc/self/fd/{handle}"
-        _mount(place, home, _BIND)
+        mount(place, home, BIND)
+        if self._read_only:
+            open_again(home)
         if self._ways:
             self._ways.append((home, place))
         else:
@@ -96,7 +109,7 @@ class Rooms:
     def _cover(self) -> None:
         """Hide the directories of all sessions."""
         os.makedirs(self._folder, 0o700, exist_ok=True)
-        _mount("tmpfs", self._folder, _NOSUID | _NODEV, "tmpfs", "mode=700,size=64k")
+        mount("tmpfs", self._folder, NOSUID | NODEV, "tmpfs", "mode=700,size=64k")
 
     def ways(self) -> list[tuple[str, str]]:
         """The shared directory and the session's, and how each is reached beside the mounts made here.
@@ -114,7 +127,7 @@ def _leave_the_hosts() -> None:
         _write("setgroups", "deny")
         for name, number in identity:
             _write(name, f"{number} {number} 1")
-    _mount(None, "/", _REC | _SLAVE)
+    mount(None, "/", REC | SLAVE)
 
 
 def hidden(paths: Iterable[str]) -> list[str]:
@@ -140,18 +153,6 @@ def _make_place(path: str, like: str) -> None:
     else:
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
-
-
-def _mount(source: Optional[str], target: str, flags: int, kind: str = "none", data: str = "") -> None:
-    check(
-        LIBC.mount(
-            (source or "none").encode(),
-            target.encode(),
-            kind.encode(),
-            ctypes.c_ulong(flags),
-            data.encode() or None,
-        )
-    )
 
 
 def _write(name: str, text: str) -> None:

@@ -106,6 +106,7 @@ class Service:
             "imports": list(config.imports),
             "folder": self._folder,
             "isolate": config.isolation,
+            "read_only": config.read_only,
             "keep": isolation.hidden(_needed(config)),
             "memory": config.session_memory,
             "cache": config.cache,

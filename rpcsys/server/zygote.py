@@ -60,7 +60,12 @@ def main(settings: dict[str, Any]) -> NoReturn:
     control = socket.socket(fileno=launch.HANDED)
     control.set_inheritable(False)
     processes.become_subreaper()
-    shared = isolation.probe(settings["folder"]) if settings["isolate"] else "--no-isolation"
+    shared = "--no-isolation"
+    if settings["isolate"]:
+        shared = isolation.probe(settings["folder"], settings["read_only"])
+    if shared and settings["read_only"]:
+        messages.tell(control, failed=f"--read-only: sessions get no mounts of their own here ({shared})")
+        os._exit(0)
     zygote = Zygote(control, {**settings, "isolate": not shared})
     try:
         _prepare(settings, control, zygote)

@@ -38,7 +38,7 @@ def test_everything(tmp_path):
             *["--slots", "4", "--tvm", "off", "--name", "shelf 3", "--label", "os=linux", "--label", "a="],
             *["--preload", "json,re", "--import", "lab_one", "--import", "lab_two", "--grace", "2.5"],
             *["--allow-pickle", "--cache", str(tmp_path / "cache"), "--cache-size", "2G"],
-            *["--session-memory", "512M", "--no-isolation", "--import-timeout", "5"],
+            *["--session-memory", "512M", "--read-only", "--import-timeout", "5"],
         ]
     )
     assert config == Config(
@@ -59,7 +59,7 @@ def test_everything(tmp_path):
         imports=("lab_one", "lab_two"),
         grace_s=2.5,
         session_memory=512 << 20,
-        isolation=False,
+        read_only=True,
         import_timeout_s=5.0,
         allow_pickle=True,
         cache=str(tmp_path / "cache"),
@@ -79,6 +79,7 @@ def test_everything(tmp_path):
         (["--tvm", "python", "--tvm-library", "/lib"], "--tvm-library is for --tvm ctypes"),
         (["--tvm-library", "/no/such/folder"], "there is no libtvm_ffi"),
         (["--cache-size", "2G"], "--cache-size needs --cache DIR"),
+        (["--read-only", "--no-isolation"], "--read-only needs mounts"),
         (["--cache", "/x", "--cache-size", "0"], "leave out --cache"),
         (["--cpus", "0-1"], "there is no CPU 1 here; this server may use 0, 2, 3, 8"),
         (["--cpus", "0,2"], "2 sets of CPUs for 1 slots"),
