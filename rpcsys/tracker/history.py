@@ -64,7 +64,7 @@ class History:
         self._file.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         try:
             return Answer(question.id, True, fields=ask(question))
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             if time.monotonic() > end:
                 return _refusal(
                     question, "TooLong", f"not found within {MAX_S:g} s: ask for less, with `since`"
@@ -98,7 +98,7 @@ class History:
     def _usage(self, question: control.Usage) -> dict[str, Any]:
         where = _Where()
         where.equal(key=question.key, user=question.user)
-        where.add("hour >= ?", int(question.since or 0) // _HOUR * _HOUR)
+        where.add("hour >= ?", (question.since or 0) // _HOUR * _HOUR)
         found = self._file.execute(
             "SELECT user, key, sum(leases) AS leases, sum(held_s) AS held_s, sum(waited_s) AS waited_s,"
             f" sum(faults) AS faults, min(hour) AS since FROM usage {where}"

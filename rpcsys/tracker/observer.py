@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LAG_S = 0.5
 """How often the loop's lag is measured."""
 
-PASS_ON_S = 0.05
+PASS_ON_S = 0.01
 """How long records gather before they are passed on: one by one, a lease's would cost more than the lease."""
 
 _LOOKS_NOTED = 12

@@ -20,6 +20,9 @@ AnyMessage = TypeVar("AnyMessage", bound="Message")
 MAX_ID = 2**53
 """Ids and epochs stay below what a double holds exactly, for peers whose JSON knows only doubles."""
 
+MAX_SECONDS = 10**11
+"""Three thousand years: sums of what strangers say stay numbers."""
+
 MAX_TEXT = 256
 """Characters of a name, a user or an address: a host name has at most 253."""
 
@@ -63,11 +66,11 @@ def number(value: Any, name: str) -> float:
 
 
 def seconds(value: Any, name: str) -> float:
-    """A span of time: a number of seconds, not negative."""
+    """A span of time: a number of seconds, not negative. Beyond `MAX_SECONDS` all are the same."""
     span = number(value, name)
     if span < 0:
         raise wrong(name, "a number of seconds", value)
-    return span
+    return min(span, MAX_SECONDS)
 
 
 def text(value: Any, name: str) -> str:

@@ -238,6 +238,18 @@ def test_usage_by_user_and_key(opened):
     assert ask(first.path, control.Usage(1, key="gpu")).fields == {"usage": [], "since": None, "more": False}
 
 
+@pytest.mark.parametrize("since", [0, 0.5, 1e15, 2**53, 1e308])
+def test_any_time_can_be_asked_for(opened, since):
+    first = opened()
+    first.note(records.over("x", at=NOW))
+    first.close()
+    found = ask(first.path, control.Usage(1, since=since)).fields["usage"]
+    assert found == ask(first.path, control.Usage(1, since=float(since))).fields["usage"]
+    assert len(found) == (since < NOW)
+    assert len(ask(first.path, control.History(1, since=since)).fields["leases"]) == (since < NOW)
+    assert len(ask(first.path, control.History(1, until=since)).fields["leases"]) == (since > NOW)
+
+
 def test_a_question_that_takes_too_long_is_refused(opened, monkeypatch):
     first = opened()
     for number in range(2000):

@@ -272,3 +272,13 @@ def test_frames_that_repeat_are_read_once_and_few_are_remembered(monkeypatch):
         tracker.read_to_tracker(b"[4]")
     with pytest.raises(ProtocolError):
         tracker.read_to_tracker(b"[4")
+
+
+def test_spans_beyond_thousands_of_years_are_all_the_same():
+    asked = tracker.parse_to_tracker({"op": "request", "id": 1, "key": "rpi4", "wait_timeout": 1e308})
+    assert asked.wait_timeout == 10**11
+    running = [{"lease": "a", "epoch": 1, "since_s": 1e300}]
+    told = tracker.parse_to_tracker(
+        {"op": "register", "id": 1, "key": "rpi4", "name": "board", "running": running}
+    )
+    assert told.running[0].since_s == 10**11
