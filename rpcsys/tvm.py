@@ -31,6 +31,7 @@ from rpcsys.ffi.module import PREFIX
 from rpcsys.ffi.objects import Object
 from rpcsys.ffi.tensors import TensorView
 from rpcsys.module import elf, elfwriter, packed, registry
+from rpcsys.module.kinds import python
 from rpcsys.module.kinds.group import GroupModule
 from rpcsys.module.kinds.native import NativeModule
 from rpcsys.module.layout import LIBRARY
@@ -90,6 +91,11 @@ def register(*, allow_pickle: bool = False) -> None:
 
 def _loader(kind: str, allow_pickle: bool) -> Callable[[bytes], Object]:
     def load(data: bytes) -> Object:
+        if kind == python.KIND and not allow_pickle:
+            raise model_error(
+                f"{_NAME} holds Python functions, which can do anything; if you trust it: "
+                "rpcsys.tvm.register(allow_pickle=True)"
+            )
         context = Context(_NAME, _no_library, allow_pickle)
         return _give(registry.find(kind).load_from_bytes(_placed(data), context))
 

@@ -22,7 +22,7 @@ from rpcsys.module.sources import Sources
 from tests.device_files import ROOT
 from tests.module import trees
 from tests.module.trees import Holder
-from tests.native import FUNCTIONS
+from tests.native import FUNCTIONS, compiled
 
 tvm = pytest.importorskip("tvm")
 tvm_ffi = pytest.importorskip("tvm_ffi")
@@ -132,6 +132,29 @@ def test_arrays_lie_where_native_code_may_take_them(library: Path) -> None:
     loaded["main"](np.zeros((1, 64), "float32"))
     for weights in given(ParamsModule):
         assert np.asarray(weights.get("w")).ctypes.data % 64 == 0
+
+
+def test_a_graph_of_native_functions_libraries_and_weights(tmp_path: Path) -> None:
+    """Its stages are modules that TVM has loaded: ours, and the library's own functions."""
+    values = {"dtype": "float32", "shape": ["n"]}
+    makes = [("float32", ["n"])]
+    inner = module.library(compiled(FUNCTIONS, tmp_path / "inner.so"))
+    weights = module.params({"start": np.arange(32, dtype="f4")})
+    stages = [
+        module.Stage("own", module.Sources([FUNCTIONS]), ["x"], ["twice"], "double_it", makes),
+        module.Stage("inner", inner, ["twice"], ["four"], "double_it", makes),
+        module.Stage("add", module.python({"main": np.add}), ["four", "start"], ["y"]),
+    ]
+    root = module.graph(stages, [{"name": "x", **values}], [{"name": "y"}], params=weights)
+    export.export_library(root, tmp_path / "m.so")
+    with pytest.raises(
+        RuntimeError, match=r"holds Python functions, .*rpcsys\.tvm\.register\(allow_pickle=True\)"
+    ):
+        tvm.runtime.load_module(str(tmp_path / "m.so"))
+    ours.register(allow_pickle=True)
+    loaded = tvm.runtime.load_module(str(tmp_path / "m.so"))
+    y = loaded["main"](tvm.runtime.tensor(np.ones(32, "f4")))
+    assert y.numpy().tolist() == [4.0 + number for number in range(32)]
 
 
 def test_a_broken_library_is_an_error(tmp_path: Path) -> None:
