@@ -6,7 +6,7 @@ A server that nobody can reach dials its proxies instead, says which key it serv
         └───────────────┴────────────────────────┴─ lost, refused, late: dialled again       connection, as if accepted
 
 Which places are wanted is decided elsewhere, as (proxy, key) pairs; this part makes it so. A proxy that refuses or is away
-is tried again for ever, with growing pauses of its own.
+is tried again for ever, with growing pauses of its own, and by one connection before the others.
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ class Parking:
         self._proxies = proxies
         self._pauses = [Backoff(longest_s=PAUSE_S) for _ in proxies]
         self._takes_one = [False for _ in proxies]
+        self._works = [False for _ in proxies]
         self._told = [False for _ in proxies]
         self._put_off: set[int] = set()
         self._last = 0
@@ -121,6 +122,7 @@ class Parking:
         if place is None:
             return []
         place.until, place.parked_at = None, now
+        self._works[place.proxy] = True
         if self._told[place.proxy]:
             return []
         self._told[place.proxy] = True
@@ -132,9 +134,9 @@ class Parking:
         return sum(place.parked_at is not None for place in self.places.values())
 
     def answering(self, now: float, number: int) -> None:
-        """A client's greeting begins."""
+        """A client's greeting begins, or goes on."""
         place = self.places.get(number)
-        if place is not None:
+        if place is not None and not place.answering:
             place.until, place.answering = now + ANSWER_S, True
 
     def paired(self, number: int) -> Place | None:
@@ -162,11 +164,15 @@ class Parking:
     def _others_wait(self, place: Place) -> bool:
         return any((other.proxy, other.key) == (place.proxy, place.key) for other in self.places.values())
 
+    def _is_dialled(self, proxy: int) -> bool:
+        return any(place.proxy == proxy and place.parked_at is None for place in self.places.values())
+
     def _failed(
         self, now: float, place: Place, why: str, chance: float = 0.0, *, takes_one: bool = False
     ) -> list[ev.Action]:
         if not takes_one:
-            self._takes_one[place.proxy] = False  # it may be another one when it is back
+            # It may be another one when it is back; one connection is to find that out.
+            self._takes_one[place.proxy] = self._works[place.proxy] = False
         if not self._pause(now, place, chance):
             return []
         self._told[place.proxy] = False
@@ -202,6 +208,8 @@ class Parking:
     def _dial(self, now: float, proxy: int, key: str, count: int) -> list[ev.Action]:
         if self._takes_one[proxy]:
             count = min(count, 0 if self._others_wait(Place(proxy, key, None)) else 1)
+        elif not self._works[proxy]:
+            count = min(count, 0 if self._is_dialled(proxy) else 1)
         if count and not self._pauses[proxy].allows(now):
             self._put_off.add(proxy)
             return []

@@ -53,7 +53,11 @@ class Places:
         """Dial a proxy, for `Parked` and then `Paired`, or for `Unparked`."""
         options = Options(session=SESSION, server=self.identity, offered=action.offered)
         greeting = encode_greeting(Greeting(SERVER, action.key, options))
-        place = _Place(self._loop, self._proxies[action.proxy], greeting)
+        try:
+            place = _Place(self._loop, self._proxies[action.proxy], greeting)
+        except OSError as error:  # no descriptors left
+            self._lost(action.place, parking.LOST, error.strerror or str(error))
+            return
         self._places[action.place] = place
         place.watch(lambda: self._dial(action.place, place))
 

@@ -58,7 +58,11 @@ class TrackerLink:
         self._told_up = False
         self._replies.clear()
         self._reported.clear()
-        self._link = Link(self._addresses[which])
+        try:
+            self._link = Link(self._addresses[which])
+        except OSError as error:  # no descriptors left
+            self._down(error.strerror or str(error))
+            return
         self._loop.add(self._link.fileno(), self._advance)
         self._advance()
 

@@ -35,7 +35,7 @@ class Behind(Transcript):
         self.boot()
 
     def no_tracker(self):
-        """No proxy leads to a tracker; what the server does instead."""
+        """No proxy leads to a tracker; where the server tries to wait instead."""
         actions = []
         for _ in self.policy.proxies:
             actions += self.say(ev.LinkDown, "it closed the connection")
@@ -43,6 +43,13 @@ class Behind(Transcript):
             if self.state.offers.link == "down" and len(self.policy.proxies) > 1:
                 actions += self.say(ev.Tick)
         return only(actions, Park)
+
+    def waits(self):
+        """As many wait as can; all that were dialled."""
+        parks = self.no_tracker()
+        for park in parks:  # one leads to others
+            parks += only(self.say(Parked, park.place), Park)
+        return parks
 
     def led(self):
         """Registered with a tracker of ours, and every slot offered."""
@@ -71,11 +78,9 @@ class Behind(Transcript):
 def plain(request):
     """No tracker to be found: two slots, parked at each proxy under the plain key."""
     script = Behind(request.param, slots=2)
-    parks = script.no_tracker()
+    parks = script.waits()
     assert sorted(park.proxy for park in parks) == sorted(2 * list(range(len(request.param))))
     assert {(park.key, park.offered) for park in parks} == {("k", False)}
-    for park in parks:
-        assert script.say(Parked, park.place) == []
     yield script
     script.replay()
 
@@ -122,8 +127,7 @@ def test_the_proxy_knows_the_match_keys_of_a_plain_place(plain):
 
 def test_places_that_fail_together_pause_once():
     script = Behind(slots=4)
-    for park in script.no_tracker():
-        script.say(Parked, park.place)
+    assert len(script.waits()) == 4
     script.now += 60
     places = list(script.state.parking.places)
     parks = [
@@ -132,7 +136,8 @@ def test_places_that_fail_together_pause_once():
         for action in script.say(Unparked, place, "lost", "it closed the connection")
     ]
     assert parks == []
-    assert len(only(script.tick(0.15), Park)) == 4
+    (park,) = only(script.tick(0.15), Park)  # one finds out whether it is back
+    assert len(only(script.say(Parked, park.place), Park)) == 3
     assert sum("it closed the connection; trying again" in line for line in script.logged()) == 1
     script.replay()
 
@@ -155,8 +160,7 @@ def test_pauses_grow_to_their_longest_and_chance_shortens_them(plain):
 
 def test_a_proxy_that_takes_one_connection_of_a_key_gets_one():
     script = Behind(slots=3)
-    first, *others = [park.place for park in script.no_tracker()]
-    script.say(Parked, first)
+    first, *others = [park.place for park in script.waits()]
     assert [script.say(Unparked, place, "duplicate", "taken") for place in others] == [[], []]
     assert not only(script.tick(10), Park)
     assert list(script.state.parking.places) == [first]
@@ -181,7 +185,8 @@ def test_a_proxy_that_takes_no_connection_and_one_that_says_half():
     script.say(Parked, again)
     assert script.state.parking.places[again].until is None
     script.say(Answering, again)
-    assert Unpark(again) in script.tick(ANSWER_S)
+    script.say(Answering, again, after=ANSWER_S / 2)
+    assert Unpark(again) in script.tick(ANSWER_S / 2)
     assert any("half an answer" in line for line in script.logged())
     script.replay()
 

@@ -148,6 +148,15 @@ def test_a_proxy_that_is_not_there(script, proxy):
     assert lost.why
 
 
+def test_no_descriptors_left(script, monkeypatch):
+    def none(*_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("rpcsys.server.places.Dialling", none)
+    script.places.park(Park(1, 0, "k", False))
+    assert script.told().why == "Too many open files"
+
+
 def test_a_place_that_is_closed_says_nothing(script):
     script.park()
     script.places.unpark(1)

@@ -231,6 +231,16 @@ def test_a_tracker_that_talks_nonsense(ours):
     assert [type(event) for event in ours.told()] == [ev.LinkDown]
 
 
+def test_no_descriptors_left(ours, monkeypatch):
+    def none(*_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("rpcsys.server.trackerlink.Link", none)
+    ours.link.connect()
+    (down,) = ours.told()
+    assert down.why == "Too many open files"
+
+
 def test_no_tracker_at_all():
     script = Script(ours=True)
     script.listener.close()
