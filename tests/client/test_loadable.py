@@ -10,8 +10,8 @@ import pytest
 from rpcsys.client import loadable
 from rpcsys.errors import ModelError
 from rpcsys.module import elf, export_library, group, library, packed, params, python
-from rpcsys.module.layout import encode
 from rpcsys.module.module import Module
+from tests.module import libraries
 from tests.module.trees import Holder, bytes_kind
 from tests.native import FUNCTIONS, compiled
 
@@ -50,26 +50,20 @@ def test_a_kind_that_the_device_lacks_is_named_with_those_it_has(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def carrying(folder: Path, kind: str) -> bytes:
+def carrying(kind: str, data: bytes = b"") -> bytes:
     """A library that holds a module of that kind, whoever loads it."""
-    from rpcsys.module import elfwriter
-
-    blob = b"".join(map(bytes, encode([(kind, ())], lambda index, offset: [b""])))
-    head = elfwriter.shared_library(
-        elfwriter.MACHINES[elf.here()], "__tvm_ffi__library_bin", "__tvm_ffi__library_ctx", len(blob)
-    )
-    return head + blob
+    return libraries.library(libraries.tree((kind, (), data)), elf.here())
 
 
 def test_what_tvm_may_know_is_left_to_it(tmp_path):
-    program = carrying(tmp_path, "relax.VMExecutable")
+    program = carrying("relax.VMExecutable")
     loadable.check(program, "model.so", {**DEVICE, "tvm_runtime": True})
     with pytest.raises(
         ModelError, match=r"holds relax\.VMExecutable, which this device cannot load; it loads _lib"
     ):
         loadable.check(program, "model.so", DEVICE)
     with pytest.raises(ModelError, match=r"holds rpcsys\.other"):
-        loadable.check(carrying(tmp_path, "rpcsys.other"), "model.so", {**DEVICE, "tvm_runtime": True})
+        loadable.check(carrying("rpcsys.other"), "model.so", {**DEVICE, "tvm_runtime": True})
 
 
 @pytest.mark.usefixtures("bytes_kind")
@@ -90,7 +84,7 @@ def test_another_machine(tmp_path):
 
 
 def test_libraries_inside_are_looked_at_too(tmp_path):
-    program = library(carrying(tmp_path, "relax.VMExecutable"), name="program.so")
+    program = library(carrying("relax.VMExecutable"), name="program.so")
     inner = exported(tmp_path, group([program]))
     loadable.check(inner, "model.so", {**DEVICE, "tvm_runtime": True})
     with pytest.raises(ModelError, match=r"holds relax\.VMExecutable"):
@@ -115,12 +109,6 @@ def test_a_server_that_does_not_tell_finds_out_itself(tmp_path):
         loadable.check(b"", "model.onnx", {"loads": [".so"]})
 
 
-def test_damage_inside_is_for_the_device_to_name(tmp_path):
-    from rpcsys.module import elfwriter
-
-    data = b"".join(map(bytes, packed.pack({"name": 3}, [], 0)))
-    blob = b"".join(map(bytes, encode([("rpcsys.library", ())], lambda index, offset: [data])))
-    head = elfwriter.shared_library(
-        elfwriter.MACHINES[elf.here()], "__tvm_ffi__library_bin", "__tvm_ffi__library_ctx", len(blob)
-    )
-    loadable.check(head + blob, "model.so", DEVICE)
+def test_damage_inside_is_for_the_device_to_name():
+    damaged = b"".join(map(bytes, packed.pack({"name": 3}, [], 0)))
+    loadable.check(carrying("rpcsys.library", damaged), "model.so", DEVICE)

@@ -216,14 +216,16 @@ with rpcsys.connect("127.0.0.1", int(sys.argv[2]), key="board") as session:
 """
 
 
-def test_on_a_bare_board(board, tmp_path, whole):  # noqa: F811
-    """Server and client with nothing but Python: a graph of native stages and weights."""
-    stage = module.Stage(
+def test_on_a_bare_board(board, tmp_path, whole, lab):  # noqa: F811
+    """Server and client with nothing but Python: a graph of native code, weights, and a function on another server."""
+    there = module.remote("testing.echo", key="cpu", tracker=lab.tracker_address)
+    prepare = module.Stage(
         "prepare", module.library(compiled(PREPROCESS, tmp_path / "p.so")), ["image", "mean"], ["x"], "prepare",
         [("float32", [1, 3, "h", "w"])],
     )  # fmt: skip
     inputs = [{"name": "image", "dtype": "uint8", "shape": ["h", "w", 3]}]
-    root = module.graph([stage], inputs, [{"name": "x"}], params=module.params({"mean": MEAN}))
+    stages = [prepare, module.Stage("there", there, ["x"], ["y"])]
+    root = module.graph(stages, inputs, [{"name": "y"}], params=module.params({"mean": MEAN}))
     module.export_library(root, tmp_path / "model.so")
     module.export_library(module.onnx_module(whole.stages[0].model), tmp_path / "network.so")
     with serving(sys.executable, board, tmp_path) as port:

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from rpcsys.errors import ModelError, NativeError, RemoteFunctionError, UsageError
-from rpcsys.module import group, library
+from rpcsys.module import Stage, graph, group, layout, library, params, python, tree
 from rpcsys.module.kinds import library as kind
+from rpcsys.module.registry import Context
+from tests.live.artefacts import relax_weights
 from tests.module.trees import blob_of, loaded
 from tests.native import FUNCTIONS, bare, compiled, lay_out
 
@@ -150,3 +152,40 @@ print(y.tolist(), root["add"](1, 2))
 def test_two_libraries_on_a_bare_board(two, tmp_path):
     (tmp_path / "tree").write_bytes(blob_of(group([library(path) for path in two])))
     assert bare(lay_out(tmp_path / "board"), BARE, tmp_path / "tree") == "[2.0, 4.0, 6.0] 3\n"
+
+
+def test_two_relax_programs_in_one_tree(artefacts):
+    """Each has TVM's own modules inside; what TVM compiled on its own needs TVM's pointers, and gets them."""
+    programs = [library(path, functions=["main"]) for path in (artefacts.relax, artefacts.dense)]
+    assert [program.kinds for program in programs] == [["relax.VMExecutable"]] * 2
+    stages = [
+        Stage("first", programs[0], ["x"], ["h"]),
+        Stage("wide", of_rows(), ["h"], ["wide"], "widen"),
+        Stage("second", programs[1], ["wide", "w"], ["product", "y"]),
+    ]
+    w = np.eye(8, dtype="f4") * 3
+    root = graph(stages, [{"name": "x"}], [{"name": "y"}], params=params({"w": w}))
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype("f4")
+    wanted = np.maximum(np.maximum(x @ relax_weights(), 0) @ w, 0)
+    again = allowed(blob_of(root))
+    assert np.allclose(again(x), wanted, atol=1e-5)
+    assert again.imports[0].run({"x": x})["output"].shape == (4, 8)
+
+
+def of_rows():
+    return python({"widen": np.ascontiguousarray})
+
+
+def allowed(blob):
+    return tree.load(layout.decode(memoryview(blob)), Context("model.so", lambda: None, allow_pickle=True))
+
+
+def test_without_tvms_runtime_a_relax_program_is_refused_in_a_sentence(artefacts, monkeypatch):
+    from rpcsys.ffi import library as libraries
+
+    monkeypatch.setattr(libraries, "has_runtime", lambda: False)
+    monkeypatch.setattr(kind, "_loaded", {})
+    with pytest.raises(
+        ModelError, match=r"relax\.so has modules inside, and this device has no libtvm_runtime"
+    ):
+        loaded(blob_of(library(artefacts.relax)))
