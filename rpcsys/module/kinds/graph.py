@@ -41,6 +41,10 @@ Value = Dict[str, Any]
 Extent = Union[int, str]
 
 
+#: Declared types of arrays; other words ("seq(tensor(float))") are for the stages to check.
+_CHECKED = {*dtypes.ITEM_BYTES, "strings"}
+
+
 class Stage(NamedTuple):
     """One function of a graph.
 
@@ -152,11 +156,10 @@ class GraphModule(Module):
 
     def _function(self, stage: Dict[str, Any]) -> Callable[..., Any]:
         module = self.imports[stage["module"]]
+        # Tried, not looked up: TVM's modules have functions that they do not list.
         try:
             function: Callable[..., Any] = module.function(stage["function"])
-        except (
-            RemoteFunctionError
-        ):  # tried, not looked up: TVM's modules have functions that they do not list
+        except RemoteFunctionError:
             raise model_error(
                 "stage {!r} runs the function {!r}, and {} has {}".format(
                     stage["name"], stage["function"], module.kind, ", ".join(module.functions[:20]) or "none"
@@ -194,7 +197,7 @@ def _run(step: _Step, values: Dict[str, Any], extents: Dict[str, int]) -> None:
             list(result) if isinstance(result, (tuple, list)) and len(stage["outputs"]) != 1 else [result]
         )
         if len(results) != len(stage["outputs"]):
-            raise refusal(
+            raise model_error(
                 "stage {!r} gave {} outputs, and the graph wants {}".format(
                     stage["name"], len(results), ", ".join(stage["outputs"])
                 )
@@ -214,11 +217,12 @@ def _extents(inputs: Sequence[Value], args: Sequence[Any]) -> Dict[str, int]:
     """What the named extents of the inputs are in this call. Raises `RemoteArgumentError` for a wrong dtype or shape."""
     extents: Dict[str, int] = {}
     for value, arg in zip(inputs, args):
-        tensor = as_tensor(arg) if "shape" in value and "dtype" in value else None
+        tensor = as_tensor(arg) if value.get("dtype") in _CHECKED else None
         if tensor is None:
             continue
-        wanted: List[Any] = value["shape"]
-        fits = len(wanted) == len(tensor.shape) and value["dtype"] == tensor.dtype
+        wanted: List[Any] = value.get("shape") or []
+        # No shape may be that of a scalar, or one that is not known: onnxruntime says the same of both.
+        fits = value["dtype"] == tensor.dtype and len(wanted) in (0, len(tensor.shape))
         for want, have in zip(wanted, tensor.shape):
             if isinstance(want, str):
                 want = extents.setdefault(want, have)

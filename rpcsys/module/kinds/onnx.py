@@ -302,12 +302,12 @@ def _inflated(data: memoryview) -> bytes:
 
 
 def _wanted(rows: Any) -> Dict[str, Tuple[str, Tuple[int, ...]]]:
-    try:
-        wanted = {name: (dtype, tuple(shape)) for name, dtype, shape in rows}
-    except (TypeError, ValueError):
-        wanted = {None: None}  # type: ignore[dict-item]
-    if not all(isinstance(name, str) and onnx_session.can_be_apart(want[0]) for name, want in wanted.items()):
-        raise FormatError("is broken (an ONNX module lists weights that are none)")
+    wanted: Dict[str, Tuple[str, Tuple[int, ...]]] = {}
+    for row in rows if isinstance(rows, list) else [None]:
+        if not isinstance(row, list) or [type(each) for each in row] != [str, str, list]:
+            raise FormatError("is broken (an ONNX module lists weights that are none)")
+        name, dtype, shape = row
+        wanted[name] = (dtype, tuple(shape))
     return wanted
 
 

@@ -106,9 +106,25 @@ def test_inputs_are_checked():
         made(good)
 
 
+def test_inputs_of_which_less_is_known_are_for_the_stages_to_check():
+    inputs = [{"name": "any", "dtype": "unknown", "shape": []}, {"name": "list", "dtype": "seq(tensor(float))", "shape": []},
+              {"name": "scalar", "dtype": "float32", "shape": []}, {"name": "bare"}]  # fmt: skip
+    names = [value["name"] for value in inputs]
+    made = graph(
+        [Stage("a", of(main=lambda *args: args), names, ["a", "b", "c", "d"])],
+        inputs,
+        values("a", "b", "c", "d"),
+    )
+    x = np.ones(3, "f4")
+    assert made(x, [x], x, x) == (x, [x], x, x)
+    assert made("text", None, np.float32(1), 3) == ("text", None, 1, 3)
+    with pytest.raises(RemoteArgumentError, match=r"'scalar' wants float32 \[\], and got float64 \[\]"):
+        made(x, [x], np.float64(1), x)
+
+
 def test_a_stage_that_gives_too_little():
     made = graph([Stage("a", of(main=lambda x: (x, x)), ["x"], ["a", "b", "c"])], values("x"), values("a"))
-    with pytest.raises(RemoteArgumentError, match="stage 'a' gave 2 outputs, and the graph wants a, b, c"):
+    with pytest.raises(ModelError, match="stage 'a' gave 2 outputs, and the graph wants a, b, c"):
         made(1)
 
 
