@@ -15,7 +15,6 @@ from rpcsys.errors import (
     ProtocolError,
     ServerRefused,
     ServerUnreachable,
-    SessionLost,
     UsageError,
 )
 from rpcsys.link import parse_address, tune
@@ -154,7 +153,7 @@ def _hello(
         stream.send(frames.encode(frames.HELLO, 0, mine))
         frame = stream.receive_within(deadline - time.monotonic())
     except Ended as end:
-        raise SessionLost(
+        raise ServerUnreachable(
             "the server at {}:{} accepted the session and was gone: {}".format(*address, end)
         ) from None
     if frame is None:

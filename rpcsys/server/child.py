@@ -90,7 +90,9 @@ def _furnish(job: Job, settings: dict[str, Any], rooms: isolation.Rooms | None) 
             job.options["cache"].append(rooms.ways())
     _stay_in(job.workdir)
     if settings["read_only"]:
-        os.environ["XDG_CACHE_HOME"] = workdirs.temporary(job.workdir)  # where libraries want to write unasked
+        os.environ["XDG_CACHE_HOME"] = workdirs.temporary(
+            job.workdir
+        )  # where libraries want to write unasked
     if job.options.get("cpus"):
         limits.stay_on(job.options["cpus"])
     if settings["memory"] is not None:

@@ -110,8 +110,8 @@ def test_servers_with_which_there_is_no_session(reply, error, message):
     [
         (b"", ServerRefused),
         (OURS[:9], ServerRefused),
-        (OURS, SessionLost),
-        (OURS + hello()[:30], SessionLost),
+        (OURS, ServerUnreachable),
+        (OURS + hello()[:30], ServerUnreachable),
     ],
 )
 def test_servers_that_hang_up(reply, error):

@@ -103,6 +103,11 @@ class NetLab:
         with self.outside.entered(), TrackerProbe(self.tracker.address) as probe:
             return probe.summary()["queue_info"].get(KEY, {"free": 0, "pending": 0})
 
+    def registered(self) -> int:
+        """How many servers of the key the tracker knows."""
+        with self.outside.entered(), TrackerProbe(self.tracker.address) as probe:
+            return [row["key"] for row in probe.summary()["server_info"]].count(f"server:{KEY}")
+
     def free(self, deadline_s: float = START_S) -> float:
         """Wait until the board is free; how long it took, in seconds."""
         began = time.monotonic()
@@ -248,6 +253,24 @@ def test_the_line_to_the_board_is_cut_in_the_middle_of_a_call(lab: NetLab, kind:
     assert not alive(client.session_pid)
     lab.use(kind)
     client.destroy()
+    lab.settled(before)
+
+
+@pytest.mark.parametrize("kind", ["rpcsys", "tvm"])
+def test_a_client_that_is_sent_to_a_board_that_has_just_been_cut_off(lab: NetLab, kind: str, record_property):
+    """The tracker and the proxy do not know yet. The client is told in the end, and gets the board when it is back."""
+    lab.start()
+    before = lab.held()
+    lab.far.cut()
+    began = time.monotonic()
+    client = lab.client(kind)
+    wait_until(lambda: not lab.registered(), SILENT_S, "the board is known to be away")
+    lab.far.mend()
+    client.leased(2 * SILENT_S)
+    record_property("leased_after_s", round(time.monotonic() - began, 1))
+    client.close()
+    client.destroy()
+    lab.free()
     lab.settled(before)
 
 
