@@ -75,7 +75,7 @@ def test_the_cache_is_open(server: Daemon, tmp_path: Path):
     for sends in (True, False):
         sent: list[int] = []
         with rpcsys.connect(*server.address, key="k") as session:
-            session.upload(source, progress=lambda done, total: sent.append(done))
+            session.upload(source, progress=lambda done, total, sent=sent: sent.append(done))
             assert session.download("model") == source.read_bytes()
         assert (min(sent) < len(source.read_bytes())) == sends
 
