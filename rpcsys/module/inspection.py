@@ -138,9 +138,13 @@ _FUNCTIONS = {
     "rpcsys.onnx": ["main"],
     "rpcsys.graph": ["main"],
     "rpcsys.params": ["get_param", "param_names"],
+    "rpcsys.remote": ["main"],
 }
 #: The kind that carries another library.
 _CARRIED = "rpcsys.library"
+#: The kind of a function on a server, and what is stored of where it is.
+_REMOTE = "rpcsys.remote"
+_PLACE = ("function", "key", "tracker", "address")
 
 
 def _inspected(number: int, record: Record, file: Elf) -> Inspected:
@@ -202,9 +206,19 @@ def _words(module: Inspected) -> Iterator[str]:
         values = module.about.get(name)
         if isinstance(values, list) and values:
             yield f"{name}: " + ", ".join(map(_value, values))
-    for name in ("weights", "shared"):
-        if module.about.get(name):
-            yield f"{module.about[name]} {name}"
+    if isinstance(module.about.get("stages"), list):
+        yield "stages: " + ", ".join(_stage(stage) for stage in module.about["stages"])
+    there = [str(module.about[name]) for name in _PLACE if module.about.get(name)]
+    if module.kind == _REMOTE and there:
+        yield " at ".join([there[0], " ".join(there[1:])])
+    for what in ("weights", "shared"):
+        count = module.about.get(what)
+        if count:
+            yield f"{count} {'weight' if (what, count) == ('weights', 1) else what}"
+
+
+def _stage(stage: Any) -> str:
+    return str(stage.get("name")) if isinstance(stage, dict) else "?"
 
 
 def _value(value: Any) -> str:

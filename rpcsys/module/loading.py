@@ -66,6 +66,10 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
         inside = container.parse(file.mapping)
     except (elf.ElfError, FormatError) as error:
         raise model_error(f"{name} {error}") from None
+    if inside.older:
+        raise model_error(
+            f"{name} is in the layout that TVM had before tvm-ffi, which nothing here loads; compile it again with a newer TVM"
+        )
     if not ours(inside):
         return native.load(path, name, kinds_of(inside))
     native.check(inside.elf, name)
@@ -80,7 +84,7 @@ def kinds_of(inside: Container) -> List[str]:
 
 def ours(inside: Container) -> bool:
     """Whether the modules are for us to load: TVM loads those that are all of kinds unknown here."""
-    return not inside.older and not set(kinds_of(inside)).isdisjoint(registry.known())
+    return not set(kinds_of(inside)).isdisjoint(registry.known())
 
 
 def kinds(installed: Callable[[str], bool]) -> List[str]:

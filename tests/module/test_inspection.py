@@ -96,6 +96,15 @@ def test_a_library_within(tmp_path: Path) -> None:
     assert "double_it" in carried.functions
 
 
+def test_stages_and_places_on_servers(tmp_path: Path) -> None:
+    graph = {"stages": [{"name": "first"}, {"name": "second"}]}
+    place = {"function": "detect", "key": "edge", "tracker": "10.0.0.1:9190", "address": ""}
+    nodes = [("rpcsys.graph", (1,), pack(graph)), ("rpcsys.remote", (), pack(place))]
+    _, first, second = str(inspect(write(tmp_path / "m.so", tree(*nodes)))).splitlines()
+    assert first.endswith("  main  stages: first, second")
+    assert second.endswith("  main  detect at edge 10.0.0.1:9190")
+
+
 def test_the_order_of_bytes_is_said(tmp_path: Path) -> None:
     """A header and nothing else, of the other byte order."""
     fields = struct.pack(">HHIQQQIHHHHHH", 3, 22, 1, 0, 0, 0, 0, 64, 56, 0, 64, 0, 0)

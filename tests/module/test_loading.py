@@ -12,6 +12,7 @@ from rpcsys import module
 from rpcsys.errors import ModelError, UsageError
 from rpcsys.module import loading
 from tests.device_files import ROOT
+from tests.module import libraries
 from tests.native import FUNCTIONS, compiled
 
 
@@ -83,6 +84,13 @@ def test_a_tree_of_every_kind_without_code_comes_back_to_the_same_file(tmp_path)
         assert again["add"](1, 2) == 3
         module.export_library(again, tmp_path / "again.so")
     assert (tmp_path / "again.so").read_bytes() == (tmp_path / "model.so").read_bytes()
+
+
+def test_a_library_of_an_older_tvm_is_named(tmp_path):
+    blob = libraries.older(("a", libraries.string(b"x")))
+    (tmp_path / "model.so").write_bytes(libraries.library(blob, symbol="__tvm_dev_mblob"))
+    with pytest.raises(ModelError, match=r"model\.so is in the layout that TVM had before tvm-ffi"):
+        module.load_module(tmp_path / "model.so")
 
 
 def test_a_file_that_is_not_there(tmp_path):
