@@ -100,11 +100,13 @@ class Stream:
         while pieces:
             try:
                 if len(pieces) == 1:
-                    count = self.socket.send(pieces[0], flags)
-                    if count == len(pieces[0]):
-                        return
+                    count = left = self.socket.send(pieces[0], flags)
                 else:
-                    count = self.socket.sendmsg(pieces[:_MAX_PIECES], (), flags)
+                    count = left = self.socket.sendmsg(pieces[:_MAX_PIECES], (), flags)
+                for piece in pieces:
+                    left -= len(piece)
+                if not left:
+                    return
             except BlockingIOError:
                 if on_full is not None:
                     on_full()

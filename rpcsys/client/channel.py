@@ -72,7 +72,12 @@ class Channel:
         Raises what the call raised on the device, `DeadlineExceeded`, or a `SessionError`.
         """
         replies = self._replies
-        if deadline_s is None and not self._freed and replies.read_lock.acquire(False):
+        if (
+            deadline_s is None
+            and not replies.pending
+            and not self._freed
+            and replies.read_lock.acquire(False)
+        ):
             try:
                 frame = self._exchange(replies, head, buffers) if self._send_lock.acquire(False) else None
             finally:
@@ -284,20 +289,28 @@ class Channel:
             self.batches += 1
         try:
             # With no other call under way the device has nothing to send, and the system may do the waiting.
-            alone = reading and not self._replies.pending
-            self._stream.send(pieces, self._while_full_reading if reading else self._while_full, alone)
+            if reading and not self._replies.pending:
+                self._stream.send(pieces, self._while_full_reading, True)
+            else:
+                self._stream.send(pieces, self._while_full_reading if reading else self._while_full)
         except Ended as end:
-            # The device may have said why before it hung up.
-            (self._replies.take_what_came if reading else self._replies.drain)()
-            raise self._replies.break_(self._replies.lost(end)) from None
+            raise self._hung_up(
+                end, self._replies.take_what_came if reading else self._replies.drain
+            ) from None
         except RpcsysError:
             raise
         except BaseException:
-            # Half a frame may be out: nothing sensible can follow it.
-            self._replies.break_(
-                SessionLost("the session was interrupted while it sent a call; open a new one")
-            )
+            self._half_sent()
             raise
+
+    def _hung_up(self, end: Ended, read: Callable[[], None]) -> RpcsysError:
+        """What a sender raises when the device is gone, which may have said why before."""
+        read()
+        return self._replies.break_(self._replies.lost(end))
+
+    def _half_sent(self) -> None:
+        """Ctrl-C while a frame was being sent: nothing sensible can follow half of it."""
+        self._replies.break_(SessionLost("the session was interrupted while it sent a call; open a new one"))
 
     def _while_full(self) -> None:
         """The peer takes nothing now: read what it sends, then wait until it takes or sends more."""

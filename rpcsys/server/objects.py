@@ -110,12 +110,16 @@ def to_function(value: Any, objects: Objects, pool: Pool, written: List[Any]) ->
     return value
 
 
-def arguments_maker(head: Dict[str, Any]) -> Union[Callable[[Sequence[Any]], Sequence[Any]], bool]:
-    """What makes the arguments of a CALL from its buffers, where its head alone decides them; else False.
+def plain_call(
+    head: Dict[str, Any], resolve: Callable[[Any], Callable[..., Any]]
+) -> Union[Callable[[Sequence[Any]], Any], bool]:
+    """What runs a CALL, given its buffers, where its head alone decides the arguments; else False.
 
     Plain calls of functions with scalars and arrays. What keeps, writes, names or transfers is not among them.
+    ``resolve`` finds a function by what the head names; raises as that does.
     """
-    if head.keys() != _PLAIN_CALL or head["f"] in _STREAMED or type(head["a"]) is not list:
+    target = head.get("f")
+    if head.keys() != _PLAIN_CALL or target in _STREAMED or type(head["a"]) is not list:
         return False
     makers: List[Callable[[Sequence[Any]], Any]] = []
     for item in head["a"]:
@@ -124,12 +128,15 @@ def arguments_maker(head: Dict[str, Any]) -> Union[Callable[[Sequence[Any]], Seq
         if make is None:
             return False
         makers.append(make)
+    if type(target) is not str:  # an object of the session, which may be freed and its number mean nothing
+        return lambda buffers: resolve(target)(*[make(buffers) for make in makers])
+    function = resolve(target)
     if not makers:
-        return _constant(())
+        return lambda buffers: function()
     if len(makers) == 1:
         only = makers[0]
-        return lambda buffers: (only(buffers),)
-    return lambda buffers: [make(buffers) for make in makers]
+        return lambda buffers: function(only(buffers))
+    return lambda buffers: function(*[make(buffers) for make in makers])
 
 
 def _constant(value: Any) -> Callable[[Sequence[Any]], Any]:

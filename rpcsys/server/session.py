@@ -20,9 +20,9 @@ from rpcsys.server.incoming import WINDOW_CALLS, Incoming
 from rpcsys.server.job import Job
 from rpcsys.server.objects import (
     Objects,
-    arguments_maker,
     from_function,
     keep_arrays,
+    plain_call,
     to_function,
 )
 from rpcsys.server.operations import Operations
@@ -47,7 +47,6 @@ LOOK_S = 1e-3
 #: Targets of calls that are remembered as quick.
 MAX_QUICK = 1024
 _EXIT_AFTER_ABANDON = 0
-_NONE_WRITTEN: List[Any] = []
 _NOTHING = b'{"r":null}'
 #: What the client of a rehearsal says.
 _IMAGINED: Tuple[Tuple[int, Dict[str, Any]], ...] = (
@@ -158,7 +157,12 @@ class Session:
         while True:
             frame = self.incoming.next()
             if frame.kind == frames.CALL:
-                self._call(frame)
+                if self.incoming.waiting or self.incoming.late or self.out.held:
+                    self._call_in_a_row(frame)
+                else:
+                    pieces = self._run(frame)
+                    if pieces:
+                        self.out.send(pieces)
                 continue
             if frame.kind == frames.GOODBYE:
                 return
@@ -222,21 +226,15 @@ class Session:
 
     # -------------------------------------------------------------- calls
 
-    def _call(self, frame: Frame) -> None:
-        if self.incoming.waiting or self.incoming.late or self.out.held:
-            self._call_in_a_row(frame)
-            return
-        pieces = self._run(frame)
-        if pieces:
-            self.out.send(pieces)
-
     def _call_in_a_row(self, frame: Frame) -> None:
         """A call with others around it. Replies may wait for each other, but never for a call that may last."""
         target = repr(frame.plan.head.get("f"))
         if target not in self._quick:
             self.out.flush()
         started = time.perf_counter()
-        if self.incoming.late and (target not in self._quick or started - self._looked > LOOK_S):
+        looked = started - self._looked <= LOOK_S and target in self._quick
+        # An upload begins at once, and what has come of it is kept though it be cancelled.
+        if self.incoming.late and not looked and frame.plan.head.get("f") != "session.upload":
             self._looked = started
             if self.incoming.taken_back(frame):
                 return
@@ -258,7 +256,14 @@ class Session:
         if watcher.asleep:
             watcher.wake()
         try:
-            pieces = self._answer(frame)
+            call = frame.plan.memo
+            if call:
+                result = call(frame.buffers)
+                pieces = (
+                    self._returned(frame.call_id, result) if result is not None else _nothing(frame.call_id)
+                )
+            else:
+                pieces = self._answer(frame)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             pieces = frames.encode(frames.ERROR, frame.call_id, described(error))
         except BaseException as end:  # noqa: BLE001 - sys.exit(), and what else means to end a process
@@ -276,12 +281,9 @@ class Session:
         """Run a call; the pieces of its RESULT, none when an upload has only begun."""
         plan, buffers = frame.plan, frame.buffers
         if plan.memo is None:
-            plan.memo = arguments_maker(plan.head)
-        if plan.memo is not False:
-            result = self._operations.resolve(plan.head["f"])(*plan.memo(buffers))
-            if result is None:
-                return frames.pack(frames.RESULT, frame.call_id, _NOTHING)
-            return self._result(frame.call_id, result, _NONE_WRITTEN, False)
+            plan.memo = plain_call(plan.head, self._operations.resolve)
+            if plan.memo:
+                return self._returned(frame.call_id, plan.memo(buffers))
         head = plan.head
         target = head.get("f")
         if target == "session.upload":
@@ -331,6 +333,11 @@ class Session:
         if alone:
             self._heads.put(tuple(key), head)
         return frames.pack(frames.RESULT, call_id, head, buffers)
+
+
+def _nothing(call_id: int) -> List[Buffer]:
+    """The RESULT of a function that returned None."""
+    return frames.pack(frames.RESULT, call_id, _NOTHING)
 
 
 def _listed(value: Any) -> Sequence[Any]:
