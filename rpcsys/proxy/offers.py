@@ -16,6 +16,11 @@ from rpcsys.proxy.events import Action, Offer, Pending, Present, Reconnect, Trac
 UNUSED_S = 5.0
 """How long a client may take from the tracker to its stream, as TVM's proxy has it."""
 
+MAX_PRESENTED = 64 << 10
+"""Characters of all keys that the tracker is told to be served here: its frames have a limit. What is beyond is offered
+all the same.
+"""
+
 Rename = Callable[[int, str], None]
 
 
@@ -101,8 +106,14 @@ class Offers:
 
     def _present(self) -> list[Action]:
         """The keys served, if the tracker has not heard of one of them."""
-        keys = {one.key for one in self.parked_streams.values()}
-        if keys <= self._presented:
+        new = sorted({one.key for one in self.parked_streams.values()} - self._presented)
+        room = MAX_PRESENTED - sum(map(len, self._presented))
+        shown = []
+        for key in new:
+            room -= len(key)
+            if room >= 0:
+                shown.append(key)
+        if not shown:
             return []
-        self._presented |= keys
+        self._presented.update(shown)
         return [Present(tuple(sorted(self._presented)))]

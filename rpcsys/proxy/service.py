@@ -158,7 +158,7 @@ class Service:
     def _opened(self, stream: Stream) -> None:
         said = stream.opening.greeting
         if self.config.next is not None:
-            self._spawn(self._relay_to(stream, self.config.next, CHAINED))
+            self._spawn(self._relay_to(stream, self.config.next, CHAINED if said is not None else LINK))
         elif said is None:
             self._link(stream)
         else:
@@ -282,6 +282,8 @@ class Service:
 
     def _after_death(self, dead: Stream, other: Stream, server: int) -> None:
         self.perform(Left(self.loop.time(), server))
+        if other.conn not in self.waiting:
+            return  # it has left as well
         if dead.conn == server:
             self._tell_state(other)
         else:
@@ -294,7 +296,7 @@ class Service:
     def _ended(self, pair: Pair) -> None:
         kind = self.pairs.pop(pair)
         self.figures.ended(kind, pair)
-        if self._draining and SESSION not in self.pairs.values() and CHAINED not in self.pairs.values():
+        if self._draining and not self.pairs:
             self.idle.set()
 
     def _refuse(self, action: Refuse) -> None:
@@ -353,6 +355,11 @@ class Service:
         for stream in list(self.strangers):
             self._drop_stranger(stream, "")
         self.perform(Draining(self.loop.time()))
+        for pair, kind in list(self.pairs.items()):
+            # A link would go on offering what cannot be reached here any more; and a stream that the next proxy has
+            # not answered waits there.
+            if kind == LINK or (kind == CHAINED and not pair.flows[1].moved):
+                pair.close()
         if not self.pairs:
             self.idle.set()
 

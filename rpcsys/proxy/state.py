@@ -132,6 +132,8 @@ class State:
     def _server(self, event: Opened) -> list[Action]:
         proxied = self.tracked and not event.offered
         key = keys.split_match_key(event.key)[0] if event.offered and ":" in event.key else event.key
+        if proxied and not keys.is_key(key):  # the tracker would hang up, and take everybody's offers with it
+            return [Refuse(event.conn, MISMATCH, f"{key!r:.60} is no key that a tracker takes")]
         name = f"{key}:{event.fresh[0]}" if proxied else event.key
         others = self._lines.get((SERVER, name), {})
         if any(not event.server or one.server != event.server for one in others.values()):

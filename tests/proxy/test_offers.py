@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rpcsys.proxy.offers import UNUSED_S
+from rpcsys.proxy.offers import MAX_PRESENTED, UNUSED_S
 from tests.proxy.transcripts import Scene
 
 
@@ -122,3 +122,21 @@ def test_a_draining_proxy_offers_nothing(scene: Scene) -> None:
     scene.pending()
     scene.tracker_up()
     assert scene.offered == []
+
+
+@pytest.mark.parametrize("key", ["a,b", "a]", "", "k" * 256])
+def test_what_is_no_key_is_refused(scene: Scene, key: str) -> None:
+    """The tracker would hang up, and everybody's offers would be gone."""
+    server = scene.server(key)
+    assert scene.refused == {server: "mismatch"}
+    assert scene.offered == []
+
+
+def test_what_the_tracker_is_told_fits_a_frame(scene: Scene) -> None:
+    count = 2 * MAX_PRESENTED // 250
+    for number in range(count):
+        scene.server(f"{number:0250}", address=str(number))
+    assert len(scene.offered) == count
+    assert MAX_PRESENTED - 250 < sum(map(len, scene.presented[-1])) <= MAX_PRESENTED
+    scene.server("short")
+    assert "short" in scene.presented[-1]  # for which there is room

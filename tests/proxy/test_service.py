@@ -99,6 +99,22 @@ def test_when_the_grace_is_over_sessions_are_cut(daemons) -> None:
     assert proxy.process.wait(5) == 0
 
 
+def test_a_proxy_of_a_chain_that_stops_waits_for_sessions_only(daemons) -> None:
+    outer = daemons.proxy()
+    inner = daemons.proxy("--next", outer.where, "--grace", "20")
+    parked = Stream(inner.address, "server:parked")
+    server, client = Stream(inner.address, "server:k"), Stream(outer.address, "client:k")
+    met(server)
+    met(client)
+    inner.process.terminate()
+    gone(parked, 10)
+    client.socket.sendall(b"on")
+    assert server.read(2) == b"on"
+    server.close()
+    client.close()
+    assert inner.process.wait(10) == 0
+
+
 def test_a_second_signal_waits_for_nobody(daemons) -> None:
     proxy = daemons.proxy("--grace", "1000")
     client, _server = joined(proxy)
@@ -397,8 +413,9 @@ def test_a_link_is_relayed_marked_with_where_it_is_from(daemons, ours) -> None:
     assert link.read_int() == TRACKER_MAGIC
     told.socket.sendall(frame({"ok": True}))
     assert read_frame(link) == {"ok": True}
-    told.close()
+    proxy.process.terminate()  # a link does not keep it
     assert link.ended()
+    assert proxy.process.wait(5) == 0
 
 
 def test_a_chain_marks_a_link_once_for_each_proxy(daemons, ours) -> None:

@@ -1,0 +1,103 @@
+"""Streams that die in the moment in which they are joined, before anything has told the proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from rpcsys.proxy.config import Config
+from rpcsys.proxy.service import Service
+from tests.proxy.streams import opening
+
+
+class Room:
+    """A service without a listener; streams are put into its hands."""
+
+    def __init__(self) -> None:
+        self.service = Service(Config())
+
+    def comes(self, text: str) -> socket.socket:
+        outer, inner = socket.socketpair()
+        inner.setblocking(False)
+        outer.sendall(opening(text))
+        outer.setblocking(False)
+        self.service.accept(inner, ("10.0.0.1", 1))
+        return outer
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def room():
+    loop = asyncio.new_event_loop()
+    made = []
+
+    async def make() -> Room:
+        made.append(Room())
+        return made[0]
+
+    yield loop, loop.run_until_complete(make())
+    made[0].service.close()
+    loop.close()
+
+
+def test_the_client_of_a_server_that_has_just_died_meets_the_next(room) -> None:
+    loop, proxy = room
+
+    async def main() -> None:
+        dead = proxy.comes("server:k -server=7")
+        dead.close()
+        client = proxy.comes("client:k")  # before the loop could look
+        await settle()
+        assert not proxy.service.pairs
+        assert len(proxy.service.waiting) == 1
+        server = proxy.comes("server:k -server=7")
+        await settle()
+        assert len(proxy.service.pairs) == 1
+        assert client.recv(100) == opening("server:k -server=7")
+        assert server.recv(100) == opening("client:k")
+        client.close()
+        server.close()
+        await settle()
+        assert not proxy.service.pairs
+        assert not proxy.service.state.running
+
+    loop.run_until_complete(main())
+
+
+def test_the_server_of_a_client_that_has_just_died_is_let_go(room) -> None:
+    """It has been told of a client: it must dial again."""
+    loop, proxy = room
+
+    async def main() -> None:
+        dead = proxy.comes("client:k")
+        dead.close()
+        server = proxy.comes("server:k")
+        await settle()
+        assert server.recv(100) == opening("client:k")
+        assert server.recv(100) == b""
+        assert not proxy.service.waiting
+        assert not proxy.service.state.running
+        server.close()
+
+    loop.run_until_complete(main())
+
+
+def test_both_may_die(room) -> None:
+    loop, proxy = room
+
+    async def main() -> None:
+        dead = proxy.comes("server:k")
+        dead.close()
+        proxy.comes("client:k").close()
+        await settle()
+        assert not proxy.service.waiting
+        assert not proxy.service.state.waiting
+        assert not proxy.service.pairs
+
+    loop.run_until_complete(main())
