@@ -110,8 +110,8 @@ class Offers:
         room = MAX_PRESENTED - sum(map(len, self._presented))
         shown = []
         for key in new:
-            room -= len(key)
-            if room >= 0:
+            if len(key) <= room:
+                room -= len(key)
                 shown.append(key)
         if not shown:
             return []
