@@ -168,6 +168,28 @@ def test_half_a_frame_outlasts_ticks(pair):
     assert len(content(ours.receive())) == 2000
 
 
+def test_a_first_frame_has_its_time_however_it_comes(pair):
+    ours, theirs = pair
+    (data,) = frames.pack(frames.PING, 1)
+    stop = threading.Event()
+
+    def dribble():
+        for byte in data[:-1]:
+            theirs.socket.sendall(bytes([byte]))
+            stop.wait(0.05)
+
+    end = in_thread(lambda: dribble() or True)
+    assert ours.receive_within(0.5) is None
+    stop.set()
+    assert end()
+    theirs.socket.sendall(data[-1:])
+    assert ours.receive_within(30).call_id == 1
+    assert ours.receive_within(0.01) is None
+    theirs.close()
+    with pytest.raises(Ended):
+        ours.receive_within(30)
+
+
 def test_dont_wait(pair):
     ours, theirs = pair
     assert ours.receive(DONT_WAIT) is None
