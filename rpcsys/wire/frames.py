@@ -119,12 +119,16 @@ def pack(
     if not buffers:
         return [HEADER.pack(len(head), kind, flags, 0, deadline_ms, call_id, 0) + head]
     body = 0
+    pieces: List[Buffer] = [head]
     for buffer in buffers:
-        body += len(buffer)
+        size = len(buffer)
+        if size:
+            body += size
+            pieces.append(buffer)
     if body > MAX_BODY:
         raise LimitExceeded(f"{body} bytes of arrays in one call (at most {MAX_BODY})")
-    first = HEADER.pack(len(head), kind, flags, 0, deadline_ms, call_id, body) + head
-    return [first, *(buffer for buffer in buffers if len(buffer))]
+    pieces[0] = HEADER.pack(len(head), kind, flags, 0, deadline_ms, call_id, body) + head
+    return pieces
 
 
 def encode(

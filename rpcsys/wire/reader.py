@@ -95,10 +95,11 @@ class FrameReader:
         assert expected is not None
         self._ahead = None
         start, body_bytes = expected.start, expected.body_bytes
-        if count > start and place[:start].tobytes()[HEADER_BYTES:] == expected.head:
-            header = HEADER.unpack_from(place, 0)
-            _, kind, flags, _, deadline_ms, call_id, _ = header
-            if header == (start - HEADER_BYTES, expected.kind, flags, 0, deadline_ms, call_id, body_bytes):
+        lead = place[:start].tobytes()
+        if count > start and lead.endswith(expected.head):
+            head_bytes, kind, flags, zero, deadline_ms, call_id, size = HEADER.unpack_from(lead)
+            alike = kind == expected.kind and size == body_bytes and head_bytes == start - HEADER_BYTES
+            if alike and not zero:
                 end = start + body_bytes
                 frame = Frame(kind, flags, deadline_ms, call_id, expected.plan, (place[start:end],))
                 if count < end:
