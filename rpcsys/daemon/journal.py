@@ -1,8 +1,12 @@
-"""Log lines that are made and written in a thread: whoever reads standard error slowly holds up nobody else."""
+"""Log lines that are written in a thread: whoever reads standard error slowly holds up nobody else.
+
+They are made where they come from: a thread that made them would fight for the interpreter with the loop, line by line.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Container, Iterable, Mapping
 from itertools import islice
@@ -34,18 +38,25 @@ class Journal(logging.Handler):
         self._quiet = quiet
         self._root = logging.getLogger()
         self._behind = next(one for one in self._root.handlers if isinstance(one, logging.StreamHandler))
+        assert isinstance(self._behind.formatter, logs.Formatter)
+        self._form = self._behind.formatter
         self._root.removeHandler(self._behind)
         self._root.addHandler(self)
-        self._box: deque[Event | logging.LogRecord] = deque()
+        self._box: deque[str] = deque()
         self._missed = self._told = 0
         self._courier = Courier("journal", self._carry, _GATHER_S)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._put((record,))
+        self._put((self._form.format(record),))
 
     def note_all(self, events: Iterable[Event]) -> None:
         """What `rpcsys.logs.note` does, for many events and at a tenth of its cost."""
-        self._put(event for event in events if event[1] >= self._root.level)
+        line, lowest, quiet = self._form.line, self._root.level, self._quiet
+        self._put(
+            line(at, _LEVELS[level], event, fields, quiet)
+            for at, level, event, fields in events
+            if level >= lowest
+        )
 
     def close(self) -> None:
         """Write what is still to be written, for at most 2 s, and put logging back as it was."""
@@ -55,33 +66,21 @@ class Journal(logging.Handler):
             self._courier.close(_CLOSE_S)
         super().close()
 
-    def _put(self, items: Iterable[Event | logging.LogRecord]) -> None:
-        items = iter(items)
-        self._box.extend(islice(items, MAX_LINES - len(self._box)))
-        self._missed += sum(1 for _ in items)
+    def _put(self, lines: Iterable[str]) -> None:
+        lines = iter(lines)
+        self._box.extend(islice(lines, MAX_LINES - len(self._box)))
+        self._missed += sum(1 for _ in lines)
         self._courier.wake()
 
     def _carry(self) -> None:
-        box = [self._box.popleft() for _ in range(len(self._box))]
+        lines = [self._box.popleft() for _ in range(len(self._box))]
         missed = self._missed - self._told
         self._told += missed
-        form = self._behind.formatter
-        assert isinstance(form, logs.Formatter)
-        lines = [
-            form.format(item)
-            if isinstance(item, logging.LogRecord)
-            else form.line(item[0], _LEVELS[item[1]], item[2], item[3], self._quiet)
-            for item in box
-        ]
         if missed:
-            lines.append(form.line(_when(box[-1]), "WARNING", "missing", {"lines": missed}))
+            lines.append(self._form.line(time.time(), "WARNING", "missing", {"lines": missed}))
         if lines:
             try:
                 self._behind.stream.write("\n".join(lines) + "\n")
                 self._behind.stream.flush()
             except (OSError, ValueError):
                 pass  # nobody reads any more, or the disk that it goes to is full: a daemon goes on all the same
-
-
-def _when(item: Event | logging.LogRecord) -> float:
-    return item.created if isinstance(item, logging.LogRecord) else item[0]
