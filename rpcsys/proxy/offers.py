@@ -55,7 +55,7 @@ class Offers:
         self.parked_streams[conn] = Parked(key, name)
         if not self.up:
             return []
-        return [Offer(key, name), *self._present()]
+        return [Offer(key, name), *self._present({key})]
 
     def taken(self, conn: int) -> None:
         """Its client is there."""
@@ -73,7 +73,8 @@ class Offers:
         self._presented.clear()
         self._dead.clear()
         late = [conn for conn, one in self.parked_streams.items() if one.taken_at is None]
-        return [*self._renew(late, event.fresh, rename), *self._present()]
+        keys = {one.key for one in self.parked_streams.values()}
+        return [*self._renew(late, event.fresh, rename), *self._present(keys)]
 
     def tracker_down(self) -> None:
         """Nothing is offered any more."""
@@ -104,9 +105,9 @@ class Offers:
             actions.append(Offer(one.key, one.name))
         return actions
 
-    def _present(self) -> list[Action]:
-        """The keys served, if the tracker has not heard of one of them."""
-        new = sorted({one.key for one in self.parked_streams.values()} - self._presented)
+    def _present(self, keys: set[str]) -> list[Action]:
+        """The keys served, if the tracker has not heard of one of ``keys``."""
+        new = sorted(keys - self._presented)
         room = MAX_PRESENTED - sum(map(len, self._presented))
         shown = []
         for key in new:

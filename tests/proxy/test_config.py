@@ -1,0 +1,63 @@
+"""The proxy's flags."""
+
+from __future__ import annotations
+
+import pytest
+
+from rpcsys.proxy.config import Config, parse
+
+
+def test_defaults_are_those_of_the_class() -> None:
+    assert parse([]) == Config()
+
+
+def test_every_flag() -> None:
+    line = (
+        "--host 127.0.0.1 --port 1 --port-end 3 --web-port 8888 --http-port 80 --tracker [::1]:9190 --custom-addr lab "
+        "--timeout-client 0.5 --timeout-server 7 --grace 0 --max-waiting 10 --max-waiting-per-address 5 "
+        "--web-origin https://a.example --web-origin https://b.example --silent --log-format json"
+    )
+    assert parse(line.split()) == Config(
+        host="127.0.0.1",
+        port=1,
+        port_end=3,
+        web_port=8888,
+        http_port=80,
+        tracker=("::1", 9190),
+        public="lab",
+        timeout_client=0.5,
+        timeout_server=7,
+        grace=0,
+        max_waiting=10,
+        max_waiting_per_address=5,
+        web_origins=("https://a.example", "https://b.example"),
+        silent=True,
+        log_format="json",
+    )
+    assert parse(["--next", "outer:9090"]).next == ("outer", 9090)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--tracker nowhere", "HOST:PORT"),
+        ("--tracker a:1 --next b:2", "--next"),
+        ("--timeout-client soon", "seconds"),
+        ("--timeout-server -1", "seconds"),
+        ("--grace nan", "seconds"),
+        ("--max-waiting 0", "streams"),
+        ("--max-waiting-per-address many", "streams"),
+        ("--port 65536", "port"),
+        ("--log-format xml", "xml"),
+        ("--what", "--what"),
+    ],
+)
+def test_a_bad_flag_is_one_line_and_status_2(
+    line: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        parse(line.split())
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1

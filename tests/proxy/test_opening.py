@@ -1,0 +1,121 @@
+"""Openings: whole, in any pieces, with bytes behind them; then any bytes."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.errors import LimitExceeded, ProtocolError
+from rpcsys.proxy.opening import Opening
+from rpcsys.wire.handshake import MAX_GREETING, Greeting
+from tests.proxy.streams import opening
+
+LINK = struct.pack("<i", 0x2F271)
+
+
+class Ends:
+    """A stream that is fed, and the opening that is read from it."""
+
+    def __init__(self) -> None:
+        self.outer, self.inner = socket.socketpair()
+        self.inner.setblocking(False)
+        self.opening = Opening(self.inner)
+
+    def feed(self, data: bytes, step: int) -> bool:
+        """In pieces of ``step`` bytes; whether the opening was whole before the last byte was sent, or with it."""
+        whole = False
+        for start in range(0, len(data), step):
+            self.outer.sendall(data[start : start + step])
+            whole = whole or self.opening.read()
+        return whole
+
+    def rest(self) -> bytes:
+        """What was not read."""
+        self.outer.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: self.inner.recv(4096), b""))
+
+    def close(self) -> None:
+        self.outer.close()
+        self.inner.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 5, 1000])
+def test_a_session_leaves_what_follows(ends: Ends, step: int) -> None:
+    data = opening("server:a:b -server=7")
+    assert ends.feed(data + b"what follows", step)
+    assert ends.opening.greeting is not None
+    assert ends.opening.greeting.key == "a:b"
+    assert bytes(ends.opening.raw) == data
+    assert ends.rest() == b"what follows"
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 5, 1000])
+def test_a_link_leaves_what_follows(ends: Ends, step: int) -> None:
+    assert ends.feed(LINK + b"what follows", step)
+    assert ends.opening.greeting is None
+    assert bytes(ends.opening.raw) == LINK
+    assert ends.rest() == b"what follows"
+
+
+def test_half_an_opening_is_not_whole(ends: Ends) -> None:
+    for part in (b"q", b"\xf2", b"\x0f\x00", b"\x08\x00\x00\x00", b"client:"):
+        assert not ends.feed(part, 100)
+    assert ends.feed(b"k", 1)
+    assert ends.opening.greeting == Greeting("client", "k")
+
+
+@pytest.mark.parametrize("data", [b"", b"q\xf2", LINK[:3], opening("client:k")[:9]])
+def test_a_stream_may_end_early(ends: Ends, data: bytes) -> None:
+    assert not ends.feed(data, 100)
+    ends.outer.close()
+    with pytest.raises(EOFError):
+        ends.opening.read()
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"G", ProtocolError),
+        (b"q\xf2\x02\x01", ProtocolError),
+        (b"q\xf2\x03", ProtocolError),
+        (b"\x16\x03\x01", ProtocolError),
+        (opening("peer:k"), ProtocolError),
+        (struct.pack("<ii", 0xFF271, -1), ProtocolError),
+        (struct.pack("<ii", 0xFF271, MAX_GREETING + 1), LimitExceeded),
+    ],
+)
+def test_what_is_no_opening_is_told_as_soon_as_it_shows(
+    ends: Ends, data: bytes, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        ends.feed(data, 1)
+
+
+@given(
+    st.binary(max_size=60),
+    st.sampled_from([b"", LINK, LINK[:2], opening("client:k")[:8]]),
+    st.integers(1, 70),
+)
+def test_any_bytes_are_an_opening_or_an_error(data: bytes, start: bytes, step: int) -> None:
+    ends = Ends()
+    try:
+        whole = ends.feed(start + data, step)
+    except ProtocolError:
+        return
+    finally:
+        ends.close()
+    assert len(ends.opening.raw) <= 8 + MAX_GREETING
+    assert (start + data).startswith(bytes(ends.opening.raw))
+    assert whole or ends.opening.greeting is None

@@ -1,0 +1,206 @@
+"""The proxy's connection to the tracker, against one that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from rpcsys.proxy import trackerlink
+from rpcsys.proxy.trackerlink import TrackerLink
+
+MAGIC = struct.pack("<i", 0x2F271)
+
+
+class Played:
+    """A tracker. What is said to it is in ``said``; ``pending`` is its answer to the question for that."""
+
+    def __init__(self, hello: Any) -> None:
+        self.hello = hello
+        self.pending: Any = []
+        self.put: Any = 0
+        self.said: list[Any] = []
+        self.writers: list[asyncio.StreamWriter] = []
+        self.silent = False
+
+    async def start(self, port: int = 0) -> None:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.address = self.server.sockets[0].getsockname()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        try:
+            assert await reader.readexactly(4) == MAGIC
+            writer.write(MAGIC)
+            while True:
+                size = struct.unpack("<i", await reader.readexactly(4))[0]
+                said = json.loads(await reader.readexactly(size))
+                self.said.append(said)
+                answers = {1: self.hello, 3: self.put, 5: 0, 7: self.pending}
+                if not self.silent:
+                    data = json.dumps(answers[said[0]]).encode()
+                    writer.write(struct.pack("<i", len(data)) + data)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+
+    def hang_up(self) -> None:
+        for writer in self.writers:
+            writer.close()
+        self.writers.clear()
+
+    def close(self) -> None:
+        self.hang_up()
+        self.server.close()
+
+
+class Heard:
+    """A link, and what it has called."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.events: list[Any] = []
+        self.link = TrackerLink(
+            address,
+            lambda: self.events.append("up"),
+            lambda: self.events.append("down"),
+            self.events.append,
+        )
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackerlink, "POLL_S", 0.05)
+    monkeypatch.setattr(trackerlink, "FIRST_S", 0.02)
+    monkeypatch.setattr(trackerlink, "SILENCE_S", 0.5)
+
+
+@asynccontextmanager
+async def linked(hello: Any = 0) -> AsyncIterator[tuple[Played, Heard]]:
+    tracker = Played(hello)
+    await tracker.start()
+    heard = Heard(tracker.address)
+    try:
+        await until(lambda: heard.events == ["up"])
+        yield tracker, heard
+    finally:
+        heard.link.close()
+        tracker.close()
+
+
+async def until(condition) -> None:
+    end = asyncio.get_running_loop().time() + 20
+    while not condition():
+        assert asyncio.get_running_loop().time() < end
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(("hello", "ours"), [(0, False), ({"ok": True, "tracker": "rpcsys"}, True)])
+def test_it_says_tvms_words_and_knows_whose_tracker_it_is(hello: Any, ours: bool) -> None:
+    async def main() -> None:
+        async with linked(hello) as (tracker, heard):
+            assert heard.link.ours is ours
+            heard.link.offer("a:b", 9090, "a:b:c", "lab")
+            heard.link.present(("a:b", "c"), 9090, None)
+            await until(lambda: len(tracker.said) >= 3)
+            assert [3, "a:b", [9090, "a:b:c"], "lab"] in tracker.said
+            assert [5, {"key": "server:proxy[a:b,c]", "addr": [None, 9090]}] in tracker.said
+
+    asyncio.run(main())
+
+
+def test_it_asks_what_was_handed_out_again_and_again() -> None:
+    async def main() -> None:
+        async with linked() as (tracker, heard):
+            tracker.pending = ["k:1"]
+            await until(lambda: heard.events.count(("k:1",)) > 2)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("what", ["hangs up", "falls silent", "talks nonsense"])
+def test_a_lost_tracker_is_found_again(what: str) -> None:
+    async def main() -> None:
+        async with linked() as (tracker, heard):
+            if what == "hangs up":
+                tracker.hang_up()
+            elif what == "falls silent":
+                tracker.silent = True
+                await until(lambda: "down" in heard.events)
+                tracker.silent = False
+            else:
+                tracker.pending = 5
+                await until(lambda: "down" in heard.events)
+                tracker.pending = []
+            await until(lambda: heard.events.count("up") >= 2)
+            assert heard.link.up
+            changes = [event for event in heard.events if event in ("up", "down")]
+            assert changes == ["up", "down"] * (len(changes) // 2) + ["up"]
+
+    asyncio.run(main())
+
+
+def test_a_tracker_that_is_not_there_yet_is_waited_for() -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+        heard = Heard(("127.0.0.1", port))
+        await asyncio.sleep(0.3)
+        assert heard.events == []
+        assert heard.link.ours is None
+        heard.link.offer("k", 1, "k:1", None)  # to nobody
+        tracker = Played(0)
+        await tracker.start(port)
+        await until(lambda: heard.events == ["up"])
+        heard.link.close()
+        tracker.close()
+
+    asyncio.run(main())
+
+
+def test_a_refused_offer_is_a_warning_and_no_end(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with linked() as (tracker, heard):
+            tracker.put = -1
+            heard.link.offer("k", 1, "k:1", None)
+            await until(lambda: "refused PUT" in caplog.text)
+            assert heard.link.up
+
+    asyncio.run(main())
+
+
+def test_beginning_anew_is_down_and_up_on_another_connection() -> None:
+    async def main() -> None:
+        async with linked() as (tracker, heard):
+            heard.link.reconnect()
+            await until(lambda: [e for e in heard.events if e in ("up", "down")] == ["up", "down", "up"])
+            assert sum(said[0] == 1 for said in tracker.said) == 2
+
+    asyncio.run(main())
+
+
+def test_pauses_grow_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def main() -> None:
+        heard = Heard(("127.0.0.1", 1))
+        again = heard.link._again_in
+
+        def note(what, seconds: float) -> None:
+            if what == heard.link._connect:
+                pauses.append(seconds)
+            again(what, seconds / 100)
+
+        monkeypatch.setattr(heard.link, "_again_in", note)
+        monkeypatch.setattr(trackerlink, "LONGEST_S", 1.0)
+        await until(lambda: len(pauses) > 10)
+        heard.link.close()
+
+    asyncio.run(main())
+    assert pauses[0] < 0.1 < pauses[4]
+    assert all(1.0 <= pause <= 1.5 for pause in pauses[-3:])
+    assert len(set(pauses)) == len(pauses)
