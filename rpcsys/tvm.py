@@ -75,6 +75,10 @@ class _Given:
 #: Modules that TVM has of ours, by the address of TVM's.
 _given: dict[int, _Given] = {}
 _numbers = itertools.count(1)
+#: Modules that were loaded since it was last looked which of them TVM has dropped; looking takes longer the more there
+#: are, so it is done when this share of them is new.
+_since = 0
+_SHARE = 4
 _lock = threading.Lock()
 
 
@@ -136,9 +140,12 @@ def _give(module: Module) -> Object:
 
 def _forget_dropped() -> None:
     """Let go of the modules whose libraries TVM has unloaded."""
+    global _since
     with _lock:
-        if not _given:
+        _since += 1
+        if _since <= len(_given) // _SHARE:
             return
+        _since = 0
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             loaded = {line.split(None, 5)[5].removesuffix(" (deleted)\n") for line in maps if "/" in line}
         for address in [address for address, given in _given.items() if given.path not in loaded]:

@@ -19,6 +19,7 @@ from rpcsys.errors import UsageError
 from rpcsys.module import container, elfwriter, export, registry
 from rpcsys.module.export import export_library
 from rpcsys.module.kinds.group import group
+from rpcsys.module.kinds.library import library
 from rpcsys.module.kinds.params import params
 from rpcsys.module.layout import LIBRARY
 from rpcsys.module.loading import load_module
@@ -189,6 +190,14 @@ def test_code_that_does_not_link_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"could not link f\.c: .*multiple definition"):
         export_library(Sources(twice), tmp_path / "m.so")
     assert sorted(os.listdir(tmp_path)) == ["again.c", "f.c"]
+
+
+def test_code_that_is_linked_already_is_carried_along(tmp_path: Path) -> None:
+    export_library(Sources([source(tmp_path)]), tmp_path / "code.so")
+    with pytest.raises(UsageError, match=r"linked already .* as a module of kind rpcsys\.library"):
+        export_library(group([load_module(tmp_path / "code.so")]), tmp_path / "m.so")
+    export_library(group([library(tmp_path / "code.so")]), tmp_path / "m.so")
+    assert load_module(tmp_path / "m.so").functions == ["f"]
 
 
 def test_an_unknown_target(tmp_path: Path) -> None:

@@ -21,7 +21,20 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    ClassVar,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 from rpcsys.errors import RemoteFunctionError, UsageError
 from rpcsys.module import packed
@@ -30,11 +43,13 @@ from rpcsys.module.kinds.params import KIND as PARAMS
 from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module, as_array, model_error, refusal, walk
-from rpcsys.module.names import Names
 from rpcsys.module.registry import Context
 from rpcsys.wire import dtypes
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.tensor import Tensor, as_tensor
+
+if TYPE_CHECKING:
+    from rpcsys.module.names import Names  # for who exports: no board has it
 
 KIND = "rpcsys.graph"
 Value = Dict[str, Any]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Iterable, Sequence
+from typing import TYPE_CHECKING, Iterable, Sequence
 
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
-from rpcsys.module.names import Names
 from rpcsys.module.registry import Context
+
+if TYPE_CHECKING:
+    from rpcsys.module.names import Names  # for who exports: no board has it
 
 KIND = "rpcsys.group"
 

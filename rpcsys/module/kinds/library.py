@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from rpcsys.errors import RemoteFunctionError, UsageError
 from rpcsys.module import container, elf, packed
 from rpcsys.module.kinds.native import functions_of
 from rpcsys.module.layout import LIBRARY, Buffer, FormatError
 from rpcsys.module.module import Function, Module, model_error
-from rpcsys.module.names import Names
 from rpcsys.module.registry import Context
+
+if TYPE_CHECKING:
+    from rpcsys.module.names import Names  # for who exports: no board has it
 
 KIND = "rpcsys.library"
 #: Bytes that are loaded -> the path they were loaded from, which stays open: a linker knows libraries by their paths.

@@ -9,7 +9,19 @@ once it has been given them.
 from __future__ import annotations
 
 import zlib
-from typing import Any, Callable, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    ClassVar,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from rpcsys.errors import ModelError, UsageError
 from rpcsys.module import packed
@@ -19,9 +31,11 @@ from rpcsys.module.kinds.onnx_values import Value
 from rpcsys.module.kinds.params import ParamsModule, listed, listing
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module, model_error, refusal
-from rpcsys.module.names import Names
 from rpcsys.module.registry import Context, File
 from rpcsys.wire.tensor import Tensor
+
+if TYPE_CHECKING:
+    from rpcsys.module.names import Names  # for who exports: no board has it
 
 KIND = "rpcsys.onnx"
 #: Bytes of a model without its weights that are unpacked: a hundred times those of the largest known.

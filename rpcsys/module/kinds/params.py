@@ -5,16 +5,18 @@ Saved in the order of their names, so that the same weights give the same bytes.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from rpcsys.errors import ProtocolError, RemoteArgumentError, UsageError
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module, as_array, refusal
-from rpcsys.module.names import Names
 from rpcsys.module.registry import Context, File
 from rpcsys.wire import dtypes
 from rpcsys.wire.tensor import Tensor, as_tensor
+
+if TYPE_CHECKING:
+    from rpcsys.module.names import Names  # for who exports: no board has it
 
 KIND = "rpcsys.params"
 _MAX_RANK = 64

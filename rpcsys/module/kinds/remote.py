@@ -7,7 +7,19 @@ more: such a function should give the same for the same inputs.
 from __future__ import annotations
 
 import threading
-from typing import Any, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 from rpcsys import client
 from rpcsys.errors import SessionClosed, SessionLost, SessionTimeout, UsageError
@@ -15,8 +27,10 @@ from rpcsys.link.address import parse_address
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
-from rpcsys.module.names import Names
 from rpcsys.module.registry import Context
+
+if TYPE_CHECKING:
+    from rpcsys.module.names import Names  # for who exports: no board has it
 
 KIND = "rpcsys.remote"
 Address = Union[str, Tuple[str, int]]
