@@ -130,17 +130,17 @@ def run(main: Callable[[], int], name: str) -> int:
 
 
 class Signals:
-    """SIGTERM and SIGINT as a readable descriptor, for loops on selectors and on asyncio alike.
+    """SIGTERM, SIGINT and those in ``also`` as a readable descriptor, for loops on selectors and on asyncio alike.
 
     To be made in the main thread. While one lives, Ctrl-C raises no KeyboardInterrupt.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *also: signal.Signals) -> None:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._before = {
-            number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)
+            number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT, *also)
         }
 
     def _note(self, number: int, frame: Optional[FrameType]) -> None:
@@ -155,12 +155,12 @@ class Signals:
         """Readable once a signal has come."""
         return self._reader.fileno()
 
-    def received(self) -> bool:
-        """Whether SIGTERM or SIGINT came since the last call."""
+    def received(self) -> bytes:
+        """The numbers of the signals that came since the last call."""
         try:
-            return bool(self._reader.recv(64))
+            return self._reader.recv(64)
         except BlockingIOError:
-            return False
+            return b""
 
     def close(self) -> None:
         """Put things back as they were."""

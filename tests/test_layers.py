@@ -24,6 +24,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "proxy": ("daemon",),
     "daemon": ("serve",),
     "server": ("module", "ffi", "serve", "link", "stream"),
+    "selftest": ("server", "client"),
     "module": ("wire", "ffi", "data", "module.container", "module.packed"),
     # Reading the files of models, of which a client has to know what it sends.
     "module.container": ("module.elf", "module.layout", "module.olderlayout", "ffi"),

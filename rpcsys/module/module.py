@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Callable, ClassVar, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError, ValueNotSupported
+from rpcsys.wire import dtypes
 from rpcsys.wire.tensor import Tensor
 
 Function = Callable[..., Any]
@@ -182,7 +182,7 @@ def walk(root: Module) -> Iterator[Module]:
 
 def as_array(tensor: Tensor) -> Any:
     """An array of numpy's over the same memory, where numpy is in use and has the element type; else the tensor."""
-    if "numpy" not in sys.modules:
+    if dtypes.loaded_numpy() is None:
         return tensor
     try:
         return tensor.numpy()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rpcsys import serve
 from rpcsys.errors import ConfigError
@@ -16,6 +17,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str]) -> int:
+    if "--self-test" in arguments:
+        # It is a part above this one, which knows the client, too.
+        run: Callable[[Sequence[str]], int] = importlib.import_module("rpcsys.selftest").run
+        return run(arguments)
     settings = config.parse(arguments)
     if not sys.platform.startswith("linux"):
         raise ConfigError("the device server needs Linux; the client and the tools run here too")

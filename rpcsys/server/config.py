@@ -178,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COMMAND",
         help="run to bring a board back that is not fit, such as a power switch",
     )
+    add("--self-test", action="store_true", help="say what works on this board and what is missing, and exit")
     add("--http-port", type=serve.port_number, default=0, metavar="N", help="/metrics and /healthz; 0 is off")
     add("--log-format", choices=FORMATS, default="text", help="lines for people (default) or JSON")
     add("--grace", type=_seconds, default=10.0, metavar="S", help="what sessions get when the server stops")

@@ -254,7 +254,9 @@ class EndLease(Event):
 
 @dataclass(frozen=True)
 class Stop(Event):
-    """Someone wants the server to stop. The second time: now."""
+    """Someone wants the server to stop. The second time: now. ``patient``: when its sessions have ended by themselves."""
+
+    patient: bool = False
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def start(
     paths = [os.path.abspath(path) for path in sys.path]
     arguments = [
         sys.executable,
-        *_flags(),
+        *flags(),
         "-c",
         _START,
         json.dumps(paths),
@@ -83,7 +83,7 @@ def copy(module: str, settings: dict[str, object], descriptor: int) -> int:
         return pid
     try:
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, signal.SIG_DFL)
         os.setpgid(0, 0)
         os.dup2(descriptor, HANDED)
@@ -97,7 +97,7 @@ def copy(module: str, settings: dict[str, object], descriptor: int) -> int:
         os._exit(1)
 
 
-def _flags() -> list[str]:
+def flags() -> list[str]:
     """The flags of this interpreter that decide what can be imported."""
     flags = sys.flags
     known = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -75,7 +76,7 @@ class Service:
 
     def run(self) -> int:
         """Serve until told to stop; the exit status. Raises ConfigError if sessions cannot be served at all."""
-        signals = serve.Signals()
+        signals = serve.Signals(signal.SIGUSR1)
         self._loop.add(signals.fileno(), lambda: self._stop(signals))
         try:
             self._carry_out(self._state.start())
@@ -184,8 +185,9 @@ class Service:
             self._carry_out(self._state.handle(self._events.popleft()))
 
     def _stop(self, signals: serve.Signals) -> None:
-        if signals.received():
-            self._events.append(ev.Stop(self._clock()))
+        numbers = signals.received()
+        if numbers:
+            self._events.append(ev.Stop(self._clock(), patient=set(numbers) == {signal.SIGUSR1}))
 
     # Actions
 

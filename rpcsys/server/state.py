@@ -48,6 +48,7 @@ class State(Tracked):
         self.openings: dict[int, float] = {}
         self.serving = False
         self.grace_until: float | None = None
+        self.patient = False
         self._told_shared = False
         self._exited = False
 
@@ -264,10 +265,15 @@ class State(Tracked):
         return actions + [ev.Log("error", line) for line in lines]
 
     def _stop(self, event: ev.Stop) -> list[ev.Action]:
+        until = None if event.patient else event.now + self.policy.grace_s
         if self.stopping:
-            return self._end_all(event.now)
-        self.stopping = True
-        self.grace_until = event.now + self.policy.grace_s
+            if event.patient:
+                return []
+            if not self.patient:
+                return self._end_all(event.now)
+            self.patient, self.grace_until = False, until
+            return []
+        self.stopping, self.patient, self.grace_until = True, event.patient, until
         strangers = [*self.openings, *(visitor.conn for visitor in self.visitors)]
         actions = [ev.StopListening(), *self.parking.close(), *map(ev.Drop, strangers)]
         actions += self.offers.abandon()

@@ -9,6 +9,7 @@ little-endian. Object and structured types have no name here, hence no form on t
 from __future__ import annotations
 
 import re
+import sys
 from functools import lru_cache
 from typing import Any, Dict, Optional, Tuple
 
@@ -134,17 +135,30 @@ def name_of_numpy(dtype: Any) -> str:
 def import_numpy() -> Any:
     """numpy; None where there is none, or only the stub that stands in for its names on bare boards."""
     try:
-        import numpy as np
+        import numpy as np  # noqa: F401
     except ImportError:
         return None
+    return loaded_numpy()
+
+
+def loaded_numpy() -> Any:
+    """numpy, if something in this process uses it."""
+    np = sys.modules.get("numpy")
     return None if hasattr(np, "__rpcsys_stub__") else np
+
+
+def need_numpy() -> Any:
+    """Numpy. Raises ImportError."""
+    np = import_numpy()
+    if np is None:
+        raise ImportError("there is no numpy here; type: python3 -m pip install numpy")
+    return np
 
 
 @lru_cache(maxsize=256)
 def numpy_dtype(name: str) -> Any:
     """The ``numpy.dtype`` of a wire name, or None where this machine's numpy cannot express it."""
-    import numpy as np
-
+    np = need_numpy()
     try:
         return np.dtype(name)
     except TypeError:

@@ -65,8 +65,7 @@ class Tensor:
 
         Raises `ValueNotSupported` where this machine's numpy has no such element type.
         """
-        import numpy as np
-
+        np = dtypes.need_numpy()
         if self.dtype == "strings":
             return np.array(self.data, dtype=object).reshape(self.shape)
         dtype = dtypes.numpy_dtype(self.dtype)

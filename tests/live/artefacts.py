@@ -7,10 +7,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from rpcsys.module import toolchain
 from tests.live.daemons import ROOT
 
 LENGTH = 1024
+HOST = "host"
 
 
 @dataclass(frozen=True)
@@ -53,31 +56,52 @@ def relax_weights():
     return (np.arange(64, dtype="float32").reshape(8, 8) - 32) / 64
 
 
-def compile_all(folder: Path) -> None:
-    """Compile everything into ``folder``."""
+#: What LLVM builds for, for boards whose compilers have these names.
+TARGETS: dict[str, str | dict[str, Any]] = {
+    HOST: "llvm",
+    "aarch64-linux-gnu": {"kind": "llvm", "mtriple": "aarch64-linux-gnu"},
+    "arm-linux-gnueabihf": {
+        "kind": "llvm",
+        "mtriple": "armv7l-linux-gnueabihf",
+        "mfloat-abi": "hard",
+        "mattr": ["+vfp3", "+neon"],
+    },
+}
+
+
+def compile_all(folder: Path, triple: str) -> None:
+    """Compile everything into ``folder``, for this machine or for boards."""
     from tvm_ffi import libinfo
 
+    compiler = ["cc"] if triple == HOST else toolchain.find(triple).command()
     for name in ("hostile", "testing"):
         source, library = Path(__file__).with_name(f"{name}.c"), folder / f"{name}.so"
         headers = f"-I{libinfo.find_include_path()}"
-        subprocess.run(["cc", "-shared", "-fPIC", headers, "-o", str(library), str(source)], check=True)
-    _compile_addone(folder / "addone.so")
-    _compile_relax(folder / "relax.so")
-    _compile_dense(folder / "dense.so")
+        subprocess.run([*compiler, "-shared", "-fPIC", headers, "-o", str(library), str(source)], check=True)
+    _compile_addone(folder / "addone.so", triple)
+    _compile_relax(folder / "relax.so", triple)
+    _compile_dense(folder / "dense.so", triple)
 
 
-def _compile_addone(path: Path) -> None:
+def _export(program: Any, path: Path, triple: str) -> None:
+    import tvm
+    from tvm.support import cc
+
+    options = {} if triple == HOST else {"fcompile": cc.cross_compiler(toolchain.find(triple).cxx)}
+    tvm.compile(program, target=tvm.target.Target(TARGETS[triple])).export_library(str(path), **options)
+
+
+def _compile_addone(path: Path, triple: str) -> None:
     import tvm
     from tvm import te
 
     x = te.placeholder((LENGTH,), "float32", name="x")
     y = te.compute((LENGTH,), lambda i: x[i] + 1.0, name="y")
     function = te.create_prim_func([x, y]).with_attr("global_symbol", "addone")
-    tvm.compile(tvm.IRModule({"addone": function}), target="llvm").export_library(str(path))
+    _export(tvm.IRModule({"addone": function}), path, triple)
 
 
-def _compile_relax(path: Path) -> None:
-    import tvm
+def _compile_relax(path: Path, triple: str) -> None:
     from tvm import relax
 
     builder = relax.BlockBuilder()
@@ -87,11 +111,10 @@ def _compile_relax(path: Path) -> None:
             product = builder.emit(relax.op.matmul(x, relax.const(relax_weights())))
             y = builder.emit_output(relax.op.nn.relu(product))
         builder.emit_func_output(y)
-    tvm.compile(builder.get(), target="llvm").export_library(str(path))
+    _export(builder.get(), path, triple)
 
 
-def _compile_dense(path: Path) -> None:
-    import tvm
+def _compile_dense(path: Path, triple: str) -> None:
     from tvm import relax, tirx
 
     builder = relax.BlockBuilder()
@@ -102,24 +125,24 @@ def _compile_dense(path: Path) -> None:
             product = builder.emit(relax.op.matmul(x, w))
             y = builder.emit_output(relax.Tuple([product, builder.emit(relax.op.nn.relu(product))]))
         builder.emit_func_output(y)
-    tvm.compile(builder.get(), target="llvm").export_library(str(path))
+    _export(builder.get(), path, triple)
 
 
-def compiled(shared: Path) -> Artefacts:
-    """The artefacts in ``shared``, compiled by whichever process of the run comes first.
+def compiled(shared: Path, triple: str = HOST) -> Artefacts:
+    """The artefacts for a target in ``shared``, compiled by whichever process of the run comes first.
 
     A process of its own compiles: LLVM's threads and memory do not belong into the tests'.
     """
-    folder = shared / "artefacts"
+    folder = shared / f"artefacts-{triple}"
     folder.mkdir(exist_ok=True)
-    with (shared / "artefacts.lock").open("w") as lock:
+    with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "done").exists():
-            command = [sys.executable, "-m", "tests.live.artefacts", str(folder)]
+            command = [sys.executable, "-m", "tests.live.artefacts", str(folder), triple]
             subprocess.run(command, check=True, cwd=ROOT, timeout=300)
             (folder / "done").touch()
     return Artefacts(folder)
 
 
 if __name__ == "__main__":
-    compile_all(Path(sys.argv[1]))
+    compile_all(Path(sys.argv[1]), sys.argv[2])

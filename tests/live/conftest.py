@@ -52,11 +52,16 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def artefacts(tmp_path_factory: pytest.TempPathFactory) -> Artefacts:
-    """Compiled libraries, shared by the processes of a parallel run."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the whole run: all processes of a parallel one have the same."""
     base = tmp_path_factory.getbasetemp()
-    parallel = "PYTEST_XDIST_WORKER" in os.environ
-    return compiled(base.parent if parallel else base)
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def artefacts(shared: Path) -> Artefacts:
+    """Compiled libraries, shared by the processes of a parallel run."""
+    return compiled(shared)
 
 
 @pytest.hookimpl(wrapper=True)

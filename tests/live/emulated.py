@@ -68,7 +68,8 @@ MACHINES = {
 }
 
 
-def _cache() -> Path:
+def store() -> Path:
+    """Where what takes long to get is kept from one run to the next."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "rpcsys-tests"
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +80,7 @@ def _cache() -> Path:
 def _unpacked(machine: Machine) -> Path:
     """One process unpacks, the others wait; what stands under its final name is whole."""
     assert shutil.which(f"qemu-{machine.qemu}-static"), "type: sudo apt-get install qemu-user-static"
-    root = _cache() / f"{machine.suite}-{machine.debian}"
+    root = store() / f"{machine.suite}-{machine.debian}"
     with root.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not root.is_dir():

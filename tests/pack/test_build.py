@@ -28,7 +28,7 @@ def test_the_tier_and_nothing_else(tmp_path: Path, record_property) -> None:
     ours = {name.removeprefix("python/") for name in files if name.startswith("python/rpcsys/")}
     assert ours == set(tier.files())
     folders = {name.split("/")[1] for name in files if name.startswith("python/")}
-    assert folders == {"rpcsys", "cloudpickle", "numpy_stub", "start.py"}
+    assert folders == {"rpcsys", "cloudpickle", "numpy_stub", "start.py", "verify.py"}
     assert {
         "bin/rpcsys-server",
         "manifest.json",

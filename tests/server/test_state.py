@@ -615,6 +615,25 @@ def test_stop_lets_sessions_finish(direct):
     assert direct.bury(1)[-1] == ev.Exit()
 
 
+def test_a_patient_stop_waits_as_long_as_its_sessions(direct):
+    direct.visit(1)
+    assert direct.say(ev.Stop, True) == [ev.StopListening()]
+    assert direct.tick(100_000) == []
+    assert direct.say(ev.Stop, True) == []
+    direct.say(ev.ChildDone, 1, "closed")
+    assert direct.bury(1)[-1] == ev.Exit()
+
+
+def test_a_patient_stop_can_be_hurried(direct):
+    direct.visit(1)
+    direct.say(ev.Stop, True)
+    direct.tick(100)
+    assert direct.say(ev.Stop) == []
+    assert direct.tick(9.9) == []
+    assert direct.tick(0.2) == [ev.Kill(1)]
+    assert direct.bury(1, -9)[-1] == ev.Exit()
+
+
 def test_and_ends_them_after_the_grace(direct):
     direct.visit(1)
     direct.say(ev.Stop)

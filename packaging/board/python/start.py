@@ -17,6 +17,18 @@ def drivers():
     return ["--load-library", ":".join(os.path.join(folder, name) for name in names)] if names else []
 
 
+def expanded(arguments):
+    """The arguments, with the lines of FILE in the place of each ``@FILE``: flags of a server that is installed."""
+    found = []
+    for argument in arguments:
+        if argument.startswith("@"):
+            with open(argument[1:]) as file:
+                found += [line for line in file.read().splitlines() if line and not line.startswith("#")]
+        else:
+            found.append(argument)
+    return found
+
+
 def main():
     """The server's exit status."""
     if sys.version_info < NEEDED:
@@ -26,11 +38,19 @@ def main():
     # Last: the real numpy, wherever it is, comes first.
     sys.path.append(os.path.join(HERE, "numpy_stub"))
     try:
+        arguments = drivers() + expanded(sys.argv[1:])
+    except OSError as error:
+        return "rpcsys-server: error: cannot read the flags: %s" % error
+    if "--self-test" in arguments:
+        from rpcsys import selftest
+
+        return selftest.run(arguments)
+    try:
         from rpcsys.server.__main__ import main as serve
     except ImportError as error:
         text = "rpcsys-server: error: this Python lacks a part of its standard library (%s); see rpcsys-server --self-test"
         return text % error
-    return serve(drivers() + sys.argv[1:])
+    return serve(arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,178 @@
+#!/bin/sh
+# Install this version of rpcsys' device server, or put it in the place of another; see --help.
+#
+# What is in use is the folder that /opt/rpcsys/current points to. A new version is copied beside it, checked,
+# and then pointed to in one step, so that a board whose power fails at any moment starts the old one or the new
+# one. The old server is let go only then: its sessions end, and the new one starts. POSIX sh, also BusyBox's.
+set -eu
+
+usage() {
+    cat <<'END'
+install.sh --key KEY [--tracker HOST:PORT] [any flag of rpcsys-server]
+    install, and serve now and after every start of this board
+install.sh
+    upgrade what is installed; every server keeps its flags
+install.sh --uninstall
+    remove everything
+
+--root DIR          install below DIR; for an image, with --no-start
+--name NAME         one of several servers on this board (default: the key)
+--drain-timeout S   how long running sessions may go on at an upgrade (default: 3600)
+--no-start          start nothing
+--no-self-test      install even if the self-test finds something broken
+END
+}
+
+fail() {
+    echo "install.sh: error: $1" >&2
+    exit "${2:-1}"
+}
+
+here=$(dirname "$(readlink -f "$0")")
+python=${RPCSYS_PYTHON:-python3}
+root= name= key= flags= drain=3600 start=yes tested=yes action=install
+newline='
+'
+
+value() { [ $# -ge 2 ] || fail "$1 wants a value; see --help" 2; }
+while [ $# -gt 0 ]; do
+    case $1 in
+        --help) usage; exit 0 ;;
+        --uninstall) action=uninstall ;;
+        --no-start) start= ;;
+        --no-self-test) tested= ;;
+        --root) value "$@"; root=$(readlink -f "$2") || fail "--root $2: there is no such folder" 2; shift ;;
+        --name) value "$@"; name=$2; shift ;;
+        --drain-timeout) value "$@"; drain=$2; shift ;;
+        --key) value "$@"; key=$2; flags="$flags--key$newline$2$newline"; shift ;;
+        *) flags="$flags$1$newline" ;;
+    esac
+    shift
+done
+[ -z "$flags" ] || [ -n "$key" ] || fail "--key says what kind of device this is, such as --key rpi4" 2
+name=$(printf %s "${name:-$key}" | tr -c 'A-Za-z0-9._-' -)
+
+base=$root/opt/rpcsys
+settings=$root/etc/rpcsys
+init=$root/etc/init.d/rpcsys-server
+units=$root/etc/systemd/system
+systemd=
+[ -n "$root" ] || [ ! -d /run/systemd/system ] || [ ! -f "$here/systemd/rpcsys-server@.service" ] || systemd=yes
+
+names() { # of the servers that are configured
+    for file in "$settings"/*.flags; do
+        [ ! -f "$file" ] || basename "$file" .flags
+    done
+}
+
+replace() { # FROM TO: in one step (`mv` of a link to a folder would move it into the folder)
+    "$python" -c 'import os, sys; os.replace(sys.argv[1], sys.argv[2])' "$1" "$2"
+}
+
+stop_servers() { # drain SECONDS | stop
+    if [ -n "$systemd" ]; then
+        for each in $(names); do
+            [ "$1" != drain ] || systemctl kill --kill-who=main --signal=USR1 "rpcsys-server@$each" 2>/dev/null || :
+            left=${2:-0}
+            while [ "$left" -gt 0 ] && systemctl --quiet is-active "rpcsys-server@$each"; do
+                sleep 1
+                left=$((left - 1))
+            done
+            systemctl stop "rpcsys-server@$each"
+        done
+    elif [ -x "$init" ]; then
+        "$init" "$@"
+    fi
+}
+
+start_servers() {
+    [ -n "$start" ] || return 0
+    if [ -n "$systemd" ]; then
+        systemctl daemon-reload
+        for each in $(names); do systemctl --quiet enable --now "rpcsys-server@$each"; done
+    else
+        "$init" start
+    fi
+}
+
+uninstall() {
+    stop_servers stop
+    if [ -n "$systemd" ]; then
+        for each in $(names); do systemctl --quiet disable "rpcsys-server@$each" || :; done
+    fi
+    rm -rf "$base" "$settings" "$root/run/rpcsys" "$root/var/log/rpcsys"
+    rm -f "$init" "$root/etc/init.d/S90rpcsys-server" "$units/rpcsys-server@.service"
+    [ -z "$systemd" ] || systemctl daemon-reload
+    echo "rpcsys is removed"
+}
+
+copy() { # the new version, whole or not at all
+    rm -rf "$base"/versions/*.partial
+    if [ ! -d "$base/versions/$version" ]; then
+        mkdir -p "$base/versions"
+        cp -R "$here" "$base/versions/$version.partial"
+        "$python" "$base/versions/$version.partial/python/verify.py" || fail "the copy is not whole; is the disk full?"
+        sync
+        replace "$base/versions/$version.partial" "$base/versions/$version"
+    fi
+}
+
+point() { # to the new version
+    ln -sfn "versions/$version" "$base/current.new"
+    replace "$base/current.new" "$base/current"
+    sync
+}
+
+configure() {
+    mkdir -p "$settings"
+    if [ -n "${RPCSYS_PYTHON:-}" ] && [ ! -f "$settings/environment" ]; then
+        echo "RPCSYS_PYTHON='$RPCSYS_PYTHON'" >"$settings/environment.new"
+        replace "$settings/environment.new" "$settings/environment"
+    fi
+    if [ -n "$flags" ]; then
+        printf %s "$flags" >"$settings/$name.new"
+        replace "$settings/$name.new" "$settings/$name.flags"
+    fi
+}
+
+service() {
+    if [ -n "$systemd" ]; then
+        mkdir -p "$units"
+        cp "$here/systemd/rpcsys-server@.service" "$units/"
+    else
+        mkdir -p "$root/etc/init.d"
+        cp "$here/init/rpcsys-server" "$init.new"
+        chmod 755 "$init.new"
+        replace "$init.new" "$init"
+        # BusyBox's init starts what is called S…; others are told.
+        [ -e "$root/etc/init.d/S90rpcsys-server" ] || ln -s rpcsys-server "$root/etc/init.d/S90rpcsys-server"
+        [ -n "$root" ] || ! command -v update-rc.d >/dev/null || update-rc.d rpcsys-server defaults
+    fi
+}
+
+clean() { # versions that are no longer in use
+    for each in "$base"/versions/*; do
+        [ "$each" = "$base/versions/$version" ] || rm -rf "$each"
+    done
+}
+
+[ -n "$root" ] || [ "$(id -u)" = 0 ] || fail "type: sudo $0 …"
+command -v "$python" >/dev/null || fail "there is no $python here; install Python 3.8 or later, or name one: RPCSYS_PYTHON=…"
+if [ $action = uninstall ]; then
+    uninstall
+    exit 0
+fi
+"$python" "$here/python/verify.py" || exit 1
+version=$("$python" "$here/python/verify.py" name)
+[ -n "$flags" ] || [ -n "$(names)" ] || fail "nothing is installed yet: give --key KEY and --tracker HOST:PORT" 2
+if [ -n "$tested" ] && [ -n "$start" ]; then
+    said=$("$here/bin/rpcsys-server" --self-test 2>&1) || fail "this board cannot serve:$newline$said"
+fi
+copy
+point
+configure
+service
+if [ -n "$start" ]; then stop_servers drain "$drain"; fi
+start_servers
+clean
+echo "rpcsys $version is installed: $(names | tr '\n' ' ')"

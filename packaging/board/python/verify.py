@@ -1,0 +1,70 @@
+"""Is this folder what was packed, and for this board? Prints one line where it is not, and exits with 1.
+
+``verify.py name`` prints what the version is called.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import sys
+
+HERE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+MANIFEST = os.path.join(HERE, "manifest.json")
+#: What Linux calls a processor -> what the manifest calls it, where it begins so.
+FAMILIES = (("armv", "arm"), ("riscv", "riscv"))
+
+
+def digest(path):
+    """The SHA-256 of a file, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def machine():
+    """This board's processor, as the manifest has it."""
+    name = platform.machine()
+    return next((family for start, family in FAMILIES if name.startswith(start)), name)
+
+
+def complaint():
+    """What is wrong; None if nothing is."""
+    if sys.version_info < (3, 8):
+        return "this is Python %d.%d; 3.8 or later is needed" % sys.version_info[:2]
+    with open(MANIFEST) as file:
+        manifest = json.load(file)
+    bits = 64 if sys.maxsize > 1 << 32 else 32
+    # Without libraries, what is packed for one kind of board runs on all.
+    if manifest["libraries"] and (manifest["machine"], manifest["bits"]) not in (
+        (machine(), bits),
+        ("arm", bits),
+    ):
+        return "this is packed for %s (%d bits), and the board is %s (%d bits)" % (
+            manifest["machine"], manifest["bits"], machine(), bits
+        )  # fmt: skip
+    for name, wanted in sorted(manifest["files"].items()):
+        path = os.path.join(HERE, name)
+        if not os.path.isfile(path):
+            return "%s is missing: copy or unpack it again" % name
+        if digest(path) != wanted:
+            return "%s is not what was packed: copy or unpack it again" % name
+    return None
+
+
+def main():
+    """The exit status."""
+    if sys.argv[1:] == ["name"]:
+        with open(MANIFEST) as file:
+            sys.stdout.write("%s-%s\n" % (json.load(file)["version"], digest(MANIFEST)[:8]))
+        return 0
+    try:
+        wrong = complaint()
+    except (OSError, ValueError, KeyError) as error:
+        wrong = "the manifest cannot be read (%s): copy or unpack it again" % error
+    if wrong:
+        sys.stderr.write("rpcsys: error: %s\n" % wrong)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""What works on this board, what is missing, and how to get it: ``rpcsys-server --self-test``.
+
+It has to run where next to nothing does, so each check imports what it needs and stands alone; libraries
+are loaded in processes of their own, which a broken one may end. The last check is a real session.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+OK, MISSING, BROKEN = "ok", "missing", "broken"
+
+#: Modules of the standard library that distributions split off or leave out, and what brings them.
+_MODULES = {
+    "array": "",
+    "ctypes": "libffi",
+    "fcntl": "",
+    "hashlib": "openssl",
+    "json": "",
+    "mmap": "",
+    "resource": "",
+    "select": "",
+    "socket": "",
+    "subprocess": "",
+}
+_CHECK_S = 60
+#: Less than this is left, and sessions will find no memory.
+_LITTLE_MEMORY, _LITTLE_DISK = 64 << 20, 64 << 20
+
+_LOAD = "import ctypes, sys; [ctypes.CDLL(path, ctypes.RTLD_GLOBAL) for path in sys.argv[1:]]"
+_IMPORT = (
+    "import importlib, sys; print(getattr(importlib.import_module(sys.argv[1]), '__version__', 'installed'))"
+)
+#: A library that is missing -> packages that have it.
+_HAVING = {
+    "libstdc++.so.6": "apt-get install libstdc++6; Buildroot: BR2_INSTALL_LIBSTDCPP",
+    "libgcc_s.so.1": "apt-get install libgcc-s1; Buildroot: a toolchain with libgcc",
+    "libatomic.so.1": "apt-get install libatomic1",
+}
+
+
+class Finding(NamedTuple):
+    """What one check found. ``state`` is OK, MISSING (it serves without) or BROKEN (it does not)."""
+
+    state: str
+    what: str
+    says: str
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Check everything and print it; 0 when this board can serve, else 1. ``arguments`` are the server's flags."""
+    findings: List[Finding] = []
+    for check in _CHECKS:
+        for finding in _guarded(check, arguments):
+            findings.append(finding)
+            sys.stdout.write("{:8} {:16} {}\n".format(*finding))
+            sys.stdout.flush()
+    broken = sum(finding.state == BROKEN for finding in findings)
+    sys.stdout.write(f"this board cannot serve: {broken} broken\n" if broken else "this board can serve\n")
+    return 1 if broken else 0
+
+
+def _guarded(
+    check: Callable[[Sequence[str]], Iterator[Finding]], arguments: Sequence[str]
+) -> Iterator[Finding]:
+    """A check that cannot even be made is a finding, too."""
+    try:
+        yield from check(arguments)
+    except Exception as error:  # noqa: BLE001 - whatever a strange board comes up with is reported
+        yield Finding(BROKEN, check.__name__[1:], f"{type(error).__name__}: {error}")
+
+
+def _board(arguments: Sequence[str]) -> Iterator[Finding]:
+    libc = " ".join(platform.libc_ver()) or "an unknown C library"
+    yield Finding(OK, "board", f"{platform.machine()}, {platform.system()} {platform.release()}, {libc}")
+    yield Finding(OK, "python", f"{platform.python_version()} at {sys.executable}")
+
+
+def _standard_library(arguments: Sequence[str]) -> Iterator[Finding]:
+    import importlib
+
+    for name, beside in _MODULES.items():
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            how = (
+                f"Buildroot: build python3 after {beside}"
+                if beside
+                else "install all of Python's standard library"
+            )
+            yield Finding(
+                BROKEN, name, f"this Python has none ({error}); Debian: apt-get install python3; {how}"
+            )
+
+
+def _folder(arguments: Sequence[str]) -> Iterator[Finding]:
+    import tempfile
+
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        yield Finding(
+            BROKEN, "folder", f"sessions have nowhere to write ({error}); set TMPDIR to a folder on a disk"
+        )
+        return
+    facts = os.statvfs(folder)
+    free = facts.f_bavail * facts.f_frsize
+    if facts.f_flag & os.ST_NOEXEC:
+        yield Finding(
+            BROKEN,
+            "folder",
+            f"{folder} is mounted noexec, and no library loads from there; set TMPDIR to another",
+        )
+    elif free < _LITTLE_DISK:
+        yield Finding(
+            BROKEN, "folder", f"{folder} has only {free >> 20} MB left; make room, or set TMPDIR to another"
+        )
+    else:
+        yield Finding(OK, "folder", f"{folder}, {free >> 20} MB free")
+
+
+def _memory(arguments: Sequence[str]) -> Iterator[Finding]:
+    with open("/proc/meminfo", encoding="ascii") as file:
+        sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in file}
+    free = sizes.get("MemAvailable", sizes["MemFree"])
+    text = f"{free >> 20} MB of {sizes['MemTotal'] >> 20} MB available"
+    yield Finding(OK if free >= _LITTLE_MEMORY else BROKEN, "memory", text)
+
+
+def _system(arguments: Sequence[str]) -> Iterator[Finding]:
+    import tempfile
+
+    from rpcsys.server import isolation, processes
+
+    with tempfile.TemporaryDirectory() as folder:
+        refused = isolation.probe(os.path.join(folder, "sessions"))
+    if refused:
+        yield Finding(
+            MISSING,
+            "namespaces",
+            f"sessions share /tmp and shared memory ({refused}); start the server as root",
+        )
+    else:
+        yield Finding(OK, "namespaces", "sessions have /tmp and shared memory of their own")
+    if processes.become_subreaper():
+        yield Finding(OK, "subreapers", "what a session leaves running is found and ended")
+    else:
+        yield Finding(
+            MISSING, "subreapers", "what a session leaves running goes on; Linux 3.4 or later has them"
+        )
+
+
+def _tvm(arguments: Sequence[str]) -> Iterator[Finding]:
+    from rpcsys.ffi import library
+
+    named = _value(arguments, "--tvm-library")
+    found = library.find(os.path.abspath(named) if named else None)
+    if found is None:
+        how = "pack with --from-wheels or --libraries DIR, or pip install apache-tvm-ffi"
+        yield Finding(MISSING, library.FFI, f"only libraries load that stand for themselves; {how}")
+        return
+    yield _loaded(library.FFI, [found.ffi])
+    if found.runtime is None:
+        yield Finding(
+            MISSING, library.RUNTIME, "no TVM clients, no Relax programs; pack with one built for this board"
+        )
+    else:
+        yield _loaded(library.RUNTIME, [found.ffi, found.runtime])
+
+
+def _drivers(arguments: Sequence[str]) -> Iterator[Finding]:
+    from rpcsys.ffi import library
+
+    found = library.find()
+    first = [found.ffi] if found is not None else []
+    for path in filter(None, (_value(arguments, "--load-library") or "").split(":")):
+        yield _loaded(os.path.basename(path), [*first, os.path.abspath(path)])
+
+
+def _packages(arguments: Sequence[str]) -> Iterator[Finding]:
+    from rpcsys.server import capabilities
+
+    uses = {
+        "numpy": "functions get plain memory for arrays; apt-get install python3-numpy",
+        "onnxruntime": "no .onnx files; python3 -m pip install onnxruntime",
+        "cloudpickle": "no session.run; python3 -m pip install cloudpickle",
+    }
+    for name, without in uses.items():
+        if capabilities.installed(name):
+            done = _apart(_IMPORT, name)
+            works = done.returncode == 0
+            last = (done.stdout if works else done.stderr).strip().splitlines()[-1:] or [
+                f"status {done.returncode}"
+            ]
+            yield Finding(OK if works else BROKEN, name, last[0])
+        else:
+            yield Finding(MISSING, name, without)
+
+
+def _tracker(arguments: Sequence[str]) -> Iterator[Finding]:
+    import socket
+
+    from rpcsys import serve
+    from rpcsys.errors import RpcsysError
+
+    where = _value(arguments, "--tracker")
+    if where is None:
+        return
+    try:
+        socket.create_connection(serve.parse_address(where), timeout=10).close()
+        yield Finding(OK, "tracker", f"something answers at {where}")
+    except (OSError, RpcsysError) as error:
+        yield Finding(BROKEN, "tracker", f"{where}: {error}; is it running, and may this board reach it?")
+
+
+def _session(arguments: Sequence[str]) -> Iterator[Finding]:
+    """A server of this very program, and a client of its own."""
+    import json
+    import time
+
+    from rpcsys.client import connect
+    from rpcsys.server import launch
+
+    started = time.monotonic()
+    command = [
+        sys.executable,
+        *launch.flags(),
+        "-c",
+        _SERVE,
+        json.dumps(sys.path),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+    ]
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+    )
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        if not line:
+            said = server.communicate(timeout=_CHECK_S)[1].strip().splitlines()
+            yield Finding(
+                BROKEN, "session", said[-1] if said else f"the server ended with status {server.wait()}"
+            )
+            return
+        ready = time.monotonic()
+        with connect("127.0.0.1", json.loads(line)["port"], key="", timeout=_CHECK_S) as session:
+            echoed = session.get_function("testing.echo")("through a session")
+        took = time.monotonic() - ready
+        if echoed != "through a session":
+            yield Finding(BROKEN, "session", f"sent text came back as {echoed!r}")
+        else:
+            yield Finding(
+                OK, "session", f"the server starts in {ready - started:.1f} s, a session takes {took:.2f} s"
+            )
+    finally:
+        server.kill()
+        server.communicate()
+
+
+_SERVE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "from rpcsys.server.__main__ import main; sys.exit(main())"
+)
+_CHECKS: Tuple[Callable[[Sequence[str]], Iterator[Finding]], ...] = (
+    _board, _standard_library, _folder, _memory, _system, _tvm, _drivers, _packages, _tracker, _session,
+)  # fmt: skip
+
+
+def _loaded(name: str, paths: List[str]) -> Finding:
+    """Whether the last of ``paths`` loads, after the others, in a process of its own."""
+    done = _apart(_LOAD, *paths)
+    if done.returncode == 0:
+        return Finding(OK, name, paths[-1])
+    last = done.stderr.strip().splitlines()[-1:] or [
+        f"loading it ended the process (status {done.returncode})"
+    ]
+    how = next((having for library, having in _HAVING.items() if library in last[0]), "")
+    return Finding(BROKEN, name, "; ".join(filter(None, [last[0], how])))
+
+
+def _apart(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, sys.path))
+    environment: Dict[str, str] = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=_CHECK_S,
+        env=environment,
+        check=False,
+    )
+
+
+def _value(arguments: Sequence[str], flag: str) -> Optional[str]:
+    """The last value of a flag; every flag asked for here takes one."""
+    values = [after for word, after in zip(arguments, arguments[1:]) if word == flag]
+    values += [word[len(flag) + 1 :] for word in arguments if word.startswith(flag + "=")]
+    return values[-1] if values else None

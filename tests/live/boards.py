@@ -1,0 +1,66 @@
+"""Device runtimes, packed once a test run, unpacked and started on emulated boards.
+
+TVM's libraries are those of PyPI's wheels. For 32-bit ARM there are none: libtvm_ffi is built of its source
+there (:mod:`tests.live.sdist`), and libtvm_runtime, which nobody publishes the source of as a package, is not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from rpcsys.pack import build
+from tests.live.daemons import Daemon, Daemons
+from tests.live.emulated import Machine
+from tests.live.sdist import built
+
+KEY = "board"
+
+
+def packed(shared: Path, triple: str) -> Path:
+    """The device runtime for a target in ``shared``, packed by whichever process of the run comes first."""
+    path = shared / f"rpcsys-device-{triple}.tar.gz"
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            if triple == "aarch64-linux-gnu":
+                build.pack(triple, path, from_wheels=True, glibc="2.27")
+            else:
+                build.pack(triple, path, folder=built(triple))
+    return path
+
+
+@dataclass
+class Board:
+    """A machine with the runtime unpacked in a folder that was empty."""
+
+    machine: Machine
+    folder: Path
+
+    @property
+    def top(self) -> Path:
+        return self.folder / "rpcsys-device"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a board's shell has: no Python of this machine, and nothing to find packages in."""
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RPCSYS"))
+        }
+        return {**kept, "RPCSYS_PYTHON": str(self.machine.python)}
+
+    def start(self, daemons: Daemons, *flags: str) -> Daemon:
+        """The server, as somebody would start it there; returns at once."""
+        command = [str(self.top / "bin" / "rpcsys-server"), "--key", KEY, *flags]
+        return daemons.launch("board", command, env={**self.environment, "PYTHONPATH": ""})
+
+
+def unpacked(archive: Path, machine: Machine, folder: Path) -> Board:
+    """A board with the archive's files and no others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="fully_trusted")
+    return Board(machine, folder)
