@@ -22,7 +22,7 @@ from rpcsys.errors import (
     WaitTimeout,
 )
 from tests.live.artefacts import Artefacts
-from tests.live.daemons import ROOT, Daemon, Daemons, kill_all, queue, wait_free, wait_until
+from tests.live.daemons import ROOT, START_S, Daemon, Daemons, kill_all, queue, wait_free, wait_until
 from tests.live.probe import TrackerProbe
 
 pytestmark = pytest.mark.live
@@ -277,7 +277,11 @@ def test_a_health_check_decides_and_a_recovery_brings_the_board_back(daemons: Da
         offers=0,
     )
     with connect(tracker) as mine:
-        wait_until(lambda: server_row(mine)["state"] == "unhealthy", PATIENCE_S, "the server to say so")
+        wait_until(
+            lambda: [row["state"] for row in mine.summary()["servers"]] == ["unhealthy"],
+            START_S,
+            "the server to say so",
+        )
         assert "status 3: the camera is gone" in server_row(mine)["reason"]
         assert "the camera is gone" in query(tracker, "--why", KEY)
         with pytest.raises(WaitTimeout):

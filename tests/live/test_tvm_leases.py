@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rpcsys
-from tests.live.daemons import Daemon, Daemons, wait_free, wait_until
+from tests.live.daemons import START_S, Daemon, Daemons, wait_free, wait_until
 from tests.live.probe import TrackerProbe
 
 pytestmark = pytest.mark.live
@@ -79,7 +79,7 @@ def test_behind_tvms_proxy_the_oldest_is_taken_to_have_ended(
     proxy = daemons.proxy("--tracker", tracker.where, flavour="tvm")
     for _ in range(2):
         daemons.behind(proxy, KEY)
-    wait_free(tracker, KEY, 2, PATIENCE_S)
+    wait_free(tracker, KEY, 2, START_S)
     sessions = [rpc.connect_tracker(*tracker.address).request(KEY) for _ in range(2)]
     leases = viewer.leases()
     assert [lease["state"] for lease in leases] == ["inferred", "inferred"]
@@ -90,5 +90,5 @@ def test_behind_tvms_proxy_the_oldest_is_taken_to_have_ended(
     assert viewer.leases()[0]["lease"] == leases[1]["lease"]
     sessions.pop()
     wait_until(lambda: viewer.leases() == [], PATIENCE_S, "the other to end")
-    wait_free(tracker, KEY, 2, PATIENCE_S)
+    wait_free(tracker, KEY, 2, START_S)
     assert all("outcome=closed" in line for line in over(tracker))
