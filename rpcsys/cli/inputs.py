@@ -35,13 +35,17 @@ def random(specs: Sequence[Mapping[str, Any]], seed: int = 0) -> Arrays:
 
     Raises
     ------
-    UsageError : an input of a dtype that has no random values here (strings, say)
+    UsageError : an input of a dtype that has no random values here (strings, say), or of which nothing is known
     """
     rng = np.random.default_rng(seed)
     return {spec["name"]: _draw(rng, spec) for spec in specs}
 
 
 def _draw(rng: np.random.Generator, spec: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    if spec.get("shape") is None or "dtype" not in spec:
+        raise UsageError(
+            f"the model does not say what array input {spec['name']!r} is: give the inputs as an .npz file"
+        )
     shape = [extent if isinstance(extent, int) else 1 for extent in spec["shape"]]
     try:
         dtype = np.dtype(spec["dtype"])

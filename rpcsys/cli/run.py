@@ -36,7 +36,7 @@ def run(
 ) -> None:
     """Lease a device, run MODEL on it, time it, print its outputs.
 
-    MODEL is an .onnx file, or a .so that TVM has built of a Relax program.
+    MODEL is an .onnx file, or a library (.so): a tree of modules, or what TVM has built of a Relax program.
 
     INPUTS.npz holds the model's inputs by name; without it they are random, from a fixed seed.
     """

@@ -30,6 +30,16 @@ def test_a_type_without_random_values_asks_for_a_file() -> None:
         inputs.random([{"name": "words", "dtype": "strings", "shape": [2]}])
 
 
+@pytest.mark.parametrize(
+    "spec", [{"name": "x"}, {"name": "x", "dtype": "float32"}, {"name": "x", "shape": [1]}]
+)
+def test_an_input_of_which_nothing_is_known_asks_for_a_file(spec: dict[str, object]) -> None:
+    with pytest.raises(
+        UsageError, match=r"does not say what array input 'x' is: give the inputs as an \.npz"
+    ):
+        inputs.random([spec])
+
+
 def test_load_gives_every_array_by_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", a=np.arange(3), b=np.zeros((2, 2), "float32"))
     loaded = inputs.load(tmp_path / "in.npz")

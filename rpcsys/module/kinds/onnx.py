@@ -8,6 +8,7 @@ once it has been given them.
 
 from __future__ import annotations
 
+import threading
 import zlib
 from typing import (
     TYPE_CHECKING,
@@ -88,6 +89,7 @@ class OnnxModule(Module):
         self._model = model
         self._name = name
         self._runner: Any = None
+        self._opening = threading.Lock()
         if runner is not None:
             self._take(runner)
 
@@ -155,19 +157,23 @@ class OnnxModule(Module):
     # -------------------------------------------------------------- making it ready
 
     def _ready(self) -> Any:
-        if self._runner is None:
-            self.check_open()
-            model = self._model()
-            missing = self._missing(model)
-            if missing:
-                raise model_error(
-                    f"{self._name} lacks {len(missing)} of its weights ({_listed(missing[:5])}): they were saved apart; "
-                    "give them, as with rpcsys.graph.create(json, library, params)"
-                )
-            weights = {name: Weight(tensor, model.file) for name, tensor in model.weights.items()}
-            weights.update(self._shared(model))
-            self._take(_open(model, weights, self._name))
-        return self._runner
+        with self._opening:  # several threads that meet it first get one
+            if self._runner is None:
+                self.check_open()
+                self._take(self._open())
+            return self._runner
+
+    def _open(self) -> Any:
+        model = self._model()
+        missing = self._missing(model)
+        if missing:
+            raise model_error(
+                f"{self._name} lacks {len(missing)} of its weights ({_listed(missing[:5])}): they were saved apart; "
+                "give them, as with rpcsys.graph.create(json, library, params)"
+            )
+        weights = {name: Weight(tensor, model.file) for name, tensor in model.weights.items()}
+        weights.update(self._shared(model))
+        return _open(model, weights, self._name)
 
     def _take(self, runner: Any) -> None:
         self._runner = runner

@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from pathlib import Path
 
@@ -271,6 +272,7 @@ def test_what_is_no_model(given):
 
 MEMORY = """
 import sys
+import threading
 import weakref
 from pathlib import Path
 import numpy as np
@@ -342,3 +344,20 @@ def test_closed(again):
     module.close()
     with pytest.raises(RemoteFunctionError, match="was closed"):
         main(np.ones((1, 300), "f4"))
+
+
+def test_threads_that_meet_it_first_get_one_session():
+    module, runners = onnx_module(product()), []
+    meeting = threading.Barrier(8)
+
+    def first():
+        meeting.wait()
+        runners.append(module._ready())
+
+    threads = [threading.Thread(target=first) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(runners) == 8
+    assert len(set(map(id, runners))) == 1
