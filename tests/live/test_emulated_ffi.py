@@ -1,0 +1,79 @@
+"""The whole of `rpcsys.ffi` with libtvm_ffi on boards of other processors, of 64 bits and of 32: calls both ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rpcsys.module import toolchain
+from tests.live import sdist
+from tests.live.emulated import MACHINES
+from tests.native import FUNCTIONS, bare, compiled, lay_out
+
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(3000)]
+
+BOTH_WAYS = """
+import array, gc, weakref
+from rpcsys.errors import NativeError
+from rpcsys.ffi import functions, library
+from rpcsys.ffi.module import Library
+
+library.use(sys.argv[1])
+library.api()
+native = Library(sys.argv[2])
+print(native.function("add")(2, 3), native.function("add")(1 << 40, 1), native.function("add")(0.5, 1.0))
+
+x, seen = array.array("h", range(6)), array.array("q", [0] * 8)
+native.function("describe")(memoryview(x).cast("B").cast("h", [2, 3]), seen)
+print(seen.tolist(), native.function("type")(x))
+
+def deep():
+    raise LookupError("nothing there")
+
+for failing in (lambda: native.function("add")(2, 3.0), functions.wrap(deep)):
+    try:
+        failing()
+    except NativeError as error:
+        print(error.kind, error, "deep" in error.backtrace)
+
+echo = functions.wrap(lambda value: value)
+sent = [None, True, -1, 1 << 62, 0.25, "", "short", "long " * 999, b"", b"zero" + bytes(99), [1, "x", [2.5]], {"a": 1}]
+print([value for value in sent if echo(value) != value and list(echo(value) or ()) != value])
+
+functions.register("test.adder", lambda left: functions.wrap(lambda right: left + right))
+print(functions.get_global("test.adder")(10)(5))
+
+class Held:
+    def __call__(self):
+        return 1
+
+held = Held()
+gone = weakref.ref(held)
+function = functions.wrap(held)
+del held
+print(function(), gone() is not None)
+del function
+gc.collect()
+print(gone() is None)
+"""
+
+
+@pytest.mark.parametrize("name", ["aarch64", "armhf", "riscv64"])
+def test_calls_both_ways(name: str, tmp_path: Path) -> None:
+    machine = MACHINES[name]
+    (libtvm_ffi,) = sdist.built(machine.triple).rglob("libtvm_ffi.so")
+    compiler = toolchain.find(machine.triple).command()
+    functions = compiled(FUNCTIONS, tmp_path / "functions.so", compiler=compiler)
+    board = lay_out(tmp_path / "board")
+    said = bare(board, BOTH_WAYS, libtvm_ffi.parent, functions, python=str(machine.python))
+    assert said.splitlines() == [
+        "5 1099511627777 1.5",
+        "[2, 0, 16, 1, 0, 1, 2, 3] 70",
+        "ValueError add takes two numbers of one type False",
+        "LookupError nothing there True",
+        "[]",
+        "15",
+        "1 True",
+        "True",
+    ]
