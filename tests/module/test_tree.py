@@ -39,10 +39,10 @@ def test_round_trips_and_byte_identical_re_export(shape):
 )
 def test_ten_thousand_modules(shape):
     root = of_shape(shape)
-    started = time.perf_counter()
+    started = time.process_time()
     blob = blob_of(root)
     again = loaded(blob)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert outline(again) == outline(root)
     assert again.functions == ["size"]
     assert blob_of(again) == blob
