@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import functools
 import itertools
 import logging
 import os
@@ -21,6 +22,7 @@ import threading
 from collections import deque
 from typing import Any, Deque, Dict, List
 
+from rpcsys.server.libc import LIBC
 from rpcsys.server.outgoing import Outgoing
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
@@ -59,7 +61,7 @@ class Printed:
         os.dup2(writing, 1)
         os.dup2(writing, 2)
         os.close(writing)
-        _by_line()
+        by_line()
 
     def start(self) -> None:
         """Begin to pass on what is printed."""
@@ -147,14 +149,17 @@ def flush() -> None:
     ctypes.CDLL(None).fflush(None)
 
 
-def _by_line() -> None:
-    """Have Python and C write lines when they are whole, as on a terminal: a pipe would get them 4 kB at a time."""
+@functools.lru_cache(maxsize=None)
+def by_line() -> None:
+    """Have Python and C write lines when they are whole, as on a terminal: a pipe would get them 4 kB at a time.
+
+    Once in a process is enough; a child that waits for its session has done it.
+    """
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(line_buffering=True)
-    libc = ctypes.CDLL(None)
     try:
-        stdout = ctypes.c_void_p.in_dll(libc, "stdout")
+        stdout = ctypes.c_void_p.in_dll(LIBC, "stdout")
     except ValueError:  # another C library than Linux's
         return
-    libc.setvbuf(stdout, None, _IOLBF, ctypes.c_size_t(0))
+    LIBC.setvbuf(stdout, None, _IOLBF, ctypes.c_size_t(0))

@@ -27,7 +27,7 @@ from rpcsys.server.objects import (
 )
 from rpcsys.server.operations import Operations
 from rpcsys.server.outgoing import Outgoing
-from rpcsys.server.printed import Printed
+from rpcsys.server.printed import Printed, by_line
 from rpcsys.server.transfers import Directory
 from rpcsys.server.watcher import Watcher
 from rpcsys.stream import Ended, Stream
@@ -80,6 +80,7 @@ def rehearse(options: Dict[str, Any]) -> None:
     The first write to a page that a process shares with the one it was forked from costs a copy, and opening a
     session writes to hundreds: this spares its client half of the wait. No thread is started, and nothing is left.
     """
+    by_line()
     ours, theirs = socket.socketpair()
     job = Job.from_bytes(
         Job("rpcsys/1", b"", os.curdir, "", "", options={**options, "log": False}).to_bytes()

@@ -49,7 +49,7 @@ def test_what_the_project_promises_has_a_goal():
         "inference",
         "compiled-function",
         "opening-in-turn",
-        "opening-in-turn-paused",
+        "opening-after-another",
         "opening-eight-at-once",
         "session",
         "lease",
