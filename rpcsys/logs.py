@@ -52,7 +52,7 @@ def _text(value: str) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{round(value, 3):.12g}"
+    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def _other(value: Any) -> str:

@@ -1,0 +1,94 @@
+"""However a lease ends, log and history say why."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+
+import rpcsys
+from rpcsys.errors import RpcsysError
+from tests.live.daemons import ROOT, wait_free, wait_until
+
+pytestmark = pytest.mark.live
+
+KEY = "board"
+ASK = """
+import sys, time, rpcsys
+session = rpcsys.connect_tracker(sys.argv[1], user="ann").request("board")
+print("there", flush=True)
+time.sleep(600)
+"""
+
+
+def vanished(tracker, session):
+    with subprocess.Popen(
+        [sys.executable, "-c", ASK, tracker.where], stdout=subprocess.PIPE, cwd=ROOT, text=True
+    ) as other:
+        try:
+            assert other.stdout.readline() == "there\n"
+        finally:
+            other.kill()
+
+
+def closed(tracker, session):
+    session().close()
+
+
+def out_of_time(tracker, session):
+    with contextlib.suppress(RpcsysError):
+        session(session_timeout=1).get_function("testing.sleep")(60.0)
+
+
+def crashed(tracker, session):
+    with contextlib.suppress(RpcsysError):
+        session().get_function("hostile.crash")()
+
+
+def ended(tracker, session):
+    mine = session()
+    command = ("lease", "end", mine.lease["lease"], "--reason", "maintenance", "--tracker", tracker.where)
+    subprocess.run([sys.executable, "-m", "rpcsys", *command], check=True, cwd=ROOT, timeout=60)
+
+
+ENDS = {
+    vanished: ("lost", "its client is gone"),
+    closed: ("closed", "its client closed it"),
+    out_of_time: ("timeout", "its time was over"),
+    crashed: ("crashed", "its session's process died"),
+    ended: ("ended", "ended it: maintenance"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+def test_why(daemons, tmp_path, end):
+    tracker = daemons.tracker("--state-dir", str(tmp_path / "state"))
+    flags = ("--tvm", "off", "--import", "tests.live.hostile", "--grace", "1")
+    daemons.server(KEY, *flags, tracker=tracker)
+    with rpcsys.connect_tracker(tracker.address, user="ann") as mine:
+        end(tracker, lambda **fields: mine.request(KEY, **fields))
+        wait_until(mine.history, 30, "the lease to be over")
+        (told,) = mine.history()
+        outcome, reason = ENDS[end]
+        assert (told["outcome"], told["user"], told["key"]) == (outcome, "ann", KEY)
+        assert reason in told["reason"]
+        assert not told["fault"]
+        (line,) = [line for line in tracker.stderr().splitlines() if f" over lease={told['lease']} " in line]
+        assert f"outcome={outcome}" in line
+        assert reason in line
+        wait_free(tracker, KEY, 1, 30)
+
+
+def test_why_when_the_server_is_killed(daemons, tmp_path):
+    tracker = daemons.tracker("--state-dir", str(tmp_path / "state"))
+    server = daemons.server(KEY, "--tvm", "off", tracker=tracker)
+    with rpcsys.connect_tracker(tracker.address, user="ann") as mine:
+        session = mine.request(KEY)
+        server.kill()
+        wait_until(mine.history, 40, "the lease to be over")
+        (told,) = mine.history()
+        assert told["outcome"] == "lost"
+        assert told["reason"] == f"its server {session.lease['server']} has been gone for 10 s"
+        assert "over lease=" in tracker.stderr()
