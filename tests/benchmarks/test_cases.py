@@ -49,7 +49,6 @@ def test_what_the_project_promises_has_a_goal():
         "inference",
         "compiled-function",
         "opening-in-turn",
-        "opening-after-another",
         "opening-eight-at-once",
         "session",
         "lease",
