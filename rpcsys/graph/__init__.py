@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rpcsys.graph.showing import show
     from rpcsys.graph.splitting import split
     from rpcsys.graph.stage import Crossing, Stage, Stages
+    from rpcsys.graph.support import supported
     from rpcsys.graph.targets import OnnxRuntime, Reference, Remote, Tvm
     from rpcsys.graph.types import TensorInfo
 
@@ -45,6 +46,7 @@ __all__ = [
     "save",
     "show",
     "split",
+    "supported",
 ]
 
 # No module here has the name of what it brings: importing one would put it in the other's place.
@@ -66,6 +68,7 @@ _HOMES = {
     "save": "models",
     "show": "showing",
     "split": "splitting",
+    "supported": "support",
 }
 
 
