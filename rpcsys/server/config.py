@@ -21,6 +21,9 @@ NAME = "rpcsys-server"
 MAX_SLOTS = 64
 """Each slot has a waiting process; more sessions at once than this, no board has the cores for."""
 
+MAX_LABELS = 24
+"""Trackers take 32, and a server has some by itself."""
+
 LATER = (("--deploy", True),)
 """Flags of servers to come, and whether they take a value: refused by name rather than as unknown."""
 
@@ -313,6 +316,10 @@ def _labels(texts: list[str]) -> tuple[tuple[str, str], ...]:
         if not (name and equals and text.isprintable() and len(text) <= 256):
             raise ConfigError(f"--label {text!r}: labels look like os=linux")
         labels[name] = value
+    if len(labels) > MAX_LABELS:
+        raise ConfigError(
+            f"--label: {len(labels)} labels; at most {MAX_LABELS}, beside those that every server has"
+        )
     return tuple(labels.items())
 
 
