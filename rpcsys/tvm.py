@@ -3,7 +3,7 @@
 TVM asks one function for each kind of module (``ffi.Module.load_from_bytes.KIND``), which has to return a module of
 TVM's own. Such a module can only be made in C++, or by TVM's loader from a shared library. So for each of ours a
 library is written that has no code: its functions are addresses in this process, of functions of Python's. TVM drops the
-library when nobody uses the module any more; what belongs to it here goes when the next one is loaded.
+library when nobody uses the module any more; what belongs to it here goes as others are loaded.
 
 What a module imports is known to TVM alone, and only after all are loaded: it is looked up before the
 first call.
@@ -60,7 +60,9 @@ class _Given:
         """Attach what it imports, once. Raises what the kinds raise."""
         with self._lock:
             if not self._linked:
-                self.module.attach([_ours(each) for each in get_global(_IMPORTS)(_borrowed(self.address))])
+                mapped = _mapped()
+                imports = get_global(_IMPORTS)(_borrowed(self.address))
+                self.module.attach([_ours(each, mapped) for each in imports])
                 self.module.link()
                 self._linked = True
 
@@ -146,16 +148,21 @@ def _forget_dropped() -> None:
         if _since <= len(_given) // _SHARE:
             return
         _since = 0
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            loaded = {line.split(None, 5)[5].removesuffix(" (deleted)\n") for line in maps if "/" in line}
-        for address in [address for address, given in _given.items() if given.path not in loaded]:
+        mapped = _mapped()
+        for address in [address for address, given in _given.items() if given.path not in mapped]:
             _given.pop(address).module.release()
 
 
-def _ours(native: Object) -> Module:
+def _mapped() -> set[str]:
+    """The files of which something is mapped: what TVM has dropped is not."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        return {line.split(None, 5)[5].removesuffix(" (deleted)\n") for line in maps if "/" in line}
+
+
+def _ours(native: Object, mapped: set[str]) -> Module:
     """What stands for an imported module: one of ours, ready to run, or one of TVM's."""
     given = _given.get(native.handle)
-    if given is not None:
+    if given is not None and given.path in mapped:  # else another module has come to its address
         given.link()
         return given.module
     theirs = tvm.Module(native)
