@@ -20,7 +20,7 @@ from rpcsys.errors import ConfigError
 from rpcsys.server import events as ev
 from rpcsys.server import figures, isolation, processes, spawner, workdirs
 from rpcsys.server.cache import Cache
-from rpcsys.server.capabilities import labels, loads
+from rpcsys.server.capabilities import kinds, labels, loads
 from rpcsys.server.cleaning import Cleaner
 from rpcsys.server.clients import Clients
 from rpcsys.server.commands import Commands
@@ -125,7 +125,7 @@ class Service:
             "port": self._port,
             "address": config.custom_addr,
             "labels": {**labels(config.name), **dict(config.labels)},
-            "loads": tuple(loads()),
+            "loads": (*loads(), *kinds(pickle=config.allow_pickle)),
             "identity": self._places.identity,
         }
 

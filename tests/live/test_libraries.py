@@ -12,7 +12,7 @@ import pytest
 
 import rpcsys
 from rpcsys import graph, module
-from rpcsys.errors import ModelError
+from rpcsys.errors import ModelError, UnknownKey
 from rpcsys.graph import samples
 from rpcsys.lab import Lab
 from rpcsys.module.sources import Sources
@@ -188,6 +188,14 @@ def test_what_a_device_may_not_load_is_not_sent(lab, tmp_path):
         session.upload(tmp_path / "model.so")  # the server refuses it as well
         with pytest.raises(ModelError, match=r"model\.so holds Python functions, which can do anything"):
             session.load_module("model.so")
+
+
+def test_a_device_is_asked_for_by_what_it_loads(lab):
+    with lab.connect() as tracker:
+        with tracker.request("cpu", labels={"loads": "rpcsys.onnx"}) as session:
+            assert "rpcsys.onnx" in session.info["capabilities"]["kinds"]
+        with pytest.raises(UnknownKey):
+            tracker.request("cpu", labels={"loads": "rpcsys.python"})
 
 
 def test_python_functions_where_they_are_allowed(tmp_path):
