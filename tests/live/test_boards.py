@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -89,6 +90,7 @@ def tvms_site(request: pytest.FixtureRequest, make_site: Callable[[str, str], Si
     """Boards with libtvm_runtime."""
     site = make_site(*request.param)
     yield site
+    gc.collect()  # TVM ends a session with its last reference, and its virtual machine refers to itself
     site.free_again()
 
 
@@ -225,5 +227,6 @@ def test_from_start_to_registered(
     record_property("first start, s", round(took[0], 2))
     record_property("best later start, s", round(min(took[1:]), 2))
     record_property("idle server, resident with qemu, MB", round(memory[0], 1))
-    assert min(took[1:]) <= 3
+    # Where others want the processor, too, it takes longer in their proportion.
+    assert min(took[1:]) <= 3 * max(1, os.getloadavg()[0] / (os.cpu_count() or 1))
     assert queue(tracker, KEY)["free"] == 0

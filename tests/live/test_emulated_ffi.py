@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
+from tvm_ffi import libinfo
 
+from rpcsys.ffi import abi
 from rpcsys.module import toolchain
+from tests.ffi.test_abi import C_NAMES, RENAMED
 from tests.live import sdist
 from tests.live.emulated import MACHINES
 from tests.native import FUNCTIONS, bare, compiled, lay_out
@@ -59,6 +64,15 @@ print(gone() is None)
 """
 
 
+LAYOUT = """
+import ctypes, json
+from rpcsys.ffi import abi
+kinds = {name: getattr(abi, name) for name in sys.argv[1:]}
+print(json.dumps({name: [ctypes.sizeof(kind), {field[0]: getattr(kind, field[0]).offset for field in kind._fields_}]
+                  for name, kind in kinds.items()}))
+"""
+
+
 @pytest.mark.parametrize("name", ["aarch64", "armhf", "riscv64"])
 def test_calls_both_ways(name: str, tmp_path: Path) -> None:
     machine = MACHINES[name]
@@ -77,3 +91,34 @@ def test_calls_both_ways(name: str, tmp_path: Path) -> None:
         "1 True",
         "True",
     ]
+
+
+@pytest.mark.parametrize("name", ["aarch64", "armhf", "riscv64"])
+def test_fields_are_where_the_boards_compiler_has_them(name: str, tmp_path: Path) -> None:
+    machine = MACHINES[name]
+    kinds = {kind.__name__: (kind, c_name) for kind, c_name in C_NAMES.items()}
+    layout = json.loads(bare(lay_out(tmp_path / "board"), LAYOUT, *kinds, python=str(machine.python)))
+    lines = ["#include <stddef.h>", "#include <tvm/ffi/c_api.h>"]
+    for called, (size, offsets) in layout.items():
+        kind, c_name = kinds[called]
+        lines.append(f'_Static_assert(sizeof({c_name}) == {size}, "{c_name}");')
+        lines += [
+            f'_Static_assert(offsetof({c_name}, {RENAMED.get((kind, field), field)}) == {offset}, "{c_name}.{field}");'
+            for field, offset in offsets.items()
+            if (kind, field) != (abi.Header, "deleter")  # without a name in C
+        ]
+    source = tmp_path / "asserts.c"
+    source.write_text("\n".join(lines))
+    command = [
+        *toolchain.find(machine.triple).command(),
+        "-std=c11",
+        "-fsyntax-only",
+        f"-I{libinfo.find_include_path()}",
+    ]
+    done = subprocess.run(
+        [*command, f"-I{libinfo.find_dlpack_include_path()}", source],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
