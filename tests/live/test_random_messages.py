@@ -20,7 +20,7 @@ from tests.live.probe import TRACKER_MAGIC
 pytestmark = pytest.mark.live
 
 PEERS = 24
-MESSAGES = 12_000
+MESSAGES = 6_000
 KEYS = ("rpi4", "gpu", "k:1", "ü")
 ODD = [
     *(None, True, 0, -1, 2**53, 2**64, -(2**70), 1e308, -0.0, 0.5, "", "a b", "x" * 300, "é" * 200),

@@ -75,6 +75,7 @@ def test_why(daemons, tmp_path, end):
         assert (told["outcome"], told["user"], told["key"]) == (outcome, "ann", KEY)
         assert reason in told["reason"]
         assert not told["fault"]
+        wait_until(lambda: " over lease=" in tracker.stderr(), 30, "the log has it")
         (line,) = [line for line in tracker.stderr().splitlines() if f" over lease={told['lease']} " in line]
         assert f"outcome={outcome}" in line
         assert reason in line
@@ -91,4 +92,4 @@ def test_why_when_the_server_is_killed(daemons, tmp_path):
         (told,) = mine.history()
         assert told["outcome"] == "lost"
         assert told["reason"] == f"its server {session.lease['server']} has been gone for 10 s"
-        assert "over lease=" in tracker.stderr()
+        wait_until(lambda: " over lease=" in tracker.stderr(), 30, "the log has it")
