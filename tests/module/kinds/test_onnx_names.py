@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -11,6 +13,7 @@ from onnx import helper
 from rpcsys.graph import samples
 from rpcsys.module.kinds import onnx_names
 from rpcsys.module.names import Names
+from tests.graph import onnx_cases
 
 #: Every name in it begins with "secret"; its inputs and outputs are x, n and y.
 MODEL = """
@@ -92,3 +95,18 @@ def test_a_real_network() -> None:
     assert len(old) > 50
     assert old.isdisjoint(new)
     assert [node.op_type for node in after.graph.node] == [node.op_type for node in before.graph.node]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_passes_of_the_backend_suite_passes_by_other_names() -> None:
+    failed, passed = [], 0
+    for case in onnx_cases.cases():
+        if onnx_cases.passes_directly(case):
+            passed += 1
+            kept = [value.name for value in (*case.model.graph.input, *case.model.graph.output)]
+            after = onnx_names.renamed(case.model.SerializeToString(), Names(kept))
+            if not onnx_cases.passes_directly(replace(case, model=onnx.load_from_string(after))):
+                failed.append(case.name)
+    assert failed == []
+    assert passed > 1900
