@@ -86,6 +86,7 @@ def test_carries_code_data_and_licence_and_nothing_else(wheel: Path) -> None:
         "rpcsys query --help",
         "rpcsys run --help",
         "rpcsys demo --help",
+        "rpcsys pack --help",
         "query_tracker --help",
         "python -m rpcsys.tracker --help",
         "python -m rpcsys.server --help",
@@ -102,6 +103,15 @@ def test_a_device_is_leased_from_an_empty_folder(installed: Path, tmp_path: Path
     assert Path(where).is_relative_to(installed.parent)
     assert echoed == 41
     assert list(tmp_path.iterdir()) == []
+
+
+def test_packs_the_same_archive_as_a_checkout(installed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("zopfli")
+    archives = []
+    for rpcsys in (installed / "rpcsys", Path(sysconfig.get_path("scripts")) / "rpcsys"):
+        archives.append(tmp_path / f"{len(archives)}.tar.gz")
+        run([str(rpcsys), "pack", "--target", "riscv64-linux-gnu", "-o", str(archives[-1])], cwd=tmp_path)
+    assert archives[0].read_bytes() == archives[1].read_bytes()
 
 
 @pytest.mark.parametrize("command", ["main", "query_tracker"])

@@ -1,0 +1,102 @@
+"""What somebody types on a board: the self-test, and the installer under BusyBox's shell."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import rpcsys
+from rpcsys.errors import UsageError
+from rpcsys.pack import build
+from tests.live import sdist
+from tests.live.boards import KEY, Board, packed, unpacked
+from tests.live.daemons import Daemons, wait_free
+from tests.live.emulated import MACHINES
+
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(3000)]
+
+START_S = 120.0
+
+
+def board(name: str, shared: Path, folder: Path) -> Board:
+    machine = MACHINES[name]
+    return unpacked(packed(shared, machine.triple), machine, folder)
+
+
+def run(board: Board, *command: str | Path) -> tuple[int, str]:
+    """Exit status and output of a command there."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        env=board.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("name", ["aarch64", "armhf", "old", "riscv64"])
+def test_the_self_test(name: str, shared: Path, tmp_path: Path) -> None:
+    there = board(name, shared, tmp_path)
+    status, said = run(there, there.top / "bin" / "rpcsys-server", "--self-test")
+    assert status == 0, said
+    lines = {line.split()[1]: line.split()[0] for line in said.splitlines()[:-1]}
+    assert lines["session"] == lines["libtvm_ffi.so"] == lines["cloudpickle"] == "ok"
+    assert lines["libtvm_runtime.so"] == ("ok" if name in ("aarch64", "old") else "missing")
+    assert lines["numpy"] == "missing", "the stub is no numpy"
+    assert said.endswith("this board can serve\n")
+
+
+def test_libraries_that_are_too_new_for_the_board(tmp_path: Path) -> None:
+    """What Debian 12's compilers build, on Debian 11: the packager would have said so, and the self-test does."""
+    machine = MACHINES["old"]
+    folder = sdist.built(machine.triple)
+    with pytest.raises(UsageError, match=r"libtvm_ffi\.so needs glibc 2\.3\d, newer than --glibc 2\.31"):
+        build.pack(machine.triple, tmp_path / "a.tar.gz", folder=folder, glibc="2.31")
+    archive = build.pack(machine.triple, tmp_path / "a.tar.gz", folder=folder).path
+    there = unpacked(archive, machine, tmp_path / "board")
+    status, said = run(there, there.top / "bin" / "rpcsys-server", "--self-test")
+    assert status == 1
+    (line,) = [line for line in said.splitlines() if line.startswith("broken")]
+    assert "libtvm_ffi.so" in line
+    assert "GLIBC" in line
+
+
+def test_installed_by_busybox(shared: Path, daemons: Daemons, tmp_path: Path) -> None:
+    there = board("aarch64", shared, tmp_path / "unpacked")
+    tracker, root = daemons.tracker(), tmp_path / "root"
+    root.mkdir()
+    busybox = [shutil.which("busybox"), "sh"]
+    flags = ["--key", KEY, "--host", "127.0.0.1", "--port", "0", "--tracker", tracker.where]
+    try:
+        status, said = run(there, *busybox, there.top / "install.sh", "--root", root, *flags)
+        assert status == 0, said
+        wait_free(tracker, KEY, 1, START_S)
+        with rpcsys.connect_tracker(tracker.address).request(KEY, wait_timeout=START_S) as session:
+            assert session.info["machine"]["arch"] == "aarch64"
+    finally:
+        uninstall = root / "opt/rpcsys/current/install.sh"
+        status, said = run(there, *busybox, uninstall, "--root", root, "--uninstall")
+    assert status == 0, said
+    assert [path for path in root.rglob("*") if "rpcsys" in str(path.relative_to(root))] == []
+
+
+def test_a_driver_is_loaded_in_every_session(shared: Path, daemons: Daemons, tmp_path: Path) -> None:
+    """A library that registers a function when it is loaded, packed with ``--with-libraries``."""
+    from tests.live import artefacts
+
+    machine = MACHINES["aarch64"]
+    driver = artefacts.compiled(shared, machine.triple).folder / "testing.so"
+    archive = build.pack(machine.triple, tmp_path / "a.tar.gz", from_wheels=True, drivers=[driver]).path
+    server = unpacked(archive, machine, tmp_path / "board").start(
+        daemons, "--host", "127.0.0.1", "--port", "0"
+    )
+    server.await_ready_line()
+    with rpcsys.connect(*server.address, key=KEY) as session:
+        assert session.get_function("rpc.test.addone")(41) == 42
