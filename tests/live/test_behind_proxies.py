@@ -201,6 +201,17 @@ def test_a_server_that_starts_again_is_served_again(lab, daemons: Daemons):
         assert session.get_function("hostile.pid")() in descendants(again.pid)
 
 
+def test_a_server_that_is_stopped_ends_its_sessions_and_says_so(lab):
+    tracker, _, server = lab
+    with rpcsys.connect_tracker(tracker.address) as client:
+        session = client.request(KEY)
+        assert server.terminate(SOON_S) == 0
+        with pytest.raises(errors.SessionLost):
+            works(session)
+        wait_until(lambda: not client.leases(), SOON_S, "the lease is over")
+        assert f"server:{KEY}" not in keys(tracker)
+
+
 # Errors for people
 
 

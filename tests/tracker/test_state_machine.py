@@ -30,6 +30,7 @@ class TrackerMachine(RuleBasedStateMachine):
         self.waiting: dict[tuple[int, int], str] = {}
         self.tvm_waiting: dict[int, list[str]] = {}
         self.ours: set[int] = set()
+        self.names: dict[int, str] = {}
         self.count = 0
 
     def number(self) -> int:
@@ -40,10 +41,28 @@ class TrackerMachine(RuleBasedStateMachine):
 
     @rule(target=servers, key=st.sampled_from(KEYS), ours=st.booleans())
     def server_comes(self, key, ours):
+        name = f"s{self.number()}"
         conn = (
-            self.scene.server(key, f"s{self.number()}", self.number()) if ours else self.scene.tvm_server(key)
+            self.scene.server(key, name, self.number(), identity=name) if ours else self.scene.tvm_server(key)
         )
+        self.names |= {conn: name} if ours else {}
         self.alive.add(conn)
+        return conn, key
+
+    @rule(target=servers, server=consumes(servers))
+    def server_returns(self, server):
+        """Through a proxy, before the tracker has noticed the end of its connection."""
+        before, key = server
+        if before not in self.names:
+            return server
+        name = self.names[before]
+        conn = self.scene.connect("10.0.0.3")
+        self.scene.say(conn, {"op": "via", "address": ["10.0.0.8", 1], "proxy": [None, 9090]})
+        self.scene.ask(conn, "register", key=key, name=name, identity=name)
+        assert self.scene.closed[-1] == before
+        self.names[conn] = name
+        self.alive.add(conn)
+        self.goes(before)
         return conn, key
 
     @rule(target=clients, ours=st.booleans())
