@@ -5,54 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any
 
 import onnx_ir as ir
 
-from rpcsys.errors import UsageError, one_line
-
-if TYPE_CHECKING:
-    import onnx
-
-#: What a function that takes a model takes: a file, its bytes, or a model of onnx or onnx-ir.
-ModelLike = Union[str, "os.PathLike[str]", bytes, "onnx.ModelProto", ir.Model]
+from rpcsys.errors import UsageError
+from rpcsys.module.kinds.onnx_model import ModelLike, read
 
 #: A serialised ModelProto ends at 2 GB (protobuf's limit); what is larger keeps its weights beside the file.
 EMBEDDED_BYTES = 1 << 30
-
-#: Up to IR version 3 every weight had to be listed among the inputs; since then one that is can be overridden.
-_WEIGHTS_APART = 4
-
-
-def as_model(model: ModelLike) -> ir.Model:
-    """``model`` as an onnx-ir model of the caller's own: changing it changes nothing that was given.
-
-    Raises
-    ------
-    UsageError : no such file, or it is no ONNX model
-    """
-    if isinstance(model, ir.Model):
-        return model.clone()
-    result = _read(model)
-    if result.ir_version < _WEIGHTS_APART:
-        for weight in result.graph.initializers.values():
-            if weight in result.graph.inputs:
-                result.graph.inputs.remove(weight)
-    return result
-
-
-def _read(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> ir.Model:
-    try:
-        if isinstance(model, bytes):
-            import onnx
-
-            model = onnx.load_from_string(model)
-        if isinstance(model, (str, os.PathLike)):
-            return ir.load(model)
-        return ir.from_proto(model)
-    except Exception as error:  # noqa: BLE001 - protobuf, onnx and onnx-ir have classes of their own
-        name = repr(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else "what was given"
-        raise UsageError(f"{name} cannot be read as an ONNX model: {one_line(error, 300)}") from None
 
 
 def save(model: ModelLike, path: str | os.PathLike[str]) -> None:
@@ -61,7 +22,7 @@ def save(model: ModelLike, path: str | os.PathLike[str]) -> None:
     Weights that lay in other files are copied, a piece at a time: the file and its data stand for themselves.
     """
     if not isinstance(model, ir.Model):
-        model = as_model(model)
+        model = read(model)
     if weight_bytes(model) > EMBEDDED_BYTES:
         ir.save(model, path, external_data=data_path(path).name)
     else:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from rpcsys.errors import UsageError
 from rpcsys.graph.cutting import Part, cut
 from rpcsys.graph.flow import Flow, optimised
-from rpcsys.graph.models import ModelLike, as_model
 from rpcsys.graph.regions import Annotation, Region, chosen, marks
 from rpcsys.graph.stage import Stages
 from rpcsys.graph.types import infer
+from rpcsys.module.kinds.onnx_model import ModelLike, read
 
 
 def partition(
@@ -33,7 +33,7 @@ def partition(
         name that no node has, stages marked against the flow, a tensor of unknown type between stages
     ModelError : ``exact``, and onnxruntime cannot load the model
     """
-    flow = Flow(as_model(model))
+    flow = Flow(read(model))
     if isinstance(region, Annotation):
         return _by_marks(flow, region, exact)
     wanted = chosen(flow, region)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from rpcsys.errors import UsageError
 from rpcsys.graph.flow import Flow
-from rpcsys.graph.models import ModelLike, as_model
+from rpcsys.module.kinds.onnx_model import ModelLike, read
 
 #: Nodes of a model: their names (or those of tensors they make), or a function that tells of each whether it is meant.
 Region: TypeAlias = Iterable[str] | Callable[[ir.Node], bool]
@@ -64,7 +64,7 @@ def annotate(
     """
     if not regions or min(regions) < 0:
         raise UsageError("regions wants stages from 0 up, each with its nodes: {0: [...], 1: [...]}")
-    result = as_model(model)
+    result = read(model)
     result.ir_version = max(result.ir_version, _ANNOTATIONS_SINCE)
     flow = Flow(result)
     if any(plan.name == configuration for plan in result.device_configurations):

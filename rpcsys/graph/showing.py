@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TextIO
 
 from rpcsys.graph.drawing import draw
-from rpcsys.graph.models import ModelLike
 from rpcsys.graph.splitting import split
 from rpcsys.graph.stage import Crossing, Stage, Stages
 from rpcsys.graph.types import size_text
+from rpcsys.module.kinds.onnx_model import ModelLike
 
 _LISTED = 3  # names in one cell
 

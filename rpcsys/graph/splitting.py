@@ -8,9 +8,9 @@ from typing import TypeAlias
 from rpcsys.errors import UsageError
 from rpcsys.graph.cutting import Part, cut
 from rpcsys.graph.flow import Flow, optimised
-from rpcsys.graph.models import ModelLike, as_model
 from rpcsys.graph.stage import Stages
 from rpcsys.graph.types import infer
+from rpcsys.module.kinds.onnx_model import ModelLike, read
 
 #: Where to cut: before a node, by its place or name; or behind a tensor, or several of them.
 Cut: TypeAlias = int | str | Sequence[str]
@@ -35,7 +35,7 @@ def split(model: ModelLike, cuts: Cut | Iterable[Cut], *, exact: bool = False) -
     UsageError : a cut that names nothing, leaves a stage without work, or goes through a tensor of unknown type
     ModelError : ``exact``, and onnxruntime cannot load the model
     """
-    flow = Flow(as_model(model))
+    flow = Flow(read(model))
     heads = sorted((_head(flow, each) for each in _listed(cuts)), key=len)
     stage_of = [sum(index not in head for head in _nested(heads)) for index in range(len(flow.nodes))]
     if exact:

@@ -10,6 +10,7 @@ import pytest
 from rpcsys import graph
 from rpcsys.errors import UsageError
 from rpcsys.graph import models
+from rpcsys.module.kinds.onnx_model import read
 from tests.graph.running import assert_same, chain, make, node, numbers, run, values
 
 
@@ -22,7 +23,7 @@ def test_every_form_of_a_model_is_the_same_model(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "m.onnx")
     path = tmp_path / "m.onnx"
     forms = (proto, proto.SerializeToString(), str(path), path, ir.from_proto(proto))
-    first, *others = (models.to_bytes(models.as_model(given)) for given in forms)
+    first, *others = (models.to_bytes(read(given)) for given in forms)
     assert others == [first] * 4
     assert_same(run(onnx.load_from_string(first), {"x": numbers(2, 3)}), run(proto, {"x": numbers(2, 3)}))
 
@@ -38,7 +39,7 @@ def test_a_model_given_is_not_changed() -> None:
 @pytest.mark.parametrize("given", ["nowhere.onnx", Path("nowhere.onnx"), b"no model"])
 def test_what_is_no_model_is_one_clear_line(given: str | bytes) -> None:
     with pytest.raises(UsageError, match=r"cannot be read as an ONNX model") as caught:
-        models.as_model(given)
+        read(given)
     assert "\n" not in str(caught.value)
 
 
@@ -52,4 +53,4 @@ def test_large_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.Mo
     loaded = onnx.load(tmp_path / "large.onnx")
     assert (onnx.numpy_helper.to_array(loaded.graph.initializer[0]) == 1).all()
     with pytest.raises(UsageError, match="does not fit into one file; save it instead"):
-        models.to_bytes(models.as_model(model))
+        models.to_bytes(read(model))

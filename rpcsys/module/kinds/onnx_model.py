@@ -65,13 +65,12 @@ def parts(
     model: ModelLike, options: Optional[Dict[str, Any]] = None, shared: Optional[Mapping[str, Tensor]] = None
 ) -> Model:
     """``model`` in parts; the given one is not changed. Raises `UsageError` for what is no model."""
-    whole = _read(model)
+    whole = read(model)
     for change in (
         common.LiftSubgraphInitializersToMainGraphPass(),
         common.LiftConstantsToInitializersPass(size_limit=APART_BYTES // 8),
     ):
         change(whole)
-    _drop_weights_from_inputs(whole)
     apart = _weights(whole)
     for name in apart:
         whole.graph.initializers.pop(name)
@@ -86,10 +85,17 @@ def parts(
     )
 
 
-def _read(model: ModelLike) -> ir.Model:
-    """``model`` as one of our own to change."""
-    if isinstance(model, ir.Model):
-        return model.clone()
+def read(model: ModelLike) -> ir.Model:
+    """``model``, a file, its bytes, or a model of onnx or onnx-ir, as one of the caller's own to change.
+
+    Weights that lie in files of their own stay there. Raises `UsageError` for what cannot be read as a model.
+    """
+    whole = model.clone() if isinstance(model, ir.Model) else _opened(model)
+    _drop_weights_from_inputs(whole)
+    return whole
+
+
+def _opened(model: Union[str, os.PathLike[str], bytes, onnx.ModelProto]) -> ir.Model:
     try:
         if isinstance(model, bytes):
             return ir.from_proto(onnx.load_from_string(model))

@@ -256,7 +256,17 @@ def test_options_travel(again):
 
 
 @pytest.mark.parametrize(
-    "options", [{"threads": 0}, {"threads": "2"}, {"level": "most"}, {"providers": "CPU"}, {"speed": 1}]
+    "options",
+    [
+        {"threads": 0},
+        {"threads": "2"},
+        {"level": "most"},
+        {"providers": "CPU"},
+        {"speed": 1},
+        {"cpus": "0"},
+        {"cpus": [-1]},
+        {"runtime": "gpu"},
+    ],
 )
 def test_options_that_cannot_be_meant(options):
     with pytest.raises(UsageError):
