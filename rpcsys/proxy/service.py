@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Coroutine
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,7 @@ class Service:
         self.relay = Relay(self.hangups)
         self._numbers = 0
         self._draining = False
+        self._onward: Counter[str] = Counter()
         self._dialling: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.state = State(
@@ -158,7 +159,7 @@ class Service:
     def _opened(self, stream: Stream) -> None:
         said = stream.opening.greeting
         if self.config.next is not None:
-            self._spawn(self._relay_to(stream, self.config.next, CHAINED if said is not None else LINK))
+            self._go_onward(stream, self.config.next, CHAINED if said is not None else LINK)
         elif said is None:
             self._link(stream)
         else:
@@ -202,7 +203,7 @@ class Service:
             stream.sock.close()
         elif self.tracker is not None and self.tracker.ours:
             assert self.config.tracker is not None
-            self._spawn(self._relay_to(stream, self.config.tracker, LINK))
+            self._go_onward(stream, self.config.tracker, LINK)
         elif self.tracker is not None and self.tracker.ours is None:
             log.info("link of %s dropped: the tracker has not answered yet", stream.where)
             stream.sock.close()
@@ -212,30 +213,57 @@ class Service:
             log.info("link of %s refused: %s", stream.where, refusal["message"])
             _dismiss(stream.sock, tracker.MAGIC_BYTES + tracker.encode(refusal))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(work)
+    def _go_onward(self, stream: Stream, target: tuple[str, int], kind: str) -> None:
+        """Relay a stream to another daemon, unless too many are; the limits are those of streams that wait."""
+        config, address = self.config, stream.address
+        if (
+            self._onward.total() >= config.max_waiting
+            or self._onward[address] >= config.max_waiting_per_address
+        ):
+            log.warning("%s of %s dropped: too many of them (--max-waiting…)", kind, stream.where)
+            stream.sock.close()
+            return
+        self._onward[address] += 1
+        task = self.loop.create_task(self._relay_to(stream, target, kind))
         self._dialling.add(task)
         task.add_done_callback(self._dialling.discard)
 
     async def _relay_to(self, stream: Stream, target: tuple[str, int], kind: str) -> None:
-        """Relay a stream to another daemon, which hears first what was read here and, of a link, where it is from."""
+        try:
+            sock = await self._reach(target, self._introduction(stream))
+        except BaseException as error:
+            self._returned(stream)
+            stream.sock.close()
+            if not isinstance(error, OSError):
+                raise
+            log.warning("cannot relay to %s:%d: %s", *target, error.strerror or error)
+            return
+
+        def ended(pair: Pair) -> None:
+            self._returned(stream)
+            self._ended(pair)
+
+        self._start(Pair(self.relay, stream.sock, sock, ended), kind)
+
+    async def _reach(self, target: tuple[str, int], first: bytes) -> socket.socket:
+        """A connection to another daemon that has been told ``first``. Raises OSError."""
+        sock = await dial(*target)
+        if self._draining or not _send_whole(sock, first):
+            sock.close()
+            raise OSError("the proxy is stopping" if self._draining else "it hung up")
+        return sock
+
+    def _introduction(self, stream: Stream) -> bytes:
+        """What another daemon hears first: what was read here and, of a link, where it is from."""
         first = bytes(stream.opening.raw)
         if stream.opening.greeting is None:
             first += tracker.encode(Via((stream.address, stream.port), (self.config.public, self.port)))
-        try:
-            sock = await dial(*target)
-        except OSError as error:
-            log.warning("cannot reach %s:%d: %s", *target, error.strerror or error)
-            stream.sock.close()
-            return
-        except asyncio.CancelledError:
-            stream.sock.close()
-            raise
-        if sock.send(first) < len(first):  # it is the first thing in an empty buffer
-            sock.close()
-            stream.sock.close()
-            return
-        self._start(Pair(self.relay, stream.sock, sock, self._ended), kind)
+        return first
+
+    def _returned(self, stream: Stream) -> None:
+        self._onward[stream.address] -= 1
+        if not self._onward[stream.address]:
+            del self._onward[stream.address]
 
     # Actions.
 

@@ -48,6 +48,7 @@ class TrackerLink:
         self._address = address
         self._on_up, self._on_down, self._on_pending = on_up, on_down, on_pending
         self._loop = asyncio.get_running_loop()
+        self._closed = False
         self._failures = 0
         self._link: Link | None = None
         self._asked: collections.deque[tuple[str, float]] = collections.deque()
@@ -64,11 +65,13 @@ class TrackerLink:
 
     def reconnect(self) -> None:
         """Begin anew at once."""
-        self._drop()
-        self._connect()
+        if not self._closed:
+            self._drop()
+            self._connect()
 
     def close(self) -> None:
         """End it: what was offered vanishes at the tracker."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._drop()

@@ -445,10 +445,23 @@ def test_streams_of_a_chain_meet_at_its_end(daemons) -> None:
     wait_until(lambda: not waiting(inner), 5, "the chain is empty")
 
 
+def test_links_and_chains_have_limits(daemons) -> None:
+    outer = daemons.proxy()
+    inner = daemons.proxy("--next", outer.where, "--max-waiting-per-address", "1")
+    first = Stream(inner.address, "server:k")
+    wait_until(lambda: waiting(inner) == 2, 10, "the first is relayed")
+    gone(Stream(inner.address, "server:l"), 10)
+    first.close()
+    wait_until(lambda: not waiting(inner), 10, "the first is gone")
+    server = Stream(inner.address, "server:l")
+    met(Stream(outer.address, "client:l"))
+    met(server)
+
+
 def test_a_chain_whose_next_is_gone_hangs_up(daemons) -> None:
     proxy = daemons.proxy("--next", f"127.0.0.1:{free_port()}")
     gone(Stream(proxy.address, "server:k"), 10)
-    wait_until(lambda: "cannot reach" in proxy.stderr(), 5, "the log says why")
+    wait_until(lambda: "cannot relay" in proxy.stderr(), 5, "the log says why")
 
 
 @pytest.mark.parametrize("tracker", ["none", "theirs"])

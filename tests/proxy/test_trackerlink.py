@@ -183,6 +183,19 @@ def test_beginning_anew_is_down_and_up_on_another_connection() -> None:
     asyncio.run(main())
 
 
+def test_what_was_closed_does_not_begin_anew() -> None:
+    async def main() -> None:
+        async with linked() as (tracker, heard):
+            heard.link.close()
+            heard.link.reconnect()
+            await asyncio.sleep(0.2)
+            assert heard.events[0] == "up"
+            assert heard.events[-1] == "down"
+            assert sum(said[0] == 1 for said in tracker.said) == 1
+
+    asyncio.run(main())
+
+
 def test_pauses_grow_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
