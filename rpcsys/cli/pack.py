@@ -35,7 +35,7 @@ from rpcsys.module import toolchain
     "drivers",
     metavar="A.so:B.so",
     multiple=True,
-    help="Drivers to be loaded in every session; repeatable.",
+    help="Drivers to be loaded in TVM's sessions; repeatable.",
 )
 @click.option(
     "--glibc",

@@ -11,6 +11,7 @@ import sys
 
 HERE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 MANIFEST = os.path.join(HERE, "manifest.json")
+BITS = 64 if sys.maxsize > 1 << 32 else 32
 #: What Linux calls a processor -> what the manifest calls it, where it begins so.
 FAMILIES = (("armv", "arm"), ("riscv", "riscv"))
 
@@ -24,6 +25,8 @@ def digest(path):
 def machine():
     """This board's processor, as the manifest has it."""
     name = platform.machine()
+    if name == "aarch64" and BITS == 32:
+        return "arm"  # a 64-bit kernel under 32-bit programs
     return next((family for start, family in FAMILIES if name.startswith(start)), name)
 
 
@@ -33,14 +36,10 @@ def complaint():
         return "this is Python %d.%d; 3.8 or later is needed" % sys.version_info[:2]
     with open(MANIFEST) as file:
         manifest = json.load(file)
-    bits = 64 if sys.maxsize > 1 << 32 else 32
     # Without libraries, what is packed for one kind of board runs on all.
-    if manifest["libraries"] and (manifest["machine"], manifest["bits"]) not in (
-        (machine(), bits),
-        ("arm", bits),
-    ):
+    if manifest["libraries"] and (manifest["machine"], manifest["bits"]) != (machine(), BITS):
         return "this is packed for %s (%d bits), and the board is %s (%d bits)" % (
-            manifest["machine"], manifest["bits"], machine(), bits
+            manifest["machine"], manifest["bits"], machine(), BITS
         )  # fmt: skip
     for name, wanted in sorted(manifest["files"].items()):
         path = os.path.join(HERE, name)

@@ -1,0 +1,64 @@
+"""The packed device tier on every Python of this machine, and what older ones are told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from rpcsys.pack import archive, build
+from tests.device_files import ROOT
+from tests.pythons import pythons
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+OLDER = sorted(Path.home().glob(".pyenv/versions/[23].[0-7].*/bin/python"))
+
+
+@pytest.fixture(scope="module")
+def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packed")
+    with tarfile.open(build.pack("x86_64-linux-gnu", folder / "a.tar.gz").path) as tar:
+        tar.extractall(folder, filter="fully_trusted")
+    return folder / archive.TOP
+
+
+def run(python: str | Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RPCSYS"))}
+    return subprocess.run(
+        list(map(str, command)),
+        env={**kept, "RPCSYS_PYTHON": str(python)},
+        cwd=ROOT.parent,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("version", pythons())
+def test_serves(version: str, top: Path) -> None:
+    done = run(pythons()[version], top / "bin" / "rpcsys-server", "--self-test")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\nok       session " in done.stdout
+
+
+@pytest.mark.parametrize("python", OLDER, ids=lambda python: python.parts[-3])
+def test_an_older_python_is_told_so(python: Path, top: Path) -> None:
+    for command in (
+        [top / "bin" / "rpcsys-server", "--key", "k"],
+        ["sh", top / "install.sh", "--root", "/tmp", "--key", "k"],
+    ):
+        done = run(python, *command)
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert "3.8 or later is needed" in done.stderr
+
+
+def test_no_python_at_all(top: Path) -> None:
+    done = run("no-python", top / "bin" / "rpcsys-server")
+    assert done.returncode == 1
+    assert "there is no no-python here; install Python 3.8" in done.stderr
