@@ -18,6 +18,7 @@ import ctypes
 import itertools
 import mmap
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -122,7 +123,12 @@ def _placed(data: bytes) -> memoryview:
 
 
 def _give(module: Module) -> Object:
-    """TVM's module for one of ours."""
+    """TVM's module for one of ours. Raises `ModelError` on a system whose libraries are not written here."""
+    machine = elfwriter.MACHINES.get(elf.here())
+    if machine is None or not sys.platform.startswith("linux"):
+        raise model_error(
+            f"{_NAME} can be loaded by rpcsys.module.load_module; TVM's loader takes it on Linux alone"
+        )
     _forget_dropped()
     with tempfile.TemporaryDirectory(prefix="rpcsys-tvm-") as folder:
         # The linker takes a path that it has open for the same library: each has one of its own, for good.
@@ -132,7 +138,7 @@ def _give(module: Module) -> Object:
             for name, code in given.symbols.items()
         }
         with open(given.path, "wb") as file:
-            file.write(elfwriter.function_library(elfwriter.MACHINES[elf.here()], addresses))
+            file.write(elfwriter.function_library(machine, addresses))
         native = get_global("ffi.ModuleLoadFromFile").raw(given.path)
     given.address = native.handle
     with _lock:

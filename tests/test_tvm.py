@@ -166,6 +166,12 @@ def test_a_broken_library_is_an_error(tmp_path: Path) -> None:
         tvm.runtime.load_module(str(path))
 
 
+def test_elsewhere_than_on_linux_it_is_said(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours.sys, "platform", "darwin")
+    with pytest.raises(RuntimeError, match="on Linux alone"):
+        tvm.runtime.load_module(str(library))
+
+
 def test_importing_it_registers_everything_in_a_new_process(library: Path) -> None:
     code = (
         "import sys, json, numpy, tvm, rpcsys.tvm\n"

@@ -37,6 +37,7 @@ class Sources(Module):
         self.files = [os.path.abspath(os.fspath(file)) for file in files]
         self.flags = list(flags)
         self._compiled: Optional[Module] = None
+        self._named: Optional[List[str]] = None
         if not self.files:
             raise UsageError("native functions need at least one file to be compiled or linked from")
         for file in self.files:
@@ -49,11 +50,13 @@ class Sources(Module):
 
     def names(self) -> List[str]:
         """The names as they stand in the files, for whatever machine those are."""
-        found: Set[str] = set()
-        for file in self.files:
-            with open(file, "rb") as content:
-                found.update(match[1].decode() for match in _EXPORTED.finditer(content.read()))
-        return sorted(found)
+        if self._named is None:
+            found: Set[str] = set()
+            for file in self.files:
+                with open(file, "rb") as content:
+                    found.update(match[1].decode() for match in _EXPORTED.finditer(content.read()))
+            self._named = sorted(found)
+        return self._named
 
     def own(self, name: str) -> Optional[Function]:
         return self._library().own(name)

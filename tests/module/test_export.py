@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +174,24 @@ def test_a_missing_compiler_is_named_with_its_package(tmp_path: Path, monkeypatc
     with pytest.raises(UsageError, match=r"apt-get install gcc-aarch64-linux-gnu"):
         export_library(native, tmp_path / "m.so", toolchain="aarch64-linux-gnu")
     assert os.listdir(tmp_path) == ["f.c"]
+
+
+def test_the_compiler_that_cc_names(tmp_path: Path, monkeypatch) -> None:
+    native = Sources([source(tmp_path)])
+    monkeypatch.setenv("CC", "cc -DNOTHING")
+    export_library(native, tmp_path / "m.so")
+    monkeypatch.setenv("CC", "cc --no-such-flag")
+    with pytest.raises(UsageError, match=r"could not compile f\.c: .*no-such-flag"):
+        export_library(native, tmp_path / "m.so")
+
+
+def test_two_threads_may_write_to_one_place(tmp_path: Path) -> None:
+    tree = Holder(b"x" * (4 << 20))
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(export_library, tree, tmp_path / "m.so") for _ in range(20)]:
+            done.result()
+    assert container.read(str(tmp_path / "m.so")).records[0].data == tree.data
+    assert os.listdir(tmp_path) == ["m.so"]
 
 
 def test_code_that_does_not_compile_is_said_in_one_line(tmp_path: Path) -> None:
