@@ -209,13 +209,6 @@ class Offered(Event):
 
 
 @dataclass(frozen=True)
-class KeyMade(Event):
-    """Here is a new match key, which nobody knows yet."""
-
-    matchkey: str
-
-
-@dataclass(frozen=True)
 class Pending(Event):
     """TVM's tracker lists the match keys of ours that it has not handed out."""
 
@@ -288,11 +281,6 @@ class Offer(Action):
     """Make a match key, send it to the tracker, and say so with :class:`Offered`; or send this one."""
 
     matchkey: str = ""
-
-
-@dataclass(frozen=True)
-class MakeKey(Action):
-    """Make a match key: :class:`KeyMade` follows."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from rpcsys.server import events as ev
 from rpcsys.server.backoff import shortened
+from rpcsys.server.parking import MakeKey
 from rpcsys.wire.keys import same
 
 UNUSED_S = 8.0
@@ -200,7 +201,7 @@ class Offers:
             return []
         missing = free - len(self.keys) - self.asked
         self.asked += max(missing, 0)
-        return [ev.MakeKey() if self._proxies else ev.Offer() for _ in range(missing)]
+        return [MakeKey() if self._proxies else ev.Offer() for _ in range(missing)]
 
     def offered(self, matchkey: str) -> None:
         """A key that was asked for is out, or, behind proxies, made."""

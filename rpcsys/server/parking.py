@@ -34,6 +34,13 @@ LOST, DUPLICATE, MISMATCH = "lost", "duplicate", "mismatch"
 
 
 @dataclass(frozen=True)
+class KeyMade(ev.Event):
+    """Here is a new match key, which nobody knows yet: it is offered when a place waits under it."""
+
+    matchkey: str
+
+
+@dataclass(frozen=True)
 class Parked(ev.Event):
     """A place's greeting is out: the proxy can pair it."""
 
@@ -69,6 +76,11 @@ class Paired(ev.Event):
     session: str | None = None
     serve: str | None = None
     timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class MakeKey(ev.Action):
+    """Make a match key: :class:`KeyMade` follows."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from rpcsys.server.health import CHECK, RECOVER, Run, TellHealth
 from rpcsys.server.job import RPCSYS, TVM_END, Job
 from rpcsys.server.loop import Loop
 from rpcsys.server.memorywatch import MemoryWatch
-from rpcsys.server.parking import Park, Unpark
+from rpcsys.server.parking import MakeKey, Park, Unpark
 from rpcsys.server.places import Places
 from rpcsys.server.policy import Policy
 from rpcsys.server.spawner import Spawner
@@ -306,7 +306,7 @@ _ACTIONS: dict[type, Callable[[Service, Any], None]] = {
     ev.Disconnect: _tracker(lambda link, action: link.close()),
     ev.Register: _tracker(lambda link, action: link.register(action.running)),
     ev.Offer: _tracker(lambda link, action: link.offer(action.matchkey)),
-    ev.MakeKey: _tracker(lambda link, action: link.make_key()),
+    MakeKey: _tracker(lambda link, action: link.make_key()),
     ev.Poll: _tracker(lambda link, action: link.poll()),
     ev.Started: _tracker(TrackerLink.report),
     ev.Ended: _tracker(TrackerLink.report),

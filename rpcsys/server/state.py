@@ -18,7 +18,7 @@ from rpcsys.server import events as ev
 from rpcsys.server.health import CommandDone
 from rpcsys.server.job import RPCSYS, TVM
 from rpcsys.server.offers import Key
-from rpcsys.server.parking import Answering, Paired, Parked, Place, Unparked
+from rpcsys.server.parking import Answering, KeyMade, Paired, Parked, Place, Unparked
 from rpcsys.server.policy import Policy
 from rpcsys.server.sessions import Session
 from rpcsys.server.tracked import Tracked
@@ -359,7 +359,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[ev.Action]]] = {
     ev.LinkDown: State._link_down,
     ev.Registered: State._registered,
     ev.Offered: State._offered,
-    ev.KeyMade: State._key_made,
+    KeyMade: State._key_made,
     ev.Pending: State._pending,
     ev.Taken: State._taken,
     ev.Limit: State._limit,

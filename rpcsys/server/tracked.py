@@ -9,7 +9,7 @@ from rpcsys.server import events as ev
 from rpcsys.server.board import Board
 from rpcsys.server.health import CommandDone, Health, TellHealth
 from rpcsys.server.offers import Offers
-from rpcsys.server.parking import Answering, Parked, Parking, Unparked
+from rpcsys.server.parking import Answering, KeyMade, Parked, Parking, Unparked
 from rpcsys.server.policy import Policy
 from rpcsys.server.sessions import Session
 from rpcsys.wire.control import UNUSED
@@ -62,7 +62,7 @@ class Tracked:
         self.offers.offered(event.matchkey)
         return []
 
-    def _key_made(self, event: ev.KeyMade) -> list[ev.Action]:
+    def _key_made(self, event: KeyMade) -> list[ev.Action]:
         self.offers.offered(event.matchkey)
         return []
 

@@ -17,6 +17,7 @@ from rpcsys.link import Link
 from rpcsys.server import events as ev
 from rpcsys.server.backoff import chance
 from rpcsys.server.loop import Loop
+from rpcsys.server.parking import KeyMade
 from rpcsys.wire import control, tracker
 from rpcsys.wire.keys import new_match_key
 
@@ -96,7 +97,7 @@ class TrackerLink:
 
     def make_key(self) -> None:
         """Make a match key: KeyMade follows."""
-        self._feed(ev.KeyMade(self._clock(), new_match_key(self._card["key"])))
+        self._feed(KeyMade(self._clock(), new_match_key(self._card["key"])))
 
     def poll(self) -> None:
         """Ask TVM's tracker which match keys it still has: Pending follows."""

@@ -12,6 +12,8 @@ from rpcsys.server.parking import (
     CONNECT_S,
     PAUSE_S,
     Answering,
+    KeyMade,
+    MakeKey,
     Paired,
     Park,
     Parked,
@@ -59,10 +61,10 @@ class Behind(Transcript):
     def keyed(self, actions):
         """The match keys asked for are made, parked, and offered."""
         keys = []
-        for _ in only(actions, ev.MakeKey):
+        for _ in only(actions, MakeKey):
             self._keys = getattr(self, "_keys", 0) + 1
             keys.append(f"k:{self._keys}")
-            for park in only(self.say(ev.KeyMade, keys[-1]), Park):
+            for park in only(self.say(KeyMade, keys[-1]), Park):
                 assert park.offered
                 assert self.say(Parked, park.place) == [ev.Offer(park.key)]
         return keys
@@ -255,8 +257,8 @@ def test_a_board_that_is_not_clean_waits_nowhere(plain):
 def test_a_match_key_is_offered_once_a_connection_waits_for_its_client():
     script = Behind()
     script.say(ev.LinkUp, True)
-    assert script.say(ev.Registered) == [ev.MakeKey()]
-    (park,) = script.say(ev.KeyMade, "k:1")
+    assert script.say(ev.Registered) == [MakeKey()]
+    (park,) = script.say(KeyMade, "k:1")
     assert park == Park(park.place, 0, "k:1", True)
     assert script.say(Parked, park.place) == [ev.Offer("k:1")]
     assert script.say(Parked, park.place) == []
@@ -376,7 +378,7 @@ def anything(chance, script, step):
         *2 * [lambda: script.pair(place, 1000 + step, key, chance.choice(["rpcsys/1", None, "rpcsys/9"]))],
         lambda: script.say(Answering, place),
         lambda: script.say(Unparked, place, how, "so", chance.random()),
-        lambda: script.say(ev.KeyMade, f"k:{step}"),
+        lambda: script.say(KeyMade, f"k:{step}"),
         lambda: script.say(ev.ChildReady, child),
         lambda: script.say(ev.SessionOpened, child),
         lambda: script.say(ev.ChildDone, child, "closed"),

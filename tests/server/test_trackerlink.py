@@ -13,6 +13,7 @@ import pytest
 from rpcsys.server import events as ev
 from rpcsys.server import trackerlink
 from rpcsys.server.loop import Loop
+from rpcsys.server.parking import KeyMade
 from rpcsys.server.trackerlink import FAREWELL_S, MAX_UNANSWERED, TrackerLink
 from rpcsys.wire import tracker
 
@@ -162,7 +163,7 @@ def test_a_match_key_that_was_made_before_is_offered(ours):
     register(ours)
     ours.link.make_key()
     (made,) = ours.told()
-    assert isinstance(made, ev.KeyMade)
+    assert isinstance(made, KeyMade)
     ours.link.offer(made.matchkey)
     assert ours.hear() == [tracker.PUT, "k", [5000, made.matchkey], None]
     assert not ours.taken()
