@@ -101,7 +101,7 @@ uninstall() {
         for each in $(names); do systemctl --quiet disable "rpcsys-server@$each" || :; done
     fi
     rm -rf "$base" "$settings" "$root/run/rpcsys" "$root/var/log/rpcsys"
-    rm -f "$init" "$root/etc/init.d/S90rpcsys-server" "$units/rpcsys-server@.service"
+    rm -f "$init" "$root/etc/init.d/S90rpcsys-server" "$units/rpcsys-server@.service" "$root/usr/local/bin/rpcsys-server"
     [ -z "$systemd" ] || systemctl daemon-reload
     echo "rpcsys is removed"
 }
@@ -136,6 +136,8 @@ configure() {
 }
 
 service() {
+    mkdir -p "$root/usr/local/bin"
+    ln -sfn ../../../opt/rpcsys/current/bin/rpcsys-server "$root/usr/local/bin/rpcsys-server"
     if [ -n "$systemd" ]; then
         mkdir -p "$units"
         cp "$here/systemd/rpcsys-server@.service" "$units/"

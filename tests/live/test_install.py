@@ -137,6 +137,8 @@ def test_installs_upgrades_and_leaves_nothing(
     assert flags.splitlines()[:2] == ["--key", KEY]
     assert "a=b c" in flags.splitlines()
 
+    assert "[--self-test]" in run(root / "usr/local/bin/rpcsys-server", "--help")
+
     session = rpcsys.connect_tracker(tracker.address).request(KEY, wait_timeout=START_S)
     assert versions_in_use(root) == {rpcsys.__version__}
     upgrade = subprocess.Popen(

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 BOARDS = {"aarch64-linux-gnu": "aarch64", "arm-linux-gnueabihf": "armhf", "riscv64-linux-gnu": "riscv64"}
 #: Loads the library globally, has a function of another raise an error through it, and reads the error.
 CALL = """
-import sys, ctypes
+import sys, array
 sys.path.insert(0, sys.argv[1])
 from rpcsys.errors import NativeError
 from rpcsys.ffi import library
@@ -29,7 +29,7 @@ from rpcsys.ffi.module import Library
 library.use(sys.argv[2])
 library.api()
 functions = Library(sys.argv[3])
-print(functions.function("add")(40, 2), functions.function("type")("a longer string, an object"))
+print(functions.function("add")(40, 2), functions.function("type")(array.array("f", [1.0])))
 try:
     functions.function("add")(1, 2.0)
 except NativeError as error:
@@ -44,7 +44,7 @@ def test_a_real_project_runs_on_the_board(triple: str, tmp_path: Path) -> None:
     assert chain.fits(elf.read(str(path)))
     functions = compiled(FUNCTIONS, tmp_path / "functions.so", compiler=chain.command())
     said = MACHINES[BOARDS[triple]].run("-I", "-S", "-c", CALL, ROOT, path.parent, functions)
-    assert said.splitlines() == ["42 65", "ValueError add takes two numbers of one type"]
+    assert said.splitlines() == ["42 70", "ValueError add takes two numbers of one type"]
 
 
 def test_a_real_project_for_this_kind_of_machine() -> None:

@@ -34,7 +34,7 @@ def main():
     if sys.version_info < NEEDED:
         text = "rpcsys-server: error: this is Python %d.%d; %d.%d or later is needed, such as RPCSYS_PYTHON=python3.9"
         return text % (sys.version_info[:2] + NEEDED)
-    sys.path[0] = HERE
+    sys.path.insert(0, HERE)
     # Last: the real numpy, wherever it is, comes first.
     sys.path.append(os.path.join(HERE, "numpy_stub"))
     try:
