@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 
 import rpcsys
 from rpcsys import module
+from rpcsys.lab import Lab
 from rpcsys.module import toolchain
 from rpcsys.module.kinds.graph import Stage
 from tests.live.daemons import Daemon, Daemons
@@ -59,9 +60,17 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``y = 3 (2 x)``: a native function of the library, one of another library inside, and weights."""
+def edge() -> Iterator[Lab]:
+    """A server of this machine's, which the boards call."""
+    with Lab(servers={"edge": 1}) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def model(machine: Machine, edge: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``y = 3 (2 x)``: a function of the library itself, one of another library inside, one on a server, and weights."""
     folder = tmp_path_factory.mktemp("model")
+    tracker = "{}:{}".format(*edge.tracker_address)
     (folder / "scale.c").write_text(SCALE.format(functions=FUNCTIONS))
     compiler = toolchain.find(machine.triple).command()
     inner = compiled(folder / "scale.c", folder / "scale.so", compiler=compiler)
@@ -69,7 +78,10 @@ def model(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     makes = [("float32", ["n"])]
     stages = [
         Stage("twice", module.Sources([FUNCTIONS]), ["x"], ["twice"], "double_it", makes),
-        Stage("scale", module.library(inner, target=machine.triple), ["twice", "by"], ["y"], "scale", makes),
+        Stage(
+            "scale", module.library(inner, target=machine.triple), ["twice", "by"], ["six"], "scale", makes
+        ),
+        Stage("head", module.remote("testing.echo", key="edge", tracker=tracker), ["six"], ["y"]),
     ]
     root = module.graph(stages, [{"name": "x", **ROW}], [{"name": "y", **ROW}], params=weights)
     module.export_library(root, folder / "model.so", toolchain=machine.triple)
@@ -100,7 +112,8 @@ def test_it_is_looked_into_here(machine: Machine, model: Path) -> None:
     seen = module.inspect(model)
     arch = {"arm": "arm (32 bits)", "riscv64": "riscv (64 bits)"}.get(machine.qemu, "aarch64 (64 bits)")
     assert seen.target == arch
-    assert [each.kind for each in seen.modules] == ["rpcsys.graph", "_lib", "rpcsys.library", "rpcsys.params"]
+    kinds = ["rpcsys.graph", "_lib", "rpcsys.library", "rpcsys.remote", "rpcsys.params"]
+    assert [each.kind for each in seen.modules] == kinds
     assert "double_it" in seen.modules[1].functions
     assert "scale" in seen.modules[2].functions
     assert seen.modules[2].target == arch
