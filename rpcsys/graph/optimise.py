@@ -58,8 +58,7 @@ def open_session(model: ir.Model, level: str, target: Path | None = None) -> onn
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # it warns that an optimised model may not run elsewhere
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
-    stamped = model.clone()
-    stamped.ir_version = min(model.ir_version, _IR_VERSION)
+    stamped = _stamped(model)
     with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
         source = Path(folder, "model.onnx")
         models.save(stamped, source)
@@ -75,3 +74,15 @@ def open_session(model: ir.Model, level: str, target: Path | None = None) -> onn
             raise ModelError(
                 f"onnxruntime cannot load the model: {one_line(error, 400)}", type="ModelError"
             ) from None
+
+
+def _stamped(model: ir.Model) -> ir.Model:
+    """A copy that onnxruntime takes: of an older IR version, without what only newer ones have."""
+    stamped = model.clone()
+    if model.ir_version > _IR_VERSION:
+        stamped.ir_version = _IR_VERSION
+        stamped.device_configurations = ()
+        for graph in (stamped.graph, *stamped.functions.values()):
+            for node in graph.all_nodes():
+                node.device_configurations = ()
+    return stamped

@@ -134,7 +134,7 @@ def test_what_a_target_supports_of_a_real_network(exact: bool) -> None:
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_marks_in_the_model_make_its_stages(exact: bool) -> None:
+def test_marks_in_the_model_make_its_stages(exact: bool, caplog: pytest.LogCaptureFixture) -> None:
     marked = graph.annotate(diamond(), {0: ["stem"], 1: ["left"], 2: ["join"]}, targets={1: "tvm"})
     again = ir.from_proto(onnx.ModelProto.FromString(ir.to_proto(marked).SerializeToString()))
     stages = graph.partition(again, graph.annotated(), exact=exact)
@@ -144,6 +144,7 @@ def test_marks_in_the_model_make_its_stages(exact: bool) -> None:
         "stage2": (["Add", "Neg"], ("stage0", "stage1")),
     }
     assert [stage.target for stage in stages] == ["onnxruntime", "tvm", "onnxruntime"]
+    assert not caplog.records
     assert_same(run_stages(stages, {"x": numbers(2, 3)}), run(diamond(), {"x": numbers(2, 3)}))
 
 
