@@ -5,25 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from rpcsys.errors import UsageError
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 
+if TYPE_CHECKING:
+    import onnx
+
 #: A serialised ModelProto ends at 2 GB (protobuf's limit); what is larger keeps its weights beside the file.
 EMBEDDED_BYTES = 1 << 30
 
 
-def save(model: ModelLike, path: str | os.PathLike[str]) -> None:
-    """Write ``model`` to ``path``; weights of a gigabyte and more go into ``PATH.data`` beside it.
+def save(model: ModelLike, path: str | os.PathLike[str], *, embedded_bytes: int = EMBEDDED_BYTES) -> None:
+    """Write ``model`` to ``path``; more than ``embedded_bytes`` of weights, a gigabyte, go into ``PATH.data`` beside it.
 
     Weights that lay in other files are copied, a piece at a time: the file and its data stand for themselves.
     """
     if not isinstance(model, ir.Model):
         model = read(model)
-    if weight_bytes(model) > EMBEDDED_BYTES:
+    if weight_bytes(model) > embedded_bytes:
         ir.save(model, path, external_data=data_path(path).name)
     else:
         Path(path).write_bytes(to_bytes(model))
@@ -34,8 +37,8 @@ def data_path(path: str | os.PathLike[str]) -> Path:
     return Path(f"{os.fspath(path)}.data")
 
 
-def to_bytes(model: ir.Model) -> bytes:
-    """The serialised ModelProto, all weights inside.
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """The model for other libraries, all weights inside.
 
     Raises
     ------
@@ -48,7 +51,12 @@ def to_bytes(model: ir.Model) -> bytes:
         )
     if any(isinstance(tensor, ir.ExternalTensor) for tensor in weights(model)):
         model = ir.external_data.load_to_model(model.clone())
-    data: bytes = ir.to_proto(model).SerializeToString()
+    return ir.to_proto(model)
+
+
+def to_bytes(model: ir.Model) -> bytes:
+    """The serialised ModelProto, all weights inside. Raises `UsageError` as `to_proto` does."""
+    data: bytes = to_proto(model).SerializeToString()
     return data
 
 

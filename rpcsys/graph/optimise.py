@@ -26,6 +26,9 @@ LEVELS = {"disabled": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "all": "OR
 #: onnxruntime refuses a stamp newer than it knows, though what it knows of the model has not changed since.
 _IR_VERSION = 10
 
+#: More weights than this lie beside the model on its way to onnxruntime and back: protobuf would copy them each time.
+_EMBEDDED_BYTES = 1 << 24
+
 
 def rewritten(model: ir.Model, level: str) -> ir.Model:
     """The model as onnxruntime would run it at ``level``, written back as ONNX; it has no node names any more.
@@ -38,9 +41,10 @@ def rewritten(model: ir.Model, level: str) -> ir.Model:
         target = Path(folder, "optimised.onnx")
         open_session(model, level, target)
         result = ir.load(target)
-        # Mapped now, the weights stay readable when the folder is gone.
-        for tensor in models.weights(result):
-            if isinstance(tensor, ir.ExternalTensor):
+        if models.weight_bytes(result) <= models.EMBEDDED_BYTES:
+            ir.external_data.load_to_model(result)
+        else:  # mapped now, they stay readable when the folder is gone
+            for tensor in models.weights(result):
                 tensor.numpy()
     result.ir_version = model.ir_version
     return result
@@ -58,10 +62,9 @@ def open_session(model: ir.Model, level: str, target: Path | None = None) -> onn
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # it warns that an optimised model may not run elsewhere
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
-    stamped = _stamped(model)
     with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
         source = Path(folder, "model.onnx")
-        models.save(stamped, source)
+        models.save(_stamped(model), source, embedded_bytes=_EMBEDDED_BYTES)
         if target is not None:
             options.optimized_model_filepath = str(target)
             if models.data_path(source).exists():

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
 from rpcsys.errors import UsageError, one_line
+from rpcsys.graph import models
 from rpcsys.graph.stage import Stage
 from rpcsys.graph.targets import Tvm
 from rpcsys.module import library
@@ -41,7 +40,7 @@ def compiled(stage: Stage, target: Tvm) -> LibraryModule:
     try:
         with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # names it does not keep; they are known here
-            program = from_onnx(ir.to_proto(stage.model), dtype_dict=dtypes)
+            program = from_onnx(models.to_proto(stage.model), dtype_dict=dtypes)
             executable = tvm.compile(program, target=tvm.target.Target(_target(target.target)))
             path = Path(folder, f"{stage.name}.so")
             executable.export_library(str(path), **_linker(chain))

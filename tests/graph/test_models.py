@@ -48,7 +48,7 @@ def test_large_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.Mo
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones((200, 3), np.float32), "w"))
     graph.save(model, tmp_path / "small.onnx")
     monkeypatch.setattr(models, "EMBEDDED_BYTES", 1000)
-    graph.save(model, tmp_path / "large.onnx")
+    graph.save(model, tmp_path / "large.onnx", embedded_bytes=1000)
     assert {path.name for path in tmp_path.iterdir()} == {"small.onnx", "large.onnx", "large.onnx.data"}
     loaded = onnx.load(tmp_path / "large.onnx")
     assert (onnx.numpy_helper.to_array(loaded.graph.initializer[0]) == 1).all()
