@@ -130,5 +130,6 @@ def test_every_process_is_killed_in_turn_under_load(lab: Lab, record_property):
     wait_free(lab.tracker, KEY, SLOTS, START_S)
     wait_until(lambda: len(lab.server.tree()) == 2 + SLOTS, GONE_S, "supervisor, zygote, a child a slot")
     (folder,) = lab.folders()
-    assert list((lab.daemons.folder / folder).iterdir()) == []
+    left = [path.name for path in (lab.daemons.folder / folder).iterdir()]
+    assert all(name.startswith("ready-") for name in left), left  # made ahead for sessions to come
     assert "Traceback" not in lab.server.stderr()

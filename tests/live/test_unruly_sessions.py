@@ -95,7 +95,8 @@ class Board:
         wait_until(lambda: len(self._lab.server.tree()) == SLOTS + 2, CLEAN_S, "a child waits for every slot")
         return {
             "processes": len(self._lab.server.tree()),
-            "files": sorted(str(path) for path in self._lab.folder.rglob("*")),
+            # Directories of sessions to come are made ahead, under new names.
+            "files": sorted(str(path) for path in self._lab.folder.rglob("*") if "/ready-" not in str(path)),
             "shm": sorted(os.listdir("/dev/shm")) if not WHY_SHARED else [],
             "ports": len([c for c in server.net_connections("inet") if c.status == psutil.CONN_LISTEN]),
         }
