@@ -6,8 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from rpcsys.daemon.acceptor import Acceptor
@@ -37,16 +36,17 @@ from rpcsys.proxy.events import (
 )
 from rpcsys.proxy.figures import Figures
 from rpcsys.proxy.hangups import ENDED, Hangups
+from rpcsys.proxy.onward import Onward
 from rpcsys.proxy.opening import Opening
-from rpcsys.proxy.outward import dial
 from rpcsys.proxy.patience import LOOK_S, Patience
 from rpcsys.proxy.relay import Pair, Relay
 from rpcsys.proxy.state import DUPLICATE, State
+from rpcsys.proxy.stream import Stream, dismiss, send_whole
 from rpcsys.proxy.trackerlink import TrackerLink
 from rpcsys.proxy.web import serve_websockets
 from rpcsys.serve import Signals, announce, bind, tune
 from rpcsys.wire import handshake, tracker
-from rpcsys.wire.control import NO_CONTROL_LINK, Via
+from rpcsys.wire.control import NO_CONTROL_LINK
 
 log = logging.getLogger(__name__)
 
@@ -58,26 +58,7 @@ SWEEP_S = 1.0
 SESSION, LINK, CHAINED = "session", "link", "chained"
 """What is relayed: a client with its server, a server's link to the tracker, whatever there is to the next proxy."""
 
-_UNREAD_PIECES = 16
 _CODES = {DUPLICATE: handshake.encode_duplicate(), "mismatch": handshake.encode_mismatch(), "": b""}
-
-
-@dataclass(eq=False)
-class Stream:
-    """A connection that came in. ``conn`` is 0 until its greeting was said; ``due``: when it must have been."""
-
-    sock: socket.socket
-    address: str
-    port: int
-    opening: Opening
-    due: float
-    conn: int = 0
-    key: str = ""
-
-    @property
-    def where(self) -> str:
-        """Its address, for people."""
-        return f"{self.address}:{self.port}"
 
 
 class Service:
@@ -97,8 +78,7 @@ class Service:
         self.relay = Relay(self.hangups)
         self._numbers = 0
         self._draining = False
-        self._onward: Counter[str] = Counter()
-        self._dialling: set[asyncio.Task[None]] = set()
+        self._onward = Onward(config, self._begin)
         self._timer: asyncio.TimerHandle | None = None
         self.state = State(
             Started(
@@ -116,7 +96,7 @@ class Service:
 
     def open(self, port: int) -> None:
         """Streams may come, at ``port``."""
-        self.port = port
+        self.port = self._onward.port = port
         if self.config.tracker is not None:
             self.tracker = TrackerLink(
                 self.config.tracker, self._tracker_up, self._tracker_down, self._pending
@@ -159,7 +139,7 @@ class Service:
     def _opened(self, stream: Stream) -> None:
         said = stream.opening.greeting
         if self.config.next is not None:
-            self._go_onward(stream, self.config.next, CHAINED if said is not None else LINK)
+            self._onward.relay(stream, self.config.next, CHAINED if said is not None else LINK)
         elif said is None:
             self._link(stream)
         else:
@@ -203,7 +183,7 @@ class Service:
             stream.sock.close()
         elif self.tracker is not None and self.tracker.ours:
             assert self.config.tracker is not None
-            self._go_onward(stream, self.config.tracker, LINK)
+            self._onward.relay(stream, self.config.tracker, LINK)
         elif self.tracker is not None and self.tracker.ours is None:
             log.info("link of %s dropped: the tracker has not answered yet", stream.where)
             stream.sock.close()
@@ -211,59 +191,7 @@ class Service:
             why = "TVM's tracker, which knows no links" if self.tracker is not None else "no tracker"
             refusal = {"ok": False, "error": NO_CONTROL_LINK, "message": f"the proxy has {why}"}
             log.info("link of %s refused: %s", stream.where, refusal["message"])
-            _dismiss(stream.sock, tracker.MAGIC_BYTES + tracker.encode(refusal))
-
-    def _go_onward(self, stream: Stream, target: tuple[str, int], kind: str) -> None:
-        """Relay a stream to another daemon, unless too many are; the limits are those of streams that wait."""
-        config, address = self.config, stream.address
-        if (
-            self._onward.total() >= config.max_waiting
-            or self._onward[address] >= config.max_waiting_per_address
-        ):
-            log.warning("%s of %s dropped: too many of them (--max-waiting…)", kind, stream.where)
-            stream.sock.close()
-            return
-        self._onward[address] += 1
-        task = self.loop.create_task(self._relay_to(stream, target, kind))
-        self._dialling.add(task)
-        task.add_done_callback(self._dialling.discard)
-
-    async def _relay_to(self, stream: Stream, target: tuple[str, int], kind: str) -> None:
-        try:
-            sock = await self._reach(target, self._introduction(stream))
-        except BaseException as error:
-            self._returned(stream)
-            stream.sock.close()
-            if not isinstance(error, OSError):
-                raise
-            log.warning("cannot relay to %s:%d: %s", *target, error.strerror or error)
-            return
-
-        def ended(pair: Pair) -> None:
-            self._returned(stream)
-            self._ended(pair)
-
-        self._start(Pair(self.relay, stream.sock, sock, ended), kind)
-
-    async def _reach(self, target: tuple[str, int], first: bytes) -> socket.socket:
-        """A connection to another daemon that has been told ``first``. Raises OSError."""
-        sock = await dial(*target)
-        if self._draining or not _send_whole(sock, first):
-            sock.close()
-            raise OSError("the proxy is stopping" if self._draining else "it hung up")
-        return sock
-
-    def _introduction(self, stream: Stream) -> bytes:
-        """What another daemon hears first: what was read here and, of a link, where it is from."""
-        first = bytes(stream.opening.raw)
-        if stream.opening.greeting is None:
-            first += tracker.encode(Via((stream.address, stream.port), (self.config.public, self.port)))
-        return first
-
-    def _returned(self, stream: Stream) -> None:
-        self._onward[stream.address] -= 1
-        if not self._onward[stream.address]:
-            del self._onward[stream.address]
+            dismiss(stream.sock, tracker.MAGIC_BYTES + tracker.encode(refusal))
 
     # Actions.
 
@@ -290,7 +218,7 @@ class Service:
     def _join(self, action: Join) -> None:
         client, server = self.waiting[action.client], self.waiting[action.server]
         for one, other in ((server, client), (client, server)):
-            if not _send_whole(one.sock, bytes(other.opening.raw)):
+            if not send_whole(one.sock, bytes(other.opening.raw)):
                 # It has just died: to the other, nobody came yet.
                 self._close_waiting(one.conn)
                 self.loop.call_soon(self._after_death, one, other, action.server)
@@ -298,15 +226,13 @@ class Service:
         for one in (client, server):
             del self.waiting[one.conn]
             self.hangups.remove(one.sock)
-        number = action.server
-
-        def ended(pair: Pair) -> None:
-            self._ended(pair)
-            self.perform(Left(self.loop.time(), number))
-
         self.figures.joined(action.key)
         note(log, logging.INFO, "joined", key=action.key, client=client.where, server=server.where)
-        self._start(Pair(self.relay, client.sock, server.sock, ended), SESSION)
+
+        def over() -> None:
+            self.perform(Left(self.loop.time(), action.server))
+
+        self._begin(client.sock, server.sock, SESSION, over)
 
     def _after_death(self, dead: Stream, other: Stream, server: int) -> None:
         self.perform(Left(self.loop.time(), server))
@@ -317,7 +243,14 @@ class Service:
         else:
             self._close_waiting(other.conn)  # it has been told of a client that is gone
 
-    def _start(self, pair: Pair, kind: str) -> None:
+    def _begin(self, left: socket.socket, right: socket.socket, kind: str, over: Callable[[], None]) -> None:
+        """Relay between two streams; ``over`` is called when both have ended."""
+
+        def ended(pair: Pair) -> None:
+            self._ended(pair)
+            over()
+
+        pair = Pair(self.relay, left, right, ended)
         self.pairs[pair] = kind
         pair.start()
 
@@ -332,7 +265,7 @@ class Service:
         self.hangups.remove(stream.sock)
         self.figures.refused[action.code or "closed"] += 1
         note(log, logging.INFO, "refused", key=stream.key, peer=stream.where, reason=action.reason)
-        _dismiss(stream.sock, _CODES[action.code])
+        dismiss(stream.sock, _CODES[action.code])
 
     # The tracker.
 
@@ -378,6 +311,7 @@ class Service:
     def drain(self) -> None:
         """Nobody waits any more, and nothing is offered; `idle` is set when no session runs."""
         self._draining = True
+        self._onward.stop()
         if self.tracker is not None:
             self.tracker.close()
         for stream in list(self.strangers):
@@ -397,8 +331,7 @@ class Service:
         self._looker.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._dialling:
-            task.cancel()
+        self._onward.stop()
         for pair in list(self.pairs):
             pair.close()
         self.hangups.close()
@@ -407,30 +340,6 @@ class Service:
 def _fresh(count: int) -> tuple[str, ...]:
     """Random parts of match keys: 128 bits each, from the operating system."""
     return tuple(os.urandom(16).hex() for _ in range(count))
-
-
-def _send_whole(sock: socket.socket, data: bytes) -> bool:
-    """Send what is the first thing in an empty buffer; whether the stream took it."""
-    try:
-        return sock.send(data) == len(data)
-    except OSError:
-        return False
-
-
-def _dismiss(sock: socket.socket, last_word: bytes) -> None:
-    """Say something and close. What the peer sent is read: unread, it makes of the close a reset, which can overtake
-    the last word.
-    """
-    try:
-        if last_word:
-            sock.send(last_word)
-        sock.shutdown(socket.SHUT_WR)
-        for _ in range(_UNREAD_PIECES):
-            if not sock.recv(65536):
-                break
-    except OSError:
-        pass
-    sock.close()
 
 
 async def serve(config: Config) -> int:
