@@ -79,17 +79,12 @@ def feed_session(data: bytes, rng: random.Random) -> None:
 
 
 def _receive(reader: FrameReader, data: memoryview) -> Iterator[Frame]:
-    """``data`` into the reader as `rpcsys.stream` does it, in the places that it expects and in those it does not."""
+    """``data`` into the reader as `rpcsys.stream` puts it there."""
     while data:
-        places = reader.ahead() if reader.expected is not None and reader.idle else [reader.space()]
-        count = 0
-        for place in places:
-            part = data[: len(place)]
-            place[: len(part)] = part
-            data = data[len(part) :]
-            count += len(part)
-            if len(part) < len(place):
-                break
+        place = reader.space()
+        count = min(len(place), len(data))
+        place[:count] = data[:count]
+        data = data[count:]
         frame = reader.received(count)
         while frame is not None:
             yield frame
