@@ -142,7 +142,10 @@ def _give(module: Module) -> Object:
         native = get_global("ffi.ModuleLoadFromFile").raw(given.path)
     given.address = native.handle
     with _lock:
+        before = _given.pop(native.handle, None)
         _given[native.handle] = given
+    if before is not None:  # TVM has dropped it, or its address would not be another's
+        before.module.release()
     return native
 
 
