@@ -403,7 +403,7 @@ def test_real_networks_give_the_same_bits(network: str, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("network", samples.names())
 def test_every_real_network_in_any_number_of_stages(network: str) -> None:
     check(network, 2, 3, 4, 7)
