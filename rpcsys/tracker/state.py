@@ -88,6 +88,7 @@ class State(Restoring):
         actions: list[Action] = []
         for offer in peer.offers.values():
             self.withdraw(offer)
+        peer.offers.clear()  # first, so that nothing below can hand them out again
         for request in list(peer.waiting.values()):
             actions += self.leave(at, request)
         if peer.name:
@@ -98,7 +99,6 @@ class State(Restoring):
         self.unname_peer(peer)
         for lease in list(peer.holding.values()):
             actions += self.abandoned(lease)
-        peer.offers.clear()
         for key in peer.serves:
             self.serve_no_more(at, peer.conn, key)
         del self.peers[peer.conn]

@@ -188,3 +188,21 @@ def test_what_is_wrong_in_two_ways_is_right_when_both_are(scene, desk):
     assert scene.queue() == (0, 0)
     scene.ask(desk.server, "health", problem="")
     assert scene.queue() == (1, 0)
+
+
+def test_a_server_that_is_trusted_again_by_its_own_end_offers_nothing_more(scene):
+    """It says that it runs a lease of one of TVM's servers: such leases end, and well, with the connection."""
+    client, silent = scene.client(), scene.connect("10.0.0.7")
+    scene.put(silent, "rpi4:1")
+    (lease,) = scene.request(client, 1)["leases"]
+    board = scene.server(running=[{"lease": lease["lease"], "epoch": lease["epoch"], "since_s": 1.0}])
+    scene.put(board, "rpi4:2")
+    (failing,) = scene.request(client, 2)["leases"]
+    failed = {"lease": failing["lease"], "epoch": failing["epoch"], "outcome": "crashed", "fault": "x"}
+    scene.ask(board, "lease_ended", 6, **failed)
+    scene.put(board, "rpi4:3")
+    scene.leave(board)
+    assert scene.recorded("over")[-1]["lease"] == lease["lease"]
+    scene.hear(client)
+    scene.ask(client, "request", 3, key="rpi4")
+    assert scene.granted(client) == []
