@@ -20,9 +20,6 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 
-ANYWHERE = -1
-"""In place of a core: where the system wants, though the parent may be pinned."""
-
 
 def die_with(parent: int) -> None:
     """Have the kernel end this process when ``parent`` ends; end at once if it already has."""
@@ -34,9 +31,9 @@ def die_with(parent: int) -> None:
 
 
 def pin(core: int) -> None:
-    """Run on this core only, or on all of them, where the system can do that."""
+    """Run on this core only, where the system can do that."""
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, range(os.cpu_count() or 1) if core == ANYWHERE else {core})
+        os.sched_setaffinity(0, {core})
 
 
 def main() -> None:

@@ -19,7 +19,6 @@ from pathlib import Path
 import psutil
 
 from benchmarks.figures import median
-from benchmarks.launch import ANYWHERE
 from benchmarks.peers import ours
 from benchmarks.peers.memory import octets
 from benchmarks.peers.raw import RawSocket
@@ -146,20 +145,23 @@ class ProxiedPing(RawSocket):
 
 
 class ProxiedSessions(ours.Rpcsys):
-    """Our client, our proxy, our server: three processes, and the proxy runs on whatever core has time."""
-
-    proxy_core: int | None = ANYWHERE
+    """Our client, our proxy, our server: three processes, of which the proxy has a core of its own where there is one."""
 
     def start(self) -> None:
-        self.port = self.start_server(PROXY, core=self.proxy_core)
+        self.port = self.start_server(PROXY, core=self.proxy_core())
         behind = ("--host", "127.0.0.1", "--port", str(self.port), "--through-proxy", "--silent")
         self.start_server(("-m", "rpcsys.server", *behind, *ours.DEVICE))
+
+    def proxy_core(self) -> int:
+        others = set(range(os.cpu_count() or 1)) - {self.place.server_core}
+        return min(others, default=self.place.server_core)
 
 
 class ProxiedCalls(ProxiedSessions):
     """The same, and the proxy runs where servers do."""
 
-    proxy_core = None
+    def proxy_core(self) -> int:
+        return self.place.server_core
 
 
 def opened(port: int, role: str) -> socket.socket:
