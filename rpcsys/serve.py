@@ -1,4 +1,4 @@
-"""What every daemon does alike: flags, ports, the ready line, logs, signals, exit statuses.
+"""What every daemon does alike: flags, ports, the ready line, service manager, logs, signals, exit statuses.
 
 Standard library only, and no asyncio: a board's server starts with this.
 """
@@ -22,8 +22,10 @@ from rpcsys.link import parse_address, tracker_defaults, tune
 __all__ = [
     "Parser",
     "Signals",
+    "Watchdog",
     "announce",
     "bind",
+    "notify",
     "parse_address",
     "run",
     "setup_logging",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 _BACKLOG = 1024  # a lab's clients may all come at once; the kernel clips it to its own limit
+_NOTIFY_S = 1.0  # how long a service manager that does not read may hold up a daemon
 
 
 class Parser(argparse.ArgumentParser):
@@ -96,7 +99,10 @@ def announce(
     http_port: Optional[int] = None,
     web_port: Optional[int] = None,
 ) -> None:
-    """Print the ready line: one line of JSON, the only thing a daemon prints to standard output."""
+    """Print the ready line: one line of JSON, the only thing a daemon prints to standard output.
+
+    A service manager that asked for it (systemd's ``Type=notify``) is told as well.
+    """
     line: Dict[str, Any] = {"ready": kind, "host": host, "port": port}
     line.update(http_port=http_port, web_port=web_port, pid=os.getpid(), version=__version__)
     try:
@@ -106,6 +112,44 @@ def announce(
         # Whoever started the daemon does not listen; that is no reason not to serve. Point the descriptor
         # elsewhere, or the interpreter would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    notify("READY=1")
+
+
+def notify(text: str) -> None:
+    """Tell the service manager ``text``, as sd_notify(3) has it; nothing where no manager listens.
+
+    ``STOPPING=1`` starts the manager's patience: not to be said while sessions may take all the time they want.
+    """
+    place = os.environ.get("NOTIFY_SOCKET", "")
+    if not place:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(_NOTIFY_S)
+        try:
+            sender.sendto(text.encode(), "\0" + place[1:] if place[0] == "@" else place)
+        except OSError:
+            pass  # a manager that has gone is no reason not to serve
+
+
+class Watchdog:
+    """Signs of life, as often as the service manager asked for. A loop gives them itself: one that hangs gives none."""
+
+    def __init__(self) -> None:
+        asked = os.environ.get("WATCHDOG_USEC", "")
+        mine = os.environ.get("WATCHDOG_PID") in (None, "", str(os.getpid()))
+        self.every: Optional[float] = int(asked) / 3e6 if mine and asked.isdigit() and int(asked) else None
+        """Seconds from one sign to the next, a third of the manager's patience; None where nobody asks."""
+        self._due = 0.0
+
+    def due(self) -> Optional[float]:
+        """When the next sign is to be given, in seconds of the loop's clock."""
+        return None if self.every is None else self._due
+
+    def look(self, now: float) -> None:
+        """Give a sign if it is time."""
+        if self.every is not None and now >= self._due:
+            notify("WATCHDOG=1")
+            self._due = now + self.every
 
 
 def setup_logging(name: str, *, silent: bool = False, form: str = "text") -> None:

@@ -199,3 +199,33 @@ def test_signals_reach_the_loop(code, number):
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (5, "")
+
+
+# --- service managers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "every"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": ""}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({"WATCHDOG_USEC": "30000000"}, 10.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 10.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
+    ],
+)
+def test_signs_of_life_are_as_often_as_asked(environment, every, monkeypatch):
+    for name in ("WATCHDOG_USEC", "WATCHDOG_PID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    sent = []
+    monkeypatch.setattr(serve, "notify", sent.append)
+    watchdog = serve.Watchdog()
+    assert watchdog.every == every
+    for now in (100.0, 109.9, 110.0, 111.0):
+        watchdog.look(now)
+    assert sent == ([] if every is None else ["WATCHDOG=1"] * 2)
+    assert watchdog.due() == (None if every is None else 120.0)

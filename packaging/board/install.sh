@@ -102,6 +102,7 @@ uninstall() {
     fi
     rm -rf "$base" "$settings" "$root/run/rpcsys" "$root/var/log/rpcsys"
     rm -f "$init" "$root/etc/init.d/S90rpcsys-server" "$units/rpcsys-server@.service" "$root/usr/local/bin/rpcsys-server"
+    rm -rf "$units/rpcsys-server@.service.d"
     [ -z "$systemd" ] || systemctl daemon-reload
     echo "rpcsys is removed"
 }
@@ -141,6 +142,10 @@ service() {
     if [ -n "$systemd" ]; then
         mkdir -p "$units"
         cp "$here/systemd/rpcsys-server@.service" "$units/"
+        if [ "$(systemctl --version | sed -n '1s/[^0-9]*\([0-9]*\).*/\1/p')" -ge 254 ]; then # older ones do not know its words
+            mkdir -p "$units/rpcsys-server@.service.d"
+            cp "$here/systemd/growing-pauses.conf" "$units/rpcsys-server@.service.d/"
+        fi
     else
         mkdir -p "$root/etc/init.d"
         cp "$here/init/rpcsys-server" "$init.new"

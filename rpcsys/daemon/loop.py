@@ -8,7 +8,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
-from rpcsys.serve import Signals
+from rpcsys.serve import Signals, Watchdog, notify
 
 SWITCH_S = 0.001
 """How long a thread beside the loop may keep the interpreter from it at a time; Python's default is 5 ms."""
@@ -31,11 +31,20 @@ def run(main: Coroutine[Any, Any, int]) -> int:
         loop = asyncio.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
+        every = Watchdog().every
+        if every is not None:
+            _show_life(loop, every)
         return loop.run_until_complete(main)
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def _show_life(loop: asyncio.AbstractEventLoop, every_s: float) -> None:
+    """Now and ever after, for a service manager's watchdog: from the loop, so that one that hangs is found out."""
+    notify("WATCHDOG=1")
+    loop.call_later(every_s, _show_life, loop, every_s)
 
 
 async def until_signal(signals: Signals, stopped: asyncio.Event) -> None:

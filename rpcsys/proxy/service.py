@@ -44,7 +44,7 @@ from rpcsys.proxy.state import DUPLICATE, State
 from rpcsys.proxy.stream import Stream, dismiss, send_whole
 from rpcsys.proxy.trackerlink import TrackerLink
 from rpcsys.proxy.web import serve_websockets
-from rpcsys.serve import Signals, announce, bind, tune
+from rpcsys.serve import Signals, announce, bind, notify, tune
 from rpcsys.wire import handshake, tracker
 from rpcsys.wire.control import NO_CONTROL_LINK
 
@@ -372,6 +372,7 @@ async def serve(config: Config) -> int:
             web_port=config.web_port or None,
         )
         await until_signal(signals, asyncio.Event())
+        notify("STOPPING=1")
         while doors:
             doors.pop().close()
         await _drain(service, signals, config.grace)

@@ -73,6 +73,7 @@ class Service:
         self._state = State(_policy(config))
         self._figures = Figures(config.key, self._now)
         self._web = None if web is None else Web(self._loop, web, self._pages(), self._clock)
+        self._watchdog = serve.Watchdog()
 
     def run(self) -> int:
         """Serve until told to stop; the exit status. Raises ConfigError if sessions cannot be served at all."""
@@ -83,6 +84,7 @@ class Service:
             while self._end is None:
                 self._loop.run_once(self._timeout())
                 self._work()
+            serve.notify("STOPPING=1")
         finally:
             self._commands.kill()
             self._spawner.leave()
@@ -162,6 +164,7 @@ class Service:
         if self._events:
             return 0.0
         due = [self._state.deadline(), self._clients.resume_at(), self._memory.due(), self._commands.due()]
+        due.append(self._watchdog.due())
         if self._spawner.sweeping:
             due.append(self._clock() + spawner.AGAIN_S)
         if self._web is not None:
@@ -172,6 +175,7 @@ class Service:
     def _work(self) -> None:
         """What follows from the descriptors that were ready, and from the time."""
         self._clients.resume(self._clock())
+        self._watchdog.look(self._clock())
         self._memory.look()
         self._commands.look()
         if self._web is not None:
@@ -187,7 +191,10 @@ class Service:
     def _stop(self, signals: serve.Signals) -> None:
         numbers = signals.received()
         if numbers:
-            self._events.append(ev.Stop(self._clock(), patient=set(numbers) == {signal.SIGUSR1}))
+            patient = set(numbers) == {signal.SIGUSR1}
+            if not patient:
+                serve.notify("STOPPING=1")
+            self._events.append(ev.Stop(self._clock(), patient=patient))
 
     # Actions
 

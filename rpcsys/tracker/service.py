@@ -18,7 +18,7 @@ from rpcsys.daemon.descriptors import allow_many
 from rpcsys.daemon.http import serve_pages
 from rpcsys.daemon.loop import until_signal
 from rpcsys.errors import LimitExceeded
-from rpcsys.serve import Signals, announce, bind, tune
+from rpcsys.serve import Signals, announce, bind, notify, tune
 from rpcsys.tracker.config import Config
 from rpcsys.tracker.connection import Connection
 from rpcsys.tracker.events import (
@@ -255,6 +255,7 @@ async def serve(config: Config) -> int:
         log.info("serving on %s:%d", config.host, port)
         announce("tracker", config.host, port, http_port=config.http_port or None)
         await until_signal(signals, service.stopped)
+        notify("STOPPING=1")
     finally:
         for acceptor in acceptors:
             acceptor.close()

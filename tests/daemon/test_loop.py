@@ -1,0 +1,73 @@
+"""Running a daemon's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from rpcsys.daemon import loop
+
+EVERY_S = 0.1
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A service manager's socket, which wants to hear of this process."""
+    name = f"rpcsys-test-{uuid.uuid4().hex}"
+    monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
+    monkeypatch.setenv("WATCHDOG_USEC", str(int(EVERY_S * 3e6)))
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(f"\0{name}")
+        listener.setblocking(False)
+        yield listener
+
+
+@pytest.fixture(autouse=True)
+def _settings_put_back() -> Iterator[None]:
+    switch, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    yield
+    sys.setswitchinterval(switch)
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+def signs(listener: socket.socket) -> int:
+    """How many have come and were not counted."""
+    count = 0
+    try:
+        while True:
+            assert listener.recv(100) == b"WATCHDOG=1"
+            count += 1
+    except BlockingIOError:
+        return count
+
+
+def test_a_loop_that_hangs_gives_no_sign_of_life(manager: socket.socket) -> None:
+    async def main() -> int:
+        seen = 0
+        while seen < 3:
+            await asyncio.sleep(EVERY_S)
+            seen += signs(manager)
+        time.sleep(5 * EVERY_S)  # noqa: ASYNC251 - hangs
+        return signs(manager)
+
+    assert loop.run(main()) == 0
+
+
+def test_nothing_is_sent_where_no_manager_is(manager: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WATCHDOG_USEC")
+
+    async def main() -> int:
+        await asyncio.sleep(3 * EVERY_S)
+        return 7
+
+    assert loop.run(main()) == 7
+    assert signs(manager) == 0

@@ -1,0 +1,119 @@
+"""What daemons tell the service manager that started them (sd_notify)."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rpcsys
+from tests.live.daemons import START_S, Daemon, Daemons, wait_until
+
+KINDS = ["tracker", "proxy", "server"]
+PATIENCE_S = 1.5
+
+
+class Manager:
+    """A service manager's socket: at a path, or with an abstract name."""
+
+    def __init__(self, place: str) -> None:
+        self.environment = {"NOTIFY_SOCKET": place, "WATCHDOG_USEC": str(int(PATIENCE_S * 1e6))}
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(place.replace("@", "\0", 1))
+        self._socket.settimeout(START_S)
+
+    def said(self) -> str:
+        """The next message; TimeoutError after a minute without one."""
+        return self._socket.recv(4096).decode()
+
+    def until(self, message: str) -> list[str]:
+        """The messages up to this one, without it."""
+        before: list[str] = []
+        while (now := self.said()) != message:
+            before.append(now)
+        return before
+
+    def rest(self) -> list[str]:
+        """What has come and was not read."""
+        found = []
+        self._socket.setblocking(False)
+        try:
+            while True:
+                found.append(self.said())
+        except BlockingIOError:
+            return found
+        finally:
+            self._socket.settimeout(START_S)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def manager() -> Iterator[Manager]:
+    made = Manager(f"@rpcsys-test-{uuid.uuid4().hex}")
+    yield made
+    made.close()
+
+
+def start(daemons: Daemons, kind: str, **environment: str) -> Daemon:
+    if kind == "server":
+        return daemons.server("cpu", "--tvm", "off", env=environment)
+    return getattr(daemons, kind)(env=environment)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ready_then_alive_then_stopping(kind: str, daemons: Daemons, manager: Manager) -> None:
+    daemon = start(daemons, kind, **manager.environment)
+    assert set(manager.until("READY=1")) <= {"WATCHDOG=1"}
+    assert [manager.said() for _ in range(3)] == ["WATCHDOG=1"] * 3
+    assert daemon.terminate() == 0
+    assert set(manager.until("STOPPING=1")) <= {"WATCHDOG=1"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_signs_of_life_where_nobody_asks(kind: str, daemons: Daemons, manager: Manager) -> None:
+    # The manager asked another process: this one was started by it.
+    daemon = start(daemons, kind, **manager.environment, WATCHDOG_PID="1")
+    assert daemon.terminate() == 0
+    said = manager.rest()
+    assert (said[0], set(said[1:])) == ("READY=1", {"STOPPING=1"})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_serves_where_the_manager_has_gone(kind: str, daemons: Daemons, tmp_path: Path) -> None:
+    gone = {"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "300000"}
+    daemon = start(daemons, kind, **gone)
+    assert daemon.terminate() == 0
+    assert "Traceback" not in daemon.stderr()
+
+
+def test_ready_is_told_at_a_path_too(
+    daemons: Daemons, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a path of a socket must be short: the manager binds a relative one
+    manager = Manager("notify")
+    try:
+        start(daemons, "tracker", NOTIFY_SOCKET="notify")
+        assert manager.said() == "READY=1"
+    finally:
+        manager.close()
+
+
+def test_a_patient_stop_starts_no_countdown(daemons: Daemons, manager: Manager) -> None:
+    """From STOPPING=1 on systemd would give the sessions as long as its TimeoutStopSec, and no longer."""
+    daemon = start(daemons, "server", **manager.environment)
+    with rpcsys.connect(*daemon.address, key="cpu") as session:
+        echo = session.get_function("testing.echo")
+        daemon.process.send_signal(signal.SIGUSR1)
+        assert set(manager.until("READY=1")) <= {"WATCHDOG=1"}
+        assert [manager.said() for _ in range(4)] == ["WATCHDOG=1"] * 4
+        assert echo(41) == 41
+        assert "STOPPING=1" not in manager.rest()
+    assert set(manager.until("STOPPING=1")) <= {"WATCHDOG=1"}
+    wait_until(lambda: not daemon.running(), START_S, "the end of the server")
+    assert daemon.process.returncode == 0
