@@ -35,6 +35,7 @@ class RemoteFunction:
     def __init__(self, session: Session, target: Target, name: str, owner: Any = None) -> None:
         self._session = session
         self._target = target
+        self._bare: Optional[bytes] = None  # the head of a call without arguments
         self._owner = owner  # keeps the module or the function alive on the device
         self.name = name
 
@@ -77,6 +78,8 @@ class RemoteFunction:
 
     def _encode(self, args: Sequence[Any], keep: bool) -> Tuple[bytes, Sequence[Buffer], Optional[Convert]]:
         """The head of a call, the buffers behind it, and what makes its result if it writes into arguments."""
+        if not args and not keep and self._bare is not None:
+            return self._bare, (), None
         heads = self._session._heads
         key: List[Hashable] = [self._target, keep]
         buffers: List[Buffer] = []
@@ -91,6 +94,8 @@ class RemoteFunction:
         head, buffers = frames.encode_head(fields)
         if known:
             heads.put(tuple(key), head)
+        if not args and not keep:
+            self._bare = head
         written = outputs_of(args)
         if written:
             return head, buffers, functools.partial(_with_written, self._session, written)

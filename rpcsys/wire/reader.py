@@ -54,6 +54,7 @@ class FrameReader:
         self._pool = pool or Pool()
         self._plans: Dict[bytes, Plan] = {b"": _EMPTY}
         self._scratch = memoryview(bytearray(_SCRATCH))
+        self._grown = False  # whether scratch is larger than it should stay
         self._start = 0  # scratch[start:unread] is received and not yet understood; both 0 when nothing is
         self.unread = 0
         self._body: Optional[_Body] = None  # the frame whose body is being received
@@ -118,6 +119,7 @@ class FrameReader:
         self._crowded = True
         self.unread = len(data)
         if self.unread > _SCRATCH:
+            self._grown = True
             self._scratch = memoryview(bytearray(data))
         else:
             self._scratch[: self.unread] = data
@@ -173,7 +175,10 @@ class FrameReader:
             return None
         head = self._scratch[start + HEADER_BYTES : body_start].tobytes()
         plan = self._plans.get(head) or self._plan(head)
-        self._consumed(body_start)
+        if body_start == self.unread and not self._grown:
+            self._start = self.unread = 0
+        else:
+            self._consumed(body_start)
         if not body_bytes and not plan.sizes:
             return Frame(kind, flags, deadline_ms, call_id, plan, _NO_CHUNK if kind == CHUNK else ())
         frame = Frame(
@@ -202,7 +207,8 @@ class FrameReader:
             self._start = until
             return
         self._start = self.unread = 0
-        if len(self._scratch) > _SCRATCH:
+        if self._grown:
+            self._grown = False
             self._scratch = memoryview(bytearray(_SCRATCH))
 
     def _refusal(
@@ -240,6 +246,7 @@ class FrameReader:
             larger = memoryview(bytearray(min(wanted + HEADER_BYTES, 8 * len(self._scratch))))
             larger[:have] = self._scratch[self._start : self.unread]
             self._scratch = larger
+            self._grown = True
         elif self._start:
             # Both sides of this assignment are one buffer; memoryview copies overlapping parts rightly.
             self._scratch[:have] = self._scratch[self._start : self.unread]
