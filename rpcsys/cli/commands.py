@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 import rpcsys
+from rpcsys.cli.completion import Program, completion, files
 from rpcsys.cli.demo import demo
 from rpcsys.cli.module import module
 from rpcsys.cli.operate import drain, enable, lease
@@ -46,17 +47,21 @@ def _daemon(name: str, program: str, summary: str) -> None:
     The program replaces this process: nothing of this command line stays in a board's memory.
     """
 
-    @group.command(
+    @click.command(
         name,
+        cls=Program,
         short_help=summary,
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     )
-    @click.argument("args", nargs=-1, type=click.UNPROCESSED)
+    @click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
     def command(args: tuple[str, ...]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, "-m", program, *args])
+
+    command.program = program
+    group.add_command(command)
 
 
 _daemon("tracker", "rpcsys.tracker", "Serve the queue of requests: one tracker for a lab.")
@@ -70,6 +75,7 @@ group.add_command(lease)
 group.add_command(pack)
 group.add_command(drain)
 group.add_command(enable)
+group.add_command(completion)
 
 
 def run_group(argv: Sequence[str] | None = None) -> int:
