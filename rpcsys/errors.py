@@ -32,6 +32,7 @@
         RemoteArgumentError        a wrong number, name, shape or dtype of arguments
         ModelError                 a model that cannot be loaded
       NativeError                native code failed in this process; carries what it said
+      FrameError                 a frame failed in a stage of a pipeline; carries which, and where
 
 Each says in one line what happened, the likely cause, and what to do next. ``exit_status`` is what a
 command returns that ends with the error.
@@ -206,6 +207,21 @@ class NativeError(RpcsysError):
         super().__init__(message)
         self.kind = kind
         self.backtrace = backtrace
+
+
+class FrameError(RpcsysError):
+    """A frame failed in a stage of a pipeline. ``__cause__`` is what the stage raised.
+
+    Attributes
+    ----------
+    frame : its number, counted from 0
+    stage : the name of the stage
+    """
+
+    def __init__(self, message: str, *, frame: int, stage: str) -> None:
+        super().__init__(message)
+        self.frame = frame
+        self.stage = stage
 
 
 def one_line(error: BaseException, limit: Optional[int] = 500) -> str:

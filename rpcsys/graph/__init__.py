@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rpcsys.graph.building import build
     from rpcsys.graph.models import save
     from rpcsys.graph.partitioning import partition
+    from rpcsys.graph.pipelining import Pipeline
     from rpcsys.graph.regions import annotate, annotated, operators
     from rpcsys.graph.showing import show
     from rpcsys.graph.splitting import split
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
     from rpcsys.graph.support import supported
     from rpcsys.graph.targets import OnnxRuntime, Reference, Remote, Tvm
     from rpcsys.graph.types import TensorInfo
+    from rpcsys.graph.wiring import PipelineStage
 
 __all__ = [
     "Crossing",
     "OnnxRuntime",
+    "Pipeline",
+    "PipelineStage",
     "Reference",
     "Remote",
     "Stage",
@@ -56,6 +60,8 @@ _HOMES = {
     "Stages": "stage",
     "TensorInfo": "types",
     "OnnxRuntime": "targets",
+    "Pipeline": "pipelining",
+    "PipelineStage": "wiring",
     "Reference": "targets",
     "Remote": "targets",
     "Tvm": "targets",

@@ -1,0 +1,349 @@
+"""Stages side by side, each in threads of its own, while frames pass through them."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any, TypeAlias
+
+from rpcsys.errors import FrameError, UsageError, one_line
+from rpcsys.graph.figures import Figures, Run, StageFigures, size
+from rpcsys.graph.scheduling import Admitted, Done, Dropped, Event, Failed, Start, State
+from rpcsys.graph.stage import Stages
+from rpcsys.graph.staging import Given, stages_of
+from rpcsys.graph.wiring import Function, PipelineStage, Wiring, results
+from rpcsys.module import Module
+
+#: One frame: tensors by name, a tuple of them in the order of the pipeline's inputs, or the one input itself.
+Frame: TypeAlias = Any
+Future: TypeAlias = "concurrent.futures.Future[Any]"
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A frame for one replica of a stage."""
+
+    frame: int
+    args: Sequence[Any]
+
+
+@dataclass
+class _UnderWay:
+    """A frame in the pipeline: its tensors so far, and how often each is still to be taken."""
+
+    future: Future
+    values: dict[str, Any]
+    uses: Counter[str]
+    by_name: bool
+
+    def take(self, names: Iterable[str]) -> list[Any]:
+        """The tensors of those names; one that nobody else will take is held no longer."""
+        taken = [self.values[name] for name in names]
+        self.uses.subtract(names)
+        for name in names:
+            if not self.uses[name]:
+                self.values.pop(name, None)
+        return taken
+
+
+class Pipeline:
+    """The stages of a model, all at work at once, each on another frame.
+
+    A stage runs in a thread of its own (one for each replica), and starts a frame as soon as its inputs are there. Between
+    two stages wait at most ``queue`` frames; results come in the order of the frames. Tensors go from stage to stage as
+    they are, without copies.
+
+    Parameters
+    ----------
+    stages : what `graph.split` or `graph.partition` gave; or a module of `graph.build`, also one that was exported and
+        loaded; or each stage as a `PipelineStage` or a tuple ``(name, module, inputs, outputs)``, in any order
+    targets : for stages of `split`, as for `graph.build`; by name also any function, such as a module of a session
+    inputs, outputs : of the whole, for stages given one by one; by default what none of them makes, and takes
+    cpus, replicas : by a stage's name: the CPUs its threads stay on, and how many threads run it side by side
+    queue : frames that wait between two stages
+
+    Raises `UsageError` for stages that do not fit together, CPUs that are not there, and what `graph.build` raises. A context
+    manager, which closes it.
+
+    Attributes
+    ----------
+    inputs, outputs : names of the whole's tensors
+    limit : frames that can be under way at once
+    """
+
+    def __init__(
+        self,
+        stages: Stages | Module | Iterable[Given],
+        targets: Any = None,
+        *,
+        inputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        cpus: Mapping[str, Sequence[int]] | None = None,
+        replicas: Mapping[str, int] | None = None,
+        queue: int = 2,
+    ) -> None:
+        if queue < 1:
+            raise UsageError(f"a queue of {queue} lets nothing pass; queue is 1 or more")
+        made = stages_of(stages, targets, inputs, outputs, cpus or {}, replicas or {})
+        self._wiring = Wiring(made.stages, made.inputs, made.outputs)
+        self._owned = made.owned
+        self.inputs, self.outputs = self._wiring.inputs, self._wiring.outputs
+        self._figures = Figures({node.name: node.replicas for node in self._wiring.nodes})
+        self._state = State(self._wiring.nodes, queue)
+        self.limit = self._state.limit
+        self._room = threading.Condition(threading.Lock())  # guards all below
+        self._frames: dict[int, _UnderWay] = {}
+        self._count = 0
+        self._closed = False
+        self._stages = {stage.name: stage for stage in self._wiring.stages}
+        self._jobs: dict[tuple[str, int], SimpleQueue[_Job | None]] = {}
+        self._threads: list[threading.Thread] = []
+        for stage in self._wiring.stages:
+            for replica, function in enumerate(stage.functions):
+                self._hire(stage, replica, function)
+
+    def _hire(self, stage: PipelineStage, replica: int, function: Function) -> None:
+        jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs[stage.name, replica] = jobs
+        thread = threading.Thread(
+            target=self._work,
+            args=(stage, replica, function, jobs),
+            name=f"{stage.name} #{replica}",
+            daemon=True,
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def __repr__(self) -> str:
+        return f"<pipeline of {', '.join(self._stages)}>"
+
+    # -------------------------------------------------------------- frames in, results out
+
+    def submit(self, frame: Frame) -> Future:
+        """Put a frame in; waits while the pipeline is full, and so is not for the callback of a future.
+
+        The future's result is like the frame: by name for a mapping, else the one output, or a tuple of them. Its error is a
+        `FrameError`. Cancelled, the frame goes no further. Raises `UsageError` for a frame of other tensors than
+        the inputs, and after `close`.
+        """
+        feeds = self._wiring.feeds(frame)
+        with self._room:
+            self._room.wait_for(lambda: self._closed or self._state.has_room)
+            return self._admit(feeds, isinstance(frame, Mapping))
+
+    def run(self, frames: Iterable[Frame], *, stop_on_error: bool = False) -> Iterator[Any]:
+        """The result of each of ``frames``, in their order; they are taken as there is room, at most `limit` ahead.
+
+        In the place of a frame that failed comes its `FrameError`; with ``stop_on_error`` it is raised. What is under way when
+        the loop is left is cancelled.
+        """
+        window: deque[Future] = deque()
+        try:
+            for frame in frames:
+                while len(window) >= self.limit:
+                    yield _outcome(window.popleft(), stop_on_error)
+                window.append(self.submit(frame))
+                while window and window[0].done():
+                    yield _outcome(window.popleft(), stop_on_error)
+            while window:
+                yield _outcome(window.popleft(), stop_on_error)
+        finally:
+            for future in window:
+                future.cancel()
+
+    async def run_async(
+        self, frames: Iterable[Frame] | AsyncIterable[Frame], *, stop_on_error: bool = False
+    ) -> AsyncIterator[Any]:
+        """`run` for an event loop, which is never blocked; ``frames`` may come asynchronously, too."""
+        window: deque[Future] = deque()
+        try:
+            async for frame in _each(frames):
+                while len(window) >= self.limit:
+                    yield await _awaited(window, stop_on_error)
+                window.append(await self._submit_async(frame))
+                while window and window[0].done():
+                    yield _outcome(window.popleft(), stop_on_error)
+            while window:
+                yield await _awaited(window, stop_on_error)
+        finally:
+            for future in window:
+                future.cancel()
+
+    async def _submit_async(self, frame: Frame) -> Future:
+        feeds = self._wiring.feeds(frame)
+        with self._room:
+            if self._closed or self._state.has_room:
+                return self._admit(feeds, isinstance(frame, Mapping))
+        return await asyncio.to_thread(self.submit, frame)
+
+    def _admit(self, feeds: dict[str, Any], by_name: bool) -> Future:
+        """Take a frame in; the lock is held and there is room."""
+        if self._closed:
+            raise UsageError("the pipeline was closed; make a new one")
+        number = self._count
+        self._count += 1
+        future: Future = concurrent.futures.Future()
+        future.add_done_callback(functools.partial(self._dropped, number))
+        self._frames[number] = _UnderWay(future, feeds, Counter(self._wiring.uses), by_name)
+        self._handle(Admitted(number))
+        return future
+
+    def _dropped(self, number: int, future: Future) -> None:
+        """A future is done; if someone cancelled it, its frame goes no further."""
+        if not future.cancelled():
+            return
+        with self._room:
+            frame = self._frames.pop(number, None)
+            if frame is not None:
+                self._handle(Dropped(number))
+        if frame is not None:
+            future.set_running_or_notify_cancel()
+
+    # -------------------------------------------------------------- the stages at work
+
+    def _work(
+        self, stage: PipelineStage, replica: int, function: Function, jobs: SimpleQueue[_Job | None]
+    ) -> None:
+        """One thread of one stage."""
+        cpus = stage.cpus
+        idle_since = perf_counter()
+        while (job := jobs.get()) is not None:
+            began = perf_counter()
+            made: dict[str, Any] = {}
+            error: BaseException | None = None
+            try:
+                if cpus:
+                    os.sched_setaffinity(0, cpus)  # of this thread alone
+                    cpus = ()
+                made = results(stage, function(*job.args))
+            except BaseException as problem:  # noqa: BLE001 - whatever it is, it belongs to the frame
+                error = problem
+            ended = perf_counter()
+            told = "" if error is None else _told(error)
+            self._figures.add(
+                Run(stage.name, replica, job.frame, idle_since, began, ended, size(made.values()), told)
+            )
+            idle_since = ended
+            if error is None:
+                self._done(Done(stage.name, replica, job.frame), made)
+            else:
+                self._failed(Failed(stage.name, replica, job.frame), error)
+            del job, made, error  # or they would be held until the next frame comes
+
+    def _done(self, event: Done, made: Mapping[str, Any]) -> None:
+        with self._room:
+            frame = self._frames.get(event.frame)
+            if frame is not None:
+                frame.values.update((name, value) for name, value in made.items() if frame.uses[name])
+            ended = self._handle(event)
+        for each in ended:
+            if each.future.set_running_or_notify_cancel():
+                named = {name: each.values[name] for name in self.outputs}
+                values = tuple(named.values())
+                each.future.set_result(named if each.by_name else values[0] if len(values) == 1 else values)
+
+    def _failed(self, event: Failed, cause: BaseException) -> None:
+        with self._room:
+            frame = self._frames.pop(event.frame, None)
+            self._handle(event)
+        if frame is not None and frame.future.set_running_or_notify_cancel():
+            error = FrameError(
+                f"frame {event.frame} failed in stage {event.stage!r}: {_told(cause)}",
+                frame=event.frame,
+                stage=event.stage,
+            )
+            error.__cause__ = cause
+            frame.future.set_exception(error)
+
+    def _handle(self, event: Event) -> list[_UnderWay]:
+        """Start what can start now; the frames that are finished. The lock is held."""
+        finished = []
+        for action in () if self._closed else self._state.handle(event):
+            if isinstance(action, Start):
+                args = self._frames[action.frame].take(self._stages[action.stage].inputs)
+                self._jobs[action.stage, action.replica].put(_Job(action.frame, args))
+            else:
+                finished.append(self._frames.pop(action.frame))
+        self._room.notify_all()
+        return finished
+
+    # -------------------------------------------------------------- what it did, and its end
+
+    def figures(self) -> dict[str, StageFigures]:
+        """Counters of each stage so far: frames, seconds busy and waiting, bytes."""
+        return self._figures.now()
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write what ran when (the newest 65,536 runs of stages) as JSON that https://ui.perfetto.dev opens.
+
+        Raises `UsageError` where that cannot be.
+        """
+        self._figures.save_trace(path)
+
+    def close(self) -> None:
+        """Cancel what is under way and end the threads; waits for calls that run. Twice does no harm.
+
+        Modules that the pipeline built are closed; those it was given are not.
+        """
+        with self._room:
+            first, self._closed = not self._closed, True
+            left = list(self._frames.values())
+            self._frames.clear()
+            self._room.notify_all()
+        for frame in left:
+            if frame.future.cancel():
+                frame.future.set_running_or_notify_cancel()
+        if first:
+            for jobs in self._jobs.values():
+                jobs.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        for module in self._owned:
+            module.close()
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {one_line(error)}"
+
+
+def _outcome(future: Future, stop_on_error: bool) -> Any:
+    """A frame's result, or its error in the place of that."""
+    try:
+        return future.result()
+    except FrameError as error:
+        if stop_on_error:
+            raise
+        return error
+
+
+async def _awaited(window: deque[Future], stop_on_error: bool) -> Any:
+    """The oldest frame's outcome; it stays in the window, to be cancelled, until it is there."""
+    waiting = asyncio.wrap_future(window[0])
+    await asyncio.wait([waiting])
+    if not waiting.cancelled():
+        waiting.exception()  # asked for, or the loop would complain that nobody did
+    return _outcome(window.popleft(), stop_on_error)
+
+
+async def _each(frames: Iterable[Frame] | AsyncIterable[Frame]) -> AsyncIterator[Frame]:
+    if isinstance(frames, AsyncIterable):
+        async for frame in frames:
+            yield frame
+    else:
+        for frame in frames:
+            yield frame

@@ -1,0 +1,120 @@
+"""The forms in which a pipeline's stages can be given, brought to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from rpcsys.errors import UsageError
+from rpcsys.graph.building import build
+from rpcsys.graph.stage import Stages
+from rpcsys.graph.targets import OnnxRuntime
+from rpcsys.graph.wiring import PipelineStage
+from rpcsys.module import Module
+from rpcsys.module.kinds.graph import GraphModule
+
+#: A stage given by hand; the tuple is name, module, inputs, outputs.
+Given: TypeAlias = PipelineStage | tuple[str, Callable[..., Any], Sequence[str], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Stages, the whole's tensors where they are known, and the modules that were made for it."""
+
+    stages: Sequence[PipelineStage]
+    inputs: Sequence[str] | None = None
+    outputs: Sequence[str] | None = None
+    owned: Sequence[Module] = ()
+
+
+def stages_of(
+    given: Stages | Module | Iterable[Given],
+    targets: Any,
+    inputs: Sequence[str] | None,
+    outputs: Sequence[str] | None,
+    cpus: Mapping[str, Sequence[int]],
+    replicas: Mapping[str, int],
+) -> Staged:
+    """One form of what a pipeline was given, as it describes its parameters. Raises `UsageError`, and as `build`."""
+    if isinstance(given, (Stages, Module)) and (inputs is not None or outputs is not None):
+        raise UsageError("inputs and outputs are for stages given one by one; these have their own")
+    if targets is not None and not isinstance(given, Stages):
+        raise UsageError("targets are for stages of graph.split; these are built already")
+    if isinstance(given, Stages):
+        staged = _built(given, targets, cpus)
+    elif isinstance(given, Module):
+        staged = _of_graph(given)
+    else:
+        staged = Staged([_by_hand(stage) for stage in given], inputs, outputs)
+    return replace(staged, stages=_placed(staged.stages, cpus, replicas))
+
+
+def _by_hand(stage: Given) -> PipelineStage:
+    if isinstance(stage, PipelineStage):
+        return stage
+    if not isinstance(stage, tuple) or len(stage) != 4:
+        raise UsageError("a stage is a PipelineStage, or a tuple of its name, module, inputs and outputs")
+    return PipelineStage(*stage)
+
+
+def _built(stages: Stages, targets: Any, cpus: Mapping[str, Sequence[int]]) -> Staged:
+    """Each stage built for its target; onnxruntime, by default, for the CPUs that the stage is given."""
+    chosen = (
+        dict(targets) if isinstance(targets, Mapping) else dict.fromkeys((s.name for s in stages), targets)
+    )
+    for stage in stages:
+        if not chosen.get(stage.name) and not stage.target and stage.name in cpus:
+            chosen[stage.name] = OnnxRuntime(cpus=tuple(cpus[stage.name]))
+    wrapped = {name: _as_module(target) for name, target in chosen.items()}
+    whole = build(stages, wrapped)
+    foreign = [target for target in wrapped.values() if isinstance(target, Module)]
+    staged = _of_graph(whole)
+    owned = [module for module in whole.imports if all(module is not other for other in foreign)]
+    return replace(staged, owned=owned)
+
+
+def _as_module(target: Any) -> Any:
+    """A function as a module, so that it can stand among them: one of a session, say."""
+    if callable(target) and not isinstance(target, Module):
+        return Module("function", {"main": target})
+    return target
+
+
+def _of_graph(module: Module) -> Staged:
+    """The stages of a module that `build` made."""
+    if not isinstance(module, GraphModule):
+        raise UsageError(
+            f"a module of kind {module.kind} has no stages; a pipeline takes what graph.build gives"
+        )
+    stages = []
+    for stage in module.graph["stages"]:
+        if "makes" in stage or not set(stage["inputs"]).isdisjoint(module.graph["weights"]):
+            raise UsageError(
+                f"stage {stage['name']!r} writes into its arguments or takes weights; give a pipeline a function "
+                "around it that takes and gives tensors"
+            )
+        run = module.imports[stage["module"]].function(stage["function"])
+        stages.append(PipelineStage(stage["name"], run, stage["inputs"], stage["outputs"]))
+    return Staged(
+        stages, [value["name"] for value in module.inputs], [value["name"] for value in module.outputs]
+    )
+
+
+def _placed(
+    stages: Sequence[PipelineStage], cpus: Mapping[str, Sequence[int]], replicas: Mapping[str, int]
+) -> list[PipelineStage]:
+    """The stages with their CPUs and replicas."""
+    names = {stage.name for stage in stages}
+    for name in [*cpus, *replicas]:
+        if name not in names:
+            raise UsageError(f"no stage {name!r}; there are {', '.join(stage.name for stage in stages)}")
+    placed = []
+    for stage in stages:
+        count = replicas.get(stage.name, stage.replicas)
+        if count < 1:
+            raise UsageError(f"stage {stage.name!r} needs one replica or more, not {count}")
+        if stage.name in replicas and not callable(stage.module):
+            raise UsageError(f"stage {stage.name!r} has a module for each replica already")
+        placed.append(replace(stage, cpus=tuple(cpus.get(stage.name, stage.cpus)), replicas=count))
+    return placed

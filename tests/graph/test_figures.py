@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rpcsys.errors import UsageError
+from rpcsys.graph.figures import Figures, Run, StageFigures
+
+
+def test_counters_add_up_and_the_trace_has_a_row_for_each_replica(tmp_path: Path) -> None:
+    figures = Figures({"a": 2, "b": 1})
+    figures.add(Run("a", 0, 0, 10.0, 10.5, 11.0, 64))
+    figures.add(Run("a", 1, 1, 10.0, 10.75, 11.0, 0, "ValueError: no"))
+    assert figures.now() == {"a": StageFigures(2, 1, 0.75, 1.25, 64), "b": StageFigures()}
+    figures.save_trace(tmp_path / "trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    rows = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"}
+    assert rows == {1: "a #0", 2: "a #1", 3: "b #0"}
+    first, second = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert (first["tid"], first["ts"], first["dur"], first["cat"]) == (1, 0.0, 500000.0, "a")
+    assert first["args"] == {"frame": 0, "bytes": 64}
+    assert (second["tid"], second["ts"]) == (2, 250000.0)
+    assert second["args"]["error"] == "ValueError: no"
+
+
+def test_a_trace_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written: No such file"):
+        Figures({}).save_trace(tmp_path / "nowhere" / "trace.json")
