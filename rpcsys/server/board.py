@@ -25,6 +25,9 @@ GRACE_GONE_S = 0.4
 GRACE_DONE_S = 2.0
 """For a session process to exit after it said that it is done, and for a TVM client to be told its time is over."""
 
+TVM_QUIET_S = 0.01
+"""The same for TVM's clients, who are greeted unseen: half of them have made their first call by then."""
+
 FIRST_CALL_S = 0.005
 """Nothing is forked for so long after a session was opened: its client makes its first call."""
 
@@ -365,7 +368,8 @@ class Board:
         else:
             session.state, kind = "running", session.kind
             session.started = now
-            self._quiet_until = now + self._quiet_s
+            quiet_s = self._quiet_s if session.opening else min(TVM_QUIET_S, self._quiet_s)
+            self._quiet_until = now + quiet_s
             session.due = session.overdue_at()
         return ev.Start(
             session.number,
@@ -382,9 +386,13 @@ class Board:
 
     def _quiet(self, now: float) -> bool:
         """Whether a session is just being opened, whose client is not to wait for a fork as well."""
-        if self._quiet_until is not None and now >= self._quiet_until:
+        if self._quiet_until is not None and (now >= self._quiet_until or self._wanting()):
             self._quiet_until = None
         return self._quiet_until is not None
+
+    def _wanting(self) -> bool:
+        """Whether a client waits for a child. Asked when those that wait have been given away."""
+        return any(session.state in ("opening", "overdue") for session in self.sessions.values())
 
     def _missing(self) -> int:
         running = sum(session.state == "running" for session in self.sessions.values())

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 import rpcsys
@@ -171,9 +172,11 @@ def test_a_server_that_fails_is_started_again(old: Path, root: Path, daemons: Da
     tracker = daemons.tracker()
     install(old, root, *served(tracker))
     wait_free(tracker, KEY, 1, START_S)
-    (server,) = [
+    started = [
         pid for pid in processes_below(root) if b"start.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
+    # What the server has forked bears its name.
+    (server,) = [pid for pid in started if psutil.Process(pid).ppid() not in started]
     os.kill(server, signal.SIGKILL)
     wait_until(lambda: not alive(server), START_S, "killed")
     wait_free(tracker, KEY, 1, START_S)

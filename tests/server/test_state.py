@@ -172,6 +172,31 @@ def test_nothing_is_forked_while_a_client_waits_for_its_session_and_its_first_ca
     script.replay()
 
 
+def test_a_client_without_a_child_waits_for_no_quiet():
+    """Sessions of one slot in quick succession: the next one needs the child that was not made for quiet's sake."""
+    script = Transcript(spares=1, quiet_s=0.05)
+    script.boot()
+    for number in (1, 2):
+        if number == 2:
+            script.say(ev.ChildDone, 1, "closed")
+            script.bury(1)
+            assert script.tick(0.06)[-1:] == [ev.Spawn(2)]
+            script.say(ev.ChildReady, 2)
+        script.visit(number)
+    script.visit(3)
+    script.say(ev.ChildDone, 2, "closed")
+    assert ev.Spawn(3) in script.bury(2)
+    script.replay()
+
+
+def test_quiet_is_short_for_clients_that_are_greeted_unseen():
+    script = Transcript(spares=1, quiet_s=0.05)
+    script.boot()
+    script.visit(1, session=None)
+    assert script.tick(0.005) == []
+    assert script.tick(0.006) == [ev.Spawn(2)]
+
+
 def test_a_session_that_is_never_opened_holds_up_no_fork():
     script = Transcript(spares=1, quiet_s=0.05)
     script.boot()
