@@ -29,7 +29,7 @@ library.api()
 native = Library(sys.argv[2])
 print(native.function("add")(2, 3), native.function("add")(1 << 40, 1), native.function("add")(0.5, 1.0))
 
-x, seen = array.array("h", range(6)), array.array("q", [0] * 8)
+x, seen = array.array("h", range(6)), array.array("q", [0] * 10)
 native.function("describe")(memoryview(x).cast("B").cast("h", [2, 3]), seen)
 print(seen.tolist(), native.function("type")(x))
 
@@ -83,7 +83,7 @@ def test_calls_both_ways(name: str, tmp_path: Path) -> None:
     said = bare(board, BOTH_WAYS, libtvm_ffi.parent, functions, python=str(machine.python))
     assert said.splitlines() == [
         "5 1099511627777 1.5",
-        "[2, 0, 16, 1, 0, 1, 2, 3] 70",
+        "[2, 0, 16, 1, 0, 1, 2, 3, 3, 1] 70",
         "ValueError add takes two numbers of one type False",
         "LookupError nothing there True",
         "[]",

@@ -30,7 +30,7 @@ CENSUS = {"descriptors", "threads", "processes", "files"}
 def census(server: Daemon, folder: Path) -> dict[str, int]:
     """What the server's processes hold while nothing runs."""
     wait_until(lambda: len(server.tree()) == SLOTS + 2, HANGS_S, "a child waits for every slot")
-    wait_until(lambda: not list(folder.glob("rpcsys-server-*/*")), HANGS_S, "every directory is gone")
+    wait_until(lambda: not list(folder.glob("rpcsys-server-*/session-*")), HANGS_S, "every directory is gone")
     (zygote,) = server.children()
     lasting = [psutil.Process(server.pid), zygote]
     return {
