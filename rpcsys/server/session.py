@@ -29,7 +29,7 @@ from rpcsys.server.operations import Operations
 from rpcsys.server.outgoing import Outgoing
 from rpcsys.server.printed import Printed, by_line
 from rpcsys.server.transfers import Directory
-from rpcsys.server.watcher import Watcher
+from rpcsys.server.watcher import NO_CALL, Watcher
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames, values
 from rpcsys.wire.frames import Buffer, Frame
@@ -162,6 +162,8 @@ class Session:
                     self._call_in_a_row(frame)
                 else:
                     pieces = self._run(frame)
+                    # Let go of now, the memory that its arrays lie in, still in the caches, is there for the next.
+                    frame = self._watcher.call = NO_CALL
                     if pieces:
                         self.out.send(pieces)
                 continue

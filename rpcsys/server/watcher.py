@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rpcsys.server.session import Session
 
 PATIENCE_S = 0.02
-_NO_CALL = Frame(frames.CALL, 0, 0, 0, Plan({}, ()), ())
+NO_CALL = Frame(frames.CALL, 0, 0, 0, Plan({}, ()), ())
 #: Looks without any call before the watcher goes to sleep: one second.
 _QUIET_LOOKS = 50
 #: The system's clocks take no limit of centuries in one piece.
@@ -54,7 +54,7 @@ class Watcher:
         self.asleep = False
         self.reading = False
         self._wake = threading.Event()
-        self.call = _NO_CALL
+        self.call = NO_CALL
         self._limit_at: float | None = None
         self._limit_s = 0.0
         self._look, self._nudge = os.pipe()
