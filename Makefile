@@ -9,6 +9,8 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 DEVICE := $(BIN)/python tests/device_files.py
+# More than there are cores: most tests wait for daemons more than they compute.
+FAST := $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 3 / 2 )))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-slow lint fix bench docs clean
@@ -28,7 +30,7 @@ demo: .venv/.ready-graph
 test: lint test-fast
 
 test-fast: .venv/.ready-dev
-	$(BIN)/pytest -q -n auto --reruns 1 -m "not slow"
+	$(BIN)/pytest -q -n $(FAST) --reruns 1 -m "not slow"
 
 test-slow: .venv/.ready-dev
 	$(BIN)/pytest -q -n auto --reruns 1 -m slow
