@@ -11,6 +11,7 @@ import click
 import rpcsys
 from rpcsys.cli.completion import Program, completion, files
 from rpcsys.cli.demo import demo
+from rpcsys.cli.manual import man
 from rpcsys.cli.module import module
 from rpcsys.cli.operate import drain, enable, lease
 from rpcsys.cli.pack import pack
@@ -76,6 +77,7 @@ group.add_command(pack)
 group.add_command(drain)
 group.add_command(enable)
 group.add_command(completion)
+group.add_command(man)
 
 
 def run_group(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,81 @@
+"""Manual pages, made of what the commands' own ``--help`` says."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+import rpcsys
+from rpcsys.cli.completion import Program, help_of
+from rpcsys.errors import ConfigError
+
+COLUMNS = 76
+"""Of a page's text: a terminal's 80 without man's margin."""
+
+_HEADING = re.compile(r"^(\w[\w ]*):$")
+
+
+def page(name: str, summary: str, text: str) -> str:
+    """The page ``name(1)``, in man(7)'s language, of a command's help ``text``."""
+    usage, _, rest = text.strip().partition("\n\n")
+    lines = [
+        f'.TH {_roff(name.upper())} 1 "" "rpcsys {rpcsys.__version__}" rpcsys',
+        ".SH NAME",
+        f"{_roff(name)} \\- {_roff(summary.rstrip('.'))}",
+        ".SH SYNOPSIS",
+        ".nf",
+        *map(_roff, usage.splitlines()),
+        ".fi",
+        ".SH DESCRIPTION",
+        ".nf",
+    ]
+    for line in rest.splitlines():
+        heading = _HEADING.match(line)
+        lines += [".fi", f".SH {heading[1].upper()}", ".nf"] if heading else [_roff(line)]
+    return "\n".join([*lines, ".fi", ""])
+
+
+def _roff(line: str) -> str:
+    """A line of text as it is to be printed. A minus stays one, and a dot or a quote in front begins no request."""
+    line = line.replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{line}" if line.startswith((".", "'")) else line
+
+
+def pages(group: click.Group, name: str = "rpcsys") -> Iterator[tuple[str, str]]:
+    """The name and the text of a page for ``group``, called ``name``, and for each command below it."""
+    for words, command in _commands(group, (name,)):
+        if isinstance(command, Program):
+            text = help_of(command.program)
+        else:
+            text = command.get_help(click.Context(command, info_name=" ".join(words), terminal_width=COLUMNS))
+        summary = command.get_short_help_str(limit=100)
+        yield "-".join(words), page("-".join(words), summary, text)
+
+
+def _commands(
+    command: click.Command, words: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield words, command
+    if isinstance(command, click.Group):
+        for name, below in sorted(command.commands.items()):
+            yield from _commands(below, (*words, name))
+
+
+@click.command(short_help="Write the manual pages of all commands into a folder.")
+@click.argument("folder", type=click.Path(path_type=Path))
+def man(folder: Path) -> None:
+    """Write the manual pages of all commands into FOLDER, such as ~/.local/share/man/man1."""
+    os.environ["COLUMNS"] = str(COLUMNS)  # of the daemons' help, in this process alone
+    root = click.get_current_context().find_root().command
+    assert isinstance(root, click.Group)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in pages(root):
+            (folder / f"{name}.1").write_text(text, encoding="utf-8")
+        (folder / "query_tracker.1").write_text(".so man1/rpcsys-query.1\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write to {folder}: {error.strerror}") from None
