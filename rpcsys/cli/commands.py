@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 import rpcsys
-from rpcsys.cli.completion import Program, completion, files
+from rpcsys.cli.completion import Program, completion, words
 from rpcsys.cli.demo import demo
 from rpcsys.cli.manual import man
 from rpcsys.cli.module import module
@@ -17,6 +17,7 @@ from rpcsys.cli.operate import drain, enable, lease
 from rpcsys.cli.pack import pack
 from rpcsys.cli.run import run
 from rpcsys.errors import RpcsysError, one_line
+from rpcsys.query.__main__ import command as query_tracker
 
 INTERRUPTED = 130  # what a shell reports of a command ended by Ctrl-C
 
@@ -42,7 +43,7 @@ def group() -> None:
     """All commands; what they have in common is said in `_HELP`."""
 
 
-def _daemon(name: str, program: str, summary: str) -> None:
+def _daemon(name: str, program: str, summary: str, below: click.Group | None = None) -> None:
     """A command that hands all its arguments, --help too, to another program's own parser.
 
     The program replaces this process: nothing of this command line stays in a board's memory.
@@ -55,20 +56,21 @@ def _daemon(name: str, program: str, summary: str) -> None:
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     )
-    @click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
+    @click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=words)
     def command(args: tuple[str, ...]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, "-m", program, *args])
 
     command.program = program
+    command.group = below
     group.add_command(command)
 
 
 _daemon("tracker", "rpcsys.tracker", "Serve the queue of requests: one tracker for a lab.")
 _daemon("proxy", "rpcsys.proxy", "Join clients with servers that nobody can reach.")
 _daemon("server", "rpcsys.server", "Serve this machine as a device.")
-_daemon("query", "rpcsys.query", "Print the tracker's servers and queue.")
+_daemon("query", "rpcsys.query", "Print the tracker's servers and queue.", query_tracker)
 group.add_command(run)
 group.add_command(demo)
 group.add_command(module)

@@ -8,10 +8,10 @@ import io
 import re
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-VARIABLE = "_RPCSYS_COMPLETE"
-"""Where click looks for what a shell asks; the name follows from that of the command."""
+COMMANDS = ("rpcsys", "query_tracker")
+"""What this package installs."""
 
 _FLAG = re.compile(r"^ {2}(?:-\w, )?(--[\w-]+)", re.MULTILINE)
 
@@ -24,35 +24,56 @@ def help_of(program: str) -> str:
     return printed.getvalue()
 
 
+def variable(command: str) -> str:
+    """Where click looks for what a shell asks of ``command``."""
+    return f"_{command.upper()}_COMPLETE"
+
+
 class Program(click.Command):
-    """A command that hands its arguments to ``program``, whose help says what flags there are."""
+    """A command that hands its arguments to ``program``, whose help says what flags there are.
+
+    Where the program is one of click's, ``group`` is it, and completes what comes below, too.
+    """
 
     program: str
+    group: click.Group | None = None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if self.group is not None:
+            return below(self.group, ctx, incomplete)
         flags = dict.fromkeys(_FLAG.findall(help_of(self.program)))
         return [CompletionItem(flag) for flag in flags if flag.startswith(incomplete)]
 
 
-def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Has the shell complete the name of a file."""
+def below(group: click.Group, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    """What ``group`` completes behind the words that ``ctx`` holds for it."""
+    return ShellComplete(group, {}, "", "").get_completions(list(ctx.params["args"]), incomplete)
+
+
+def words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What is no flag in a program's command line: a word of its own, else the name of a file."""
+    command = ctx.command
+    if isinstance(command, Program) and command.group is not None:
+        return below(command.group, ctx, incomplete)
     return [CompletionItem(incomplete, type="file")]
 
 
-_HELP = """Print what has SHELL complete the commands and flags of rpcsys.
+_HELP = """Print what has SHELL complete the words of COMMAND: rpcsys, if none is named, or query_tracker.
 
 \b
 bash  rpcsys completion bash >~/.local/share/bash-completion/completions/rpcsys
 zsh   rpcsys completion zsh >~/.zfunc/_rpcsys   (a folder in your $fpath)
 fish  rpcsys completion fish >~/.config/fish/completions/rpcsys.fish
+and   rpcsys completion bash query_tracker >…/query_tracker, and so on
 """
 
 
 @click.command(help=_HELP, short_help="Print what has a shell complete these commands.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@click.argument("command", type=click.Choice(COMMANDS), default=COMMANDS[0])
+def completion(shell: str, command: str) -> None:
     """The command; what it is for is said in `_HELP`."""
     root = click.get_current_context().find_root().command
     kind = get_completion_class(shell)
     assert kind is not None  # click has all three
-    click.echo(kind(root, {}, "rpcsys", VARIABLE).source())
+    click.echo(kind(root, {}, command, variable(command)).source())

@@ -12,6 +12,7 @@ import click
 import rpcsys
 from rpcsys.cli.completion import Program, help_of
 from rpcsys.errors import ConfigError
+from rpcsys.query.__main__ import command as query_tracker
 
 COLUMNS = 76
 """Of a page's text: a terminal's 80 without man's margin."""
@@ -45,7 +46,7 @@ def _roff(line: str) -> str:
     return f"\\&{line}" if line.startswith((".", "'")) else line
 
 
-def pages(group: click.Group, name: str = "rpcsys") -> Iterator[tuple[str, str]]:
+def pages(group: click.Group, name: str) -> Iterator[tuple[str, str]]:
     """The name and the text of a page for ``group``, called ``name``, and for each command below it."""
     for words, command in _commands(group, (name,)):
         if isinstance(command, Program):
@@ -74,8 +75,7 @@ def man(folder: Path) -> None:
     assert isinstance(root, click.Group)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in pages(root):
+        for name, text in [*pages(root, "rpcsys"), *pages(query_tracker, "query_tracker")]:
             (folder / f"{name}.1").write_text(text, encoding="utf-8")
-        (folder / "query_tracker.1").write_text(".so man1/rpcsys-query.1\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror}") from None

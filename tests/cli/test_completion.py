@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -18,7 +19,7 @@ from tests.cli.conftest import Command
 
 def words(*args: str) -> set[str]:
     """What comes in the place of the last of ``args``."""
-    shell = BashComplete(group, {}, "rpcsys", completion.VARIABLE)
+    shell = BashComplete(group, {}, "rpcsys", completion.variable("rpcsys"))
     return {item.value for item in shell.get_completions(list(args[:-1]), args[-1])}
 
 
@@ -46,16 +47,15 @@ def test_flags_of_every_program(command: str, flag: str) -> None:
 
 def test_flags_after_others_and_names_of_files() -> None:
     assert words("tracker", "--port", "9190", "--state") == {"--state-dir"}
-    shell = BashComplete(group, {}, "rpcsys", completion.VARIABLE)
+    shell = BashComplete(group, {}, "rpcsys", completion.variable("rpcsys"))
     (item,) = shell.get_completions(["tracker", "--state-dir"], "/va")
     assert (item.type, item.value) == ("file", "/va")
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_for_every_shell(shell: str, rpcsys: Command) -> None:
-    done = rpcsys("completion", shell)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"{completion.VARIABLE}={shell}_complete" in done.stdout
+def test_what_the_queue_is_asked() -> None:
+    assert words("query", "") >= {"leases", "history", "usage"}
+    assert words("query", "--json", "hist") == {"history"}
+    assert words("query", "leases", "--k") == {"--key"}
 
 
 def test_another_shell_is_told_which_there_are(rpcsys: Command) -> None:
@@ -65,22 +65,48 @@ def test_another_shell_is_told_which_there_are(rpcsys: Command) -> None:
     assert "'fish'" in done.stderr
 
 
-def test_bash_completes(rpcsys: Command, tmp_path: Path) -> None:
-    script = tmp_path / "rpcsys.bash"
-    script.write_text(rpcsys("completion", "bash").stdout)
-    ask = f"""source {script}
-COMP_WORDS=(rpcsys tracker --http); COMP_CWORD=2
-_rpcsys_completion rpcsys; echo "${{COMPREPLY[@]}}"
-"""
+#: How each shell is asked without a terminal: {script} is ours, {name} the command, and the words come behind it.
+ASK = {
+    "bash": """
+source {script}
+COMP_WORDS=({name} {words})
+COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+_{name}_completion {name}
+echo "${{COMPREPLY[@]}}"
+""",
+    "zsh": """
+compdef() {{ }}
+compadd() {{ print -r -- $completions }}
+_describe() {{ print -r -- $completions_with_descriptions }}
+source {script}
+words=({name} {words})
+CURRENT=$#words
+_{name}_completion
+""",
+    "fish": "source {script}; complete -C '{name} {words}'",
+}
+BARE = {"bash": "--norc", "zsh": "--no-rcs", "fish": "--no-config"}
+
+
+@pytest.mark.parametrize("shell", sorted(ASK))
+@pytest.mark.parametrize(
+    ("name", "typed", "finds"),
+    [("rpcsys", "tracker --http", "--http-port"), ("query_tracker", "leases --js", "--json")],
+)
+def test_each_shell_completes(
+    shell: str, name: str, typed: str, finds: str, rpcsys: Command, tmp_path: Path
+) -> None:
+    script = tmp_path / "script"
+    script.write_text(rpcsys("completion", shell, name).stdout)
     path = os.pathsep.join(
         [sysconfig.get_path("scripts"), str(Path(sys.executable).parent), os.environ["PATH"]]
     )
     done = subprocess.run(
-        ["bash", "--norc", "-c", ask],
-        env={**os.environ, "PATH": path},
+        [shell, BARE[shell], "-c", ASK[shell].format(script=script, name=name, words=typed)],
+        env={**os.environ, "PATH": path, "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert (done.stdout.strip(), done.stderr) == ("--http-port", "")
+    assert (re.split(r"[\s:]", done.stdout)[0], done.stderr) == (finds, "")

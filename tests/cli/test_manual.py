@@ -35,8 +35,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_command_has_a_page_that_groff_takes(folder: Path) -> None:
     names = {page.stem for page in folder.iterdir()}
-    assert {"rpcsys", "rpcsys-tracker", "rpcsys-run", "rpcsys-lease-end", "query_tracker"} <= names
-    for page in folder.glob("rpcsys*.1"):
+    assert {"rpcsys", "rpcsys-tracker", "rpcsys-run", "rpcsys-lease-end"} <= names
+    assert {"query_tracker", "query_tracker-leases", "query_tracker-history"} <= names
+    for page in folder.iterdir():
         text = printed(page)
         assert {"NAME", "SYNOPSIS", "DESCRIPTION"} <= set(text.splitlines())
         assert f"{page.stem} - " in " ".join(text.split())  # lines are justified
@@ -48,6 +49,7 @@ def test_every_command_has_a_page_that_groff_takes(folder: Path) -> None:
         ("rpcsys-tracker", ["--state-dir DIR", "rpcsys-tracker [-h]", "OPTIONS"]),
         ("rpcsys-server", ["--through-proxy", "OPTIONS"]),
         ("rpcsys-run", ["--repeat INTEGER RANGE", "INPUTS.npz", "OPTIONS"]),
+        ("query_tracker-history", ["--since WHEN", "query_tracker history", "OPTIONS"]),
         ("rpcsys", ["COMMANDS", "rpcsys query --why rpi4"]),
     ],
 )
