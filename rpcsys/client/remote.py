@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from typing import TYPE_CHECKING, Any, Callable, Dict, Hashable, List, Optional, Sequence, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Hashable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 from rpcsys.client.arrays import outputs_of, to_user, write_back
 from rpcsys.client.pending import CallFuture
@@ -36,6 +49,7 @@ class RemoteFunction:
         self._session = session
         self._target = target
         self._bare: Optional[bytes] = None  # the head of a call without arguments
+        self._wanted: Dict[str, str] = {}  # how results are encoded, by their places
         self._owner = owner  # keeps the module or the function alive on the device
         self.name = name
 
@@ -76,6 +90,16 @@ class RemoteFunction:
         }
         return TimeEvaluator(self._session, self._target, options, self)
 
+    def encoding(self, results: Mapping[str, str]) -> RemoteFunction:
+        """The same function, of whose results those cross encoded whose places are given: ``{"0": "float16"}``.
+
+        They arrive decoded. Arguments may be encoded, too: `rpcsys.wire.encoding`.
+        """
+        same = copy.copy(self)
+        same._wanted = dict(results)
+        same._bare = None
+        return same
+
     def _encode(self, args: Sequence[Any], keep: bool) -> Tuple[bytes, Sequence[Buffer], Optional[Convert]]:
         """The head of a call, the buffers behind it, and what makes its result if it writes into arguments."""
         if not args and not keep and self._bare is not None:
@@ -83,7 +107,7 @@ class RemoteFunction:
         heads = self._session._heads
         key: List[Hashable] = [self._target, keep]
         buffers: List[Buffer] = []
-        known = signature(args, key, buffers)
+        known = not self._wanted and signature(args, key, buffers)
         if known:
             head = heads.get(tuple(key))
             if head is not None:
@@ -91,10 +115,12 @@ class RemoteFunction:
         fields: Dict[str, Any] = {"f": _target_head(self._target), "a": list(args)}
         if keep:
             fields["keep"] = True
+        if self._wanted:
+            fields["encode"] = self._wanted
         head, buffers = frames.encode_head(fields)
         if known:
             heads.put(tuple(key), head)
-        if not args and not keep:
+        if not args and not keep and not self._wanted:
             self._bare = head
         written = outputs_of(args)
         if written:

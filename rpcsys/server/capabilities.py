@@ -11,6 +11,7 @@ from typing import Any
 
 from rpcsys.ffi import library
 from rpcsys.module import elf, loading
+from rpcsys.wire import encoding
 
 STUB = "numpy_stub"
 """The folder of what stands in for numpy where there is none: it has names, and no arrays."""
@@ -22,7 +23,7 @@ def capabilities(*, pickle: bool = False, cache: bool = False) -> dict[str, Any]
     """Which optional packages are installed, which files a session can load, and what the server was told to allow.
 
     ``kinds``: of the modules that those files may hold; ``target``: machine and bits of native code.
-    ``tvm_runtime``: whether TVM's libraries are there, with the package or without. Imports and loads nothing.
+    ``encodings``: of arrays (`rpcsys.wire.encoding`). ``tvm_runtime``: whether TVM's libraries are there, with the package or without. Imports and loads nothing.
     """
     found: dict[str, Any] = {package: installed(package) for package in _PACKAGES}
     found["python"] = "{}.{}".format(*sys.version_info[:2])
@@ -31,6 +32,7 @@ def capabilities(*, pickle: bool = False, cache: bool = False) -> dict[str, Any]
     found["tvm_runtime"] = library.has_runtime()
     found["loads"] = loads()
     found["kinds"] = kinds(pickle=pickle)
+    found["encodings"] = encoding.known(installed)
     found["target"] = list(elf.here())
     return found
 

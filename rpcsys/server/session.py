@@ -32,6 +32,7 @@ from rpcsys.server.transfers import Directory
 from rpcsys.server.watcher import NO_CALL, Watcher
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames, values
+from rpcsys.wire.encoding import encoded
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.heads import HeadTable, signature
 from rpcsys.wire.memory import Pool
@@ -303,7 +304,7 @@ class Session:
                 args = [
                     to_function(values.build(arg, buffers), self.objects, self._pool, written) for arg in args
                 ]
-            result = self._operations.resolve(target)(*args)
+            result = encoded(self._operations.resolve(target)(*args), frame.get("encode"))
         return self._result(frame.call_id, result, written, head.get("keep") is True)
 
     def _run_by_name(self, frame: Frame, written: List[Any]) -> Any:

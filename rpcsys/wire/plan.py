@@ -10,7 +10,7 @@ import math
 from typing import Any, Callable, Dict, List, Tuple
 
 from rpcsys.errors import LimitExceeded, ProtocolError
-from rpcsys.wire import dtypes
+from rpcsys.wire import dtypes, encoding
 
 #: Deeper than any real argument, and far from Python's own recursion limit.
 MAX_DEPTH = 64
@@ -129,6 +129,12 @@ def _measure_raw(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
     _claim(value, _natural(value.get("size")), sizes)
 
 
+def _measure_encoded(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+    array_bytes(value.get("dtype"), value.get("shape"))
+    encoding.checked(value.get("how"), value["dtype"])
+    _claim(value, _natural(value.get("size")), sizes)
+
+
 def _measure_items(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
     items = value.get("items")
     if type(items) is not list:
@@ -182,4 +188,5 @@ _MEASURES: Dict[str, Callable[[Dict[str, Any], List[int], int], None]] = {
     "ref": _measure_ref,
     "out": _measure_out,
     "inout": _measure_inout,
+    "encoded": _measure_encoded,
 }

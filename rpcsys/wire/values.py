@@ -10,6 +10,7 @@ A head holds JSON's own values as they are. What JSON lacks is an object with th
     {"@": "ref", "id": 7, …}                   an object that stays on the device
     {"@": "out", "dtype": …, "shape": […]}     an argument that only comes back
     {"@": "inout", "value": {"@": "tensor", …}}   an argument that travels both ways
+    {"@": "encoded", "how": "int8+zlib", "dtype": …, "shape": […], "size": 5, "buffer": 0}   see `encoding`
 
 Sequences and maps of an ONNX model are lists and dicts, an empty optional is null. Buffers stand in
 the order in which the head names them. A parsed head (`plan.Plan`) is never handed out, only built from, so it can be
@@ -25,7 +26,7 @@ import struct
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from rpcsys.errors import ProtocolError, ValueNotSupported
-from rpcsys.wire import dtypes
+from rpcsys.wire import dtypes, encoding
 from rpcsys.wire.plan import BOTH_WAYS, FLOATS, MAX_DEPTH, array_bytes
 from rpcsys.wire.tensor import Tensor, as_tensor
 
@@ -138,6 +139,9 @@ def _encode_object(value: Any, buffers: List[Any], depth: int) -> Any:
                 f"only an array can travel both ways, and a {type(value.value).__name__} is none"
             )
         return {"@": "inout", "value": inner}
+    if isinstance(value, encoding.Encoded):
+        about = {"how": value.how, "dtype": value.dtype, "shape": list(value.shape)}
+        return {**_raw("encoded", value.data, buffers), **about}
     if isinstance(value, Out):
         _described_bytes(value)
         return {"@": "out", "dtype": value.dtype, "shape": list(value.shape)}
@@ -194,7 +198,8 @@ def build(value: Any, buffers: Sequence[Any]) -> Any:
     """The Python value of a part of a plan's head, over ``buffers``. Arrays come as `Tensor`.
 
     Always new lists and dicts: the plan stays as it is. Raises `ProtocolError` for strings that are
-    not UTF-8 and for dict keys that cannot be keys.
+    not UTF-8, dict keys that cannot be keys, and what is not encoded as it says; `ValueNotSupported` where decoding
+    takes a package that is missing.
     """
     if type(value) is list:
         return [build(item, buffers) for item in value]
@@ -252,4 +257,7 @@ _BUILDERS: Dict[str, Callable[[Dict[str, Any], Sequence[Any]], Any]] = {
     "ref": _build_ref,
     "out": lambda value, buffers: Out(value["shape"], value["dtype"]),
     "inout": lambda value, buffers: InOut(build(value["value"], buffers)),
+    "encoded": lambda value, buffers: encoding.decode(
+        encoding.Encoded(value["how"], value["dtype"], value["shape"], buffers[value["buffer"]])
+    ),
 }

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import weakref
+import zlib
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from rpcsys.errors import (
     UsageError,
     ValueNotSupported,
 )
+from rpcsys.wire import encoding
 from rpcsys.wire.tensor import Tensor
 from tests.device import ROOT, Device
 from tests.pythons import pythons
@@ -108,6 +110,30 @@ def test_a_result_does_not_change_when_others_come(shared):
     for value in range(5):
         echo(np.full(2 << 20, value, "u1"))
     assert (first == 7).all()
+
+
+def test_encoded_arrays_cross_both_ways(shared):
+    assert {"float16", "int8", "zlib"} <= set(shared.info["capabilities"]["encodings"])
+    echo = shared.get_function("testing.echo")
+    x = np.linspace(-1, 1, 1000, dtype="f4")
+    came = echo(encoding.encode(x, "int8"))  # decoded there, and back as it is
+    assert came.dtype == x.dtype
+    assert 0 < np.abs(came - x).max() < 0.01
+    halved, rest = echo.encoding({"0": "float16+zlib"})(x, "rest")
+    assert np.array_equal(halved, x.astype("f2").astype("f4"))
+    assert rest == "rest"
+    assert np.array_equal(echo(x), x)
+    assert np.array_equal(echo.encoding({"0": "zlib"}).submit(x).result(), x)
+
+
+def test_what_cannot_be_encoded_or_decoded_there_ends_that_call_alone(shared):
+    echo = shared.get_function("testing.echo")
+    for wanted in ({"0": "int8"}, {"1": "zlib"}, {"0": "int4"}):
+        with pytest.raises((ValueNotSupported, RemoteError)):
+            echo.encoding(wanted)(np.arange(1000))
+    with pytest.raises(RemoteError, match="other bytes than the 400"):
+        echo(encoding.Encoded("zlib", "float32", (100,), zlib.compress(b"short")))
+    assert echo(1) == 1
 
 
 def test_several_results_are_a_tuple(shared):

@@ -1,0 +1,291 @@
+"""Arrays in fewer bytes, for lines that are slower than their ends: float16, int8 with a scale, zlib, zstd.
+
+How a tensor crosses is a word, or several joined by ``+`` (``"int8+zlib"``): at most one that rounds, then at most one
+that compresses. What each makes of the bytes before it::
+
+    float16   the elements as float16
+    int8      f64 scale, then an int8 each: value = int8 * scale, the largest value being 127
+    zlib      RFC 1950
+    zstd      RFC 8878
+
+The reader of a message decodes, so that no function ever sees an encoded array. Rounding takes numpy at both ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+import sys
+import threading
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+
+from rpcsys.errors import ProtocolError, UsageError, ValueNotSupported
+from rpcsys.wire import dtypes
+from rpcsys.wire.memory import Pool
+from rpcsys.wire.tensor import Tensor, as_tensor
+
+ROUNDING = ("float16", "int8")
+COMPRESSING = ("zlib", "zstd")
+#: Element types that may be rounded.
+FLOATING = ("float16", "float32", "float64")
+#: Fast: what compresses for longer than the line takes is no gain.
+_ZLIB_LEVEL = 1
+_ZSTD_LEVEL = 3
+_SCALE = struct.Struct("<d")
+#: Below it a scale would lose its own digits; such an array is all zeros.
+_SMALLEST = 1e-30
+_local = threading.local()
+
+
+class Encoded:
+    """An array on its way: ``data`` is what ``how`` made of the elements of a ``dtype`` and ``shape``."""
+
+    __slots__ = ("data", "dtype", "how", "shape")
+
+    def __init__(self, how: str, dtype: str, shape: Sequence[int], data: Any) -> None:
+        self.how = how
+        self.dtype = dtype
+        self.shape = tuple(shape)
+        self.data = data
+
+
+def steps(how: Any) -> Tuple[str, str]:
+    """What ``how`` rounds and compresses with, "" for neither. Raises `UsageError` for what is none."""
+    words = how.split("+") if isinstance(how, str) else [""]
+    rounds = words.pop(0) if words[0] in ROUNDING else ""
+    compresses = words.pop(0) if words and words[0] in COMPRESSING else ""
+    if words or not (rounds or compresses):
+        raise UsageError(
+            f"{how!r} is no encoding; there are {', '.join((*ROUNDING, *COMPRESSING))}, and int8+zlib and the like"
+        )
+    return rounds, compresses
+
+
+def applies(how: str, dtype: str) -> bool:
+    """Whether arrays of ``dtype`` can be encoded so."""
+    rounds, _ = steps(how)
+    return dtype != "strings" and (not rounds or (dtype in FLOATING and rounds != dtype))
+
+
+def known(installed: Callable[[str], bool]) -> List[str]:
+    """The words that can be used where ``installed`` tells which packages there are."""
+    zstd = any(map(installed, ("compression.zstd", "zstandard")))
+    return [
+        *(ROUNDING if installed("numpy") else ()),
+        *(("zlib",) if installed("zlib") else ()),
+        *(("zstd",) if zstd else ()),
+    ]
+
+
+# ------------------------------------------------------------------ to the wire
+
+
+def encode(value: Any, how: str, name: str = "the array") -> Any:
+    """``value`` as ``how`` has it; ``value`` itself where that takes no fewer bytes. ``name`` is for messages.
+
+    Raises `ValueNotSupported` for what is no array that can be encoded so, and values that would be lost altogether.
+    """
+    rounds, compresses = steps(how)
+    tensor = as_tensor(value)
+    if tensor is None or not applies(how, tensor.dtype):
+        what = f"a {type(value).__name__}" if tensor is None else f"an array of {tensor.dtype}"
+        raise ValueNotSupported(f"{name} is {what}, which {how} does not apply to; leave it out of encode")
+    if not len(tensor.data):
+        return value
+    data = tensor.data
+    if rounds:
+        data = _rounded(tensor, rounds, name)
+    if compresses:
+        shorter = _compress(data, compresses)
+        data, compresses = (shorter, compresses) if len(shorter) < len(data) else (data, "")
+    if len(data) >= len(tensor.data):
+        return value
+    return Encoded("+".join(filter(None, (rounds, compresses))), tensor.dtype, tensor.shape, data)
+
+
+def encoded(result: Any, wanted: Optional[Mapping[str, str]]) -> Any:
+    """A function's result, with those encoded that are ``wanted`` so: how, by the place of each among the results."""
+    if not wanted:
+        return result
+    if not isinstance(wanted, dict):
+        raise ValueNotSupported("encode says how by the places of the results")
+    several = isinstance(result, (tuple, list))
+    results = list(result) if several else [result]
+    for place, how in wanted.items():
+        if not place.isdecimal() or int(place) >= len(results):
+            raise ValueNotSupported(f"there is no result {place[:20]} to encode; there are {len(results)}")
+        results[int(place)] = encode(results[int(place)], how, f"result {place}")
+    return tuple(results) if several else results[0]
+
+
+def _rounded(tensor: Tensor, word: str, name: str) -> Any:
+    np = _numpy_for(word)
+    flat = tensor.numpy().reshape(-1)
+    if word == "int8":
+        return _to_int8(np, flat, name)
+    try:
+        with np.errstate(over="raise"):
+            return flat.astype("<f2").view("u1").data
+    except FloatingPointError:
+        raise ValueNotSupported(
+            f"{name} has values beyond 65504, the largest float16; encode it as int8"
+        ) from None
+
+
+def _to_int8(np: Any, flat: Any, name: str) -> Any:
+    peak = max(float(flat.max()), -float(flat.min()))
+    if not math.isfinite(peak):
+        raise ValueNotSupported(f"{name} has values that are not finite, and int8 has none for them")
+    scale = peak / 127 if peak > _SMALLEST else 1.0
+    scaled = np.multiply(flat, 1 / scale, dtype=np.promote_types(flat.dtype, "f4"))
+    data = np.empty(_SCALE.size + len(flat), "u1")
+    _SCALE.pack_into(data, 0, scale)
+    data[_SCALE.size :].view("i1")[:] = np.rint(scaled, out=scaled)
+    return data.data
+
+
+def _compress(data: Any, word: str) -> bytes:
+    if word == "zlib":
+        import zlib
+
+        return zlib.compress(data, _ZLIB_LEVEL)
+    compressed: bytes = _zstd().compress(data, _ZSTD_LEVEL)
+    return compressed
+
+
+# ------------------------------------------------------------------ from the wire
+
+
+def decode(value: Encoded) -> Tensor:
+    """The array. Takes no more memory than its type and shape want.
+
+    Raises `ProtocolError` for bytes that are not those of such an array, `ValueNotSupported` where a package is missing.
+    """
+    rounds, compresses = checked(value.how, value.dtype)
+    count = dtypes.count(value.shape)
+    size = count * dtypes.item_bytes(value.dtype)
+    inner = {"float16": 2 * count, "int8": _SCALE.size + count}.get(rounds, size)
+    data = memoryview(value.data).cast("B")
+    if compresses:
+        data = _decompressed(data, inner, compresses)
+    if len(data) != inner:
+        raise ProtocolError(f"an array in {value.how} of {len(data)} bytes, where its shape wants {inner}")
+    if rounds:
+        data = _widened(data, rounds, value.dtype, size)
+    return Tensor(value.dtype, value.shape, data)
+
+
+def checked(how: Any, dtype: str) -> Tuple[str, str]:
+    """`steps` of what a peer says. Raises `ProtocolError`."""
+    try:
+        if applies(how, dtype):
+            return steps(how)
+    except UsageError:
+        pass
+    raise ProtocolError(f"an array of {dtype} is not encoded as {how!r}"[:200])
+
+
+def _widened(data: memoryview, rounds: str, dtype: str, size: int) -> memoryview:
+    np = _numpy_for(rounds)
+    place = _take(size)
+    array = np.frombuffer(place, np.dtype(dtype).newbyteorder("<"))
+    if rounds == "float16":
+        array[:] = np.frombuffer(data, "<f2")
+        return place
+    (scale,) = _SCALE.unpack_from(data)
+    if not 0 < scale < math.inf:
+        raise ProtocolError("an array in int8 whose scale is no number above 0")
+    np.multiply(
+        np.frombuffer(data, "i1", offset=_SCALE.size), array.dtype.type(scale), out=array, casting="unsafe"
+    )
+    return place
+
+
+def _decompressed(data: memoryview, size: int, word: str) -> memoryview:
+    """``size`` bytes. Raises `ProtocolError` where ``data`` makes more or fewer."""
+    if word == "zlib":
+        import zlib
+
+        stream = zlib.decompressobj()
+        try:
+            made = stream.decompress(data, size + 1)
+        except zlib.error as error:
+            raise ProtocolError(f"an array whose bytes are no zlib stream ({error})") from None
+        if len(made) == size and not stream.eof:
+            raise ProtocolError("an array whose zlib stream is cut off")
+    else:
+        made = _zstd().decompress(data, size + 1)
+    if len(made) != size:
+        raise ProtocolError(f"a compressed array of other bytes than the {size} that its shape wants")
+    place = _take(size)
+    place[:] = made
+    return place
+
+
+def _take(size: int) -> memoryview:
+    """Memory for an array; each thread reuses its own."""
+    pool: Optional[Pool] = getattr(_local, "pool", None)
+    if pool is None:
+        pool = _local.pool = Pool()
+    return pool.take(size)
+
+
+# ------------------------------------------------------------------ packages
+
+
+class _Standard:
+    """zstd of the standard library, since Python 3.14."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def compress(self, data: Any, level: int) -> Any:
+        return self._library.compress(data, level)
+
+    def decompress(self, data: Any, most: int) -> Any:
+        try:
+            return self._library.ZstdDecompressor().decompress(data, most)
+        except self._library.ZstdError as error:
+            raise ProtocolError(f"an array whose bytes are no zstd stream ({error})") from None
+
+
+class _Package:
+    """zstd of the package ``zstandard``."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def compress(self, data: Any, level: int) -> Any:
+        return self._library.ZstdCompressor(level=level).compress(data)
+
+    def decompress(self, data: Any, most: int) -> Any:
+        try:
+            return self._library.ZstdDecompressor().stream_reader(data).read(most)
+        except self._library.ZstdError as error:
+            raise ProtocolError(f"an array whose bytes are no zstd stream ({error})") from None
+
+
+@functools.lru_cache(maxsize=None)
+def _zstd() -> Any:
+    """Raises `ValueNotSupported` where there is no zstd."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+
+        return _Standard(zstd)
+    try:
+        import zstandard
+    except ImportError:
+        raise ValueNotSupported(
+            "zstd needs Python 3.14 or a package; there: pip install 'rpcsys[zstd]'"
+        ) from None
+    return _Package(zstandard)
+
+
+def _numpy_for(rounds: str) -> Any:
+    np = dtypes.import_numpy()
+    if np is None:
+        raise ValueNotSupported(
+            f"arrays in {rounds} need numpy at both ends; there: python3 -m pip install numpy"
+        )
+    return np
