@@ -11,6 +11,7 @@ import click
 import rpcsys
 from rpcsys.cli.completion import Program, completion, words
 from rpcsys.cli.demo import demo
+from rpcsys.cli.groups import Commands
 from rpcsys.cli.manual import man
 from rpcsys.cli.module import module
 from rpcsys.cli.operate import drain, enable, lease
@@ -37,7 +38,7 @@ A board of its own:       rpcsys pack --target aarch64-linux-gnu
 """
 
 
-@click.group(help=_HELP)
+@click.group(cls=Commands, help=_HELP)
 @click.version_option(rpcsys.__version__, prog_name="rpcsys")
 def group() -> None:
     """All commands; what they have in common is said in `_HELP`."""
@@ -91,9 +92,6 @@ def run_group(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("rpcsys: interrupted", err=True)
         return INTERRUPTED

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from rpcsys.cli.groups import Commands
 from rpcsys.module import inspection
 
 
-@click.group()
+@click.group(cls=Commands)
 def module() -> None:
     """Look into the libraries that models are shipped as."""
 

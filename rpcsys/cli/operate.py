@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from rpcsys.cli.groups import Commands
 from rpcsys.client import Tracker, connect_tracker
 from rpcsys.link import parse_address, tracker_defaults
 
@@ -21,7 +22,7 @@ def _connect(tracker: str | None) -> Tracker:
     return connect_tracker(parse_address(tracker, 9190) if tracker is not None else tracker_defaults())
 
 
-@click.group("lease", short_help="End a lease.")
+@click.group("lease", cls=Commands, short_help="End a lease.")
 def lease() -> None:
     """Leases that are out, as `query_tracker leases` shows them."""
 

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from rpcsys.cli.commands import group
+from rpcsys.cli.groups import Commands
+from tests.cli.conftest import Command
+
+
+def groups(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...], click.Group]]:
+    if isinstance(command, click.Group):
+        yield words, command
+        for name, below in command.commands.items():
+            yield from groups(below, *words, name)
+
+
+@pytest.mark.parametrize("words", [words for words, _ in groups(group)], ids=" ".join)
+def test_a_groups_name_alone_is_too_little(words: tuple[str, ...], rpcsys: Command) -> None:
+    done = rpcsys(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Usage: {' '.join(('rpcsys', *words))} [OPTIONS] COMMAND")
+
+
+def test_a_shell_may_ask_what_comes() -> None:
+    assert all(isinstance(each, Commands) for _, each in groups(group))
+    context = group.make_context("rpcsys", [], resilient_parsing=True)
+    assert {item.value for item in group.shell_complete(context, "tr")} == {"tracker"}
