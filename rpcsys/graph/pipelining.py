@@ -67,7 +67,8 @@ class Pipeline:
         loaded; or each stage as a `PipelineStage` or a tuple ``(name, module, inputs, outputs)``, in any order
     targets : for stages of `split`, as for `graph.build`; by name also any function, such as a module of a session
     inputs, outputs : of the whole, for stages given one by one; by default what none of them makes, and takes
-    cpus, replicas : by a stage's name: the CPUs its threads stay on, and how many threads run it side by side
+    cpus, replicas : by a stage's name: the CPUs its threads stay on, and how many threads run it side by side. Stages of
+        `split` that onnxruntime runs share the CPUs that are left, unless their targets name CPUs or threads
     queue : frames that wait between two stages
 
     Raises `UsageError` for stages that do not fit together, CPUs that are not there, and what `graph.build` raises. A context

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from rpcsys.errors import UsageError
 from rpcsys.graph.building import build
+from rpcsys.graph.sharing import shared
 from rpcsys.graph.stage import Stages
 from rpcsys.graph.targets import OnnxRuntime
 from rpcsys.graph.wiring import PipelineStage
@@ -42,7 +43,7 @@ def stages_of(
     if targets is not None and not isinstance(given, Stages):
         raise UsageError("targets are for stages of graph.split; these are built already")
     if isinstance(given, Stages):
-        staged = _built(given, targets, cpus)
+        staged = _built(given, targets, cpus, replicas)
     elif isinstance(given, Module):
         staged = _of_graph(given)
     else:
@@ -58,20 +59,22 @@ def _by_hand(stage: Given) -> PipelineStage:
     return PipelineStage(*stage)
 
 
-def _built(stages: Stages, targets: Any, cpus: Mapping[str, Sequence[int]]) -> Staged:
-    """Each stage built for its target; onnxruntime, by default, for the CPUs that the stage is given."""
-    chosen = (
-        dict(targets) if isinstance(targets, Mapping) else dict.fromkeys((s.name for s in stages), targets)
-    )
-    for stage in stages:
-        if not chosen.get(stage.name) and not stage.target and stage.name in cpus:
-            chosen[stage.name] = OnnxRuntime(cpus=tuple(cpus[stage.name]))
-    wrapped = {name: _as_module(target) for name, target in chosen.items()}
+def _built(
+    stages: Stages, targets: Any, cpus: Mapping[str, Sequence[int]], replicas: Mapping[str, int]
+) -> Staged:
+    """Each stage built for its target; those of onnxruntime share the CPUs."""
+    given = targets if isinstance(targets, Mapping) else dict.fromkeys((s.name for s in stages), targets)
+    wrapped = {name: _as_module(target) for name, target in shared(stages, given, cpus, replicas).items()}
     whole = build(stages, wrapped)
     foreign = [target for target in wrapped.values() if isinstance(target, Module)]
     staged = _of_graph(whole)
     owned = [module for module in whole.imports if all(module is not other for other in foreign)]
-    return replace(staged, owned=owned)
+    placed = [replace(stage, cpus=_cpus(wrapped.get(stage.name))) for stage in staged.stages]
+    return replace(staged, stages=placed, owned=owned)
+
+
+def _cpus(target: Any) -> Sequence[int]:
+    return target.cpus if isinstance(target, OnnxRuntime) else ()
 
 
 def _as_module(target: Any) -> Any:
