@@ -29,6 +29,9 @@ def tune(sock: socket.socket) -> None:
 
 
 _TCP_QUICKACK: Optional[int] = getattr(socket, "TCP_QUICKACK", None)
+_ONCE = 2
+"""An even value acknowledges what is here and no more (Linux, ``__tcp_sock_set_quickack``): after 1, reading the rest of a
+frame would send an acknowledgement of its own, where the reply that follows carries one."""
 
 
 def acknowledge_at_once(sock: socket.socket) -> None:
@@ -39,7 +42,7 @@ def acknowledge_at_once(sock: socket.socket) -> None:
     """
     if _TCP_QUICKACK is not None:
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, _TCP_QUICKACK, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, _TCP_QUICKACK, _ONCE)
         except OSError:
             pass  # the read that comes next will say what is wrong with the socket
 

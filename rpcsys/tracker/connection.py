@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
+from rpcsys.daemon.sockets import BROKEN, READ, WRITE
 from rpcsys.errors import ProtocolError
 from rpcsys.link import acknowledge_at_once
 from rpcsys.wire.tracker import FrameReader
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+RECEIVED = 16 << 10
+"""Bytes read at a time: many frames, and little enough to be taken from the interpreter's own memory."""
+
 BURST = 256
 """Frames of one connection handled in a row before the others have their turn."""
 
@@ -24,14 +27,32 @@ SILENCE_S = 8.0
 that reads nothing of what it was sent has so long, too."""
 
 HIGH_WATER = 256 << 10
-"""Bytes unsent at which a peer's own frames are left unread."""
+LOW_WATER = HIGH_WATER // 4
+"""Bytes unsent at which a peer's own frames are left unread, and at which they are read again."""
 
 MAX_UNSENT = 4 << 20
 """Bytes unsent at which it is dropped: others' actions can make messages for it even while it is not read."""
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """``number`` is 0 until the magic was said, and then what the state calls the connection."""
+
+    __slots__ = (
+        "_again",
+        "_closing",
+        "_out",
+        "_out_bytes",
+        "_reader",
+        "_rest",
+        "_service",
+        "_sock",
+        "_stuck_since",
+        "_waiting_since",
+        "_wanted",
+        "address",
+        "local",
+        "number",
+    )
 
     def __init__(self, service: Service, sock: socket.socket, address: str, local: str) -> None:
         self.address = _plain(address)
@@ -42,41 +63,55 @@ class Connection(asyncio.Protocol):
         self._reader = FrameReader()
         self._out: list[bytes] = []
         self._out_bytes = 0
-        self._stuck = False
-        self._again = False
-        self._waiting_since: float | None = None
+        self._rest = bytearray()
+        self._wanted = READ
+        self._again = self._closing = False
+        self._waiting_since: float | None = service.loop.time()
         self._stuck_since: float | None = None
+        service.strangers[self] = None
+        service.sockets.add(sock.fileno(), self.ready)
 
-    # What the transport calls.
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(HIGH_WATER)
-        self._service.strangers[self] = None
-        self._waiting_since = self._service.loop.time()
-
-    def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
-        if not self._again:
-            self._work()
-
-    def pause_writing(self) -> None:
-        self._stuck = True
-        self._stuck_since = self._service.loop.time()
-        self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        self._stuck = False
-        self._stuck_since = None
-        self._call_again()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._service.lost(self)
+    @property
+    def stuck(self) -> bool:
+        """Whether so much is unsent that the peer's own frames are left unread."""
+        return self._stuck_since is not None
 
     # Frames.
 
+    def ready(self, found: int) -> None:
+        """Something is so of the socket."""
+        if found & WRITE:
+            self._send_rest()
+        if found & READ and self._wanted & READ:
+            self._receive()
+        elif found & BROKEN:
+            self._end()
+
+    def _receive(self) -> None:
+        """Take in what has come; once more if it was half a message and has brought the rest.
+
+        TVM's clients send the rest only when the first half is acknowledged (two small writes, Nagle on), and to a
+        client on this machine that happens at once. Of a whole message our reply is the acknowledgement.
+        """
+        for _ in range(2):
+            try:
+                data = self._sock.recv(RECEIVED)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._end()
+                return
+            if not data:
+                self._service.lost(self)
+                self.close()
+                return
+            self._reader.feed(data)
+            self._work()
+            if not (self._reader.held and self._wanted & READ):
+                return
+            acknowledge_at_once(self._sock)
+
     def _work(self) -> None:
-        self._again = False
         try:
             drained = self._handle_frames()
         except ProtocolError as error:
@@ -84,30 +119,22 @@ class Connection(asyncio.Protocol):
             self.drop(str(error), politely=True)
             return
         self._service.flush()
-        if drained:
-            self._note_rest()
-        elif not self._stuck:  # others have their turn
-            self._transport.pause_reading()
-            self._call_again()
-
-    def _note_rest(self) -> None:
-        """Half a message is here, or none. TVM's clients send the rest only when the first half is
-        acknowledged (two small writes, Nagle on); of a whole message our reply is the acknowledgement.
-        """
-        if not (self._reader.partial or self._reader.magic_due):
+        if not drained:  # others have their turn
+            self._again = True
+            self._expect()
+            self._service.loop.call_soon(self._continue)
+        elif not (self._reader.held or self._reader.magic_due):
             self._waiting_since = None
-            return
-        acknowledge_at_once(self._sock)
-        if self._waiting_since is None:
+        elif self._waiting_since is None:
             self._waiting_since = self._service.loop.time()
 
     def _handle_frames(self) -> bool:
         """Handle what has arrived, in bounds; whether nothing is left to handle."""
         for _ in range(BURST):
-            if self._stuck:
-                return False
-            if self._transport.is_closing():
+            if self._closing:
                 return True
+            if self._stuck_since is not None:
+                return False
             frame = self._reader.next()
             if not self.number and not self._reader.magic_due:
                 self._service.strangers.pop(self, None)
@@ -115,21 +142,23 @@ class Connection(asyncio.Protocol):
             if frame is None:
                 return True
             self._service.received(self, frame)
-            if not self._reader.partial:
+            if not self._reader.held:
                 return True
         return False
 
-    def _call_again(self) -> None:
-        if not self._again and not self._transport.is_closing():
-            self._again = True
-            self._service.loop.call_soon(self._continue)
-
     def _continue(self) -> None:
-        self._again = False
-        if self._stuck or self._transport.is_closing():
-            return
-        self._transport.resume_reading()
-        self._work()
+        if self._again and self._stuck_since is None and not self._closing:
+            self._again = False
+            self._expect()
+            self._work()
+
+    def _expect(self) -> None:
+        """Have the socket watched for what is wanted of it now."""
+        reading = not (self._again or self._closing or self._stuck_since is not None)
+        wanted = (READ if reading else 0) | (WRITE if self._rest else 0)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._service.sockets.expect(self._sock.fileno(), wanted)
 
     # Replies.
 
@@ -149,10 +178,38 @@ class Connection(asyncio.Protocol):
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
         self._out_bytes = 0
-        if self._transport.is_closing():
+        if self._closing:
             return
-        self._transport.write(data)
-        if self._stuck and self._transport.get_write_buffer_size() > MAX_UNSENT:
+        if not self._rest:
+            data = data[self._sent(data) :]
+        if data:
+            self._rest += data
+            self._note_unsent()
+
+    def _sent(self, data: bytes | bytearray) -> int:
+        """How many bytes of it the kernel took."""
+        try:
+            return self._sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)  # nobody will ever read it; that the socket is broken is told soon
+
+    def _send_rest(self) -> None:
+        del self._rest[: self._sent(self._rest)]
+        if self._closing and not self._rest:
+            self._shut()
+            return
+        if self._stuck_since is not None and len(self._rest) <= LOW_WATER:
+            self._stuck_since = None
+            self._service.loop.call_soon(self._continue)
+        self._expect()
+
+    def _note_unsent(self) -> None:
+        if self._stuck_since is None and len(self._rest) > HIGH_WATER:
+            self._stuck_since = self._service.loop.time()
+        self._expect()
+        if len(self._rest) > MAX_UNSENT:
             self.drop("it does not read what it is sent")
 
     # Ends.
@@ -167,17 +224,34 @@ class Connection(asyncio.Protocol):
     def drop(self, reason: str, *, politely: bool = False) -> None:
         """End the connection, ``politely`` after what was to be sent. For the state it is gone at once."""
         log.info("connection from %s dropped: %s", self.address, reason)
-        self._service.lost(self)
         if politely:
-            self._transport.close()
-            self._service.strangers[self] = None  # so that `look` ends it if the peer does not read
-            self._waiting_since = self._service.loop.time()
+            self._service.lost(self)
+            self.close()
         else:
-            self._transport.abort()
+            self._end()
 
     def close(self) -> None:
         """End the connection, after what was to be sent."""
-        self._transport.close()
+        if not self._rest:
+            self._shut()
+        elif not self._closing:
+            self._closing = True
+            self._expect()
+            self._service.strangers[self] = None  # so that `look` ends it if the peer does not read
+            self._waiting_since = self._service.loop.time()
+
+    def _end(self) -> None:
+        self._service.lost(self)
+        self._shut()
+
+    def _shut(self) -> None:
+        self._closing = True
+        self._wanted = 0
+        self._rest.clear()
+        self._service.strangers.pop(self, None)
+        if self._sock.fileno() >= 0:
+            self._service.sockets.remove(self._sock.fileno())
+            self._sock.close()
 
 
 def _plain(address: str) -> str:

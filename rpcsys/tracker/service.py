@@ -17,6 +17,7 @@ from rpcsys.daemon.acceptor import Acceptor
 from rpcsys.daemon.descriptors import allow_many
 from rpcsys.daemon.http import serve_pages
 from rpcsys.daemon.loop import until_signal
+from rpcsys.daemon.sockets import Sockets
 from rpcsys.errors import LimitExceeded
 from rpcsys.serve import Signals, announce, bind, notify, tune
 from rpcsys.tracker.config import Config
@@ -72,12 +73,12 @@ class Service:
         self.clock = Clock()
         self.connections: dict[int, Connection] = {}
         self.strangers: dict[Connection, None] = {}
+        self.sockets = Sockets()
         self.frames_in = 0
         self.frames_out = 0
         self.stopped = asyncio.Event()
         self._numbers = 0
         self._unsent: dict[Connection, None] = {}
-        self._adopting: set[asyncio.Task[Any]] = set()
         self._asking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -92,16 +93,7 @@ class Service:
     def accept(self, sock: socket.socket, address: Any) -> None:
         """Take in a connection that has just been accepted."""
         tune(sock)
-        adopting = self.loop.create_task(self._adopt(sock))
-        self._adopting.add(adopting)
-        adopting.add_done_callback(self._adopting.discard)
-
-    async def _adopt(self, sock: socket.socket) -> None:
-        try:
-            local, remote = sock.getsockname()[0], sock.getpeername()[0]
-            await self.loop.connect_accepted_socket(lambda: Connection(self, sock, remote, local), sock)
-        except OSError:  # gone already
-            sock.close()
+        Connection(self, sock, address[0], sock.getsockname()[0])
 
     def greeted(self, connection: Connection) -> int:
         """The connection has said the magic; its number."""
@@ -216,7 +208,7 @@ class Service:
     def close(self) -> None:
         """Close every connection and forget the timers. The state is told nothing: what is so now stays so."""
         self._sweeper.cancel()
-        for task in (*self._adopting, *self._asking):
+        for task in self._asking:
             task.cancel()
         if self._timer is not None:
             self._timer.cancel()
@@ -225,6 +217,7 @@ class Service:
         self.connections.clear()
         for connection in open_connections:
             connection.close()
+        self.sockets.close()
         self.observer.close()
 
 
@@ -261,5 +254,4 @@ async def serve(config: Config) -> int:
             acceptor.close()
         service.close()
         signals.close()
-        await asyncio.sleep(0)  # the transports close in the loop's next turn
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, Callable
+from typing import Any, Callable, Union
 
 from rpcsys.errors import LimitExceeded, ProtocolError, ValueNotSupported
 
@@ -29,11 +29,14 @@ _MAX_DIGITS = 4300
 class FrameReader:
     """Takes bytes as they come, gives frames as they are whole.
 
-    With ``magic`` the bytes begin with `MAGIC`. ``partial`` tells whether something begun is unfinished.
+    With ``magic`` the bytes begin with `MAGIC`.
     """
 
+    __slots__ = ("_at", "_buffer", "_magic_due")
+
     def __init__(self, magic: bool = True) -> None:
-        self._buffer = bytearray()
+        # What came in one piece is taken apart where it is: most frames do, and nothing else with them.
+        self._buffer: Union[bytes, bytearray] = b""
         self._at = 0
         self._magic_due = magic
 
@@ -43,16 +46,19 @@ class FrameReader:
         return self._magic_due
 
     @property
-    def partial(self) -> bool:
-        """Whether bytes are held that no call of `next` has given out."""
-        return len(self._buffer) > self._at
+    def held(self) -> int:
+        """How many bytes are here that no call of `next` has given out."""
+        return len(self._buffer) - self._at
 
     def feed(self, data: bytes) -> None:
         """Take ``data``; what was given out before is forgotten."""
-        if self._at:
-            del self._buffer[: self._at]
-            self._at = 0
-        self._buffer += data
+        if not self._buffer:
+            self._buffer = data
+            return
+        buffer = self._buffer if isinstance(self._buffer, bytearray) else bytearray(self._buffer)
+        del buffer[: self._at]
+        buffer += data
+        self._buffer, self._at = buffer, 0
 
     def next(self) -> bytes | None:
         """The next whole frame, None if there is none yet.
@@ -64,17 +70,21 @@ class FrameReader:
         """
         if self._magic_due and not self._take_magic():
             return None
-        start = self._at + 4
-        have = len(self._buffer)
+        buffer, start = self._buffer, self._at + 4
+        have = len(buffer)
         if have < start:
             return None
-        (size,) = _LENGTH.unpack_from(self._buffer, self._at)
+        (size,) = _LENGTH.unpack_from(buffer, self._at)
         if not 0 < size <= MAX_FRAME:
             raise LimitExceeded(f"a tracker frame of {size} bytes (allowed: 1 to {MAX_FRAME})")
-        if have < start + size:
+        end: int = start + size
+        if have < end:
             return None
-        self._at = start + size
-        return bytes(self._buffer[start : self._at])
+        if have == end:
+            self._buffer, self._at = b"", 0
+        else:
+            self._at = end
+        return bytes(buffer[start:end])
 
     def _take_magic(self) -> bool:
         held = bytes(self._buffer[:4])
@@ -82,8 +92,11 @@ class FrameReader:
             raise ProtocolError(f"not a tracker connection: it begins with {held!r}")
         if len(held) < 4:
             return False
-        self._at = 4
         self._magic_due = False
+        if len(self._buffer) == 4:
+            self._buffer = b""
+        else:
+            self._at = 4
         return True
 
 

@@ -1,0 +1,57 @@
+"""Many sockets in an epoll of their own, which the loop watches as one descriptor (Linux).
+
+The loop's own way from a readable socket to its protocol takes longer than what a tracker decides about a frame. From
+here it is one call, and reading is up to the callback, which may know how to read its socket best.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Callable
+
+READ, WRITE = select.EPOLLIN, select.EPOLLOUT
+BROKEN = select.EPOLLERR | select.EPOLLHUP
+"""What a socket can be watched for; that it is broken is always told."""
+
+_BATCH = 64
+"""Sockets served in one turn; the loop then has a look at everything else."""
+
+Callback = Callable[[int], None]
+"""Takes what is so of its socket, as bits."""
+
+
+class Sockets:
+    """Calls back when sockets are readable, writable or broken. To be made inside the event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._epoll = select.epoll()
+        self._callbacks: dict[int, Callback] = {}
+        self._loop.add_reader(self._epoll.fileno(), self._turn)
+
+    def add(self, number: int, callback: Callback) -> None:
+        """Watch the socket with this descriptor, to read."""
+        self._callbacks[number] = callback
+        self._epoll.register(number, READ)
+
+    def expect(self, number: int, wanted: int) -> None:
+        """Watch it for something else, which may be 0."""
+        self._epoll.modify(number, wanted)
+
+    def remove(self, number: int) -> None:
+        """Watch it no more; it is still open."""
+        del self._callbacks[number]
+        self._epoll.unregister(number)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    def _turn(self) -> None:
+        callbacks = self._callbacks
+        for number, found in self._epoll.poll(0, _BATCH):
+            callback = callbacks.get(number)  # None if what came just before has removed it
+            if callback is not None:
+                callback(found)
