@@ -31,6 +31,7 @@
         RemoteFunctionError        no such function or module on the device
         RemoteArgumentError        a wrong number, name, shape or dtype of arguments
         ModelError                 a model that cannot be loaded
+        Busy                       a deployed module has more calls or clients than it takes; try again
       NativeError                native code failed in this process; carries what it said
       FrameError                 a frame failed in a stage of a pipeline; carries which, and where
 
@@ -192,6 +193,10 @@ class RemoteArgumentError(RemoteError):
 
 class ModelError(RemoteError):
     """A model cannot be loaded on the device."""
+
+
+class Busy(RemoteError):
+    """A deployed module has as many calls or clients as it takes. Nothing was run; the same will do a moment later."""
 
 
 class NativeError(RpcsysError):

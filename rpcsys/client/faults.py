@@ -18,7 +18,7 @@ _SESSION_ERRORS = (
     "ValueNotSupported",
     "Cancelled",
 )
-_REMOTE_ERRORS = ("RemoteFileError", "RemoteFunctionError", "RemoteArgumentError", "ModelError")
+_REMOTE_ERRORS = ("RemoteFileError", "RemoteFunctionError", "RemoteArgumentError", "ModelError", "Busy")
 
 
 def error_of(frame: Frame) -> errors.RpcsysError:
@@ -28,7 +28,7 @@ def error_of(frame: Frame) -> errors.RpcsysError:
     if name in _SESSION_ERRORS:
         session_error: Type[errors.RpcsysError] = getattr(errors, name)
         return session_error(message)
-    if not frame.call_id:
+    if not frame.call_id and name != "Busy":
         return errors.SessionLost(f"the device ended the session: {name}: {message}")
     remote_error: Type[errors.RemoteError] = (
         getattr(errors, name) if name in _REMOTE_ERRORS else errors.RemoteError

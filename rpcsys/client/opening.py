@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Literal, Optional, Tuple, Union, overload
 
 from rpcsys.client import faults
 from rpcsys.client.channel import Channel
+from rpcsys.client.served import ServedModule
 from rpcsys.client.session import Session
 from rpcsys.errors import (
     NotSupported,
@@ -26,6 +27,24 @@ VERSION = 1
 _log = logging.getLogger("rpcsys.session")
 
 
+@overload
+def connect(  # type: ignore[overload-overlap]  # "" is text too, and the first that fits counts
+    host: str,
+    port: Optional[int] = ...,
+    key: str = ...,
+    *,
+    session_timeout: Optional[float] = ...,
+    timeout: float = ...,
+    serve: Literal[""] = ...,
+) -> Session: ...
+
+
+@overload
+def connect(
+    host: str, port: Optional[int] = ..., key: str = ..., *, timeout: float = ..., serve: str
+) -> ServedModule: ...
+
+
 def connect(
     host: str,
     port: Optional[int] = None,
@@ -33,16 +52,25 @@ def connect(
     *,
     session_timeout: Optional[float] = None,
     timeout: float = 60.0,
-) -> Session:
+    serve: str = "",
+) -> Union[Session, ServedModule]:
     """Open a session with the device server at ``host``, ``port`` (or ``"host:port"``), without a tracker.
 
     ``key`` is the server's own key. ``session_timeout`` (seconds) asks the device to end the session
     after that time; ``timeout`` (seconds) bounds how long a busy server may let this wait.
+    With ``serve``, the name of a module that is deployed there, this is a connection to that module, which it shares with
+    other clients: no slot, no lease, no session.
 
     Raises `ServerUnreachable`, `ServerRefused` (wrong key), `NotSupported` (a server that cannot do
     rpcsys/1), `ProtocolError`, `UsageError` (what is no address).
     """
     address = (host, port) if port is not None else parse_address(host)
+    if serve:
+        if session_timeout:
+            raise UsageError(
+                "session_timeout is for a session of your own; a shared connection has no such limit"
+            )
+        return open_served(address, serve, key, timeout=timeout)
     return open_session(address, key, session_timeout=session_timeout, timeout=timeout)
 
 
@@ -55,9 +83,24 @@ def open_session(
     lease: Optional[Dict[str, Any]] = None,
 ) -> Session:
     """Open a session with the right that ``match_key`` gives. Errors as for `connect`."""
-    opening = handshake.encode_greeting(
-        handshake.Greeting(handshake.CLIENT, match_key, handshake.Options(session=handshake.SESSION))
-    )
+    return _open(address, match_key, None, session_timeout, timeout, lease or {})
+
+
+def open_served(address: Tuple[str, int], name: str, key: str = "", *, timeout: float = 60.0) -> ServedModule:
+    """Connect to the deployed module ``name``; ``key`` finds its server behind a proxy. Errors as for `connect`."""
+    return ServedModule(_open(address, key, name, None, timeout, {}))
+
+
+def _open(
+    address: Tuple[str, int],
+    match_key: str,
+    serve: Optional[str],
+    session_timeout: Optional[float],
+    timeout: float,
+    lease: Dict[str, Any],
+) -> Session:
+    options = handshake.Options(session=handshake.SESSION, serve=serve)
+    opening = handshake.encode_greeting(handshake.Greeting(handshake.CLIENT, match_key, options))
     deadline = time.monotonic() + timeout
     sock = dial(address, timeout)
     try:
@@ -67,7 +110,7 @@ def open_session(
         hello = _hello(stream, address, deadline, session_timeout)
         peer = "{}:{}".format(*address)
         channel = Channel(stream, peer, hello["window"], _log_line)
-        return Session(channel, hello, lease or {}, address)
+        return Session(channel, hello, lease, address)
     except BaseException:
         sock.close()
         raise

@@ -154,10 +154,10 @@ class RemoteModule:
     inputs, outputs : of ``main``: dicts with name, dtype and shape (a name or None where an extent is free)
     """
 
-    def __init__(self, session: Session, ref: Ref) -> None:
+    def __init__(self, session: Session, ref: Ref, *, owned: bool = True) -> None:
         self._session = session
         self._id = ref.id
-        self._mine = _Owned(session, ref.id)
+        self._mine = _Owned(session, ref.id) if owned else None
         about = ref.about
         self.kind = str(about.get("kind", ""))
         self.functions: Tuple[str, ...] = tuple(about.get("functions", ()))

@@ -13,7 +13,7 @@ import traceback
 from typing import Any, NoReturn
 
 from rpcsys.server import isolation, launch, leftovers, limits, messages, processes, workdirs
-from rpcsys.server.job import RPCSYS, TVM_END, Job
+from rpcsys.server.job import DEPLOYER, HOST, RPCSYS, TVM_END, Job
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
@@ -58,10 +58,10 @@ def _live(
         _rehearse()
         messages.tell(tether, ready=True, pid=os.getpid())
         data, descriptor = messages.receive(tether)
-        if descriptor is not None:
+        if data:
             job = Job.from_bytes(data)
             _furnish(job, settings, rooms)
-            outcome = _serve(socket.socket(fileno=descriptor), job, tether)
+            outcome = _serve(descriptor, job, tether)
             messages.tell(tether, outcome=outcome)  # at once, so that the next child is made meanwhile
             removed = leftovers.seen(settings) if rooms else []
             if removed:
@@ -83,7 +83,10 @@ def _rehearse() -> None:
 
 
 def _furnish(job: Job, settings: dict[str, Any], rooms: isolation.Rooms | None) -> None:
-    """Give the session its place: directory, CPUs, memory."""
+    """Give the session its place: directory, CPUs, memory. A deployed module has a place already."""
+    if job.kind in (HOST, DEPLOYER):
+        os.chdir(job.workdir)
+        return
     if rooms is not None and job.kind != TVM_END:
         rooms.open(os.path.dirname(job.workdir))
         if job.options.get("cache"):
@@ -99,8 +102,13 @@ def _furnish(job: Job, settings: dict[str, Any], rooms: isolation.Rooms | None) 
         limits.allow_memory(settings["memory"])
 
 
-def _serve(sock: socket.socket, job: Job, tether: socket.socket) -> str:
+def _serve(descriptor: int | None, job: Job, tether: socket.socket) -> str:
     """Serve the session; its outcome in a word."""
+    if job.kind == HOST:
+        from rpcsys.server.serving import birth
+
+        return birth.serve(tether, job)
+    sock = socket.socket(fileno=descriptor)
     sock.setblocking(True)
     if job.kind == RPCSYS:
         from rpcsys.server import session

@@ -39,6 +39,8 @@ REFUSED = (
     "or see query_tracker"
 )
 
+NOT_DEPLOYED = "this server has no deployed modules: start it with --deploy DIR, then type: rpcsys deploy FILE --to HOST:PORT"
+
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -114,6 +116,22 @@ class Clients:
         self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
         return conn
 
+    def take_back(self, sock: socket.socket) -> int:
+        """Take over a connection that another process of ours has had."""
+        self._last += 1
+        conn = self._last
+        sock.setblocking(False)
+        self._sockets[conn] = sock
+        self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
+        return conn
+
+    def release(self, conn: int) -> None:
+        """Close a connection here only: another process has it now."""
+        sock = self._sockets.pop(conn)
+        self._adopted.pop(conn, None)
+        self._loop.remove(sock.fileno())
+        sock.close()
+
     def _take(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
         tune(sock)
@@ -175,10 +193,14 @@ class Clients:
         return encode_greeting(Greeting(SERVER, self._key, Options(session=SESSION if session else None)))
 
     def refuse(self, conn: int, how: str) -> None:
-        """Answer ``mismatch``, or with the ``version`` we speak, and close.
+        """Answer ``mismatch``, or with the ``version`` we speak, or that this server ``deploys nothing``, and close.
 
         A client that has come through a proxy has been told of success already.
         """
+        if how == "deploys nothing":
+            self.tell(conn, "ServerRefused", NOT_DEPLOYED, unanswered=True)
+            self.drop(conn)
+            return
         if conn in self._adopted:
             if self._adopted[conn]:
                 self.tell(conn, "ServerRefused", REFUSED)
@@ -205,7 +227,10 @@ class Clients:
         from rpcsys.wire import frames
 
         greeting = self.answer(conn, True) if unanswered else b""
-        pieces = [greeting, *frames.encode(frames.ERROR, 0, error_fields(kind, text))]
+        pieces = [
+            greeting,
+            *frames.encode(frames.ERROR, 0, error_fields(kind, text, retryable=kind == "Busy")),
+        ]
         try:
             self._sockets[conn].sendmsg(pieces, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except (KeyError, OSError):

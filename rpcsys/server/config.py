@@ -24,9 +24,6 @@ MAX_SLOTS = 64
 MAX_LABELS = 24
 """Trackers take 32, and a server has some by itself."""
 
-LATER = (("--deploy", True),)
-"""Flags of servers to come, and whether they take a value: refused by name rather than as unknown."""
-
 AUTO = "auto"
 
 MIN_MEMORY = 32 << 20
@@ -40,7 +37,7 @@ _CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
 class Config:
     """What the command line says. ``tvm`` is ``python``, ``ctypes`` or ``off``; ``preload`` holds module names.
 
-    ``proxies``: where clients are waited for instead of on a port of its own.
+    ``proxies``: where clients are waited for instead of on a port of its own. ``deploy_workers``: None is a core each.
     """
 
     host: str = "0.0.0.0"
@@ -69,6 +66,9 @@ class Config:
     allow_pickle: bool = False
     cache: str | None = None
     cache_bytes: int = 1 << 30
+    deploy: str | None = None
+    deploy_workers: int | None = None
+    deploy_queue: int = 64
     health_check: str = ""
     recover: str = ""
     http_port: int = 0
@@ -81,9 +81,6 @@ def parse(arguments: Sequence[str]) -> Config:
     Raises ConfigError for values that cannot be used, SystemExit(2) for flags that cannot be parsed.
     """
     flags = _parser().parse_args(list(arguments))
-    for name, _ in LATER:
-        if getattr(flags, name[2:].replace("-", "_")) is not None:
-            raise ConfigError(f"this version has no {name} yet")
     tvm_library = os.path.abspath(flags.tvm_library) if flags.tvm_library else None
     tvm = _tvm(flags.tvm, tvm_library)
     proxies = _proxies(flags.host, flags.port) if flags.through_proxy else ()
@@ -115,6 +112,9 @@ def parse(arguments: Sequence[str]) -> Config:
         allow_pickle=flags.allow_pickle,
         cache=_cache(flags.cache, flags.cache_size),
         cache_bytes=flags.cache_size or Config.cache_bytes,
+        deploy=_deploy(flags.deploy, flags.deploy_workers or flags.deploy_queue),
+        deploy_workers=flags.deploy_workers,
+        deploy_queue=flags.deploy_queue or Config.deploy_queue,
         health_check=_command(flags.health_check, "--health-check", leased),
         recover=_command(flags.recover, "--recover", leased),
         http_port=flags.http_port,
@@ -185,11 +185,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--http-port", type=serve.port_number, default=0, metavar="N", help="/metrics and /healthz; 0 is off")
     add("--log-format", choices=FORMATS, default="text", help="lines for people (default) or JSON")
     add("--grace", type=_seconds, default=10.0, metavar="S", help="what sessions get when the server stops")
-    for name, takes_value in LATER:
-        if takes_value:
-            add(name, help=argparse.SUPPRESS)
-        else:
-            add(name, action="store_const", const=True, help=argparse.SUPPRESS)
+    add(
+        "--deploy",
+        metavar="DIR",
+        help="where deployed modules are kept, which many clients share (rpcsys deploy)",
+    )
+    add(
+        "--deploy-workers",
+        type=_count,
+        metavar="N",
+        help="calls at once of each deployed module (default: a core each)",
+    )
+    add("--deploy-queue", type=_count, metavar="N", help="calls that may wait for these (default: 64)")
     return parser
 
 
@@ -230,6 +237,24 @@ def _cache(folder: str | None, size: int | None) -> str | None:
     if size == 0:
         raise ConfigError("--cache-size 0: leave out --cache to keep nothing")
     return os.path.abspath(folder) if folder else None
+
+
+def _deploy(folder: str | None, more: object) -> str | None:
+    if more and not folder:
+        raise ConfigError(
+            "--deploy-workers and --deploy-queue need --deploy DIR: where deployed modules are kept"
+        )
+    if folder and not installed("rpcsys.server.serving.hosts"):
+        raise ConfigError(
+            "--deploy is not in the device runtime: install rpcsys on this machine (pip install rpcsys)"
+        )
+    return os.path.abspath(folder) if folder else None
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= 1024):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 1024")
+    return int(text)
 
 
 def _read_only(wanted: bool, no_isolation: bool) -> bool:

@@ -12,13 +12,16 @@ from typing import Any
 RPCSYS = "rpcsys/1"
 TVM = "tvm"
 TVM_END = "tvm-end"
+HOST = "host"
+DEPLOYER = "deployer"
 
 
 @dataclass(frozen=True)
 class Job:
     """A session to serve.
 
-    ``kind``: ``rpcsys/1``, ``tvm``, or ``tvm-end`` (tell a TVM client in ``words`` why its session has ended);
+    ``kind``: ``rpcsys/1``, ``tvm``, or ``tvm-end`` (tell a TVM client in ``words`` why its session has ended); or ``host``, the
+    host of a deployed module, which begins without a client, and ``deployer``, which takes modules in;
     ``reply``: the handshake's answer, which the child sends first; ``workdir``: the session's directory,
     made and removed by the supervisor; ``limit_s``: seconds the session may last, None for no limit;
     ``options``: facts of the server (``load_library``, ``tvm``, ``allow_pickle``, ``imports``).

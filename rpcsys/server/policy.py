@@ -14,7 +14,7 @@ class Policy:
     spared the 5 to 10 ms of a fork. ``quiet_s``: nothing is forked for so long while a client waits for its session
     to be opened by a child that is there. ``health_check``, ``recover``: whether the keeper gave such commands.
     ``proxies``: where clients are waited for, as people write it, instead of on a port; ``tracked`` then means that a
-    tracker is looked for behind them.
+    tracker is looked for behind them. ``deploy``: whether modules are deployed here.
     """
 
     key: str
@@ -29,3 +29,4 @@ class Policy:
     health_check: bool = False
     recover: bool = False
     proxies: tuple[str, ...] = ()
+    deploy: bool = False

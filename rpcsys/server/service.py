@@ -7,13 +7,14 @@ on to answer everyone else. Nothing in it blocks; what has to wait for a disk ha
 from __future__ import annotations
 
 import collections
+import functools
 import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rpcsys import serve
 from rpcsys.errors import ConfigError
@@ -37,6 +38,9 @@ from rpcsys.server.spawner import Spawner
 from rpcsys.server.state import State
 from rpcsys.server.trackerlink import TrackerLink
 from rpcsys.server.web import Page, Web
+
+if TYPE_CHECKING:
+    from rpcsys.server.serving.hosts import Hosts
 
 log = logging.getLogger("rpcsys.server")
 
@@ -71,6 +75,7 @@ class Service:
         trackers = config.proxies or ([config.tracker] if config.tracker else ())
         self._tracker = TrackerLink(self._loop, trackers, self._card(), *common) if trackers else None
         self._state = State(_policy(config))
+        self._hosts = self._make_hosts() if config.deploy else None
         self._figures = Figures(config.key, self._now)
         self._web = None if web is None else Web(self._loop, web, self._pages(), self._clock)
         self._watchdog = serve.Watchdog()
@@ -98,6 +103,24 @@ class Service:
         if self._end.why:
             raise ConfigError(self._end.why)
         return 0
+
+    def _make_hosts(self) -> Hosts:
+        from rpcsys.server.serving.hosts import ACTIONS, Hosts
+
+        config = self._config
+        hosts = Hosts(
+            config.deploy or "",
+            config.key,
+            (config.deploy_workers or len(os.sched_getaffinity(0)), config.deploy_queue),
+            config.allow_pickle,
+            self._clients,
+            self._spawner,
+            self._events.append,
+            self._clock,
+        )
+        for action, act in ACTIONS:
+            _ACTIONS[action] = functools.partial(_of_hosts, act)
+        return hosts
 
     def _settings(self) -> dict[str, Any]:
         """What a zygote and its children need to know."""
@@ -286,6 +309,7 @@ def _policy(config: Config) -> Policy:
         memory=config.session_memory,
         health_check=bool(config.health_check),
         recover=bool(config.recover),
+        deploy=bool(config.deploy),
         proxies=tuple("{}:{}".format(*proxy) for proxy in config.proxies),
     )
 
@@ -298,6 +322,11 @@ def _make_folder() -> str:
         raise ConfigError(
             f"cannot make a folder for sessions in {parent}: {error.strerror} (set TMPDIR?)"
         ) from None
+
+
+def _of_hosts(act: Callable[[Hosts, Any], None], service: Service, action: Any) -> None:
+    assert service._hosts is not None
+    act(service._hosts, action)
 
 
 def _tracker(act: Callable[[TrackerLink, Any], None]) -> Callable[[Service, Any], None]:

@@ -33,7 +33,11 @@ PATIENCE_S = 5.0
 
 
 class Spawner:
-    """One zygote at a time. What happens is told to ``feed``, with ``now`` from ``clock``."""
+    """One zygote at a time. What happens is told to ``feed``, with ``now`` from ``clock``.
+
+    ``on_service``: hears what children with numbers below zero, which serve no session, say beside that: the child, its
+    message, and the descriptor with it.
+    """
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class Spawner:
         self._last_words = LastWords()
         self._sweep_until = 0.0
         self.sweeping = False
+        self.on_service: Callable[[int, dict[str, Any], int | None], None] | None = None
 
     def start(self) -> None:
         """Start a zygote; an :class:`~rpcsys.server.events.ZygoteDown` follows if that fails."""
@@ -105,12 +110,22 @@ class Spawner:
         """The process number of a child that waits or serves; 0 for another."""
         return self._pids.get(child, 0)
 
-    def give(self, child: int, job: Job, descriptor: int) -> None:
+    def give(self, child: int, job: Job, descriptor: int | None) -> None:
         """Hand a waiting child its job. Raises OSError if the child is gone."""
         tether = self._tethers.get(child)
         if tether is None:
             raise BrokenPipeError("its process is gone")
         messages.send(tether, job.to_bytes(), descriptor)
+
+    def tell(self, child: int, fields: dict[str, Any], descriptor: int | None = None) -> bool:
+        """Tell a child something; whether it could be told."""
+        tether = self._tethers.get(child)
+        try:
+            if tether is not None:
+                messages.tell(tether, descriptor, **fields)
+        except OSError:
+            return False
+        return tether is not None
 
     def extend(self, child: int, until: float | None) -> None:
         """Tell a child that its session ends at another time than it was given."""
@@ -169,9 +184,11 @@ class Spawner:
             return False
         except OSError:
             data, extra = b"", None
-        if extra is not None:
-            self._last_words.keep(child, extra)
         said = _parse(data)
+        if child < 0 and said is not None and self.on_service is not None:
+            self.on_service(child, said, extra)
+        elif extra is not None:
+            self._last_words.keep(child, extra)
         try:
             if said is None:
                 self._forget(child)
@@ -196,7 +213,7 @@ class Spawner:
             self._feed(ev.SessionOpened(now, child))
         elif "limit_s" in said:
             self._feed(ev.LimitAsked(now, child, float(said["limit_s"])))
-        else:
+        elif child > 0:
             word = said.get("outcome")
             removed = tuple(str(name)[:200] for name in said.get("removed") or ())[: messages.MAX_NAMES]
             self._feed(ev.ChildDone(now, child, word if word in OUTCOMES else "closed", removed))

@@ -12,7 +12,7 @@ offers together, so that no order of events can leave a slot idle.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rpcsys.server import events as ev
 from rpcsys.server.health import CommandDone
@@ -24,6 +24,9 @@ from rpcsys.server.sessions import Session
 from rpcsys.server.tracked import Tracked
 from rpcsys.wire.handshake import CLIENT, SESSION
 from rpcsys.wire.keys import same
+
+if TYPE_CHECKING:
+    pass
 
 HANDSHAKE_S = 8.0
 """From a connection to its whole greeting: clients send it at once. Well within the 10 s that are promised."""
@@ -58,7 +61,8 @@ class State(Tracked):
 
     def handle(self, event: ev.Event) -> list[ev.Action]:
         """Take one event in; what to do about it, in order."""
-        return _HANDLERS[type(event)](self, event) + self._settle(event.now)
+        handler = _HANDLERS.get(type(event), State._of_service)
+        return handler(self, event) + self._settle(event.now)
 
     def deadline(self) -> float | None:
         """When the next Tick is needed, None for never."""
@@ -71,6 +75,7 @@ class State(Tracked):
         ]
         times += [visitor.early_until for visitor in self.visitors]
         times.append(self.grace_until)
+        times.append(self.hosting.deadline() if self.hosting is not None else None)
         return min((time for time in times if time is not None), default=None)
 
     # Strangers and visitors
@@ -105,6 +110,8 @@ class State(Tracked):
 
     def _let_in(self, event: ev.Opened | Paired, keyed: bool, place: Place | None = None) -> list[ev.Action]:
         """A client has greeted; ``keyed``: it needs a match key of ours."""
+        if event.serve is not None and event.role == CLIENT:
+            return self._visit(event, event.serve, place)
         key = self.offers.find(event.key) if keyed else None
         refusal = self._refusal(event, key, keyed)
         if refusal:
@@ -125,6 +132,16 @@ class State(Tracked):
         self.visitors.append(visitor)
         return []
 
+    def _visit(self, event: ev.Opened | Paired, name: str, place: Place | None) -> list[ev.Action]:
+        """A client has greeted that wants no slot: a deployed module, or to deploy one."""
+        if place is not None:
+            self.parking.over(event.now, place, served=True)
+        if event.session != SESSION:
+            return [ev.Refuse(event.conn, "version")]
+        if self.hosting is None:
+            return [ev.Refuse(event.conn, "deploys nothing")]
+        return self.hosting.visit(event.now, event.conn, event.peer, name)
+
     def _refusal(self, event: ev.Opened | Paired, key: Key | None, keyed: bool) -> str:
         """Why a visitor cannot be let in; empty when it can."""
         if self.board.unclean:
@@ -135,8 +152,6 @@ class State(Tracked):
             return NOT_FREE
         if len(self.visitors) >= MAX_VISITORS:
             return f"{MAX_VISITORS} clients are waiting already"
-        if event.serve is not None:
-            return "it asks for a deployed module, and this server has none"
         if event.session not in (None, SESSION):
             return f"it speaks {event.session}, this server {SESSION}"
         if event.session is None and not self.policy.tvm:
@@ -154,6 +169,10 @@ class State(Tracked):
             if visitor.conn == event.conn:
                 self.visitors.remove(visitor)
                 return [ev.Drop(event.conn), *self._report_end(visitor, "lost")]
+        if self.hosting is not None:
+            actions = self.hosting.hung_up(event.conn)
+            if actions is not None:
+                return actions
         session = self.board.by_conn(event.conn)
         return [] if session is None else self.board.hung_up(event.now, session)
 
@@ -161,6 +180,8 @@ class State(Tracked):
 
     def _zygote_up(self, event: ev.ZygoteUp) -> list[ev.Action]:
         self.board.zygote_up(event.now, bool(event.shared))
+        if self.hosting is not None:
+            self.hosting.zygote(True)
         if not event.shared or self._told_shared:
             return []
         self._told_shared = True
@@ -172,7 +193,8 @@ class State(Tracked):
         return []
 
     def _zygote_down(self, event: ev.ZygoteDown) -> list[ev.Action]:
-        return [*self._stuck(event.stuck), *self.board.zygote_down(event.now, event.cleaned)]
+        actions = [*self._stuck(event.stuck), *self.board.zygote_down(event.now, event.cleaned)]
+        return actions + (self.hosting.zygote(False) if self.hosting is not None else [])
 
     def _stuck(self, names: tuple[str, ...]) -> list[ev.Action]:
         return self.board.spoil(f"no signal ends {', '.join(names)}") if names else []
@@ -183,6 +205,8 @@ class State(Tracked):
         return self._exit(event.why)
 
     def _child_ready(self, event: ev.ChildReady) -> list[ev.Action]:
+        if self.hosting is not None and event.child < 0:
+            return self.hosting.ready(event.child)
         if not self.board.child_ready(event.child) or self.serving:
             return []
         self.serving = True
@@ -204,7 +228,14 @@ class State(Tracked):
         return self.board.memory_exceeded(event.now, event.child)
 
     def _child_dead(self, event: ev.ChildDead) -> list[ev.Action]:
+        if self.hosting is not None and event.child < 0:
+            return [*self._stuck(event.stuck), *self.hosting.dead(event.now, event.child, event.status)]
         return [*self._stuck(event.stuck), *self.board.child_dead(event.now, event)]
+
+    def _of_service(self, event: ev.Event) -> list[ev.Action]:
+        """What concerns deployed modules alone."""
+        assert self.hosting is not None, "nobody else makes such events"
+        return self.hosting.handle(event)
 
     def _start_failed(self, event: ev.StartFailed) -> list[ev.Action]:
         return [
@@ -279,6 +310,8 @@ class State(Tracked):
         actions += self.offers.abandon()
         for visitor in self.visitors:
             actions += self._report_end(visitor, "unused")
+        if self.hosting is not None:
+            actions += self.hosting.stop()
         self.openings.clear()
         self.visitors.clear()
         return actions
@@ -288,7 +321,7 @@ class State(Tracked):
         actions: list[ev.Action] = []
         for session in list(self.board.sessions.values()):
             actions += self.board.end(now, session, "ended")
-        return actions
+        return actions + (self.hosting.end() if self.hosting is not None else [])
 
     def _exit(self, why: str = "") -> list[ev.Action]:
         if self._exited:
@@ -306,9 +339,14 @@ class State(Tracked):
         actions, begun = self.board.settle(now, self._spares())
         for session in begun:
             actions += self._began(session)
+        if self.hosting is not None:
+            actions += self.hosting.settle(now)
         if self.stopping:
             actions += self._take_leave()
-            return actions if self.board.sessions or self.offers.owing() else actions + self._exit()
+            busy = (
+                self.board.sessions or self.offers.owing() or (self.hosting is not None and self.hosting.busy)
+            )
+            return actions if busy else actions + self._exit()
         if self.board.unclean:
             return actions + self._turn_away(now)
         return actions + (self._offer(now) if self.policy.tracked and self.serving else [])

@@ -5,6 +5,8 @@ The part of :class:`rpcsys.server.state.State` that knows of trackers.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rpcsys.server import events as ev
 from rpcsys.server.board import Board
 from rpcsys.server.health import CommandDone, Health, TellHealth
@@ -13,6 +15,9 @@ from rpcsys.server.parking import Answering, KeyMade, Parked, Parking, Unparked
 from rpcsys.server.policy import Policy
 from rpcsys.server.sessions import Session
 from rpcsys.wire.control import UNUSED
+
+if TYPE_CHECKING:
+    from rpcsys.server.serving.hosting import Hosting
 
 STOPPING = "it is being stopped"
 """What a tracker is told so that it offers nothing of a server that only lets its sessions end."""
@@ -27,6 +32,11 @@ class Tracked:
         self.offers = Offers(len(policy.proxies))
         self.parking = Parking(policy.key, policy.proxies)
         self.health = Health(policy.health_check, policy.recover)
+        self.hosting: Hosting | None = None
+        if policy.deploy:
+            from rpcsys.server.serving.hosting import Hosting
+
+            self.hosting = Hosting()
         self.stopping = False
         self.visitors: list[Session] = []
         self._told_problem = ""

@@ -199,7 +199,7 @@ class Zygote:
 
         What is below it becomes ours by that, and is seen when it is buried.
         """
-        if self.settings["isolate"]:
+        if self.settings["isolate"] and child > 0:
             self.removed[child] = leftovers.seen(self.settings, f"/proc/{pid}/root")
         processes.kill(pid)
 
@@ -209,9 +209,9 @@ class Zygote:
             if self.settings["fork"]:
                 pid = os.fork()
                 if not pid:
-                    self._become_child(tether)
+                    self._become_child(tether, self._settings_of(child))
             else:
-                settings = {**self.settings, "parent": os.getpid()}
+                settings = {**self._settings_of(child), "parent": os.getpid()}
                 pid = launch.start("rpcsys.server.child", settings, tether, "rpcsys-session")
             self.known[pid] = child
         except OSError as error:
@@ -222,7 +222,11 @@ class Zygote:
         finally:
             os.close(tether)
 
-    def _become_child(self, tether: int) -> NoReturn:
+    def _settings_of(self, child: int) -> dict[str, Any]:
+        """What a child needs to know; one below zero serves no session, and has no rooms of its own."""
+        return self.settings if child > 0 else {**self.settings, "isolate": False}
+
+    def _become_child(self, tether: int, settings: dict[str, Any]) -> NoReturn:
         """In the child, right after the fork: let go of all that is the zygote's, then live."""
         try:
             signal.set_wakeup_fd(-1)
@@ -230,7 +234,7 @@ class Zygote:
             parent = os.getppid()
             for own in (self.control, self._deaths, self._wakeup):
                 own.close()
-            live(socket.socket(fileno=tether), self.settings, parent)
+            live(socket.socket(fileno=tether), settings, parent)
         finally:
             os._exit(1)
 

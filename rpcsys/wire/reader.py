@@ -159,6 +159,17 @@ class FrameReader:
         """Whether nothing of a next frame has been received."""
         return self._body is None and self._start == self.unread
 
+    @property
+    def missing(self) -> int:
+        """How many bytes may be received without taking any of the frame after the one that has begun; 0 when none has."""
+        if self._body is not None:
+            return self._body.remaining
+        have = self.unread - self._start
+        if have < HEADER_BYTES:
+            return HEADER_BYTES - have if have else 0
+        head_bytes: int = HEADER.unpack_from(self._scratch, self._start)[0]
+        return HEADER_BYTES + head_bytes - have
+
     def _next_head(self) -> Optional[Frame]:
         start = self._start
         have = self.unread - start

@@ -7,7 +7,7 @@ import pytest
 
 from rpcsys.errors import ConfigError
 from rpcsys.ffi import library
-from rpcsys.server.config import LATER, Config, parse
+from rpcsys.server.config import Config, parse
 
 
 def test_defaults():
@@ -38,6 +38,7 @@ def test_everything(tmp_path):
             *["--slots", "4", "--tvm", "off", "--name", "shelf 3", "--label", "os=linux", "--label", "a="],
             *["--preload", "json,re", "--import", "lab_one", "--import", "lab_two", "--grace", "2.5"],
             *["--allow-pickle", "--cache", str(tmp_path / "cache"), "--cache-size", "2G"],
+            *["--deploy", str(tmp_path), "--deploy-workers", "3", "--deploy-queue", "9"],
             *["--session-memory", "512M", "--read-only", "--import-timeout", "5"],
         ]
     )
@@ -64,6 +65,9 @@ def test_everything(tmp_path):
         allow_pickle=True,
         cache=str(tmp_path / "cache"),
         cache_bytes=2 << 30,
+        deploy=str(tmp_path),
+        deploy_workers=3,
+        deploy_queue=9,
     )
 
 
@@ -94,7 +98,8 @@ def test_everything(tmp_path):
         (["--through-proxy", "--host", "h"], "--through-proxy needs --key"),
         (["--through-proxy", "--key", "k", "--host", "h:x", "--port", "1"], "HOST:PORT"),
         (["--through-proxy", "--key", "k", "--host", "h:9", "--host", "h", "--port", "9"], "given twice"),
-        *([[name, *(["x"] if value else [])], f"no {name} yet"] for name, value in LATER),
+        (["--deploy-workers", "2"], "need --deploy DIR"),
+        (["--deploy-queue", "2"], "need --deploy DIR"),
     ],
 )
 def test_refused_in_one_line(flags, words, monkeypatch):

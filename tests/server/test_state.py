@@ -102,7 +102,7 @@ def test_only_so_many_wait(direct):
     [
         ({"key": "other"}, "mismatch"),
         ({"session": "rpcsys/9"}, "version"),
-        ({"serve": "resnet"}, "mismatch"),
+        ({"serve": "resnet"}, "deploys nothing"),
     ],
 )
 def test_refused(direct, fields, how):

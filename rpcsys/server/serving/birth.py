@@ -1,0 +1,70 @@
+"""The beginning of a model host: its module is loaded, the supervisor is told, and the threads start."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import sys
+from typing import Any, Dict
+
+from rpcsys.errors import RpcsysError, one_line
+from rpcsys.module import loading, surroundings
+from rpcsys.server import capabilities, messages
+from rpcsys.server.job import Job
+from rpcsys.server.serving.calls import Calls
+from rpcsys.server.serving.desk import Desk
+from rpcsys.server.serving.host import WINDOW_CALLS, Host
+from rpcsys.server.session import VERSION, _memory, _window_bytes
+
+#: Functions of a module that the supervisor is told of: it lists them.
+LISTED = 20
+#: While one thread computes in Python, another waits for its turn so long: the one that reads for all is to wait less.
+SWITCH_S = 0.001
+
+
+def serve(tether: socket.socket, job: Job) -> str:
+    """Serve the module that ``job`` names; the outcome. Returns only where it cannot be loaded."""
+    about = job.options["deployed"]
+    # Each worker has its share of the CPUs: onnxruntime would start as many threads as there are for every call.
+    surroundings.process.threads = max(1, len(os.sched_getaffinity(0)) // about["workers"])
+    try:
+        module = loading.load_file(about["path"], about["name"], allow_pickle=about["allow_pickle"])
+        described = module.describe()
+    except Exception as error:  # noqa: BLE001 - a library may do anything when it is loaded
+        why = (
+            one_line(error)
+            if isinstance(error, RpcsysError)
+            else f"{type(error).__name__}: {one_line(error)}"
+        )
+        messages.tell(tether, unloadable=why)
+        return "closed"
+    sys.setswitchinterval(SWITCH_S)
+    _allow_descriptors()
+    told = {"kind": described["kind"], "functions": described["functions"][:LISTED]}
+    messages.tell(tether, loaded=told)
+    tether.setblocking(False)
+    desk = Desk(about["workers"], about["queue"], _memory() // 4)
+    host = Host(Calls(module), desk, tether, _hello(job, described, about), _window_bytes())
+    return host.run()
+
+
+def _allow_descriptors() -> None:
+    """Take as many connections as the system lets this process have."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _hello(job: Job, described: Dict[str, Any], about: Dict[str, Any]) -> Dict[str, Any]:
+    names = ("name", "version", "sha256", "workers", "queue")
+    return {
+        "version": VERSION,
+        "key": job.key,
+        "pid": os.getpid(),
+        "limit_s": None,
+        "capabilities": capabilities.capabilities(pickle=False, cache=False),
+        "machine": capabilities.machine(),
+        "devices": ["cpu:0"],
+        "window": {"calls": WINDOW_CALLS, "bytes": _window_bytes()},
+        "serve": {**described, **{name: about[name] for name in names}},
+    }

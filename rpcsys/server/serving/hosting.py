@@ -1,0 +1,522 @@
+"""What the supervisor does about deployed modules: their hosts, the clients that want them, those who deploy. Decisions only.
+
+The disk says what is to be served (:class:`Catalogue`); this part brings the hosts to it::
+
+    spawned ──ready──> loading ──loaded──> serving ──another version serves, or none is to──> leaving ──dead──> (gone)
+                          └─ cannot be loaded, or died: again, after growing pauses
+
+Who deploys has a process too, the deployer: it receives the file and makes a version of it, has it tried here (a host loads it,
+and serves nobody yet), switches the disk over, and has it read again. Whatever dies in the middle, the disk decides.
+
+Numbers of these children are below zero: the zygote knows one kind of child, and the board's are above.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from rpcsys.server import events as ev
+from rpcsys.server.backoff import Backoff
+from rpcsys.server.serving.store import Version
+
+WAIT_S = 30.0
+"""How long a client waits for a host that is being started."""
+
+LASTED_S = 10.0
+"""A host that served for so long does not fail at its start."""
+
+LONGEST_S = 30.0
+"""The longest pause before a host is started again."""
+
+MAX_VISITORS = 256
+"""Clients that wait for hosts."""
+
+MAX_CLIENTS = 1000
+"""Of one host: each costs it 64 kB and a descriptor, of which a process may have 1,024 in most places."""
+
+SHOWN = 20
+"""Names in one message."""
+
+
+# ------------------------------------------------------------------ events
+
+
+@dataclass(frozen=True)
+class Catalogue(ev.Event):
+    """What the disk says is to be served."""
+
+    versions: Tuple[Version, ...]
+
+
+@dataclass(frozen=True)
+class Loaded(ev.Event):
+    """A host has its module in memory. ``kind`` and ``functions``: what it is."""
+
+    child: int
+    kind: str = ""
+    functions: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unloadable(ev.Event):
+    """A host cannot load its module, and leaves."""
+
+    child: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Load(ev.Event):
+    """How much a host has to do: calls that run, calls that wait, clients."""
+
+    child: int
+    running: int
+    waiting: int
+    clients: int
+
+
+@dataclass(frozen=True)
+class Stuck(ev.Event):
+    """A call that was given up does not let go of a host's worker."""
+
+    child: int
+
+
+@dataclass(frozen=True)
+class Moved(ev.Event):
+    """A host that leaves gives a client's connection back, between two frames."""
+
+    child: int
+    conn: int
+    peer: str
+    greeted: bool
+
+
+@dataclass(frozen=True)
+class Try(ev.Event):
+    """A deployer has made a version, and wants to know whether it can be loaded."""
+
+    child: int
+    version: Version
+
+
+@dataclass(frozen=True)
+class Changed(ev.Event):
+    """A deployer has changed what the disk says."""
+
+    child: int
+
+
+# ------------------------------------------------------------------ actions
+
+
+@dataclass(frozen=True)
+class Reread(ev.Action):
+    """Look what the disk says: :class:`Catalogue` follows."""
+
+
+@dataclass(frozen=True)
+class BeHost(ev.Action):
+    """Give a waiting child a version to load and serve."""
+
+    child: int
+    version: Version
+
+
+@dataclass(frozen=True)
+class BeDeployer(ev.Action):
+    """Give a waiting child a client that deploys."""
+
+    child: int
+    conn: int
+    peer: str
+
+
+@dataclass(frozen=True)
+class Hand(ev.Action):
+    """Hand a client's connection to a host. ``fresh``: its greeting is to be answered; ``greeted``: it has sent its HELLO."""
+
+    child: int
+    conn: int
+    peer: str
+    fresh: bool
+    greeted: bool
+
+
+@dataclass(frozen=True)
+class TellChild(ev.Action):
+    """Tell a host or a deployer something: names with their values."""
+
+    child: int
+    fields: Tuple[Tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class TurnAway(ev.Action):
+    """Close a client's connection, having told it why: an error of the class ``kind``. ``fresh`` as in :class:`Hand`."""
+
+    conn: int
+    kind: str
+    text: str
+    fresh: bool
+
+
+# ------------------------------------------------------------------ what is known
+
+
+@dataclass
+class Host:
+    """One process of a version. ``tried_by``: the deployer for whom it is only tried; ``given``: clients not yet in its load."""
+
+    version: Version
+    state: str = "spawned"
+    tried_by: Optional[int] = None
+    since: float = 0.0
+    stuck: bool = False
+    kind: str = ""
+    functions: Tuple[str, ...] = ()
+    load: Tuple[int, int, int] = (0, 0, 0)
+    given: int = 0
+
+
+@dataclass
+class Deployer:
+    """A client that deploys, and its process. ``changed``: it waits to hear that its change was seen."""
+
+    conn: int
+    peer: str
+    ready: bool = False
+    changed: bool = False
+
+
+@dataclass
+class Visitor:
+    """A client that waits for a host."""
+
+    conn: int
+    peer: str
+    name: str
+    until: float
+    fresh: bool = True
+    greeted: bool = False
+
+
+class Hosting:
+    """Deployed modules by name, and their hosts. Methods note what happened and return what to do; then comes :meth:`settle`."""
+
+    def __init__(self) -> None:
+        self.catalogue: Dict[str, Version] = {}
+        self.hosts: Dict[int, Host] = {}
+        self.deployers: Dict[int, Deployer] = {}
+        self.visitors: List[Visitor] = []
+        self.up = False
+        self.stopping = False
+        self._pauses: Dict[str, Backoff] = {}
+        self._faults: Dict[str, str] = {}
+        self._last = 0
+
+    def handle(self, event: ev.Event) -> List[ev.Action]:
+        """Take in what hosts and deployers say, and what the disk does."""
+        return _HANDLERS[type(event)](self, event)
+
+    # -------------------------------------------------------------- clients
+
+    def visit(self, now: float, conn: int, peer: str, name: str) -> List[ev.Action]:
+        """A client greets: it wants the module ``name``, or, with an empty name, to deploy."""
+        if len(self.visitors) >= MAX_VISITORS:
+            return [
+                TurnAway(
+                    conn, "Busy", f"{MAX_VISITORS} clients wait for modules here; try again in a moment", True
+                )
+            ]
+        if name:
+            self.visitors.append(Visitor(conn, peer, name, now + WAIT_S))
+            return []
+        if not self.up:
+            return [TurnAway(conn, "Busy", "the server is starting; try again in a moment", True)]
+        child = self._spawn()
+        self.deployers[child] = Deployer(conn, peer)
+        return [ev.Spawn(child)]
+
+    def hung_up(self, conn: int) -> Optional[List[ev.Action]]:
+        """A connection's client is gone; None if it is none of those that wait here."""
+        for visitor in self.visitors:
+            if visitor.conn == conn:
+                self.visitors.remove(visitor)
+                return [ev.Drop(conn)]
+        for child, deployer in self.deployers.items():
+            if deployer.conn == conn:
+                return [ev.Kill(child)]
+        return None
+
+    def moved(self, event: Moved) -> List[ev.Action]:
+        """A connection comes back from a host; its successor goes on with it."""
+        host = self.hosts.get(event.child)
+        if host is None:
+            return [ev.Drop(event.conn)]
+        until = event.now + WAIT_S
+        self.visitors.append(Visitor(event.conn, event.peer, host.version.name, until, False, event.greeted))
+        return []
+
+    # -------------------------------------------------------------- processes
+
+    def zygote(self, up: bool) -> List[ev.Action]:
+        """The zygote is there, or dead, and every process below it."""
+        self.up = up
+        if up:
+            return []
+        deployers, self.deployers = self.deployers, {}
+        self.hosts.clear()
+        return [*(ev.Drop(deployer.conn) for deployer in deployers.values()), Reread()]
+
+    def ready(self, child: int) -> List[ev.Action]:
+        """A child waits for what it is to be."""
+        host, deployer = self.hosts.get(child), self.deployers.get(child)
+        if host is not None and host.state == "spawned":
+            host.state = "loading"
+            return [BeHost(child, host.version)]
+        if deployer is not None and not deployer.ready:
+            deployer.ready = True
+            return [BeDeployer(child, deployer.conn, deployer.peer)]
+        return []
+
+    def loaded(self, event: Loaded) -> List[ev.Action]:
+        """A host can serve."""
+        host = self.hosts.get(event.child)
+        if host is None or host.state != "loading":
+            return []
+        host.state, host.since = "serving", event.now
+        host.kind, host.functions = event.kind, event.functions
+        if host.tried_by is not None:
+            return [TellChild(host.tried_by, (("tried", ""),))]
+        self._faults.pop(host.version.name, None)
+        return [ev.Log("info", f"serving {host.version.name} {host.version.version}")]
+
+    def unloadable(self, event: Unloadable) -> List[ev.Action]:
+        """A host cannot serve: it leaves by itself."""
+        host = self.hosts.get(event.child)
+        if host is None or host.state != "loading":
+            return []
+        return self._lost(event.now, event.child, event.why)
+
+    def dead(self, now: float, child: int, status: int) -> List[ev.Action]:
+        """A child is dead."""
+        deployer = self.deployers.pop(child, None)
+        if deployer is not None:
+            return [ev.Drop(deployer.conn), Reread()]
+        host = self.hosts.get(child)
+        if host is None:
+            return []
+        if host.state == "leaving":
+            del self.hosts[child]
+            return []
+        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        return self._lost(now, child, f"its process ended {how}")
+
+    def _lost(self, now: float, child: int, why: str) -> List[ev.Action]:
+        """A host serves no more, and was not told to leave."""
+        host = self.hosts.pop(child)
+        name, version = host.version.name, host.version.version
+        if host.tried_by is not None:
+            return [TellChild(host.tried_by, (("tried", why),))]
+        pause = self._pauses.setdefault(name, Backoff(longest_s=LONGEST_S))
+        if host.state == "serving":
+            if now - host.since >= LASTED_S:
+                pause.worked()
+        else:
+            self._faults[name] = why
+        first = pause.failed(now)
+        return [
+            ev.Log(
+                "warning" if first else "info", f"the host of {name} {version}: {why}; it is started again"
+            )
+        ]
+
+    def told_load(self, event: Load) -> List[ev.Action]:
+        """A host says what it has to do."""
+        host = self.hosts.get(event.child)
+        if host is not None:
+            host.load, host.given = (event.running, event.waiting, event.clients), 0
+        return []
+
+    def stuck(self, event: Stuck) -> List[ev.Action]:
+        """A host is to be succeeded by another of the same version."""
+        host = self.hosts.get(event.child)
+        if host is None or host.stuck:
+            return []
+        host.stuck = True
+        name = host.version.name
+        return [
+            ev.Log("warning", f"a call of {name} that was given up does not end: its host is being replaced")
+        ]
+
+    # -------------------------------------------------------------- deploying
+
+    def tries(self, event: Try) -> List[ev.Action]:
+        """Start a host that shows whether a version can be loaded."""
+        if event.child not in self.deployers:
+            return []
+        child = self._spawn()
+        self.hosts[child] = Host(event.version, tried_by=event.child)
+        return [ev.Spawn(child)]
+
+    def changed(self, event: Changed) -> List[ev.Action]:
+        """The disk says something else now."""
+        deployer = self.deployers.get(event.child)
+        if deployer is not None:
+            deployer.changed = True
+        return [Reread()]
+
+    def read(self, event: Catalogue) -> List[ev.Action]:
+        """What the disk says."""
+        actions: List[ev.Action] = []
+        before, self.catalogue = self.catalogue, {version.name: version for version in event.versions}
+        for name in before.keys() | self.catalogue.keys():
+            if before.get(name) != self.catalogue.get(name):
+                self._pauses.pop(name, None)
+                self._faults.pop(name, None)
+        for child, host in list(self.hosts.items()):
+            if host.tried_by is None:
+                continue
+            if self.catalogue.get(host.version.name) == host.version:
+                host.tried_by = None
+                actions.append(ev.Log("info", f"serving {host.version.name} {host.version.version}, new"))
+            elif host.tried_by not in self.deployers:
+                del self.hosts[child]
+                actions.append(ev.Kill(child))
+        for child, deployer in self.deployers.items():
+            if deployer.changed:
+                deployer.changed = False
+                actions.append(TellChild(child, (("seen", True),)))
+        return actions
+
+    # -------------------------------------------------------------- what follows
+
+    def stop(self) -> List[ev.Action]:
+        """The server is being stopped: hosts finish what they have, and take no more."""
+        self.stopping = True
+        waiting, self.visitors = self.visitors, []
+        return [*(ev.Drop(visitor.conn) for visitor in waiting), *map(ev.Kill, self.deployers)]
+
+    def end(self) -> List[ev.Action]:
+        """The time for that is over."""
+        return [ev.Kill(child) for child in self.hosts]
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process is still there."""
+        return bool(self.hosts or self.deployers)
+
+    def settle(self, now: float) -> List[ev.Action]:
+        """Bring hosts to what is to be served, and clients to hosts."""
+        actions: List[ev.Action] = []
+        for child, host in list(self.hosts.items()):
+            actions += self._perhaps_leave(child, host)
+        if self.stopping:
+            return actions
+        for name in self.catalogue:
+            pause = self._pauses.get(name)
+            if self.up and self._of(name) is None and (pause is None or pause.allows(now)):
+                child = self._spawn()
+                self.hosts[child] = Host(self.catalogue[name])
+                actions.append(ev.Spawn(child))
+        waiting, self.visitors = self.visitors, []
+        for visitor in waiting:
+            actions += self._see_to(now, visitor)
+        return actions
+
+    def deadline(self) -> Optional[float]:
+        """When :meth:`settle` has something to do by itself."""
+        if self.stopping:
+            return None
+        times = [visitor.until for visitor in self.visitors]
+        for name in self.catalogue:
+            pause = self._pauses.get(name)
+            if self.up and pause is not None and pause.until is not None and self._of(name) is None:
+                times.append(pause.until)
+        return min(times, default=None)
+
+    def _perhaps_leave(self, child: int, host: Host) -> List[ev.Action]:
+        """Have a host leave that is not wanted any more, as soon as its successor serves, if there is to be one."""
+        if host.state == "leaving" or (host.tried_by is not None and not self.stopping):
+            return []
+        current = None if self.stopping else self.catalogue.get(host.version.name)
+        if current == host.version and not host.stuck:
+            return []
+        if host.state != "serving":
+            del self.hosts[child]
+            return [ev.Kill(child)]
+        if current is not None and self._serving(host.version.name) is None:
+            return []
+        host.state = "leaving"
+        return [TellChild(child, (("leave", "" if current is None else "successor"),))]
+
+    def _see_to(self, now: float, visitor: Visitor) -> List[ev.Action]:
+        name = visitor.name
+        child = self._serving(name)
+        if name not in self.catalogue:
+            return [self._turn_away(visitor, "ServerRefused", self._unknown(name))]
+        if child is not None:
+            host = self.hosts[child]
+            if host.load[2] + host.given >= MAX_CLIENTS:
+                text = f"the module {name!r} has {MAX_CLIENTS} clients here, which is all that it takes; try again later"
+                return [self._turn_away(visitor, "Busy", text)]
+            host.given += 1
+            return [Hand(child, visitor.conn, visitor.peer, visitor.fresh, visitor.greeted)]
+        if name in self._faults:
+            text = f"the module {name!r} cannot be served now: {self._faults[name]}"
+            return [self._turn_away(visitor, "Busy", text)]
+        if now >= visitor.until:
+            return [
+                self._turn_away(
+                    visitor, "Busy", f"the module {name!r} is being started; try again in a moment"
+                )
+            ]
+        self.visitors.append(visitor)
+        return []
+
+    def _turn_away(self, visitor: Visitor, kind: str, text: str) -> ev.Action:
+        return TurnAway(visitor.conn, kind, text, visitor.fresh)
+
+    def _unknown(self, name: str) -> str:
+        names = sorted(self.catalogue)
+        if not names:
+            return "nothing is deployed on this server; type: rpcsys deploy FILE --to HOST:PORT"
+        near = difflib.get_close_matches(name, names, 3, 0.5) or names[:SHOWN]
+        more = ", …" if len(names) > len(near) else ""
+        return f"no module {name[:100]!r} is deployed on this server; it has {', '.join(near)}{more}"
+
+    def _of(self, name: str) -> Optional[int]:
+        """The host, in whatever state, that serves the current version or will."""
+        current = self.catalogue[name]
+        for child, host in self.hosts.items():
+            if (
+                host.version == current
+                and host.tried_by is None
+                and not host.stuck
+                and host.state != "leaving"
+            ):
+                return child
+        return None
+
+    def _serving(self, name: str) -> Optional[int]:
+        child = self._of(name) if name in self.catalogue else None
+        return child if child is not None and self.hosts[child].state == "serving" else None
+
+    def _spawn(self) -> int:
+        self._last -= 1
+        return self._last
+
+
+_HANDLERS: Dict[type, Callable[[Hosting, Any], List[ev.Action]]] = {
+    Catalogue: Hosting.read,
+    Loaded: Hosting.loaded,
+    Unloadable: Hosting.unloadable,
+    Load: Hosting.told_load,
+    Stuck: Hosting.stuck,
+    Moved: Hosting.moved,
+    Try: Hosting.tries,
+    Changed: Hosting.changed,
+}

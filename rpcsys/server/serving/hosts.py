@@ -1,0 +1,149 @@
+"""The supervisor's end of its model hosts: what `hosting` decides, carried out; what they say, told as events. Nothing blocks."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from rpcsys.server import events as ev
+from rpcsys.server.clients import Clients
+from rpcsys.server.job import DEPLOYER, HOST, Job
+from rpcsys.server.serving import hosting
+from rpcsys.server.serving.store import Store, Version, is_name
+from rpcsys.server.spawner import Spawner
+
+
+class Hosts:
+    """Deployed modules of the folder ``root``. ``key``: what clients are told; ``workers``, ``queue``: of each host."""
+
+    def __init__(
+        self,
+        root: str,
+        key: str,
+        limits: Tuple[int, int],
+        allow_pickle: bool,
+        clients: Clients,
+        spawner: Spawner,
+        feed: Callable[[ev.Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = Store(root)
+        self._lock = self._store.open()
+        self._key = key
+        self._workers, self._queue = limits
+        self._allow_pickle = allow_pickle
+        self._clients = clients
+        self._spawner = spawner
+        self._feed = feed
+        self._clock = clock
+        spawner.on_service = self.hear
+        self.reread()
+
+    def reread(self, action: Optional[hosting.Reread] = None) -> None:
+        """Tell what is to be served."""
+        self._feed(hosting.Catalogue(self._clock(), tuple(self._store.current())))
+
+    # -------------------------------------------------------------- what they say
+
+    def hear(self, child: int, said: Dict[str, Any], descriptor: Optional[int]) -> None:
+        """One message of a host or a deployer; what comes with it is closed if it is nothing that is wanted."""
+        now = self._clock()
+        try:
+            event = self._event(now, child, said, descriptor)
+        except (KeyError, TypeError, ValueError):
+            self._spawner.kill(child)  # a module has written to it
+            event = None
+        if event is not None:
+            self._feed(event)
+        if descriptor is not None and not isinstance(event, hosting.Moved):
+            os.close(descriptor)
+
+    def _event(
+        self, now: float, child: int, said: Dict[str, Any], descriptor: Optional[int]
+    ) -> Optional[ev.Event]:
+        if "moved" in said and descriptor is not None:
+            peer, greeted = str(said["moved"]), bool(said["greeted"])
+            conn = self._clients.take_back(socket.socket(fileno=descriptor))
+            return hosting.Moved(now, child, conn, peer, greeted)
+        if "load" in said:
+            running, waiting, clients = map(int, said["load"])
+            return hosting.Load(now, child, running, waiting, clients)
+        if "loaded" in said:
+            about = said["loaded"]
+            return hosting.Loaded(now, child, str(about["kind"]), tuple(map(str, about["functions"])))
+        if "unloadable" in said:
+            return hosting.Unloadable(now, child, str(said["unloadable"]))
+        if "stuck" in said:
+            return hosting.Stuck(now, child)
+        if "try" in said:
+            version = Version(*map(str, said["try"]))
+            return hosting.Try(now, child, version) if is_name(version.name) else None
+        if "changed" in said:
+            return hosting.Changed(now, child)
+        return None
+
+    # -------------------------------------------------------------- what they are told
+
+    def be_host(self, action: hosting.BeHost) -> None:
+        """Give a child its version."""
+        version = action.version
+        about = {
+            **version._asdict(),
+            "path": self._store.path(version),
+            "workers": self._workers,
+            "queue": self._queue,
+            "allow_pickle": self._allow_pickle,
+        }
+        self._give(action.child, HOST, os.path.dirname(about["path"]), {"deployed": about})
+
+    def _give(
+        self,
+        child: int,
+        kind: str,
+        workdir: str,
+        options: Dict[str, Any],
+        conn: Optional[int] = None,
+        peer: str = "",
+    ) -> None:
+        reply = b"" if conn is None else self._clients.answer(conn, True)
+        job = Job(kind, reply, workdir, self._key, peer, options=options)
+        try:
+            self._spawner.give(child, job, None if conn is None else self._clients.descriptor(conn))
+        except OSError:
+            self._spawner.kill(child)  # its death follows
+
+    def be_deployer(self, action: hosting.BeDeployer) -> None:
+        """Give a child a client that deploys."""
+        folder = os.path.join(self._store.root, "incoming")
+        self._give(action.child, DEPLOYER, folder, {"deploy": self._store.root}, action.conn, action.peer)
+
+    def hand(self, action: hosting.Hand) -> None:
+        """Give a host a client, which is its alone from then on."""
+        reply = self._clients.answer(action.conn, True).decode("latin-1") if action.fresh else None
+        told: Dict[str, Any] = {"client": action.peer, "reply": reply, "greeted": action.greeted}
+        if self._spawner.tell(action.child, told, self._clients.descriptor(action.conn)):
+            self._clients.release(action.conn)
+        else:
+            text = "the module's host takes nobody in now; try again in a moment"
+            self.turn_away(hosting.TurnAway(action.conn, "Busy", text, action.fresh))
+
+    def tell(self, action: hosting.TellChild) -> None:
+        """Tell a host or a deployer something; one that cannot be told is of no use."""
+        if not self._spawner.tell(action.child, dict(action.fields)):
+            self._spawner.kill(action.child)
+
+    def turn_away(self, action: hosting.TurnAway) -> None:
+        """Tell a client why it is not served."""
+        self._clients.tell(action.conn, action.kind, action.text, unanswered=action.fresh)
+        self._clients.drop(action.conn)
+
+
+ACTIONS: List[Tuple[type, Callable[[Hosts, Any], None]]] = [
+    (hosting.Reread, Hosts.reread),
+    (hosting.BeHost, Hosts.be_host),
+    (hosting.BeDeployer, Hosts.be_deployer),
+    (hosting.Hand, Hosts.hand),
+    (hosting.TellChild, Hosts.tell),
+    (hosting.TurnAway, Hosts.turn_away),
+]

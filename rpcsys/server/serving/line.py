@@ -1,0 +1,139 @@
+"""One client's connection to a model host. Nothing in it waits: what a client does not take now stays until it does."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from typing import Deque, List, Optional, Sequence
+
+from rpcsys.stream import DONT_WAIT, Ended
+from rpcsys.wire.frames import Buffer, Frame
+from rpcsys.wire.memory import Pool
+from rpcsys.wire.reader import FrameReader
+
+#: Receives in a row from one client: others have their turn between.
+ROUNDS = 16
+_SEND = int(socket.MSG_NOSIGNAL) | DONT_WAIT
+_MAX_PIECES = 1000
+
+
+class Line:
+    """Frames from and to one client. One thread at a time reads; any may send.
+
+    Attributes
+    ----------
+    peer : the client's address, for people
+    greeted : whether its HELLO has come
+    by : until when that, or the taking of what waits, must have happened
+    closed : whether it is over
+    """
+
+    def __init__(self, sock: socket.socket, peer: str, pool: Pool, max_body: int) -> None:
+        sock.setblocking(False)
+        self.socket = sock
+        self.descriptor = sock.fileno()
+        self.peer = peer
+        self.reader = FrameReader(max_body=max_body, pool=pool)
+        self.greeted = False
+        self.by: Optional[float] = None
+        self.closed = False
+        self.watched = 0
+        self._sending = threading.Lock()
+        self._unsent: Deque[Buffer] = deque()
+
+    def receive(self, carefully: bool = False) -> List[Frame]:
+        """The frames that are here now, some of them where there are many. Raises `Ended`, `ProtocolError`.
+
+        ``carefully``: not a byte past the end of the frame that has begun.
+        """
+        frames: List[Frame] = []
+        reader = self.reader
+        for _ in range(ROUNDS):
+            space = reader.space()
+            if carefully:
+                wanted = reader.missing
+                if not wanted:
+                    break
+                space = space[:wanted]
+            try:
+                count = self.socket.recv_into(space, 0, DONT_WAIT)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                raise Ended(error.strerror or str(error)) from None
+            if not count:
+                raise Ended("the connection was closed")
+            frame = reader.received(count)
+            while frame is not None:
+                frames.append(frame)
+                frame = reader.next() if reader.unread else None
+            if frames:
+                break
+        return frames
+
+    def send(self, pieces: Sequence[Buffer]) -> bool:
+        """Send a frame, or as much of it as the client takes now; False if something of it waits. Never raises."""
+        with self._sending:
+            if self.closed:
+                return True
+            if self._unsent:
+                self._unsent.extend(pieces)
+                return False
+            self._unsent.extend(self._sent(pieces))
+            return not self._unsent
+
+    def flush(self) -> bool:
+        """Send what waits; False if something still does."""
+        with self._sending:
+            if self._unsent and not self.closed:
+                self._unsent = deque(self._sent(list(self._unsent)))
+            return not self._unsent
+
+    @property
+    def backlog(self) -> bool:
+        """Whether the client has not taken all that was sent."""
+        return bool(self._unsent)
+
+    def _sent(self, pieces: Sequence[Buffer]) -> Sequence[Buffer]:
+        """What is left of ``pieces`` when the system takes no more; nothing once the client is gone, which reading tells."""
+        while pieces:
+            try:
+                if len(pieces) == 1:
+                    count = self.socket.send(pieces[0], _SEND)
+                else:
+                    count = self.socket.sendmsg(pieces[:_MAX_PIECES], (), _SEND)
+            except BlockingIOError:
+                return pieces
+            except OSError:
+                return ()
+            pieces = _rest(pieces, count)
+        return ()
+
+    def close(self, *, shutdown: bool = True) -> None:
+        """Close it, for whoever sends too; without ``shutdown`` only here: another process goes on with it."""
+        with self._sending:
+            self.closed = True
+            self._unsent.clear()
+            if shutdown:
+                self._hang_up()
+            self.socket.close()
+
+    def _hang_up(self) -> None:
+        """End the connection. What is unread would make a reset of it, which can overtake the last word said."""
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+            for _ in range(ROUNDS):
+                if not self.socket.recv(65536, DONT_WAIT):
+                    break
+        except OSError:
+            pass
+
+
+def _rest(pieces: Sequence[Buffer], count: int) -> Sequence[Buffer]:
+    """What is left of ``pieces`` after ``count`` bytes went out."""
+    for index, piece in enumerate(pieces):
+        if count < len(piece):
+            return [memoryview(piece)[count:], *pieces[index + 1 :]]
+        count -= len(piece)
+    return ()
