@@ -10,10 +10,8 @@ import time
 from types import TracebackType
 from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Type, Union, overload
 
-from rpcsys.client import history
 from rpcsys.client.opening import open_session
 from rpcsys.client.session import Session
-from rpcsys.client.summary import text_summary
 from rpcsys.client.waiting import REPLY_S, OnQueued, Wanted, give_back, wait
 from rpcsys.errors import (
     ConnectError,
@@ -102,6 +100,8 @@ class Tracker:
 
     def text_summary(self) -> str:
         """The queue as a table for people, with TVM's headings."""
+        from rpcsys.client.summary import text_summary  # for a desk: no board has it
+
         return text_summary(self.summary())
 
     def history(
@@ -120,6 +120,8 @@ class Tracker:
         address, how, since, begun, ended (seconds since 1970), held_s, limit_s, waited_s, priority, outcome, reason,
         fault and cleaned. Raises `TrackerError` where the tracker keeps no history.
         """
+        from rpcsys.client import history  # for a desk: no board has it
+
         with self._link() as link:
             wanted = {"key": key, "user": user, "server": server}
             return list(history.leases(link, **wanted, since=since, until=until, limit=limit))
@@ -133,6 +135,8 @@ class Tracker:
         from the beginning of the hour of ``since`` (seconds since 1970). Raises `TrackerError` where the tracker
         keeps no history.
         """
+        from rpcsys.client import history  # for a desk: no board has it
+
         with self._link() as link:
             return history.usage(link, key=key, user=user, since=since)
 
