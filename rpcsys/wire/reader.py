@@ -5,10 +5,11 @@ The rules of this file:
 - The reader is asked for memory (`FrameReader.space`), told how much of it was filled, and then asked
   for a frame: so a body is received where it stays, and the same code runs on any source of bytes.
 - Memory for a body is taken only after header and head have been checked against each other.
-- A client that infers frame after frame sends the same head each time. So after a frame whose body is
-  one buffer, the next one is expected to be like it: memory is taken ahead in which its body, received
-  together with its head, lies where an array must. If it is another frame, what came is moved, and
-  nothing more is lost; nor is anything expected while frames come so close that one read holds several.
+- A client that infers frame after frame sends the same head each time. So the next frame is expected to be
+  like the last one: then its bytes are compared, not understood. If that had one buffer, memory is taken
+  ahead in which the next body, received together with its head, lies where an array must. If it is another
+  frame, what came is moved, and nothing more is lost; nor is an array expected while frames come so close
+  that one read holds several.
 
 Its known weakness: bytes of a body that arrive unexpectedly in the same read as their head (64 KiB at
 most) are copied once more to their place.
@@ -16,7 +17,9 @@ most) are copied once more to their place.
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Tuple
+import functools
+import struct
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rpcsys.errors import LimitExceeded, ProtocolError
 from rpcsys.wire.frames import (
@@ -69,13 +72,15 @@ class FrameReader:
             if self.unread:
                 return self._scratch[self.unread :]
             self._crowded = False
-            if self._expected is not None:
-                place = self._ahead = self._pool.take_behind(self._expected.start, self._expected.body_bytes)
+            expected = self._expected
+            if expected is not None and expected.body_bytes:
+                place = self._ahead = self._pool.take_behind(expected.start, expected.body_bytes)
                 if place is not None:
                     return place
-        elif body.remaining > _SCRATCH // 4:
+            return self._scratch
+        if body.remaining > _SCRATCH // 4:
             return body.space()
-        return self._scratch[self.unread :] if self.unread else self._scratch
+        return self._scratch[self.unread :]
 
     def received(self, count: int) -> Optional[Frame]:
         """``count`` bytes of the last `space` have been filled; then as `next`."""
@@ -83,6 +88,11 @@ class FrameReader:
         if body is None:
             if self._ahead is not None:
                 return self._received_ahead(self._ahead, count)
+            expected = self._expected
+            if expected is not None and count == expected.alone and not self.unread:
+                opening, deadline_ms, call_id, rest = expected.parts(self._scratch)
+                if opening == expected.opening and rest == expected.rest:
+                    return Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.plan, ())
             self.unread += count
             return self._next_head()
         if body.remaining > _SCRATCH // 4:
@@ -95,17 +105,15 @@ class FrameReader:
         expected = self._expected
         assert expected is not None
         self._ahead = None
-        start, body_bytes = expected.start, expected.body_bytes
-        lead = place[:start].tobytes()
-        if count > start and lead.endswith(expected.head):
-            head_bytes, kind, flags, zero, deadline_ms, call_id, size = HEADER.unpack_from(lead)
-            alike = kind == expected.kind and size == body_bytes and head_bytes == start - HEADER_BYTES
-            if alike and not zero:
-                end = start + body_bytes
-                frame = Frame(kind, flags, deadline_ms, call_id, expected.plan, (place[start:end],))
+        if count > expected.start:
+            opening, deadline_ms, call_id, rest = expected.parts(place)
+            if opening == expected.opening and rest == expected.rest:
+                end = expected.end
+                body = (place[expected.start : end],)
+                frame = Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.plan, body)
                 if count < end:
-                    self._body = _Body(frame, body_bytes)
-                    self._body.filled(count - start)
+                    self._body = _Body(frame, expected.body_bytes)
+                    self._body.filled(count - expected.start)
                     return None
                 if count > end:
                     self._moved(place[end:count])
@@ -186,11 +194,14 @@ class FrameReader:
             return None
         head = self._scratch[start + HEADER_BYTES : body_start].tobytes()
         plan = self._plans.get(head) or self._plan(head)
+        alone = not start and body_start == self.unread
         if body_start == self.unread and not self._grown:
             self._start = self.unread = 0
         else:
             self._consumed(body_start)
         if not body_bytes and not plan.sizes:
+            if alone and head_bytes <= REMEMBERED_BYTES and kind != CHUNK:
+                self._expected = _Expected(kind, flags, head, plan)
             return Frame(kind, flags, deadline_ms, call_id, plan, _NO_CHUNK if kind == CHUNK else ())
         frame = Frame(
             kind, flags, deadline_ms, call_id, plan, self._pool.take_all(_sizes(kind, plan, body_bytes))
@@ -204,7 +215,7 @@ class FrameReader:
             if end < self.unread:
                 self._crowded = True
             elif body_bytes and not self._crowded and frame.kind != CHUNK and len(head) <= REMEMBERED_BYTES:
-                self._expected = _Expected(frame.kind, head, frame.plan)
+                self._expected = _Expected(frame.kind, frame.flags, head, frame.plan)
             if end <= self.unread:
                 frame.buffers[0][:] = self._scratch[self._start : end]
                 self._consumed(end)
@@ -280,16 +291,30 @@ def _sizes(kind: int, plan: Plan, body_bytes: int) -> Tuple[int, ...]:
 
 
 class _Expected:
-    """What the next frame may look like; ``start`` is where its body would begin."""
+    """What the next frame may look like.
 
-    __slots__ = ("body_bytes", "head", "kind", "plan", "start")
+    Its body would lie from ``start`` to ``end``; ``alone`` is its size if it has none, else -1. ``parts`` takes its
+    header and head apart: the ``opening``, deadline, call_id, and the ``rest``, which holds the head.
+    """
 
-    def __init__(self, kind: int, head: bytes, plan: Plan) -> None:
+    __slots__ = ("alone", "body_bytes", "end", "flags", "kind", "opening", "parts", "plan", "rest", "start")
+
+    def __init__(self, kind: int, flags: int, head: bytes, plan: Plan) -> None:
         self.kind = kind
-        self.head = head
+        self.flags = flags
         self.plan = plan
-        self.start = HEADER_BYTES + len(head)
         self.body_bytes = plan.body_bytes
+        self.start = HEADER_BYTES + len(head)
+        self.end = self.start + plan.body_bytes
+        self.alone = -1 if plan.body_bytes else self.start
+        self.parts = _parts(len(head))
+        lead = HEADER.pack(len(head), kind, flags, 0, 0, 0, plan.body_bytes) + head
+        self.opening, _, _, self.rest = self.parts(lead)
+
+
+@functools.lru_cache(REMEMBERED_HEADS)
+def _parts(head_bytes: int) -> Callable[[Any], Tuple[Any, ...]]:
+    return struct.Struct(f"<8sII{8 + head_bytes}s").unpack_from
 
 
 class _Body:
