@@ -37,6 +37,7 @@ class Stream:
 
     def __init__(self, sock: socket.socket, reader: Optional[FrameReader] = None) -> None:
         self.socket = sock
+        self._recv_into = sock.recv_into
         self.reader = reader or FrameReader()
         sock.setblocking(True)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(PATIENCE_S))
@@ -53,16 +54,15 @@ class Stream:
         """The next frame; None when the tick went by, or with `DONT_WAIT` when no whole one is here."""
         reader = self.reader
         frame = reader.next() if reader.unread else None
-        while frame is None:
-            try:
-                count = self.socket.recv_into(reader.space(), 0, flags)
-            except BlockingIOError:
-                return None
-            except OSError as error:
-                raise Ended(error.strerror or str(error)) from None
-            if not count:
-                raise Ended("the connection was closed")
-            frame = reader.received(count)
+        try:
+            while frame is None:
+                frame = reader.read(self._recv_into, flags)
+        except BlockingIOError:
+            return None
+        except EOFError:
+            raise Ended("the connection was closed") from None
+        except OSError as error:
+            raise Ended(error.strerror or str(error)) from None
         return frame
 
     def receive_within(self, seconds: float) -> Optional[Frame]:

@@ -4,6 +4,7 @@ The rules of this file:
 
 - The reader is asked for memory (`FrameReader.space`), told how much of it was filled, and then asked
   for a frame: so a body is received where it stays, and the same code runs on any source of bytes.
+  `FrameReader.read` is all three in one, and the short way for a frame like the last.
 - Memory for a body is taken only after header and head have been checked against each other.
 - A client that infers frame after frame sends the same head each time. So the next frame is expected to be
   like the last one: then its bytes are compared, not understood. If that had one buffer, memory is taken
@@ -65,8 +66,36 @@ class FrameReader:
         self._ahead: Optional[memoryview] = None  # where it is being received, if it is that one
         self._crowded = False  # whether the last read held more than one frame
 
+    def read(self, fill: Callable[[memoryview, int, int], int], flags: int = 0) -> Optional[Frame]:
+        """Receive once with ``fill``, a socket's ``recv_into`` or what behaves like it; then as `next`.
+
+        Raises `EOFError` when the stream has ended, and whatever ``fill`` raises: then nothing has happened.
+        """
+        expected = self._expected
+        place = None
+        if expected is not None and not self.unread and self._body is None:
+            size = expected.body_bytes
+            place = self._pool.take_behind(expected.start, size) if size else self._scratch
+        if expected is None or place is None:
+            return self._filled(fill(self.space(), 0, flags))
+        count = fill(place, 0, flags)
+        self._crowded = False
+        if count == expected.end:
+            opening, deadline_ms, call_id, rest = expected.parts(place)
+            if opening == expected.opening and rest == expected.rest:
+                body = (place[expected.start : count],) if size else ()
+                return Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.plan, body)
+        self._ahead = place if size else None
+        return self._filled(count)
+
+    def _filled(self, count: int) -> Optional[Frame]:
+        if not count:
+            raise EOFError
+        return self.received(count)
+
     def space(self) -> memoryview:
         """Where the next bytes are to be received; never empty."""
+        self._ahead = None
         body = self._body
         if body is None:
             if self.unread:
@@ -88,11 +117,6 @@ class FrameReader:
         if body is None:
             if self._ahead is not None:
                 return self._received_ahead(self._ahead, count)
-            expected = self._expected
-            if expected is not None and count == expected.alone and not self.unread:
-                opening, deadline_ms, call_id, rest = expected.parts(self._scratch)
-                if opening == expected.opening and rest == expected.rest:
-                    return Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.plan, ())
             self.unread += count
             return self._next_head()
         if body.remaining > _SCRATCH // 4:
