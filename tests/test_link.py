@@ -161,6 +161,20 @@ def test_a_vanished_peer_is_noticed_within_15_s():
 # --- the hello ---------------------------------------------------------------------------------
 
 
+def test_nothing_is_paced_between_two_ends_of_one_machine():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as client, listener.accept()[0] as server:
+            tune(client)
+            tune(server)
+            for sock in (client, server):
+                used = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+                assert used.rstrip(b"\0") == b"reno"
+    with socket.socket() as unconnected:
+        usual = unconnected.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        tune(unconnected)
+        assert unconnected.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16) == usual
+
+
 def test_our_tracker_is_told_from_tvms():
     with FakeTracker(*OURS, "end") as tracker:
         with Link.open(tracker.address, user="ann") as link:

@@ -71,35 +71,36 @@ class Channel:
 
         Raises what the call raised on the device, `DeadlineExceeded`, or a `SessionError`.
         """
-        replies = self._replies
-        if (
-            deadline_s is None
-            and not replies.pending
-            and not self._freed
-            and replies.read_lock.acquire(False)
-        ):
-            try:
-                frame = self._exchange(replies, head, buffers) if self._send_lock.acquire(False) else None
-            finally:
-                replies.leave()
+        if deadline_s is None:
+            frame = self._exchange(head, buffers)
             if frame is not None:
                 return convert(frame)
         return self.finish(self.start(head, buffers, convert, deadline_s))
 
-    def _exchange(self, replies: Replies, head: bytes, buffers: Sequence[Buffer]) -> Frame:
-        """Send a CALL and read until its RESULT, with both locks held: nobody else has to be told of it.
+    def _exchange(self, head: bytes, buffers: Sequence[Buffer]) -> Optional[Frame]:
+        """Send a CALL and read until its RESULT, with both locks held; None if anybody else is about.
 
-        What `start` and `finish` do, without an object for a call that this very thread waits for.
+        What `start` and `finish` do, without an object for a call that this very thread waits for, and of which
+        nobody else has to be told.
         """
+        replies, stream = self._replies, self._stream
+        if not replies.read_lock.acquire(False):
+            return None
+        pieces: List[Buffer] = []
         try:
-            call_id = self._next_id = (self._next_id % 0xFFFFFFFF) + 1
-            self._send(frames.pack(frames.CALL, call_id, head, buffers), reading=True)
-        finally:
-            self._send_lock.release()
-        try:
-            receive = self._stream.receive
+            if not self._send_lock.acquire(False):
+                return None
+            try:
+                if replies.pending or self.held or self._freed or replies.broken is not None:
+                    return None
+                call_id = self._next_id = (self._next_id % 0xFFFFFFFF) + 1
+                pieces = frames.pack(frames.CALL, call_id, head, buffers)
+                # With no other call under way the device has nothing to send, and the system may do the waiting.
+                stream.send(pieces, self._while_full_reading, True)
+            finally:
+                self._send_lock.release()
             while True:
-                frame = receive()
+                frame = stream.receive()
                 if frame is not None and frame.call_id == call_id:
                     if frame.kind == frames.RESULT:
                         return frame
@@ -111,15 +112,23 @@ class Channel:
                     replies.enforce()
                 if replies.broken is not None:
                     raise replies.broken
-        except Ended as end:
-            raise replies.break_(replies.lost(end)) from None
-        except ProtocolError as error:
-            raise replies.break_(replies.nonsense(error)) from None
-        except RpcsysError:
-            raise
-        except BaseException:
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
+            raise self._why(error) if pieces else error from None
+        finally:
+            replies.read_lock.release()
+            if replies.watched or replies.sleepers:
+                replies.left()
+
+    def _why(self, error: BaseException) -> BaseException:
+        """What a caller is told whose call ended with ``error`` here, the read lock held; most break the session."""
+        replies = self._replies
+        if isinstance(error, Ended):
+            return self._hung_up(error, replies.take_what_came)
+        if isinstance(error, ProtocolError):
+            return replies.break_(replies.nonsense(error))
+        if not isinstance(error, RpcsysError):
             replies.interrupted()
-            raise
+        return error
 
     def submit(
         self,
@@ -279,8 +288,8 @@ class Channel:
         else:
             self._helper.wake()
 
-    def _send(self, pieces: Sequence[Buffer], reading: bool = False) -> None:
-        """Send what is held back and ``pieces``, with the send lock held; ``reading``: with the read lock, too."""
+    def _send(self, pieces: Sequence[Buffer]) -> None:
+        """Send what is held back and ``pieces``, with the send lock held."""
         if self._replies.broken is not None:
             raise self._replies.broken
         if self.held:
@@ -288,15 +297,9 @@ class Channel:
             self.held.clear()
             self.batches += 1
         try:
-            # With no other call under way the device has nothing to send, and the system may do the waiting.
-            if reading and not self._replies.pending:
-                self._stream.send(pieces, self._while_full_reading, True)
-            else:
-                self._stream.send(pieces, self._while_full_reading if reading else self._while_full)
+            self._stream.send(pieces, self._while_full)
         except Ended as end:
-            raise self._hung_up(
-                end, self._replies.take_what_came if reading else self._replies.drain
-            ) from None
+            raise self._hung_up(end, self._replies.drain) from None
         except RpcsysError:
             raise
         except BaseException:

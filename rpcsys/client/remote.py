@@ -9,7 +9,6 @@ from typing import (
     Any,
     Callable,
     Dict,
-    Hashable,
     List,
     Mapping,
     Optional,
@@ -24,7 +23,7 @@ from rpcsys.client.timing import TimingResult, told
 from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame
-from rpcsys.wire.heads import signature
+from rpcsys.wire.heads import Key, signature
 from rpcsys.wire.tensor import Tensor
 from rpcsys.wire.values import InOut, Ref
 
@@ -48,7 +47,7 @@ class RemoteFunction:
     def __init__(self, session: Session, target: Target, name: str, owner: Any = None) -> None:
         self._session = session
         self._target = target
-        self._bare: Optional[bytes] = None  # the head of a call without arguments
+        self._leads: Tuple[Key, ...] = ((target, False), (target, True))  # of the keys of heads, by ``keep``
         self._wanted: Dict[str, str] = {}  # how results are encoded, by their places
         self._owner = owner  # keeps the module or the function alive on the device
         self.name = name
@@ -58,6 +57,10 @@ class RemoteFunction:
 
     def __call__(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> Any:
         session = self._session
+        key, buffers = signature(self._leads[keep], args)
+        head = session._heads.get(key)
+        if head is not None:
+            return session._channel.call(head, buffers, session._result, deadline_s)
         head, buffers, convert = self._encode(args, keep)
         return session._channel.call(head, buffers, convert or session._result, deadline_s)
 
@@ -97,31 +100,23 @@ class RemoteFunction:
         """
         same = copy.copy(self)
         same._wanted = dict(results)
-        same._bare = None
+        same._leads = tuple((*lead, *sorted(results.items())) for lead in self._leads)
         return same
 
     def _encode(self, args: Sequence[Any], keep: bool) -> Tuple[bytes, Sequence[Buffer], Optional[Convert]]:
         """The head of a call, the buffers behind it, and what makes its result if it writes into arguments."""
-        if not args and not keep and self._bare is not None:
-            return self._bare, (), None
         heads = self._session._heads
-        key: List[Hashable] = [self._target, keep]
-        buffers: List[Buffer] = []
-        known = not self._wanted and signature(args, key, buffers)
-        if known:
-            head = heads.get(tuple(key))
-            if head is not None:
-                return head, buffers, None
+        key, buffers = signature(self._leads[keep], args)
+        head = heads.get(key)
+        if head is not None:
+            return head, buffers, None
         fields: Dict[str, Any] = {"f": _target_head(self._target), "a": list(args)}
         if keep:
             fields["keep"] = True
         if self._wanted:
             fields["encode"] = self._wanted
         head, buffers = frames.encode_head(fields)
-        if known:
-            heads.put(tuple(key), head)
-        if not args and not keep and not self._wanted:
-            self._bare = head
+        heads.put(key, head)
         written = outputs_of(args)
         if written:
             return head, buffers, functools.partial(_with_written, self._session, written)

@@ -44,6 +44,7 @@ class Replies:
     broken : why nothing works any more, or None
     on_log : what is called with each LOG frame
     listening : whether these are to be read though no call is under way
+    sleepers : the calls whose threads wait for the one that reads
     last_read : when somebody stopped reading, by `time.monotonic`; kept while ``watched``
     """
 
@@ -52,7 +53,7 @@ class Replies:
         self._peer = peer
         self.on_log = [on_log]
         self.listening = False
-        self._sleepers: Deque[Pending] = deque()
+        self.sleepers: Deque[Pending] = deque()
         self._stopping: Dict[int, float] = {}
         self.read_lock = threading.Lock()
         self.pending: Dict[int, Pending] = {}
@@ -135,12 +136,15 @@ class Replies:
 
     def leave(self) -> None:
         """Stop reading, and let those who sleep look again: one of them reads on."""
+        self.read_lock.release()
+        if self.watched or self.sleepers:
+            self.left()
+
+    def left(self) -> None:
+        """The read lock was let go of while somebody is ``watched`` for it, or sleeps."""
         if self.watched:
             self.last_read = time.monotonic()
-        self.read_lock.release()
-        if not self._sleepers:
-            return
-        for sleeper in list(self._sleepers):
+        for sleeper in list(self.sleepers):
             wake(sleeper)
 
     def _sleep(self, pending: Pending, deadline: Optional[float]) -> None:
@@ -148,7 +152,7 @@ class Replies:
         lock = threading.Lock()
         lock.acquire()
         pending.wake = lock
-        self._sleepers.append(pending)
+        self.sleepers.append(pending)
         try:
             # Registered first, looked second: the reader either sees us when it leaves, or has left.
             if pending.done or not self.read_lock.locked():
@@ -156,7 +160,7 @@ class Replies:
             left = TICK_S if deadline is None else max(0.0, min(TICK_S, deadline - time.monotonic()))
             lock.acquire(timeout=left)
         finally:
-            self._sleepers.remove(pending)
+            self.sleepers.remove(pending)
             pending.wake = None
 
     # -------------------------------------------------------------- reading, with the read lock held

@@ -55,22 +55,26 @@ class Incoming:
 
     def next(self) -> Frame:
         """The next frame: one that was read ahead, else from the socket, all replies sent."""
+        out, lock, stream = self._out, self.lock, self._stream
         while True:
             if self._unsorted:
                 self._sort_late()
-            if self._out.held and not self.waiting:
-                self._out.flush()
-            with self.lock:
+            if out.held and not self.waiting:
+                out.flush()
+            lock.acquire()
+            try:
                 if self.waiting:
                     return self._taken()
-                if self._out.held or self._unsorted:
+                if out.held or self._unsorted:
                     continue
-                frame = self._stream.receive()
+                frame = stream.receive()
                 if frame is not None:
-                    if not self._stream.reader.unread:
+                    if not stream.reader.unread:
                         self.late = frame.plan.body_bytes > LARGE
                         return frame
                     self._sort_all(frame)
+            finally:
+                lock.release()
 
     def _taken(self) -> Frame:
         frame = self.waiting.popleft()

@@ -131,8 +131,9 @@ def plain_call(
     if type(target) is not str:  # an object of the session, which may be freed and its number mean nothing
         return lambda buffers: resolve(target)(*[make(buffers) for make in makers])
     function = resolve(target)
-    if not makers:
-        return lambda buffers: function()
+    if all(type(item) is not dict and type(item) is not list for item in head["a"]):
+        constants = tuple(head["a"])
+        return lambda buffers: function(*constants)
     if len(makers) == 1:
         only = makers[0]
         return lambda buffers: function(only(buffers))

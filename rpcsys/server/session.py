@@ -10,7 +10,7 @@ import math
 import os
 import socket
 import time
-from typing import Any, Callable, Dict, Hashable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from rpcsys.errors import ProtocolError
 from rpcsys.server import capabilities, limits
@@ -262,10 +262,7 @@ class Session:
         try:
             call = frame.plan.memo
             if call:
-                result = call(frame.buffers)
-                pieces = (
-                    self._returned(frame.call_id, result) if result is not None else _nothing(frame.call_id)
-                )
+                pieces = self._returned(frame.call_id, call(frame.buffers))
             else:
                 pieces = self._answer(frame)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
@@ -326,22 +323,14 @@ class Session:
 
     def _returned(self, call_id: int, result: Any) -> List[Buffer]:
         """The RESULT of a function that wrote into nothing; its head is remembered if it is one array or scalar."""
-        key: List[Hashable] = []
-        buffers: List[Buffer] = []
-        alone = signature((result,), key, buffers)
-        if alone:
-            head = self._heads.get(tuple(key))
-            if head is not None:
-                return frames.pack(frames.RESULT, call_id, head, buffers)
-        head, buffers = frames.encode_head({"r": from_function(result, self.objects)})
-        if alone:
-            self._heads.put(tuple(key), head)
+        if result is None:
+            return frames.pack(frames.RESULT, call_id, _NOTHING)
+        key, buffers = signature((), (result,))
+        head = self._heads.get(key)
+        if head is None:
+            head, buffers = frames.encode_head({"r": from_function(result, self.objects)})
+            self._heads.put(key, head)
         return frames.pack(frames.RESULT, call_id, head, buffers)
-
-
-def _nothing(call_id: int) -> List[Buffer]:
-    """The RESULT of a function that returned None."""
-    return frames.pack(frames.RESULT, call_id, _NOTHING)
 
 
 def _listed(value: Any) -> Sequence[Any]:

@@ -118,6 +118,10 @@ def pack(
     """
     if not buffers:
         return [HEADER.pack(len(head), kind, flags, 0, deadline_ms, call_id, 0) + head]
+    if len(buffers) == 1:
+        body = len(buffers[0])
+        if 0 < body <= MAX_BODY:
+            return [HEADER.pack(len(head), kind, flags, 0, deadline_ms, call_id, body) + head, buffers[0]]
     body = 0
     pieces: List[Buffer] = [head]
     for buffer in buffers:

@@ -7,7 +7,7 @@ finds it without walking the values: an inference then costs two dictionary look
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, Hashable, List, Sequence, Tuple
+from typing import Any, Dict, Hashable, List, Optional, Sequence, Tuple
 
 from rpcsys.wire.frames import REMEMBERED_BYTES, REMEMBERED_HEADS, Buffer
 from rpcsys.wire.tensor import Tensor
@@ -16,38 +16,42 @@ _SCALARS = (bool, int, type(None))
 _PLAIN_KINDS = "biufc"
 _ndarray: Any = None
 
+Key = Tuple[Hashable, ...]
 
-def signature(values: Sequence[Any], key: List[Hashable], buffers: List[Buffer]) -> bool:
-    """Append to ``key`` what decides the head of ``values``, and their memory to ``buffers``.
 
-    False if any of them is more than an array in C order or a scalar: then its head depends on
-    more than can be seen at a glance, and both lists are to be thrown away. So are the buffers of a key
-    that `HeadTable` does not know: it remembers plain element types only.
+def signature(lead: Key, values: Sequence[Any]) -> Tuple[Optional[Key], Sequence[Buffer]]:
+    """What decides the head of ``values``, behind ``lead``; and their memory, in order.
+
+    The key is None if any of them is more than an array in C order or a scalar: then its head depends on
+    more than can be seen at a glance. Else the memory is what belongs to a head that `HeadTable` knows by
+    that key; of others it may be more than that: the table remembers plain element types only.
     """
     ndarray = _ndarray or _find_ndarray()
-    for value in values:
-        kind = type(value)
-        if kind is ndarray:
-            try:
+    try:
+        if len(values) == 1 and type(values[0]) is ndarray:
+            (value,) = values
+            return (*lead, value.dtype, value.shape), (value.data.cast("B"),)
+        key: List[Hashable] = [*lead]
+        buffers: List[Buffer] = []
+        for value in values:
+            kind = type(value)
+            if kind is ndarray:
                 buffers.append(value.data.cast("B"))
-            except (TypeError, ValueError):  # not C order, no elements, or no plain element type
-                return False
-            key.append(value.dtype)
-            key.append(value.shape)
-        elif kind in _SCALARS:
-            key.append((kind, value))
-        elif kind is memoryview:
-            try:
+                key.append(value.dtype)
+                key.append(value.shape)
+            elif kind in _SCALARS:
+                key.append((kind, value))
+            elif kind is memoryview:
                 buffers.append(value.cast("B"))
-            except (TypeError, ValueError):
-                return False
-            key.append((value.format, value.shape))
-        elif kind is Tensor and value.dtype != "strings" and value.device == "cpu:0":
-            buffers.append(value.data)
-            key.append((value.dtype, value.shape, len(value.data)))
-        else:
-            return False
-    return True
+                key.append((value.format, value.shape))
+            elif kind is Tensor and value.dtype != "strings" and value.device == "cpu:0":
+                buffers.append(value.data)
+                key.append((value.dtype, value.shape, len(value.data)))
+            else:
+                return None, ()
+    except (TypeError, ValueError):  # not C order, no elements, or no plain element type
+        return None, ()
+    return tuple(key), buffers
 
 
 def _find_ndarray() -> Any:
@@ -62,16 +66,16 @@ def _plain(part: Any) -> bool:
     return not hasattr(part, "isnative") or bool(part.isnative and part.kind in _PLAIN_KINDS)
 
 
-class HeadTable(Dict[Tuple[Hashable, ...], bytes]):
+class HeadTable(Dict[Optional[Key], bytes]):
     """A bounded number of short heads by the signature of what they describe. Holds bytes only.
 
     Little-endian machines only, since there a native array is what the wire wants; elsewhere nothing is
     ever remembered.
     """
 
-    def put(self, key: Tuple[Hashable, ...], head: bytes) -> None:
-        """Remember ``head`` if it is short and follows from ``key``; all are forgotten when there are too many."""
-        if sys.byteorder != "little" or not all(map(_plain, key)):
+    def put(self, key: Optional[Key], head: bytes) -> None:
+        """Remember ``head`` if it is short and follows from ``key``, which None never does; all are forgotten when there are too many."""
+        if key is None or sys.byteorder != "little" or not all(map(_plain, key)):
             return
         if len(head) > REMEMBERED_BYTES or len(repr(key)) > 2 * REMEMBERED_BYTES:
             return

@@ -15,6 +15,7 @@ from rpcsys.client import RemoteFunction, connect
 from rpcsys.errors import (
     Cancelled,
     DeadlineExceeded,
+    LimitExceeded,
     ProtocolError,
     RemoteError,
     SessionClosed,
@@ -26,6 +27,19 @@ from rpcsys.wire.values import Ref
 from tests.device import OURS, PATIENCE_S, Raw, until
 
 LONG_S = 300.0
+
+
+# ---------------------------------------------------------------- one call
+
+
+def test_a_call_that_is_too_large_harms_nobody(shared, monkeypatch):
+    echo = shared.get_function("testing.echo")
+    with monkeypatch.context() as patched:
+        patched.setattr(frames, "MAX_BODY", 100)
+        for _ in range(2):
+            with pytest.raises(LimitExceeded):
+                echo(np.zeros(101, "u1"))
+    assert echo(np.zeros(101, "u1")).shape == (101,)
 
 
 # ---------------------------------------------------------------- futures

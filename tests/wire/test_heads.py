@@ -31,8 +31,8 @@ plain = st.one_of(
 
 
 def known(args):
-    key, buffers = [], []
-    return (tuple(key), buffers) if signature(args, key, buffers) else None
+    key, buffers = signature(("f",), args)
+    return None if key is None else (key, buffers)
 
 
 def remembered(args):
