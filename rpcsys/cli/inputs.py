@@ -1,17 +1,16 @@
-"""What a model is fed on the command line: arrays of an .npz file, or seeded random ones."""
+"""What a model is fed on the command line: arrays of an .npz file, or seeded random ones (`rpcsys.graph.feeds`)."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rpcsys.errors import UsageError
+from rpcsys.graph.feeds import Arrays, random
 
-Arrays = dict[str, np.ndarray[Any, Any]]
+__all__ = ["Arrays", "load", "random"]
 
 
 def load(path: Path) -> Arrays:
@@ -26,33 +25,3 @@ def load(path: Path) -> Arrays:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path} is no .npz file of plain arrays: {error}") from None
-
-
-def random(specs: Sequence[Mapping[str, Any]], seed: int = 0) -> Arrays:
-    """Arrays for a model's inputs (name, dtype, shape): floats standard normal, whole numbers 0 and 1.
-
-    The same seed gives the same arrays. An extent that the model leaves free is 1.
-
-    Raises
-    ------
-    UsageError : an input of a dtype that has no random values here (strings, say), or of which nothing is known
-    """
-    rng = np.random.default_rng(seed)
-    return {spec["name"]: _draw(rng, spec) for spec in specs}
-
-
-def _draw(rng: np.random.Generator, spec: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    if spec.get("shape") is None or "dtype" not in spec:
-        raise UsageError(
-            f"the model does not say what array input {spec['name']!r} is: give the inputs as an .npz file"
-        )
-    shape = [extent if isinstance(extent, int) else 1 for extent in spec["shape"]]
-    try:
-        dtype = np.dtype(spec["dtype"])
-    except TypeError:
-        dtype = np.dtype(object)
-    if dtype.kind == "f":
-        return rng.standard_normal(shape).astype(dtype)
-    if dtype.kind in "iub":
-        return rng.integers(0, 2, shape).astype(dtype)
-    raise UsageError(f"input {spec['name']!r} is of type {spec['dtype']}: give the inputs as an .npz file")

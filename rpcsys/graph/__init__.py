@@ -18,9 +18,11 @@ from rpcsys.errors import UsageError
 if TYPE_CHECKING:
     from rpcsys.graph.assembling import create
     from rpcsys.graph.building import build
+    from rpcsys.graph.cutfinding import auto_cuts
     from rpcsys.graph.models import save
     from rpcsys.graph.partitioning import partition
     from rpcsys.graph.pipelining import Pipeline
+    from rpcsys.graph.plans import Comparison, Plan, PlannedStage
     from rpcsys.graph.regions import annotate, annotated, operators
     from rpcsys.graph.showing import show
     from rpcsys.graph.splitting import split
@@ -31,10 +33,13 @@ if TYPE_CHECKING:
     from rpcsys.graph.wiring import PipelineStage
 
 __all__ = [
+    "Comparison",
     "Crossing",
     "OnnxRuntime",
     "Pipeline",
     "PipelineStage",
+    "Plan",
+    "PlannedStage",
     "Reference",
     "Remote",
     "Stage",
@@ -43,6 +48,7 @@ __all__ = [
     "Tvm",
     "annotate",
     "annotated",
+    "auto_cuts",
     "build",
     "create",
     "operators",
@@ -55,7 +61,10 @@ __all__ = [
 
 # No module here has the name of what it brings: importing one would put it in the other's place.
 _HOMES = {
+    "Comparison": "plans",
     "Crossing": "stage",
+    "Plan": "plans",
+    "PlannedStage": "plans",
     "Stage": "stage",
     "Stages": "stage",
     "TensorInfo": "types",
@@ -65,6 +74,7 @@ _HOMES = {
     "Reference": "targets",
     "Remote": "targets",
     "Tvm": "targets",
+    "auto_cuts": "cutfinding",
     "build": "building",
     "annotate": "regions",
     "annotated": "regions",

@@ -50,8 +50,13 @@ def rewritten(model: ir.Model, level: str) -> ir.Model:
     return result
 
 
-def open_session(model: ir.Model, level: str, target: Path | None = None) -> onnxruntime.InferenceSession:
+def open_session(
+    model: ir.Model, level: str, target: Path | None = None, *, profile: Path | None = None
+) -> onnxruntime.InferenceSession:
     """The model in an onnxruntime session; written to ``target`` as it then is, its large weights beside it.
+
+    With ``profile``, the beginning of a file's name, it computes in one thread, and its ``end_profiling`` writes what
+    each node took.
 
     Raises
     ------
@@ -61,6 +66,10 @@ def open_session(model: ir.Model, level: str, target: Path | None = None) -> onn
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # it warns that an optimised model may not run elsewhere
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
+        options.intra_op_num_threads = 1
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
     with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
         source = Path(folder, "model.onnx")

@@ -41,7 +41,7 @@ def text(stages: Stages, times: Mapping[str, float]) -> str:
     head = ["STAGE", "TARGET", "NODES", "WEIGHTS", "NEEDS", *(["TIME"] if timed else [])]
     rows = [[*_stage_cells(stage), *([_time(stage, times)] if timed else [])] for stage in stages]
     tensors = [_crossing_cells(crossing) for crossing in stages.crossings()]
-    return _table(head, rows) + "\n" + _table(["TENSOR", "TYPE", "BYTES", "FROM", "TO"], tensors)
+    return table(head, rows) + "\n" + table(["TENSOR", "TYPE", "BYTES", "FROM", "TO"], tensors)
 
 
 def _stage_cells(stage: Stage) -> list[str]:
@@ -70,7 +70,8 @@ def _listed(names: Sequence[str]) -> str:
     return (", ".join(names[:_LISTED]) or "-") + more
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns under their headings, a line for each row."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

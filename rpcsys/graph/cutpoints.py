@@ -1,0 +1,109 @@
+"""Where a model can be cut at all, and what would cross there: a profiled model as `planning` sees it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from rpcsys.graph import types
+from rpcsys.graph.flow import Flow
+from rpcsys.graph.planning import Tensor, thinned
+from rpcsys.graph.profiling import Profile
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A model as a row of units that a cut may go between.
+
+    Attributes
+    ----------
+    seconds : of each unit, by the profile
+    nodes : in each unit
+    tensors : what flows between them
+    names : of the tensors, in the same order
+    cuts : before each unit but the first: the names of the tensors that a cut there is behind
+    """
+
+    seconds: tuple[float, ...]
+    nodes: tuple[int, ...]
+    tensors: tuple[Tensor, ...]
+    names: tuple[str, ...]
+    cuts: tuple[tuple[str, ...], ...]
+
+
+def layout(flow: Flow, profile: Profile, known: set[str | None], inputs: Mapping[str, Any]) -> Layout:
+    """The units of ``flow``, a model as onnxruntime left it.
+
+    A cut can be where all that crosses has a name in the original model, ``known``. ``inputs`` are the arrays that the
+    profile was made with. Tensors of unknown size count nothing.
+    """
+    work = sorted(flow.useful & flow.live)
+    made = [_made(flow, index) for index in work]
+    last = _last_uses(flow, work, made)
+    crossing: list[list[ir.Value]] = []
+    alive: list[ir.Value] = []
+    for place, values in enumerate(made):
+        alive = [value for value in [*alive, *values] if last[value] > place]
+        crossing.append(alive)
+    possible = [
+        place + 1
+        for place in range(len(work) - 1)
+        if known.issuperset(value.name for value in crossing[place])
+    ]
+    seconds = [profile.seconds[index] for index in work]
+    weights = [sum(_nbytes(value, profile) for value in crossing[place - 1]) for place in possible]
+    ends = [0, *thinned(possible, seconds, weights), *([len(work)] if work else [])]
+    spans = list(itertools.pairwise(ends))
+    unit_of = {work[place]: unit for unit, (start, stop) in enumerate(spans) for place in range(start, stop)}
+    named = _tensors(flow, unit_of, profile, inputs)
+    return Layout(
+        tuple(sum(seconds[start:stop]) for start, stop in spans),
+        tuple(stop - start for start, stop in spans),
+        tuple(named.values()),
+        tuple(named),
+        tuple(tuple(str(value.name) for value in crossing[end - 1]) for end in ends[1:-1]),
+    )
+
+
+def _made(flow: Flow, index: int) -> list[ir.Value]:
+    return [value for value in flow.nodes[index].outputs if value.name]
+
+
+def _last_uses(flow: Flow, work: Sequence[int], made: Sequence[Sequence[ir.Value]]) -> dict[ir.Value, int]:
+    """The place of the last node that takes each value; behind all nodes for a result of the model."""
+    last = {value: place for place, values in enumerate(made) for value in values}
+    for place, index in enumerate(work):
+        last.update((value, place) for value in flow.takes[index] if value in last)
+    last.update((value, len(work)) for value in flow.model.graph.outputs if value in last)
+    return last
+
+
+def _tensors(
+    flow: Flow, unit_of: Mapping[int, int], profile: Profile, inputs: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """What flows: inputs of the model, and what its nodes make, by name."""
+    takers: dict[ir.Value, set[int]] = {}
+    for index, unit in unit_of.items():
+        for value in flow.takes[index]:
+            takers.setdefault(value, set()).add(unit)
+    found = {}
+    for value in flow.model.graph.inputs:
+        size = getattr(inputs.get(str(value.name)), "nbytes", 0)
+        found[str(value.name)] = Tensor(size, -1, tuple(sorted(takers.get(value, ()))))
+    results = set(flow.model.graph.outputs)
+    for index, unit in unit_of.items():
+        for value in _made(flow, index):
+            users = tuple(sorted(takers.get(value, set()) - {unit}))
+            found[str(value.name)] = Tensor(_nbytes(value, profile), unit, users, value in results)
+    return found
+
+
+def _nbytes(value: ir.Value, profile: Profile) -> int:
+    """As the profile has it; else as the model says, if it does."""
+    if value.name in profile.nbytes:
+        return profile.nbytes[value.name]
+    return (types.describe(value).nbytes or 0) if value.type is not None else 0

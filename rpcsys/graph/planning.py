@@ -1,0 +1,256 @@
+"""Where to cut a model, decided from figures alone: nothing is measured or run here.
+
+The model is a row of **units**: nodes, or neighbours that are not to be parted, in an order in which they can run. A
+stage is a span of units on a device. What it costs is
+
+    the seconds of its units there  +  round trip  +  bytes it takes / bytes a second there  +  bytes it gives / back
+
+with the last three for devices behind a link. All tensors pass through the machine that plans (a skip connection
+past a remote stage never crosses its link), and a stage's transfers do not overlap its own work: that is one
+call, one round trip, as pipelines make them. Frames of different stages do overlap. So a pipeline's pace is
+that of its slowest stage (goal ``throughput``), and one frame takes the sum of all (goal ``latency``).
+
+The best spans are found by dynamic programming over the cut positions, and the devices that are left.
+
+Known weakness: units are assumed to add up, which fusions across a cut do not; measured spans replace sums, see
+`Costs.learn`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Goal: TypeAlias = Literal["throughput", "latency"]
+#: Seconds, or bytes, of a stage of the units from the first index up to, not including, the second.
+Matrix: TypeAlias = "NDArray[np.float64]"
+
+#: Cut positions beyond this many are thinned out: the search holds a few matrices of this many squared.
+MOST_UNITS = 400
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor as it flows between units.
+
+    Attributes
+    ----------
+    nbytes : its size
+    maker : the unit that makes it; -1 for an input of the model
+    takers : the units that take it
+    result : whether the model gives it
+    """
+
+    nbytes: float
+    maker: int
+    takers: tuple[int, ...]
+    result: bool = False
+
+
+@dataclass(frozen=True)
+class Link:
+    """The way to a device: seconds of an empty round trip, bytes a second to it and back."""
+
+    latency_s: float
+    up: float
+    down: float
+
+    def seconds(self, taken: Any, given: Any) -> Any:
+        """Of one call that takes and gives so many bytes; numbers or matrices of them."""
+        return self.latency_s + taken / self.up + given / self.down
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stage to be: units ``start`` up to ``stop``, not included, on the device of that number."""
+
+    device: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that each span of units takes and gives: matrices by start and stop."""
+
+    taken: Matrix
+    given: Matrix
+
+
+def traffic(tensors: Sequence[Tensor], units: int) -> Traffic:
+    """What crosses at either end of every span. A tensor counts once for a span, however many of its units take it."""
+    taken, given = np.zeros((units + 1, units + 1)), np.zeros((units + 1, units + 1))
+    for tensor in tensors:
+        takers = sorted({taker for taker in tensor.takers if taker > tensor.maker})
+        after = tensor.maker + 1
+        first = after
+        for taker in takers:  # spans that begin behind its maker and the taker before, and reach this one
+            taken[first : taker + 1, taker + 1 :] += tensor.nbytes
+            first = taker + 1
+        last = units if tensor.result else max(takers, default=tensor.maker)
+        if tensor.maker >= 0:  # spans that hold its maker and end before its last taker
+            given[:after, after : last + 1] += tensor.nbytes
+    return Traffic(taken, given)
+
+
+@dataclass
+class Costs:
+    """What is known of the devices' times, and what is learned of them by measuring.
+
+    Parameters
+    ----------
+    seconds : of each unit, on any one machine: only their proportions count once a device has been measured
+    links : the way to each device; None for this machine
+    """
+
+    seconds: Sequence[float]
+    links: Sequence[Link | None]
+    traffic: Traffic
+    _weights: list[NDArray[np.float64]] = field(init=False)
+    _known: list[dict[tuple[int, int], float]] = field(init=False)
+    _seen: list[bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._weights = [np.array(self.seconds, float) for _ in self.links]
+        self._known = [{} for _ in self.links]
+        self._seen = [False for _ in self.links]
+
+    def work_s(self, span: Span) -> float:
+        """Seconds of its units on its device, without the way there."""
+        return float(self._weights[span.device][span.start : span.stop].sum())
+
+    def stage_s(self, span: Span) -> float:
+        """Seconds from the moment its tensors are here to the moment its results are."""
+        return float(self.matrix(span.device)[span.start, span.stop])
+
+    def matrix(self, device: int) -> Matrix:
+        """`stage_s` of all spans on a device."""
+        total = np.concatenate([[0.0], np.cumsum(self._weights[device])])
+        seconds: Matrix = total[None, :] - total[:, None]
+        link = self.links[device]
+        if link is not None:
+            seconds = seconds + link.seconds(self.traffic.taken, self.traffic.given)
+        for (start, stop), measured in self._known[device].items():
+            seconds[start, stop] = measured
+        return seconds
+
+    def measured(self, span: Span) -> bool:
+        """Whether this very span was measured there."""
+        return (span.start, span.stop) in self._known[span.device]
+
+    def learn(self, span: Span, work_s: float, stage_s: float) -> None:
+        """A span was measured: its work alone, and all of it.
+
+        The first measurement of a device scales all of its units, each later one those of its span.
+        """
+        weights = self._weights[span.device]
+        expected = self.work_s(span)
+        scaled = slice(span.start, span.stop) if self._seen[span.device] else slice(None)
+        if expected > 0 and work_s > 0:
+            weights[scaled] *= work_s / expected
+        self._seen[span.device] = True
+        self._known[span.device][span.start, span.stop] = stage_s
+
+
+def even(seconds: Sequence[float], devices: int) -> list[Span]:
+    """Spans of about the same time, one on each of the first devices; fewer where there are not as many units."""
+    return best([_sums(seconds)] * min(devices, len(seconds)), "throughput", every=True)
+
+
+def best(
+    costs: Sequence[Matrix], goal: Goal, alike: Sequence[int] | None = None, *, every: bool = False
+) -> list[Span]:
+    """The spans, in the model's order, that reach ``goal`` best; devices that would not help are left out.
+
+    costs : seconds of every span, a matrix for each device
+    goal : ``throughput`` makes the slowest stage as fast as can be, and then the sum of all; ``latency`` the sum
+    alike : a class for each device. Devices of one class are taken in the order given, classes in any; by default
+        all are of one class, so that the devices keep their order
+    every : leave no device out
+    """
+    if goal == "latency":
+        return _search(costs, np.add, alike, every)
+    spans = _search(costs, np.maximum, alike, every)
+    slowest = max(costs[span.device][span.start, span.stop] for span in spans)
+    within = [np.where(matrix <= slowest, matrix, np.inf) for matrix in costs]
+    return _search(within, np.add, alike, every)
+
+
+def _search(costs: Sequence[Matrix], join: np.ufunc, alike: Sequence[int] | None, every: bool) -> list[Span]:
+    """Dynamic programming over (how many devices of each class were used, units done)."""
+    units = len(costs[0]) - 1
+    classes = _classes(alike or [0] * len(costs))
+    forwards = [np.where(np.tri(units + 1, dtype=bool), np.inf, matrix) for matrix in costs]
+    reached: dict[tuple[int, ...], NDArray[np.float64]] = {}
+    came: dict[tuple[int, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
+    for used in itertools.product(*(range(len(members) + 1) for members in classes)):
+        seconds = np.full(units + 1, np.inf)
+        if not any(used):
+            seconds[0] = 0.0
+        device, start = np.full(units + 1, -1), np.full(units + 1, -1)
+        for last, number in _lasts(used, classes):
+            through = join(reached[number][:, None], forwards[last])
+            begin = through.argmin(axis=0)
+            found = through[begin, np.arange(units + 1)]
+            better = found < seconds
+            seconds[better], device[better], start[better] = found[better], last, begin[better]
+            if not every:  # the device may be left out
+                better = reached[number] < seconds
+                seconds[better], device[better], start[better] = reached[number][better], last, -1
+        reached[used], came[used] = seconds, (device, start)
+    return _traced(came, classes, units)
+
+
+def _classes(alike: Sequence[int]) -> list[list[int]]:
+    return [[i for i, each in enumerate(alike) if each == kind] for kind in dict.fromkeys(alike)]
+
+
+def _lasts(used: tuple[int, ...], classes: Sequence[Sequence[int]]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Each device that may have been the last of ``used``, and how many were used before it."""
+    for kind, count in enumerate(used):
+        if count:
+            yield classes[kind][count - 1], (*used[:kind], count - 1, *used[kind + 1 :])
+
+
+def _traced(
+    came: dict[tuple[int, ...], tuple[NDArray[np.intp], NDArray[np.intp]]],
+    classes: Sequence[Sequence[int]],
+    units: int,
+) -> list[Span]:
+    """The spans on the way that led to all units with all devices used or left out."""
+    used, stop = tuple(map(len, classes)), units
+    spans: list[Span] = []
+    while any(used):
+        device, start = (int(each[stop]) for each in came[used])
+        used = dict(_lasts(used, classes))[device]
+        if start >= 0:
+            spans.insert(0, Span(device, start, stop))
+            stop = start
+    return spans
+
+
+def _sums(seconds: Sequence[float]) -> Matrix:
+    total = np.concatenate([[0.0], np.cumsum(np.array(seconds, float))])
+    sums: Matrix = total[None, :] - total[:, None]
+    return sums
+
+
+def thinned(positions: Sequence[int], seconds: Sequence[float], crossing: Sequence[float]) -> list[int]:
+    """At most `MOST_UNITS` - 1 of the cut ``positions``: of each slice of the model's time the one with the least to cross.
+
+    ``seconds`` are those of the nodes; ``crossing`` the bytes at each of ``positions``.
+    """
+    if len(positions) < MOST_UNITS:
+        return list(positions)
+    passed = np.concatenate([[0.0], np.cumsum(np.array(seconds, float))])
+    slices: dict[int, int] = {}
+    for place, position in enumerate(positions):
+        slot = int(passed[position] / max(passed[-1], 1e-12) * (MOST_UNITS - 2))
+        if slot not in slices or crossing[place] < crossing[slices[slot]]:
+            slices[slot] = place
+    return [positions[place] for place in sorted(slices.values())]

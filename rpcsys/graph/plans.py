@@ -1,0 +1,202 @@
+"""A plan: where to cut, what runs where, what that is expected to take; and how far off that was."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rpcsys.errors import UsageError
+from rpcsys.graph.devices import Device, TrackerLike, load_on, sessions
+from rpcsys.graph.pipelining import Pipeline
+from rpcsys.graph.showing import table
+from rpcsys.graph.types import size_text
+
+if TYPE_CHECKING:
+    from rpcsys.graph.figures import StageFigures
+    from rpcsys.graph.planning import Goal
+    from rpcsys.graph.stage import Stages
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage, where it is to run, and what it is expected to take for a frame.
+
+    Attributes
+    ----------
+    name : of the stage
+    device : as the caller named it
+    nodes : that it computes
+    work_s : seconds of its own work
+    stage_s : seconds in all, with the way to its device and back
+    taken, given : bytes that come in and go out, as they are encoded on the way
+    """
+
+    name: str
+    device: str
+    nodes: int
+    work_s: float
+    stage_s: float
+    taken: int
+    given: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The best division found of a model over devices.
+
+    It stands for its cuts: ``graph.split(model, plan)`` gives the same stages as ``plan.stages``.
+
+    Attributes
+    ----------
+    goal : what it is the best for
+    cuts : tensors, or tuples of them, as `split` takes them
+    stages : the stages
+    planned : what is expected of each, in their order
+    devices : the device of each
+    unused : devices where nothing would be gained
+    warnings : what makes it doubtful, a sentence each
+    """
+
+    goal: Goal
+    cuts: tuple[str | tuple[str, ...], ...]
+    stages: Stages = field(repr=False)
+    planned: tuple[PlannedStage, ...]
+    devices: tuple[Device, ...] = field(repr=False)
+    unused: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[str | tuple[str, ...]]:
+        return iter(self.cuts)
+
+    def __len__(self) -> int:
+        return len(self.cuts)
+
+    @property
+    def bottleneck(self) -> PlannedStage:
+        """The slowest stage, which sets the pace of a pipeline."""
+        return max(self.planned, key=lambda stage: stage.stage_s)
+
+    @property
+    def throughput(self) -> float:
+        """Frames a second of a pipeline."""
+        return 1 / max(self.bottleneck.stage_s, 1e-9)
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds of one frame that has all stages to itself."""
+        return sum(stage.stage_s for stage in self.planned)
+
+    @contextlib.contextmanager
+    def pipeline(
+        self, *, tracker: TrackerLike = None, wait_s: float = 60.0, queue: int = 2
+    ) -> Iterator[Pipeline]:
+        """The stages at work on their devices, leased at ``tracker`` for as long as the ``with`` lasts.
+
+        ``wait_s`` (seconds) is how long to wait for a device, and ``queue`` is as in `Pipeline`. Raises what leasing, loading and
+        `Pipeline` do.
+        """
+        with contextlib.ExitStack() as stack:
+            leased = sessions(self.devices, tracker, wait_s, stack)
+            targets: dict[str, Any] = {
+                stage.name: device.target if session is None else load_on(session, stage)
+                for stage, device, session in zip(self.stages, self.devices, leased, strict=True)
+            }
+            cpus = {
+                stage.name: device.cpus
+                for stage, device in zip(self.stages, self.devices, strict=True)
+                if device.cpus
+            }
+            yield stack.enter_context(Pipeline(self.stages, targets, cpus=cpus, queue=queue))
+
+    def __str__(self) -> str:
+        """A table of the stages, and a line of what to expect."""
+        rows = [
+            [
+                stage.name,
+                stage.device,
+                str(stage.nodes),
+                size_text(stage.taken),
+                size_text(stage.given),
+                _ms(stage.work_s),
+                _ms(stage.stage_s - stage.work_s),
+                _ms(stage.stage_s) + ("  <- slowest" if stage is self.bottleneck else ""),
+            ]
+            for stage in self.planned
+        ]
+        head = ["STAGE", "DEVICE", "NODES", "TAKES", "GIVES", "WORK", "WAY", "EXPECTED"]
+        lines = [table(head, rows)]
+        for stage, cut in zip(self.planned[1:], self.cuts, strict=True):
+            lines.append(f"{stage.name} begins behind {_cut_text(cut)}\n")
+        lines.append(f"expected: {self.throughput:.1f} frames/s, {_ms(self.latency_s)} for one frame\n")
+        if self.unused:
+            lines.append(f"left out, since nothing is gained there: {', '.join(self.unused)}\n")
+        lines += [f"warning: {warning}\n" for warning in self.warnings]
+        return "".join(lines)
+
+    def compare(self, figures: Mapping[str, StageFigures]) -> Comparison:
+        """What was expected against what a pipeline of these stages took: ``plan.compare(pipeline.figures())``.
+
+        Raises
+        ------
+        UsageError : the figures are of other stages, or of none that ran
+        """
+        missing = [stage.name for stage in self.planned if not getattr(figures.get(stage.name), "frames", 0)]
+        if missing:
+            raise UsageError(
+                f"there are no frames of {', '.join(missing)} in these figures: run a pipeline of plan.stages, and ask it"
+            )
+        took = {name: each.busy_s / each.frames for name, each in figures.items() if each.frames}
+        return Comparison(
+            tuple(Compared(stage.name, stage.stage_s, took[stage.name]) for stage in self.planned)
+        )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Seconds that a stage was expected to take for a frame, and those it took."""
+
+    name: str
+    expected_s: float
+    measured_s: float
+
+    @property
+    def off(self) -> float:
+        """How far off that was, as a share of what was measured: 0.05 where it was expected to be 5 % slower."""
+        return self.expected_s / self.measured_s - 1 if self.measured_s else 0.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every stage, expected and measured."""
+
+    stages: tuple[Compared, ...]
+
+    @property
+    def bottleneck(self) -> Compared:
+        """The slowest stage expected against the slowest measured, which need not be the same one; named is the latter."""
+        slowest = max(self.stages, key=lambda stage: stage.measured_s)
+        return Compared(slowest.name, max(stage.expected_s for stage in self.stages), slowest.measured_s)
+
+    @property
+    def off(self) -> float:
+        """`Compared.off` of the bottleneck."""
+        return self.bottleneck.off
+
+    def __str__(self) -> str:
+        """A table."""
+        rows = [
+            [stage.name, _ms(stage.expected_s), _ms(stage.measured_s), f"{stage.off:+.1%}"]
+            for stage in (*self.stages, self.bottleneck)
+        ]
+        rows[-1][0] = "slowest"
+        return table(["STAGE", "EXPECTED", "MEASURED", "OFF"], rows)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
+
+
+def _cut_text(cut: str | tuple[str, ...]) -> str:
+    return cut if isinstance(cut, str) else ", ".join(cut)
