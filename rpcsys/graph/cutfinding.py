@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from rpcsys.errors import UsageError
@@ -263,7 +264,7 @@ def _size(values: Sequence[Any]) -> int:
     for value in values:
         if isinstance(value, list):
             total += _size(value)
-        elif getattr(value, "dtype", None) == object:  # strings
+        elif isinstance(value, np.ndarray) and value.dtype.kind == "O":  # strings
             total += sum(len(str(text).encode()) for text in value.flat)
         else:
             total += int(getattr(value, "nbytes", 0))
