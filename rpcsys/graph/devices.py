@@ -7,8 +7,6 @@ key:edge@HOST:PORT  the same, of a server that wants its key to be known
 
 from __future__ import annotations
 
-import itertools
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -21,6 +19,7 @@ from rpcsys.errors import ModelError, UsageError, one_line
 from rpcsys.graph.building import build
 from rpcsys.graph.planning import Link
 from rpcsys.graph.profiling import link_of
+from rpcsys.graph.sharing import available, shares
 from rpcsys.graph.stage import Stage
 from rpcsys.graph.targets import OnnxRuntime
 from rpcsys.link import parse_address
@@ -75,29 +74,23 @@ def parse(devices: int | Sequence[DeviceLike]) -> list[Device]:
         raise UsageError(f"no device to divide the model over; {_FORMS}")
     taken: set[int] = set()
     for device in parsed:
-        lacking = sorted(set(device.cpus) - cpus_here())
+        lacking = sorted(set(device.cpus) - available())
         if lacking:
-            raise UsageError(f"{device.name}: this process has CPUs {_listed(sorted(cpus_here()))}")
+            raise UsageError(f"{device.name}: this process has CPUs {_listed(sorted(available()))}")
         if not taken.isdisjoint(device.cpus):
             raise UsageError(f"{device.name}: its CPUs belong to a device before it; each CPU goes to one")
         taken.update(device.cpus)
     return parsed
 
 
-def cpus_here() -> set[int]:
-    """The CPUs this process may use."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-
-
 def _shares(count: int) -> list[Device]:
-    here = sorted(cpus_here())
+    here = sorted(available())
     if not 0 < count <= len(here):
         raise UsageError(
             f"this process has {len(here)} CPU(s), which cannot be divided into {count}; {_FORMS}"
         )
-    ends = [len(here) * share // count for share in range(count + 1)]
-    shares = [here[start:stop] for start, stop in itertools.pairwise(ends)]
-    return [Device(f"cpu:{_listed(cpus)}", tuple(cpus)) for cpus in shares]
+    each = shares(dict.fromkeys(map(str, range(count)), 1), here)
+    return [Device(f"cpu:{_listed(cpus)}", cpus) for cpus in each.values()]
 
 
 def _parsed(device: DeviceLike) -> Device:

@@ -103,12 +103,7 @@ class Plan:
                 stage.name: device.target if session is None else load_on(session, stage)
                 for stage, device, session in zip(self.stages, self.devices, leased, strict=True)
             }
-            cpus = {
-                stage.name: device.cpus
-                for stage, device in zip(self.stages, self.devices, strict=True)
-                if device.cpus
-            }
-            yield stack.enter_context(Pipeline(self.stages, targets, cpus=cpus, queue=queue))
+            yield stack.enter_context(Pipeline(self.stages, targets, queue=queue))
 
     def __str__(self) -> str:
         """A table of the stages, and a line of what to expect."""

@@ -34,7 +34,7 @@ def auto_cuts() -> Quick:
 @pytest.fixture
 def cpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two devices on any machine, even one with a single CPU."""
-    monkeypatch.setattr(devices, "cpus_here", lambda: {0, 1, 2})
+    monkeypatch.setattr(devices, "available", lambda: {0, 1, 2})
     monkeypatch.setattr(devices.Device, "target", property(lambda device: graph.OnnxRuntime(threads=1)))
     return ["cpu:0", "cpu:1"]
 
