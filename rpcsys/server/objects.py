@@ -6,13 +6,16 @@ import ctypes
 from typing import Any, Callable, Dict, List, Sequence, Union
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError, ValueNotSupported
-from rpcsys.wire import dtypes
+from rpcsys.wire import dtypes, frames
+from rpcsys.wire.frames import Buffer
+from rpcsys.wire.heads import HeadTable, signature
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.tensor import Tensor, as_tensor, maker
 from rpcsys.wire.values import InOut, Out, Ref
 
 #: Objects one session may keep: a client that never frees anything must not fill the table without end.
 MAX_OBJECTS = 1 << 20
+_NOTHING = b'{"r":null}'
 _PLAIN_CALL = {"f", "a"}
 #: Targets that are no functions: what they take or give comes in pieces.
 _STREAMED = ("session.upload", "session.download")
@@ -188,3 +191,15 @@ def from_function(value: Any, objects: Objects) -> Any:
     if callable(value):
         return objects.keep(value, {"is": "function", "name": getattr(value, "__name__", "")[:200]})
     return value
+
+
+def returned(call_id: int, result: Any, objects: Objects, heads: HeadTable) -> List[Buffer]:
+    """The RESULT of a function that wrote into nothing; its head is remembered if it is one array or scalar."""
+    if result is None:
+        return frames.pack(frames.RESULT, call_id, _NOTHING)
+    key, buffers = signature((), (result,))
+    head = heads.get(key)
+    if head is None:
+        head, buffers = frames.encode_head({"r": from_function(result, objects)})
+        heads.put(key, head)
+    return frames.pack(frames.RESULT, call_id, head, buffers)

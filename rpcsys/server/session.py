@@ -23,6 +23,7 @@ from rpcsys.server.objects import (
     from_function,
     keep_arrays,
     plain_call,
+    returned,
     to_function,
 )
 from rpcsys.server.operations import Operations
@@ -34,7 +35,7 @@ from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames, values
 from rpcsys.wire.encoding import encoded
 from rpcsys.wire.frames import Buffer, Frame
-from rpcsys.wire.heads import HeadTable, signature
+from rpcsys.wire.heads import HeadTable
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.reader import FrameReader
 
@@ -48,7 +49,6 @@ LOOK_S = 1e-3
 #: Targets of calls that are remembered as quick.
 MAX_QUICK = 1024
 _EXIT_AFTER_ABANDON = 0
-_NOTHING = b'{"r":null}'
 #: What the client of a rehearsal says.
 _IMAGINED: Tuple[Tuple[int, Dict[str, Any]], ...] = (
     (frames.HELLO, {"version": VERSION}),
@@ -262,7 +262,7 @@ class Session:
         try:
             call = frame.plan.memo
             if call:
-                pieces = self._returned(frame.call_id, call(frame.buffers))
+                pieces = returned(frame.call_id, call(frame.buffers), self.objects, self._heads)
             else:
                 pieces = self._answer(frame)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
@@ -284,7 +284,7 @@ class Session:
         if plan.memo is None:
             plan.memo = plain_call(plan.head, self._operations.resolve)
             if plan.memo:
-                return self._returned(frame.call_id, plan.memo(buffers))
+                return returned(frame.call_id, plan.memo(buffers), self.objects, self._heads)
         head = plan.head
         target = head.get("f")
         if target == "session.upload":
@@ -315,22 +315,11 @@ class Session:
         if keep:
             result = keep_arrays(result, self.objects)
         elif not written:
-            return self._returned(call_id, result)
+            return returned(call_id, result, self.objects, self._heads)
         fields = {"r": from_function(result, self.objects)}
         if written:
             fields["w"] = written
         return frames.encode(frames.RESULT, call_id, fields)
-
-    def _returned(self, call_id: int, result: Any) -> List[Buffer]:
-        """The RESULT of a function that wrote into nothing; its head is remembered if it is one array or scalar."""
-        if result is None:
-            return frames.pack(frames.RESULT, call_id, _NOTHING)
-        key, buffers = signature((), (result,))
-        head = self._heads.get(key)
-        if head is None:
-            head, buffers = frames.encode_head({"r": from_function(result, self.objects)})
-            self._heads.put(key, head)
-        return frames.pack(frames.RESULT, call_id, head, buffers)
 
 
 def _listed(value: Any) -> Sequence[Any]:

@@ -6,15 +6,15 @@ As in a session, but nothing stays between calls: no arrays, no functions, no ot
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, Hashable, List
+from typing import Any, Callable, Dict, List
 
 from rpcsys.errors import ProtocolError, RemoteArgumentError, RemoteFunctionError
 from rpcsys.module.module import Module
 from rpcsys.server.faults import described
-from rpcsys.server.objects import Objects, from_function, plain_call, to_function
+from rpcsys.server.objects import Objects, from_function, plain_call, returned, to_function
 from rpcsys.wire import frames, values
 from rpcsys.wire.frames import Buffer, Frame
-from rpcsys.wire.heads import HeadTable, signature
+from rpcsys.wire.heads import HeadTable
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.values import Ref
 
@@ -55,7 +55,7 @@ class Calls:
             if plan.memo is None:
                 plan.memo = self._plain(plan.head)
             if plan.memo:
-                return self._returned(frame.call_id, plan.memo(frame.buffers))
+                return returned(frame.call_id, plan.memo(frame.buffers), self._nothing, self._heads)
             return self._answer(frame)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             return frames.encode(frames.ERROR, frame.call_id, described(error))
@@ -91,23 +91,9 @@ class Calls:
             ]
             result = self._function(name)(*made)
         if not written:
-            return self._returned(frame.call_id, result)
+            return returned(frame.call_id, result, self._nothing, self._heads)
         fields = {"r": from_function(result, self._nothing), "w": written}
         return frames.encode(frames.RESULT, frame.call_id, fields)
-
-    def _returned(self, call_id: int, result: Any) -> List[Buffer]:
-        """The RESULT of a function that wrote into nothing; its head is remembered if it is one array or scalar."""
-        key: List[Hashable] = []
-        buffers: List[Buffer] = []
-        alone = signature((result,), key, buffers)
-        if alone:
-            head = self._heads.get(tuple(key))
-            if head is not None:
-                return frames.pack(frames.RESULT, call_id, head, buffers)
-        head, buffers = frames.encode_head({"r": from_function(result, self._nothing)})
-        if alone:
-            self._heads.put(tuple(key), head)
-        return frames.pack(frames.RESULT, call_id, head, buffers)
 
     def _pool(self) -> Pool:
         """Memory for outputs: a pool is for one thread."""
