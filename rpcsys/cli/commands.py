@@ -11,6 +11,7 @@ import click
 import rpcsys
 from rpcsys.cli.completion import Program, completion, words
 from rpcsys.cli.demo import demo
+from rpcsys.cli.deploy import deploy
 from rpcsys.cli.groups import Commands
 from rpcsys.cli.manual import man
 from rpcsys.cli.module import module
@@ -33,6 +34,7 @@ Who has what:             rpcsys query, rpcsys query leases
 Why does it wait:         rpcsys query --why rpi4
 Take a board out:         rpcsys drain NAME, rpcsys enable NAME
 A model on a device:      rpcsys run --key rpi4 model.onnx
+A module for many:        rpcsys deploy head.so --to HOST:9090
 What is in a library:     rpcsys module inspect model.so
 A board of its own:       rpcsys pack --target aarch64-linux-gnu
 """
@@ -74,6 +76,7 @@ _daemon("server", "rpcsys.server", "Serve this machine as a device.")
 _daemon("query", "rpcsys.query", "Print the tracker's servers and queue.", query_tracker)
 group.add_command(run)
 group.add_command(demo)
+group.add_command(deploy)
 group.add_command(module)
 group.add_command(lease)
 group.add_command(pack)

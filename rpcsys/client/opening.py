@@ -91,6 +91,11 @@ def open_served(address: Tuple[str, int], name: str, key: str = "", *, timeout: 
     return ServedModule(_open(address, key, name, None, timeout, {}))
 
 
+def open_deployment(address: Tuple[str, int], *, timeout: float = 60.0) -> Session:
+    """A connection to what a server has deployed, which can upload and call ``deploy.…`` only. Errors as for `connect`."""
+    return _open(address, "", "", None, timeout, {})
+
+
 def _open(
     address: Tuple[str, int],
     match_key: str,

@@ -110,6 +110,10 @@ def _serve(descriptor: int | None, job: Job, tether: socket.socket) -> str:
         return birth.serve(tether, job)
     sock = socket.socket(fileno=descriptor)
     sock.setblocking(True)
+    if job.kind == DEPLOYER:
+        from rpcsys.server.serving import deployer
+
+        return deployer.serve(sock, job, tether)
     if job.kind == RPCSYS:
         from rpcsys.server import session
 

@@ -197,12 +197,15 @@ class Host:
         function = _function(call)
         with self._lock:
             wanted = self._desk.finish(call)
+            line.answering += wanted
             if not quick:
                 self._quick.discard(function)
             elif len(self._quick) < MAX_QUICK:
                 self._quick.add(function)
         if wanted:
             line.send(pieces)
+            with self._lock:
+                line.answering -= 1
             if line.watched != _READ or line.backlog:
                 self._rewatch(line)
 
@@ -296,11 +299,15 @@ class Host:
         """A client is gone, or has to go."""
         with self._lock:
             calls = self._desk.gone(line, time.monotonic())
-            self._lines.pop(line.descriptor, None)
+            self._forget(line)
         for call in calls:
             _stop(call)
-        self._epoll.unregister(line.descriptor)
         line.close()
+
+    def _forget(self, line: Line) -> None:
+        """Wait for nothing of a client any more; with the lock held, and before its descriptor is closed."""
+        del self._lines[line.descriptor]
+        self._epoll.unregister(line.descriptor)
 
     def _welcome(self, sock: socket.socket, order: Dict[str, Any]) -> None:
         """A client that the supervisor hands over; ``reply``: the answer to its greeting, if it had none yet."""
@@ -373,27 +380,24 @@ class Host:
             self._told = load
 
     def _leave(self) -> None:
-        """Give back each connection that rests at the end of a frame with all its calls answered; the last one out exits."""
+        """Part with each client that rests at the end of a frame, all its calls answered; with none left, exit."""
         for line in list(self._lines.values()):
             self._rewatch(line)
             with self._lock:
-                rests = not (self._desk.of(line) or line.backlog or line.reader.missing)
-            if rests and (
-                not self._succeeded or self._tell(line.descriptor, moved=line.peer, greeted=line.greeted)
-            ):
-                if not self._succeeded:
-                    line.send(
-                        frames.encode(
-                            frames.GOODBYE,
-                            0,
-                            {"reason": f"the module {self._name!r} is not served here any more"},
-                        )
-                    )
-                self._lines.pop(line.descriptor)
-                self._epoll.unregister(line.descriptor)
+                busy = self._desk.of(line) or line.answering or line.backlog or line.reader.missing
+            if not busy and self._parted(line):
+                with self._lock:
+                    self._forget(line)
                 line.close(shutdown=not self._succeeded)
         if not self._lines and self._tell(outcome="closed"):
             os._exit(0)
+
+    def _parted(self, line: Line) -> bool:
+        """Give a client to the successor, or tell it that there is none; whether that could be done now."""
+        if self._succeeded:
+            return self._tell(line.descriptor, moved=line.peer, greeted=line.greeted)
+        reason = f"the module {self._name!r} is not served here any more"
+        return line.send(frames.encode(frames.GOODBYE, 0, {"reason": reason}))
 
 
 def _function(call: Call) -> str:

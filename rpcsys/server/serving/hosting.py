@@ -33,8 +33,15 @@ LONGEST_S = 30.0
 MAX_VISITORS = 256
 """Clients that wait for hosts."""
 
+MAX_DEPLOYERS = 8
+"""Clients that deploy: each has a process."""
+
 MAX_CLIENTS = 1000
 """Of one host: each costs it 64 kB and a descriptor, of which a process may have 1,024 in most places."""
+
+MAX_LISTED = 250
+MAX_FAULT = 120
+"""Modules in one answer to a deployer, and letters of what is wrong with one: a message has 64 kB."""
 
 SHOWN = 20
 """Names in one message."""
@@ -105,6 +112,13 @@ class Try(ev.Event):
 @dataclass(frozen=True)
 class Changed(ev.Event):
     """A deployer has changed what the disk says."""
+
+    child: int
+
+
+@dataclass(frozen=True)
+class Asked(ev.Event):
+    """A deployer's client wants to know what is served, and how much it has to do."""
 
     child: int
 
@@ -234,6 +248,12 @@ class Hosting:
         if name:
             self.visitors.append(Visitor(conn, peer, name, now + WAIT_S))
             return []
+        if len(self.deployers) >= MAX_DEPLOYERS:
+            return [
+                TurnAway(
+                    conn, "Busy", f"{MAX_DEPLOYERS} clients deploy here already; try again in a moment", True
+                )
+            ]
         if not self.up:
             return [TurnAway(conn, "Busy", "the server is starting; try again in a moment", True)]
         child = self._spawn()
@@ -368,6 +388,24 @@ class Hosting:
         if deployer is not None:
             deployer.changed = True
         return [Reread()]
+
+    def asked(self, event: Asked) -> List[ev.Action]:
+        """Tell of each module its state, and of its host the calls that run, the calls that wait, and the clients."""
+        states = {
+            name: [self._state_of(name), *self.load(name)] for name in list(self.catalogue)[:MAX_LISTED]
+        }
+        return [TellChild(event.child, (("states", states),))]
+
+    def load(self, name: str) -> Tuple[int, int, int]:
+        """Calls that run, calls that wait, and clients, of the host that serves ``name``."""
+        child = self._serving(name)
+        return (0, 0, 0) if child is None else self.hosts[child].load
+
+    def _state_of(self, name: str) -> str:
+        if self._serving(name) is not None:
+            return "serving"
+        fault = self._faults.get(name, "")
+        return f"failing: {fault[:MAX_FAULT]}" if fault else "starting"
 
     def read(self, event: Catalogue) -> List[ev.Action]:
         """What the disk says."""
@@ -519,4 +557,5 @@ _HANDLERS: Dict[type, Callable[[Hosting, Any], List[ev.Action]]] = {
     Moved: Hosting.moved,
     Try: Hosting.tries,
     Changed: Hosting.changed,
+    Asked: Hosting.asked,
 }

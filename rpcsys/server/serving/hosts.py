@@ -81,6 +81,8 @@ class Hosts:
             return hosting.Try(now, child, version) if is_name(version.name) else None
         if "changed" in said:
             return hosting.Changed(now, child)
+        if "states" in said:
+            return hosting.Asked(now, child)
         return None
 
     # -------------------------------------------------------------- what they are told
@@ -116,7 +118,8 @@ class Hosts:
     def be_deployer(self, action: hosting.BeDeployer) -> None:
         """Give a child a client that deploys."""
         folder = os.path.join(self._store.root, "incoming")
-        self._give(action.child, DEPLOYER, folder, {"deploy": self._store.root}, action.conn, action.peer)
+        options = {"deploy": self._store.root, "allow_pickle": self._allow_pickle}
+        self._give(action.child, DEPLOYER, folder, options, action.conn, action.peer)
 
     def hand(self, action: hosting.Hand) -> None:
         """Give a host a client, which is its alone from then on."""

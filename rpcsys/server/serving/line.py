@@ -27,6 +27,7 @@ class Line:
     greeted : whether its HELLO has come
     by : until when that, or the taking of what waits, must have happened
     closed : whether it is over
+    answering : calls that are off the desk, whose answers are being sent
     """
 
     def __init__(self, sock: socket.socket, peer: str, pool: Pool, max_body: int) -> None:
@@ -38,6 +39,7 @@ class Line:
         self.greeted = False
         self.by: Optional[float] = None
         self.closed = False
+        self.answering = 0
         self.watched = 0
         self._sending = threading.Lock()
         self._unsent: Deque[Buffer] = deque()

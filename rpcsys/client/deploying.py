@@ -1,0 +1,85 @@
+"""Deploying modules on a server that was started with ``--deploy``: put there, listed, withdrawn.
+
+Whoever reaches such a server may do this, as whoever reaches a server may run a model on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from types import TracebackType
+from typing import Any, Dict, List, Optional, Tuple, Type, Union
+
+from rpcsys.client import loadable
+from rpcsys.client.opening import open_deployment
+from rpcsys.client.session import Progress
+from rpcsys.errors import ProtocolError, UsageError
+from rpcsys.link import parse_address
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+class Deployment:
+    """A connection to a server's deployed modules; a context manager.
+
+    ``address`` is ``"host:port"`` or ``(host, port)``. Raises `ServerUnreachable`, `ServerRefused` (no ``--deploy`` there).
+    """
+
+    def __init__(self, address: Union[str, Tuple[str, int]], *, timeout: float = 60.0) -> None:
+        where = parse_address(address) if isinstance(address, str) else address
+        self._session = open_deployment(where, timeout=timeout)
+
+    def put(
+        self, file: Path, name: Optional[str] = None, *, progress: Optional[Progress] = None
+    ) -> Dict[str, str]:
+        """Have the server serve ``file`` (.so, .onnx) as ``name`` (default: the file's), in place of what it serves so.
+
+        Returns when new calls go to it: name, version, file and sha256. Calls that run are finished by the old version.
+        Raises `ModelError` for what the server cannot load, and serves what it did then.
+        """
+        path = os.fspath(file)
+        if not os.path.isfile(path):
+            raise UsageError(f"no such file: {path}")
+        base = os.path.basename(path)
+        loadable.check(path, base, self._session.info.get("capabilities", {}))
+        uploaded = self._session.upload(path, base, progress=progress)
+        put: Dict[str, str] = self._session._builtin(
+            "deploy.put", name or os.path.splitext(base)[0], uploaded
+        )
+        if put.get("sha256") != _hash_of(path):
+            raise ProtocolError(
+                f"the server has another file than {path}: it changed while it was sent; deploy it again"
+            )
+        return put
+
+    def list(self) -> List[Dict[str, Any]]:
+        """What is deployed: name, version, file, sha256, state; calls running and waiting, and clients."""
+        rows: List[Dict[str, Any]] = self._session._builtin("deploy.list")
+        return rows
+
+    def remove(self, name: str) -> None:
+        """Have the server serve ``name`` no more. Calls that run are finished. Raises `RemoteFileError` for an unknown name."""
+        self._session._builtin("deploy.remove", name)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def __enter__(self) -> Deployment:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+
+def _hash_of(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            digest.update(piece)
+    return digest.hexdigest()

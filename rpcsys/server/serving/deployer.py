@@ -1,0 +1,179 @@
+"""Taking modules in: the process of a client that deploys. Uploads as a session has them, and three functions; nothing else.
+
+The new file is received beside the old one, its hash verified; it becomes a version, which the supervisor has tried by a
+host; only then does the disk name it, in one step. This process may be killed at any point: the disk is old or new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import tempfile
+from typing import Any, Callable, Dict, List
+
+from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunctionError
+from rpcsys.server import capabilities, messages
+from rpcsys.server.faults import described
+from rpcsys.server.files import Files
+from rpcsys.server.job import Job
+from rpcsys.server.outgoing import Outgoing
+from rpcsys.server.serving.store import SUFFIXES, Store, is_name
+from rpcsys.server.session import HELLO_S, VERSION
+from rpcsys.server.transfers import Directory, translated
+from rpcsys.stream import Ended, Stream
+from rpcsys.wire import frames
+from rpcsys.wire.frames import Frame
+from rpcsys.wire.reader import FrameReader
+
+#: Of a file, read at once to be hashed.
+PIECE = 1 << 20
+
+
+def serve(sock: socket.socket, job: Job, tether: socket.socket) -> str:
+    """Serve one client that deploys; the outcome."""
+    folder = tempfile.mkdtemp(dir=job.workdir)
+    try:
+        return Deployer(sock, job, tether, folder).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Deployer:
+    """One client. ``folder``: where its uploads lie; ``tether``: to the supervisor, who answers each question once."""
+
+    def __init__(self, sock: socket.socket, job: Job, tether: socket.socket, folder: str) -> None:
+        self._job = job
+        self._tether = tether
+        self._store = Store(job.options["deploy"])
+        self._stream = Stream(sock, FrameReader(max_body=frames.MAX_CHUNK))
+        self._out = Outgoing(self._stream)
+        self._directory = Directory(folder)
+        self._files = Files(self._out, self._directory, None)
+        self._functions: Dict[str, Callable[..., Any]] = {
+            "deploy.put": self._put,
+            "deploy.list": self._list,
+            "deploy.remove": self._remove,
+        }
+
+    def run(self) -> str:
+        """Serve until the client leaves."""
+        try:
+            self._greet()
+            while True:
+                frame = self._stream.receive()
+                if frame is None or frame.kind == frames.GOODBYE:
+                    return "closed"
+                self._take(frame)
+        except (Ended, ProtocolError):
+            return "lost"
+        finally:
+            self._files.close()
+
+    def _greet(self) -> None:
+        hello = {
+            "version": VERSION,
+            "key": self._job.key,
+            "pid": os.getpid(),
+            "capabilities": capabilities.capabilities(pickle=self._job.options["allow_pickle"]),
+            "window": {"calls": 1, "bytes": frames.MAX_CHUNK},
+        }
+        self._out.send([self._job.reply, *frames.encode(frames.HELLO, 0, hello)])
+        frame = self._stream.receive_within(HELLO_S)
+        if frame is None or frame.kind != frames.HELLO:
+            raise ProtocolError("a session begins with HELLO")
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == frames.CHUNK:
+            self._files.chunk(frame)
+        elif frame.kind == frames.CANCEL:
+            self._files.cancel(frame)
+        elif frame.kind == frames.PING:
+            self._out.send(frames.pack(frames.PONG, frame.call_id))
+        elif frame.kind == frames.CALL:
+            self._call(frame)
+        else:
+            raise ProtocolError(f"who deploys does not send {frames.KINDS[frame.kind]}")
+
+    def _call(self, frame: Frame) -> None:
+        name = frame.get("f")
+        try:
+            if name == "session.upload":
+                self._files.begin(frame)
+                return
+            function = self._functions.get(name) if isinstance(name, str) else None
+            if function is None:
+                raise RemoteFunctionError(
+                    "a connection that deploys has " + ", ".join(self._functions), type="RemoteFunctionError"
+                )
+            pieces = frames.encode(frames.RESULT, frame.call_id, {"r": function(*frame.get("a", ()))})
+        except OSError as error:
+            pieces = frames.encode(frames.ERROR, frame.call_id, described(translated("--deploy", error)))
+        except Exception as error:  # noqa: BLE001 - a wrong number of arguments, say
+            pieces = frames.encode(frames.ERROR, frame.call_id, described(error))
+        self._out.send(pieces)
+
+    # -------------------------------------------------------------- functions
+
+    def _put(self, name: str, file: str) -> Dict[str, str]:
+        """Serve the uploaded ``file`` as ``name`` from now on; what it is. Raises `ModelError` if that cannot be loaded."""
+        if not is_name(name):
+            raise RemoteFileError(
+                f"{str(name)[:100]!r} is no name for a module: letters, digits, dot, _ and -, at most 100, a letter or digit first",
+                type="RemoteFileError",
+            )
+        if not file.endswith(SUFFIXES):
+            raise ModelError(f"{file}: what is deployed is one of " + ", ".join(SUFFIXES), type="ModelError")
+        source = self._directory.existing(file)
+        digest = _hash_of(source)
+        with self._store.replacing(name):
+            self._store.prune(name)
+            version = self._store.stage(name, source, os.path.basename(file), digest)
+            why = self._ask("tried", {"try": list(version)})
+            if why:
+                self._store.prune(name)
+                raise ModelError(why, type="ModelError")
+            self._store.switch(version)
+            self._ask("seen", {"changed": True})
+        return version._asdict()
+
+    def _list(self) -> List[Dict[str, Any]]:
+        """What is served: name, version, file, sha256; state, and calls that run, calls that wait, clients."""
+        states: Dict[str, List[Any]] = self._ask("states", {"states": True})
+        unknown = ["", 0, 0, 0]
+        fields = ("state", "running", "waiting", "clients")
+        return [
+            {**version._asdict(), **dict(zip(fields, states.get(version.name, unknown)))}
+            for version in self._store.current()
+        ]
+
+    def _remove(self, name: str) -> None:
+        """Serve ``name`` no more."""
+        if not is_name(name) or self._store.look(name) is None:
+            has = ", ".join(version.name for version in self._store.current()) or "nothing"
+            raise RemoteFileError(
+                f"no module {str(name)[:100]!r} is deployed here; it has {has}", type="RemoteFileError"
+            )
+        with self._store.replacing(name):
+            self._store.withdraw(name)
+            self._ask("seen", {"changed": True})
+
+    def _ask(self, answer: str, question: Dict[str, Any]) -> Any:
+        """Tell the supervisor, and wait for its answer: it ends this process if the client goes away meanwhile."""
+        messages.tell(self._tether, **question)
+        data, _ = messages.receive(self._tether)
+        if not data:
+            raise Ended("the server is gone")
+        return json.loads(data)[answer]
+
+
+def _hash_of(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        piece = file.read(PIECE)
+        while piece:
+            digest.update(piece)
+            piece = file.read(PIECE)
+    return digest.hexdigest()

@@ -1,0 +1,320 @@
+"""Modules are deployed, replaced under load, withdrawn; whatever is killed in the middle, they are old or new."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+import rpcsys
+from rpcsys.client.deploying import Deployment
+from rpcsys.errors import (
+    ModelError,
+    RemoteFileError,
+    RemoteFunctionError,
+    RpcsysError,
+    ServerRefused,
+    ServerUnreachable,
+    SessionError,
+    SessionLost,
+)
+from tests.live import deployed
+from tests.live.daemons import START_S, STOP_S, Daemon, Daemons, alive, free_port, wait_until
+
+pytestmark = pytest.mark.live
+
+
+class Edge:
+    """A server with a folder of deployed modules, on one port, which can be started again."""
+
+    def __init__(self, folder, *flags: str):
+        self.folder = folder
+        self.root = folder / "deploy"
+        self.port = free_port()
+        self.flags = flags
+        self.daemons = Daemons(folder)
+        self.server: Daemon
+        self.start()
+
+    def start(self) -> None:
+        flags = ("--key", "edge", *deployed.WITH_NUMPY, "--deploy", str(self.root), *self.flags)
+        ours = [
+            sys.executable,
+            "-m",
+            "rpcsys.server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--port-end",
+            str(self.port + 1),
+        ]
+        self.server = self.daemons.launch("server", [*ours, *flags])
+        self.server.await_ready_line()
+
+    def library(self, factor: float):
+        return deployed.library(self.folder / f"scale{factor:g}.so", factor)
+
+    def deployment(self) -> Deployment:
+        return Deployment(("127.0.0.1", self.port))
+
+    def client(self, name: str = "scale"):
+        return rpcsys.connect("127.0.0.1", self.port, serve=name)
+
+
+@pytest.fixture
+def edge(tmp_path):
+    edge = Edge(tmp_path)
+    yield edge
+    edge.daemons.stop()
+
+
+def test_deployed_listed_replaced_withdrawn(edge):
+    x = np.ones(3, "float32")
+    with edge.deployment() as deployment:
+        assert deployment.list() == []
+        first = deployment.put(edge.library(2.0), "scale")
+        assert first["version"].startswith("0001-")
+        assert first["version"].endswith(first["sha256"][:12])
+        with edge.client() as client:
+            assert client.version == first["version"]
+            assert np.array_equal(client(x), x * 2)
+            second = deployment.put(edge.library(3.0), "scale")
+            assert np.array_equal(client(x), x * 3)  # the same connection
+            (row,) = deployment.list()
+            assert (row["name"], row["version"], row["state"]) == ("scale", second["version"], "serving")
+            wait_until(lambda: deployment.list()[0]["clients"] == 1, START_S, "its client is counted")
+            deployment.remove("scale")
+            with pytest.raises(SessionLost, match="not served here any more"):
+                wait_until(lambda: client(x) is None, START_S, "the connection ends")
+        assert deployment.list() == []
+        with pytest.raises(RemoteFileError, match="no module 'scale' is deployed here; it has nothing"):
+            deployment.remove("scale")
+    with pytest.raises(ServerRefused, match="nothing is deployed on this server"):
+        edge.client()
+
+
+def test_what_cannot_be_loaded_replaces_nothing(edge, tmp_path):
+    x = np.ones(3, "float32")
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"this is no model")
+    with edge.deployment() as deployment:
+        deployment.put(edge.library(2.0), "scale")
+        with pytest.raises(ModelError, match="cannot be loaded"):
+            deployment.put(broken, "scale")
+        with pytest.raises(ModelError, match="cannot be loaded"):
+            deployment.put(broken, "other")
+        with pytest.raises(RemoteFileError, match="is no name for a module"):
+            deployment.put(edge.library(2.0), "../scale")
+        assert [row["name"] for row in deployment.list()] == ["scale"]
+        with edge.client() as client:
+            assert np.array_equal(client(x), x * 2)
+    assert sorted(os.listdir(edge.root / "scale")) == [
+        "0001-" + _digest(edge.library(2.0)),
+        "current",
+        "lock",
+    ]
+
+
+def test_who_deploys_may_do_nothing_else(edge):
+    with edge.deployment() as deployment:
+        session = deployment._session
+        with pytest.raises(RemoteFunctionError, match="a connection that deploys has"):
+            session.get_function("testing.echo")
+        with pytest.raises(RemoteFunctionError):
+            session.listdir()
+        with pytest.raises(RemoteFunctionError):
+            session.download("x")
+
+
+def test_deployed_modules_survive_a_restart(edge):
+    x = np.ones(3, "float32")
+    with edge.deployment() as deployment:
+        deployment.put(edge.library(2.0), "scale")
+        deployment.put(edge.library(5.0), "five")
+    assert edge.server.terminate() == 0
+    edge.start()
+    with edge.client() as scale, edge.client("five") as five:
+        assert np.array_equal(scale(x), x * 2)
+        assert np.array_equal(five(x), x * 5)
+
+
+def test_the_old_version_finishes_its_calls(edge):
+    with edge.deployment() as deployment:
+        deployment.put(edge.library(2.0), "scale")
+        with edge.client() as client:
+            long = client["nap"].submit(3.0)
+            wait_until(lambda: deployment.list()[0]["running"] == 1, START_S, "the call runs")
+            deployment.put(edge.library(3.0), "scale")
+            with edge.client() as another:
+                assert another["nap"](0.0) == 3.0
+            assert not long.done()
+            assert long.result(START_S) == 2.0
+            assert client["nap"](0.0) == 3.0
+
+
+def test_replaced_under_load_without_one_failed_call(edge):
+    stop = threading.Event()
+    x = np.ones(2000, "float32")
+
+    def load(pipelined: bool) -> list[float]:
+        seen = []
+        with edge.client() as client:
+            while not stop.is_set():
+                if pipelined:
+                    seen += [
+                        float(future.result(START_S)[0]) for future in [client.submit(x) for _ in range(20)]
+                    ]
+                else:
+                    seen.append(float(client(x)[0]))
+        return seen
+
+    with edge.deployment() as deployment:
+        deployment.put(edge.library(1.0), "scale")
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            loads = [pool.submit(load, pipelined) for pipelined in (True, False, True, False)]
+            for factor in (2.0, 3.0, 4.0):
+                deployment.put(edge.library(factor), "scale")
+            stop.set()
+            answers = [load.result(START_S) for load in loads]  # raises what a call raised
+    for seen in answers:
+        assert set(seen) <= {1.0, 2.0, 3.0, 4.0}
+        assert seen[0] == 1.0
+    wait_until(lambda: len(_hosts(edge)) == 1, START_S, "the old hosts are gone")
+
+
+def test_a_host_that_dies_is_started_again(edge):
+    with edge.deployment() as deployment:
+        deployment.put(edge.library(2.0), "scale")
+    client = edge.client()
+    pid = client["pid"]()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(SessionLost):
+        wait_until(lambda: client["nap"](0.0) is None, START_S, "the connection ends")
+    with edge.client() as again:  # which waits for the new one
+        assert again["pid"]() != pid
+
+
+def test_a_server_that_is_killed_leaves_no_host_and_begins_where_it_was(edge):
+    with edge.deployment() as deployment:
+        deployment.put(edge.library(2.0), "scale")
+    client = edge.client()
+    pid = client["pid"]()
+    edge.server.kill()
+    wait_until(lambda: not alive(pid), STOP_S, "the host dies with its server")
+    with pytest.raises(SessionError):
+        client["nap"](0.0)
+    edge.start()
+    with edge.client() as again:
+        assert again["nap"](0.0) == 2.0
+
+
+def test_another_server_may_not_serve_the_same_folder(edge):
+    command = [
+        sys.executable,
+        "-m",
+        "rpcsys.server",
+        "--port",
+        "0",
+        "--deploy",
+        str(edge.root),
+        *deployed.FLAGS,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
+    assert done.returncode == 2
+    assert "another server serves what is deployed there" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_of_a_deploy_it_is_old_or_new(edge):
+    """The deployer, or the whole server, at moments spread over the time that a deploy takes."""
+    x = np.ones(3, "float32")
+    libraries = [edge.library(factor) for factor in (1.0, 2.0)]
+    with edge.deployment() as deployment:
+        started = time.monotonic()
+        deployment.put(libraries[0], "scale")
+        took = time.monotonic() - started
+    for attempt in range(16):
+        before = _factor(edge, x)
+        wanted = libraries[int(before == 1.0)]
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            put = pool.submit(_try_to_put, edge, wanted)
+            time.sleep(took * attempt / 12)
+            if attempt % 2:
+                edge.server.kill()
+                edge.start()
+            else:
+                for deployer in _deployers(edge):
+                    _kill(deployer)
+            succeeded = put.result(START_S)
+        after = _factor(edge, x)
+        assert after in (1.0, 2.0)
+        if succeeded:
+            assert after != before
+        whole = {"current", "lock"}
+        assert {name for name in os.listdir(edge.root / "scale") if not name[0].isdigit()} <= {
+            *whole,
+            "current.new",
+        }
+
+
+def _try_to_put(edge: Edge, library) -> bool:
+    try:
+        with edge.deployment() as deployment:
+            deployment.put(library, "scale")
+    except RpcsysError:
+        return False
+    return True
+
+
+def _factor(edge: Edge, x) -> float:
+    def ask() -> float:
+        try:
+            with edge.client() as client:
+                return float(client(x)[0])
+        except (ServerUnreachable, SessionError):
+            return 0.0
+
+    return wait_until(ask, START_S, "the module is served")
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        pass
+
+
+def _hosts(edge: Edge) -> list[psutil.Process]:
+    return [process for process in _below(edge) if _has(process, "/deploy/scale/")]
+
+
+def _deployers(edge: Edge) -> list[psutil.Process]:
+    return [process for process in _below(edge) if _has(process, "/deploy/incoming")]
+
+
+def _below(edge: Edge) -> list[psutil.Process]:
+    return psutil.Process(edge.server.pid).children(recursive=True)
+
+
+def _has(process: psutil.Process, folder: str) -> bool:
+    """Whether it works in such a folder."""
+    try:
+        return folder in process.cwd()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
+
+
+def _digest(path) -> str:
+    import hashlib
+
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
