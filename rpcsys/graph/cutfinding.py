@@ -25,7 +25,7 @@ from rpcsys.graph.devices import Device, DeviceLike, Here, There, TrackerLike, T
 from rpcsys.graph.flow import Flow, optimised
 from rpcsys.graph.planning import Costs, Goal, Span
 from rpcsys.graph.plans import Plan, PlannedStage
-from rpcsys.graph.profiling import paces, profile
+from rpcsys.graph.profiling import Call, paces, profile
 from rpcsys.graph.splitting import split
 from rpcsys.graph.stage import Stages
 from rpcsys.module.kinds.onnx_model import ModelLike, read
@@ -33,6 +33,8 @@ from rpcsys.module.kinds.onnx_model import ModelLike, read
 GOALS: tuple[Goal, ...] = ("throughput", "latency")
 #: A proposal that promises less than this share over the best that was measured is not worth a try.
 _WORTH = 0.01
+#: Calls that are under way at once on a device behind a link, as in a pipeline.
+_CALLS = 4
 
 Said = Callable[[str], None]
 
@@ -95,7 +97,8 @@ def auto_cuts(
     with ExitStack() as stack:
         say("measuring the way to the devices")
         leased = sessions(wanted, tracker, wait_s, stack)
-        benches = [bench(device, session) for device, session in zip(wanted, leased, strict=True)]
+        calls = _CALLS if goal == "throughput" else 1
+        benches = [bench(device, session, calls) for device, session in zip(wanted, leased, strict=True)]
         search = _Search(flow.model, found, wanted, benches, arrays, goal, exact, measure_s, say)
         best = search.run(rounds, keep_order)
         return search.plan(best, doubts)
@@ -234,10 +237,14 @@ class _Search:
         stages = split(self._model, self._cuts(spans), exact=self._exact)
         trials = [self._benches[span.device].load(stage) for span, stage in zip(spans, stages, strict=True)]
         args, given = self._run_through(stages, trials)
-        calls = [functools.partial(trial.call, *each) for trial, each in zip(trials, args, strict=True)]
+        links = [self._benches[span.device].link for span in spans]
+        calls = [
+            Call(functools.partial(trial.call, *each), link.calls if link is not None else 1)
+            for trial, each, link in zip(trials, args, links, strict=True)
+        ]
         stage_s = paces(calls, self._measure_s, together=self._goal == "throughput")
         work_s = [
-            min(trial.work_s(each), whole) if trial.work_s is not None else whole
+            trial.work_s(each) if trial.work_s is not None else whole
             for trial, each, whole in zip(trials, args, stage_s, strict=True)
         ]
         for span, work, whole in zip(spans, work_s, stage_s, strict=True):

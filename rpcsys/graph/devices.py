@@ -161,11 +161,10 @@ class Here:
 class There:
     """A device that a session is open with."""
 
-    def __init__(self, device: Device, session: Session) -> None:
+    def __init__(self, device: Device, session: Session, calls: int) -> None:
         self._device = device
         self._session = session
-        self._count = 0
-        self.link: Link | None = link_of(session)
+        self.link: Link | None = link_of(session, calls)
 
     def load(self, stage: Stage) -> Trial:
         try:
@@ -215,6 +214,9 @@ def _lender(tracker: TrackerLike, stack: ExitStack) -> Tracker:
     return tracker if isinstance(tracker, Tracker) else stack.enter_context(connect_tracker(tracker))
 
 
-def bench(device: Device, session: Session | None) -> Here | There:
-    """A device ready to be tried. Raises `SessionError` where it is lost meanwhile."""
-    return Here(device) if session is None else There(device, session)
+def bench(device: Device, session: Session | None, calls: int) -> Here | There:
+    """A device ready to be tried; ``calls`` under way at once where it is a remote one.
+
+    Raises `SessionError` where it is lost meanwhile.
+    """
+    return Here(device) if session is None else There(device, session, calls)

@@ -1,14 +1,15 @@
 """Where to cut a model, decided from figures alone: nothing is measured or run here.
 
 The model is a row of **units**: nodes, or neighbours that are not to be parted, in an order in which they can run. A
-stage is a span of units on a device. What it costs is
+stage is a span of units on a device. A frame passes it in
 
     the seconds of its units there  +  round trip  +  bytes it takes / bytes a second there  +  bytes it gives / back
 
-with the last three for devices behind a link. All tensors pass through the machine that plans (a skip connection
-past a remote stage never crosses its link), and a stage's transfers do not overlap its own work: that is one
-call, one round trip, as pipelines make them. Frames of different stages do overlap. So a pipeline's pace is
-that of its slowest stage (goal ``throughput``), and one frame takes the sum of all (goal ``latency``).
+with the last three for devices behind a link. All tensors pass through the machine that plans: a skip connection
+past a remote stage never crosses its link. For the goal ``latency`` a frame takes the sum of its stages. For
+``throughput`` stages work on different frames at the same time, and the pace is that of the slowest; and a device
+behind a link has several calls under way, so that its work, the way there and the way back overlap, and
+the stage's pace is that of the slowest of the three.
 
 The best spans are found by dynamic programming over the cut positions, and the devices that are left.
 
@@ -54,15 +55,26 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Link:
-    """The way to a device: seconds of an empty round trip, bytes a second to it and back."""
+    """The way to a device: seconds of an empty round trip, bytes a second to it and back.
+
+    ``calls`` is how many are under way on it at once.
+    """
 
     latency_s: float
     up: float
     down: float
+    calls: int = 1
 
     def seconds(self, taken: Any, given: Any) -> Any:
-        """Of one call that takes and gives so many bytes; numbers or matrices of them."""
+        """On the way, of one call that takes and gives so many bytes; numbers or matrices of them."""
         return self.latency_s + taken / self.up + given / self.down
+
+    def pace(self, work_s: Any, taken: Any, given: Any) -> Any:
+        """Seconds from one result to the next, of calls that work so long; numbers or matrices."""
+        alone = (work_s + self.seconds(taken, given)) / self.calls
+        if self.calls == 1:
+            return alone
+        return np.maximum.reduce(np.broadcast_arrays(alone, work_s, taken / self.up, given / self.down))
 
 
 @dataclass(frozen=True)
@@ -125,7 +137,7 @@ class Costs:
         return float(self._weights[span.device][span.start : span.stop].sum())
 
     def stage_s(self, span: Span) -> float:
-        """Seconds from the moment its tensors are here to the moment its results are."""
+        """Seconds between two of its results, when frames are there all the time."""
         return float(self.matrix(span.device)[span.start, span.stop])
 
     def matrix(self, device: int) -> Matrix:
@@ -134,7 +146,7 @@ class Costs:
         seconds: Matrix = total[None, :] - total[:, None]
         link = self.links[device]
         if link is not None:
-            seconds = seconds + link.seconds(self.traffic.taken, self.traffic.given)
+            seconds = link.pace(seconds, self.traffic.taken, self.traffic.given)
         for (start, stop), measured in self._known[device].items():
             seconds[start, stop] = measured
         return seconds

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -115,8 +115,15 @@ def _sizes(node: ir.Node, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict
 # ------------------------------------------------------------------ stages
 
 
-def paces(calls: Sequence[Callable[[], Any]], seconds: float, *, together: bool) -> list[float]:
-    """Seconds that one call of each takes when little else disturbs it: the lower quartile of as many as there is time for.
+class Call(NamedTuple):
+    """Something to be called over and over, by so many threads at once."""
+
+    function: Callable[[], Any]
+    threads: int = 1
+
+
+def paces(calls: Sequence[Call], seconds: float, *, together: bool) -> list[float]:
+    """Seconds from one result of each to its next, when little else disturbs: the lower quartile of what there is time for.
 
     ``together`` has all be called over and over at the same time, as the stages of a pipeline are, so that what they
     have to share (memory, caches, the heat of a processor) is in the figures.
@@ -124,9 +131,13 @@ def paces(calls: Sequence[Callable[[], Any]], seconds: float, *, together: bool)
     if not together:
         return [pace for call in calls for pace in paces([call], seconds, together=True)]
     for call in calls:
-        call()
+        call.function()
     runs = [_Run(call, seconds) for call in calls]
-    threads = [threading.Thread(target=run.loop, args=(runs,), daemon=True) for run in runs]
+    threads = [
+        threading.Thread(target=run.loop, args=(runs,), daemon=True)
+        for run in runs
+        for _ in range(run.call.threads)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -134,39 +145,44 @@ def paces(calls: Sequence[Callable[[], Any]], seconds: float, *, together: bool)
     for run in runs:
         if run.error is not None:
             raise run.error
-    return [float(np.quantile(run.taken, _QUARTILE)) for run in runs]
+    return [run.pace() for run in runs]
 
 
 class _Run:
     """One stage, called over and over until each of its siblings has had its time."""
 
-    def __init__(self, call: Callable[[], Any], seconds: float) -> None:
-        self._call = call
+    def __init__(self, call: Call, seconds: float) -> None:
+        self.call = call
         self._seconds = seconds
-        self.taken: list[float] = []
+        self._done = [perf_counter()]  # when it began, and each result was there
         self.error: BaseException | None = None
         self.enough = False
 
     def loop(self, siblings: Sequence[_Run]) -> None:
-        start = perf_counter()
+        """What each of its threads does."""
+        fewest = _FEWEST * self.call.threads
         try:
             while not all(run.enough for run in siblings):
-                before = perf_counter()
-                self._call()
+                self.call.function()
                 now = perf_counter()
-                self.taken.append(now - before)
-                self.enough = len(self.taken) >= _FEWEST and now - start >= self._seconds
-        except BaseException as error:  # noqa: BLE001 - raised where the thread is waited for
+                self._done.append(now)
+                if len(self._done) > fewest and now - self._done[0] >= self._seconds:
+                    self.enough = True
+        except BaseException as error:  # noqa: BLE001 - raised where the threads are waited for
             self.error = error
-        finally:
             self.enough = True
+
+    def pace(self) -> float:
+        """Of as many results as it has threads, since those may come all together."""
+        each = np.diff(np.sort(self._done)[:: self.call.threads])
+        return float(np.quantile(each, _QUARTILE)) / self.call.threads
 
 
 # ------------------------------------------------------------------ links
 
 
-def link_of(session: Session) -> Link:
-    """The way to a session's device and back.
+def link_of(session: Session, calls: int) -> Link:
+    """The way to a session's device and back, for so many calls under way.
 
     Raises `SessionError` where it is lost meanwhile.
     """
@@ -182,7 +198,7 @@ def link_of(session: Session) -> Link:
         up, down = size / to_s, size / back_s
         if max(to_s, back_s) > _LINK_S:
             break
-    return Link(latency, up, down)
+    return Link(latency, up, down, calls)
 
 
 def _taken(call: Callable[[], Any]) -> float:

@@ -153,7 +153,7 @@ class Clock:
     def _profile(self, flow: Any, feeds: Any) -> Profile:
         return Profile(self.profiled, {f"t{i}": 24 for i in range(len(self.profiled))})
 
-    def _bench(self, device: Any, session: Any) -> Here:
+    def _bench(self, device: Any, session: Any, calls: int) -> Here:
         clock, here = self, Here(device)
         here.link = self.links.get(device.name)
         load = here.load
@@ -161,8 +161,7 @@ class Clock:
         def timed(stage: Any) -> Any:
             places = [int(each.outputs[0].name[1:] or 0) for each in stage.model.graph]
             work = sum(clock.node_s[device.name][place] for place in places)
-            way = here.link.seconds(24, 24) if here.link is not None else 0.0
-            clock._loaded.append(work + way)
+            clock._loaded.append(work if here.link is None else here.link.pace(work, 24, 24))
             return load(stage)
 
         here.load = timed  # type: ignore[method-assign]

@@ -180,3 +180,12 @@ def test_many_positions_are_thinned_to_where_least_crosses() -> None:
 @pytest.mark.parametrize("goal", GOALS)
 def test_one_unit_is_one_stage(goal: Goal) -> None:
     assert best([np.array([[0, 1.0], [0, 0]])] * 3, goal)[0].stop == 1
+
+
+def test_calls_under_way_let_work_and_both_ways_overlap() -> None:
+    alone, several = Link(1.0, 10, 10), Link(1.0, 10, 10, calls=4)
+    assert alone.pace(2.0, 10, 30) == 2 + 1 + 1 + 3
+    assert several.pace(2.0, 10, 30) == 3
+    assert several.pace(5.0, 10, 30) == 5
+    assert several.pace(0.1, 1, 1) == pytest.approx(1.3 / 4)
+    assert several.pace(np.array([2.0, 5.0]), 10, 30).tolist() == [3, 5]

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from rpcsys.errors import ModelError
 from rpcsys.graph.flow import Flow
-from rpcsys.graph.profiling import paces, profile, read_profile
+from rpcsys.graph.profiling import Call, paces, profile, read_profile
 from rpcsys.module.kinds.onnx_model import read
 from tests.graph.running import chain, make, node, numbers, values
 
@@ -81,7 +81,7 @@ def _strict() -> onnx.ModelProto:
 
 
 def test_paces_are_those_of_each_call() -> None:
-    slow, quick = paces([lambda: time.sleep(0.05), lambda: None], 0.1, together=True)
+    slow, quick = paces([Call(lambda: time.sleep(0.05)), Call(lambda: None)], 0.1, together=True)
     assert slow >= 0.05
     assert quick < 0.05
 
@@ -95,7 +95,7 @@ def test_together_means_at_the_same_time() -> None:
             meeting.wait()
             met.set()
 
-    assert len(paces([meets, meets], 0.01, together=True)) == 2
+    assert len(paces([Call(meets), Call(meets)], 0.01, together=True)) == 2
     assert met.is_set()
 
 
@@ -106,7 +106,7 @@ def test_in_turn_means_one_after_the_other() -> None:
         assert running.acquire(blocking=False)
         running.release()
 
-    assert len(paces([alone, alone, alone], 0.01, together=False)) == 3
+    assert len(paces([Call(alone)] * 3, 0.01, together=False)) == 3
 
 
 def test_an_error_in_a_call_is_raised_and_ends_the_others() -> None:
@@ -117,4 +117,10 @@ def test_an_error_in_a_call_is_raised_and_ends_the_others() -> None:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        paces([lambda: time.sleep(0.001), fails], 0.1, together=True)
+        paces([Call(lambda: time.sleep(0.001)), Call(fails)], 0.1, together=True)
+
+
+def test_of_several_threads_the_pace_is_that_of_all() -> None:
+    """Three wait at the same time, so that one result in three waits."""
+    (pace,) = paces([Call(lambda: time.sleep(0.3), 3)], 0.1, together=True)
+    assert 0.1 <= pace < 0.3
