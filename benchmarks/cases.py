@@ -19,6 +19,7 @@ from benchmarks.figures import (
     at_most,
     ours_at_most,
     rate,
+    within,
 )
 
 
@@ -104,6 +105,7 @@ def all_cases(folder: Path) -> list[Case]:
         *sessions(),
         *trackers(),
         *libraries(folder),
+        planned(folder),
         *relays(),
         *through_proxy(),
         pairing(),
@@ -303,6 +305,15 @@ def libraries(folder: Path) -> list[Case]:
         (Reading("resnet50 loaded", "seconds", MILLISECONDS, {"local session": at_most(1.2)}),),
     )
     return [load, *written, onnx]
+
+
+def planned(folder: Path) -> Case:
+    """What the planner expects of the cuts it found, beside what a pipeline of them takes."""
+    network = (("path", str(folder / models.RESNET50)),)
+    ours, measured = (Measured("plans", what, network, slow=True) for what in ("expected", "measured"))
+    what = "resnet50, automatic cuts: slowest stage expected"
+    reading = Reading(what, "seconds", MILLISECONDS, {"measured": within(0.1)})
+    return Case("automatic-cuts", ours, {"measured": (measured,)}, (reading,))
 
 
 def relays() -> list[Case]:

@@ -46,17 +46,25 @@ def rate(payload: int) -> Unit:
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound: on the ratio of ours to the peer's, or (``absolute``) on our own figure as shown."""
+    """A bound: on the ratio of ours to the peer's, or (``absolute``) on our own figure as shown.
+
+    ``around``: on how far the ratio is from 1, either way.
+    """
 
     bound: float
     at_least: bool
     absolute: bool = False
+    around: bool = False
 
     def met(self, row_ratio: float, ours_shown: float) -> bool:
+        if self.around:
+            return abs(row_ratio - 1) <= self.bound
         value = ours_shown if self.absolute else row_ratio
         return value >= self.bound if self.at_least else value <= self.bound
 
     def text(self, unit: Unit) -> str:
+        if self.around:
+            return f"1x +-{self.bound:.0%}"
         sign = ">=" if self.at_least else "<="
         return f"{sign} {self.bound:g} {unit.name}" if self.absolute else f"{sign} {self.bound:g}x"
 
@@ -67,6 +75,11 @@ def at_most(bound: float) -> Goal:
 
 def at_least(bound: float) -> Goal:
     return Goal(bound, at_least=True)
+
+
+def within(share: float) -> Goal:
+    """Ours and the peer's are to be the same, but for that share."""
+    return Goal(share, at_least=False, around=True)
 
 
 def ours_at_most(bound: float) -> Goal:

@@ -27,6 +27,7 @@ SUBJECTS = {
     "local": "benchmarks.peers.local:LocalOnnxruntime",
     "tracker-rpcsys": "benchmarks.peers.trackers:OurTracker",
     "tracker-rpcsys-all": "benchmarks.peers.trackers:OurTrackerWithAll",
+    "plans": "benchmarks.peers.plans:Plans",
     "proxy": "benchmarks.peers.relays:Proxy",
     "socat": "benchmarks.peers.relays:Socat",
     "haproxy": "benchmarks.peers.relays:HaProxy",

@@ -47,6 +47,7 @@ def test_what_the_project_promises_has_a_goal():
         "two-sessions-to_device",
         "two-sessions-from_device",
         "inference",
+        "automatic-cuts",
         "compiled-function",
         "opening-in-turn",
         "opening-eight-at-once",

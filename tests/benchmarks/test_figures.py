@@ -15,6 +15,7 @@ from benchmarks.figures import (
     rate,
     table,
     three_digits,
+    within,
 )
 
 
@@ -117,3 +118,11 @@ def test_table_aligns_names_a_case_once_and_numbers_its_notes():
         "what      30.0 us  raw   10.0 us  3.00x  <= 1.6x  MISSED",
         "[1] tvm: not installed",
     ]
+
+
+@pytest.mark.parametrize(
+    ("ours", "passed"), [(0.89, False), (0.91, True), (1.0, True), (1.09, True), (1.11, False)]
+)
+def test_a_goal_around_the_peer_is_met_from_both_sides(ours, passed):
+    assert row(ours=ours, goal=within(0.1)).passed is passed
+    assert "1x +-10%" in table([row(ours=ours, goal=within(0.1))])

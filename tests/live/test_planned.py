@@ -1,0 +1,111 @@
+"""Cuts found with real devices: leased, tried, given back; and the plans at work on them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import rpcsys
+from rpcsys import graph
+from rpcsys.errors import ConnectError, RpcsysError, UnknownKey
+from tests.graph.running import make, node, numbers, run, values
+from tests.live.daemons import Daemon, Daemons, queue, wait_free, wait_until
+
+pytestmark = pytest.mark.live
+
+QUICK = ("--preload", "none")
+KEY = "edge"
+SHAPE = (1, 16, 64, 64)
+
+
+@pytest.fixture(scope="module")
+def network() -> onnx.ModelProto:
+    """Four convolutions, t0 to t3, of 16 channels of 64 by 64."""
+    nodes = [node("Conv", f"{f't{i - 1}' if i else 'x'} w{i}", f"t{i}", pads=[1, 1, 1, 1]) for i in range(4)]
+    weights = {f"w{i}": numbers(16, 16, 3, 3, seed=i) * np.float32(0.1) for i in range(4)}
+    return make(nodes, values("x", shape=SHAPE), values("t3", shape=SHAPE), weights=weights)
+
+
+@pytest.fixture
+def frame() -> Any:
+    return numbers(*SHAPE)
+
+
+@pytest.fixture
+def tracker(daemons: Daemons) -> Daemon:
+    """A tracker with one device, which takes one session at a time."""
+    tracker = daemons.tracker()
+    daemons.server(KEY, *QUICK, tracker=tracker)
+    wait_free(tracker, KEY, 1, 20)
+    return tracker
+
+
+def test_a_leased_device_is_tried_given_back_and_leased_again(
+    network: onnx.ModelProto, frame: Any, tracker: Daemon
+) -> None:
+    told: list[str] = []
+    over = ["cpu:0", f"key:{KEY}"]
+    plan = graph.auto_cuts(network, over, tracker=tracker.where, measure_s=0.05, rounds=1, say=told.append)
+    wait_free(tracker, KEY, 1, 20)
+    assert told[-2:] == ["trying 2 stage(s) on cpu:0, key:edge", "trying 2 stage(s) on key:edge, cpu:0"]
+    assert sorted(stage.device for stage in plan.planned) == over
+    there = next(stage for stage in plan.planned if stage.device != "cpu:0")
+    assert there.work_s > 0
+    assert there.taken == frame.nbytes
+    expected = run(network, {"x": frame}, "ALL")["t3"]
+    with plan.pipeline(tracker=tracker.where) as pipeline:
+        assert queue(tracker, KEY)["free"] == 0
+        for out in pipeline.run([frame] * 12):
+            np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+        assert {stage.name for stage in plan.compare(pipeline.figures()).stages} == {"stage0", "stage1"}
+    wait_free(tracker, KEY, 1, 20)
+
+
+def test_latency_leaves_a_device_out_that_is_no_quicker(network: onnx.ModelProto, tracker: Daemon) -> None:
+    """The leased one is this machine, too, and a round trip away."""
+    with rpcsys.connect_tracker(tracker.where) as lender, lender.request(KEY) as session:
+        plan = graph.auto_cuts(network, ["cpu:0", session], goal="latency", measure_s=0.05)
+        assert session.closed is None
+    assert plan.latency_s == pytest.approx(sum(stage.stage_s for stage in plan.planned))
+    assert len(plan.planned) + len(plan.unused) == 2
+
+
+def test_a_server_without_a_tracker(network: onnx.ModelProto, daemons: Daemons) -> None:
+    server = daemons.server(KEY, *QUICK)
+    plan = graph.auto_cuts(network, [f"key:{KEY}@{server.where}"], measure_s=0.01, rounds=1)
+    assert [stage.device for stage in plan.planned] == [f"key:{KEY}@{server.where}"]
+
+
+def test_a_key_that_nobody_serves_is_said(network: onnx.ModelProto, tracker: Daemon) -> None:
+    with pytest.raises(UnknownKey):
+        graph.auto_cuts(network, ["key:nobody"], tracker=tracker.where)
+    with pytest.raises(ConnectError):
+        graph.auto_cuts(network, ["127.0.0.1:1"], wait_s=5)
+
+
+def test_a_device_that_dies_meanwhile_ends_it(network: onnx.ModelProto, daemons: Daemons) -> None:
+    tracker = daemons.tracker()
+    server = daemons.server(KEY, *QUICK, tracker=tracker)
+    begun = threading.Event()
+
+    def say(text: str) -> None:
+        if text.startswith("trying"):
+            begun.set()
+
+    def kill() -> None:
+        begun.wait(60)
+        wait_until(lambda: queue(tracker, KEY)["free"] == 0, 30, "the device is leased")
+        server.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        with pytest.raises(RpcsysError):
+            graph.auto_cuts(network, [f"key:{KEY}"], tracker=tracker.where, measure_s=60, say=say)
+    finally:
+        begun.set()
+        killer.join()
