@@ -102,6 +102,17 @@ class Moved(ev.Event):
 
 
 @dataclass(frozen=True)
+class NotTaken(ev.Event):
+    """A host did not take a client that it was handed: it is dead, or hangs. The fields are those of :class:`Hand`."""
+
+    child: int
+    conn: int
+    peer: str
+    fresh: bool
+    greeted: bool
+
+
+@dataclass(frozen=True)
 class Try(ev.Event):
     """A deployer has made a version, and wants to know whether it can be loaded."""
 
@@ -182,7 +193,11 @@ class TurnAway(ev.Action):
 
 @dataclass
 class Host:
-    """One process of a version. ``tried_by``: the deployer for whom it is only tried; ``given``: clients not yet in its load."""
+    """One process of a version.
+
+    ``state``: as above, or ``doomed``; ``tried_by``: the deployer for whom it is only tried; ``since``: when it began to serve;
+    ``stuck``: to be succeeded; ``load``: calls that run, calls that wait, clients; ``given``: clients not yet in its load.
+    """
 
     version: Version
     state: str = "spawned"
@@ -280,6 +295,20 @@ class Hosting:
         self.visitors.append(Visitor(event.conn, event.peer, host.version.name, until, False, event.greeted))
         return []
 
+    def not_taken(self, event: NotTaken) -> List[ev.Action]:
+        """A client waits for another host. That one is ended, if it is not dead already: its death is heard of next."""
+        host = self.hosts.get(event.child)
+        if host is None:
+            return [ev.Drop(event.conn)]
+        until = event.now + WAIT_S
+        self.visitors.append(
+            Visitor(event.conn, event.peer, host.version.name, until, event.fresh, event.greeted)
+        )
+        if host.state != "serving":
+            return []
+        host.state = "doomed"
+        return [ev.Kill(event.child)]
+
     # -------------------------------------------------------------- processes
 
     def zygote(self, up: bool) -> List[ev.Action]:
@@ -342,11 +371,10 @@ class Hosting:
         if host.tried_by is not None:
             return [TellChild(host.tried_by, (("tried", why),))]
         pause = self._pauses.setdefault(name, Backoff(longest_s=LONGEST_S))
-        if host.state == "serving":
-            if now - host.since >= LASTED_S:
-                pause.worked()
-        else:
+        if not host.since:
             self._faults[name] = why
+        elif now - host.since >= LASTED_S:
+            pause.worked()
         first = pause.failed(now)
         return [
             ev.Log(
@@ -556,6 +584,7 @@ _HANDLERS: Dict[type, Callable[[Hosting, Any], List[ev.Action]]] = {
     Stuck: Hosting.stuck,
     Moved: Hosting.moved,
     Try: Hosting.tries,
+    NotTaken: Hosting.not_taken,
     Changed: Hosting.changed,
     Asked: Hosting.asked,
 }

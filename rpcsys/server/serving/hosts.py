@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -128,8 +129,7 @@ class Hosts:
         if self._spawner.tell(action.child, told, self._clients.descriptor(action.conn)):
             self._clients.release(action.conn)
         else:
-            text = "the module's host takes nobody in now; try again in a moment"
-            self.turn_away(hosting.TurnAway(action.conn, "Busy", text, action.fresh))
+            self._feed(hosting.NotTaken(self._clock(), *dataclasses.astuple(action)))
 
     def tell(self, action: hosting.TellChild) -> None:
         """Tell a host or a deployer something; one that cannot be told is of no use."""
