@@ -41,6 +41,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "wire": ("errors",),
     "ffi": ("errors",),
     "pack": ("module",),
+    "board": ("pack", "client"),
     "data": (),
     "errors": (),
     "logs": (),

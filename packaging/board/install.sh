@@ -12,8 +12,8 @@ install.sh --key KEY [--tracker HOST:PORT] [any flag of rpcsys-server]
     install, and serve now and after every start of this board
 install.sh
     upgrade what is installed; every server keeps its flags
-install.sh --uninstall
-    remove everything
+install.sh --uninstall [--name NAME]
+    remove everything, or one of several servers
 
 --root DIR          install below DIR; for an image, with --no-start
 --name NAME         one of several servers on this board (default: the key)
@@ -95,6 +95,16 @@ start_servers() {
     fi
 }
 
+uninstall_one() {
+    if [ -n "$systemd" ]; then
+        systemctl --quiet disable --now "rpcsys-server@$name"
+    elif [ -x "$init" ]; then
+        "$init" stop "$name"
+    fi
+    rm -f "$settings/$name.flags" "$root/var/log/rpcsys/$name".log*
+    echo "$name is removed"
+}
+
 uninstall() {
     stop_servers stop
     if [ -n "$systemd" ]; then
@@ -103,6 +113,7 @@ uninstall() {
     rm -rf "$base" "$settings" "$root/run/rpcsys" "$root/var/log/rpcsys"
     rm -f "$init" "$root/etc/init.d/S90rpcsys-server" "$units/rpcsys-server@.service" "$root/usr/local/bin/rpcsys-server"
     rm -rf "$units/rpcsys-server@.service.d"
+    [ -n "$root" ] || [ -n "$systemd" ] || ! command -v update-rc.d >/dev/null || update-rc.d rpcsys-server remove
     [ -z "$systemd" ] || systemctl daemon-reload
     echo "rpcsys is removed"
 }
@@ -116,6 +127,7 @@ copy() { # the new version, whole or not at all
         sync
         replace "$base/versions/$version.partial" "$base/versions/$version"
     fi
+    here=$base/versions/$version # from here on, what it was unpacked to may vanish
 }
 
 point() { # to the new version
@@ -166,14 +178,16 @@ clean() { # versions that are no longer in use
 [ -n "$root" ] || [ "$(id -u)" = 0 ] || fail "type: sudo $0 …"
 command -v "$python" >/dev/null || fail "there is no $python here; install Python 3.8 or later, or name one: RPCSYS_PYTHON=…"
 if [ $action = uninstall ]; then
-    uninstall
+    [ -z "$name" ] || [ -f "$settings/$name.flags" ] || fail "there is no server called $name here: there are $(names | tr '\n' ' ')" 2
+    if [ -n "$name" ] && [ "$(names)" != "$name" ]; then uninstall_one; else uninstall; fi
     exit 0
 fi
-"$python" "$here/python/verify.py" || exit 1
-version=$("$python" "$here/python/verify.py" name)
+# -B: whoever unpacked this can remove it again, also where only root can install.
+"$python" -B "$here/python/verify.py" || exit 1
+version=$("$python" -B "$here/python/verify.py" name)
 [ -n "$flags" ] || [ -n "$(names)" ] || fail "nothing is installed yet: give --key KEY and --tracker HOST:PORT" 2
 if [ -n "$tested" ] && [ -n "$start" ]; then
-    said=$("$here/bin/rpcsys-server" --self-test 2>&1) || fail "this board cannot serve:$newline$said"
+    said=$(PYTHONDONTWRITEBYTECODE=1 sh "$here/bin/rpcsys-server" --self-test 2>&1) || fail "this board cannot serve:$newline$said"
 fi
 copy
 point

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 import rpcsys
+from rpcsys.cli.board import board
 from rpcsys.cli.completion import Program, completion, words
 from rpcsys.cli.demo import demo
 from rpcsys.cli.deploy import deploy
@@ -36,7 +37,8 @@ Take a board out:         rpcsys drain NAME, rpcsys enable NAME
 A model on a device:      rpcsys run --key rpi4 model.onnx
 A module for many:        rpcsys deploy head.so --to HOST:9090
 What is in a library:     rpcsys module inspect model.so
-A board of its own:       rpcsys pack --target aarch64-linux-gnu
+A board over ssh:         rpcsys board add root@board --key rpi4
+An archive for one:       rpcsys pack --target aarch64-linux-gnu
 """
 
 
@@ -80,6 +82,7 @@ group.add_command(deploy)
 group.add_command(module)
 group.add_command(lease)
 group.add_command(pack)
+group.add_command(board)
 group.add_command(drain)
 group.add_command(enable)
 group.add_command(completion)

@@ -9,8 +9,16 @@ import click
 from rpcsys.cli import show
 from rpcsys.module import toolchain
 
+_HELP = """Pack what a board needs to serve, for boards that have Python 3.8 or later and nothing else.
 
-@click.command(short_help="Pack the device runtime for one kind of board.")
+\b
+On the board:  tar xf rpcsys-device.tar.gz
+               ./rpcsys-device/bin/rpcsys-server --tracker HOST:PORT --key KEY
+               sudo ./rpcsys-device/install.sh --tracker HOST:PORT --key KEY
+"""
+
+
+@click.command(help=_HELP, short_help="Pack the device runtime for one kind of board.")
 @click.option("--target", required=True, help=f"The kind of board: {', '.join(toolchain.names())}.")
 @click.option(
     "-o",
@@ -50,13 +58,7 @@ def pack(
     drivers: tuple[str, ...],
     glibc: str | None,
 ) -> None:
-    r"""Pack what a board needs to serve, for boards that have Python 3.8 or later and nothing else.
-
-    \b
-    On the board:  tar xf rpcsys-device.tar.gz
-                   ./rpcsys-device/bin/rpcsys-server --tracker HOST:PORT --key KEY
-                   sudo ./rpcsys-device/install.sh --tracker HOST:PORT --key KEY
-    """
+    """The command; what it is for is said in `_HELP`."""
     from rpcsys.pack import build
 
     named = [Path(path) for text in drivers for path in text.split(":") if path]

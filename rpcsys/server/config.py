@@ -80,7 +80,7 @@ def parse(arguments: Sequence[str]) -> Config:
 
     Raises ConfigError for values that cannot be used, SystemExit(2) for flags that cannot be parsed.
     """
-    flags = _parser().parse_args(list(arguments))
+    flags = parser().parse_args(list(arguments))
     tvm_library = os.path.abspath(flags.tvm_library) if flags.tvm_library else None
     tvm = _tvm(flags.tvm, tvm_library)
     proxies = _proxies(flags.host, flags.port) if flags.through_proxy else ()
@@ -122,7 +122,8 @@ def parse(arguments: Sequence[str]) -> Config:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What knows the flags, and no more: whether a file is there, is for the machine to say that serves."""
     parser = serve.Parser(
         prog=NAME, allow_abbrev=False, description="Serve this device to rpcsys and TVM clients."
     )

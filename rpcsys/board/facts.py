@@ -1,0 +1,202 @@
+"""What a board is: one script for its shell, and what its answers mean. The script needs no Python there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rpcsys.errors import RpcsysError
+from rpcsys.module import elf, toolchain
+
+OLDEST_PYTHON = (3, 8)
+PYTHONS = ("python3", *(f"python3.{minor}" for minor in range(14, 7, -1)))
+"""Names that a board's Python may go by: an old distribution's python3 may be too old, and another lie beside it."""
+
+FOLDERS = ("/tmp", "/var/tmp")
+"""Where an archive may be put for a moment, beside $TMPDIR."""
+
+_TAG = "rpcsys-fact"
+#: $1 the root that it is installed below, further ones the names of Pythons.
+SCRIPT = f"""
+root=$1; shift
+say() {{ echo "{_TAG} $1 $2"; }}
+above() {{ at=$1; while [ ! -d "$at" ]; do at=$(dirname "$at"); done; echo "$at"; }}
+left() {{ df -Pk "$1" 2>/dev/null | tail -n 1; }}
+say machine "$(uname -m)"
+say system "$(uname -s)"
+say host "$(uname -n)"
+say user "$(id -u)"
+for python; do
+    command -v "$python" >/dev/null 2>&1 || continue
+    say python "$python $("$python" -c '
+import platform, sys
+bits = 64 if sys.maxsize > 1 << 32 else 32
+print("%d.%d %d %s" % (sys.version_info[0], sys.version_info[1], bits, "-".join(platform.libc_ver())))' 2>/dev/null)"
+done
+for folder in "${{TMPDIR:-}}" {" ".join(FOLDERS)}; do
+    [ -n "$folder" ] && [ -d "$folder" ] && [ -w "$folder" ] && say folder "$folder $(left "$folder")"
+done
+base=$(above "$root/opt/rpcsys")
+say base "$base $(left "$base")"
+[ ! -w "$base" ] || say writable "$base"
+if command -v sudo >/dev/null 2>&1; then
+    if sudo -n true 2>/dev/null; then say sudo free; else say sudo asks; fi
+fi
+say version "$(readlink "$root/opt/rpcsys/current" 2>/dev/null)"
+for file in "$root"/etc/rpcsys/*.flags; do
+    [ ! -f "$file" ] || say server "$(basename "$file" .flags)"
+done
+exit 0
+"""
+
+
+@dataclass(frozen=True)
+class Python:
+    """A Python of the board: what it is called, its version, and ``libc`` such as ``glibc-2.31``."""
+
+    name: str
+    version: tuple[int, int]
+    bits: int
+    libc: str
+
+
+@dataclass(frozen=True)
+class Room:
+    """A folder of the board and the bytes that are free there; None where it does not say."""
+
+    folder: str
+    free: int | None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a board says of itself.
+
+    ``sudo`` is ``free``, ``asks`` (for a password) or empty. ``version`` is what is installed, ``servers`` the names of those
+    that are configured there.
+    """
+
+    machine: str = ""
+    system: str = ""
+    host: str = ""
+    user: int = -1
+    pythons: tuple[Python, ...] = ()
+    folders: tuple[Room, ...] = ()
+    base: Room = field(default_factory=lambda: Room("/opt", None))
+    writable: bool = False
+    sudo: str = ""
+    version: str = ""
+    servers: tuple[str, ...] = ()
+
+
+_PYTHON = re.compile(r"(\S+) (\d+)\.(\d+) (32|64) (\S*)")
+#: A folder, then df's line: what it is on, its blocks, those in use, those that are free, the share, where it is mounted.
+_ROOM = re.compile(r"(.+?) \S+ +\d+ +\d+ +(-?\d+) +\S+ /.*")
+
+
+def parse(printed: str) -> Facts:
+    """What the script's answers say; whatever else a login shell prints is passed over."""
+    answers: dict[str, list[str]] = {}
+    for line in printed.splitlines():
+        tag, _, rest = line.partition(" ")
+        if tag == _TAG:
+            name, _, value = rest.partition(" ")
+            answers.setdefault(name, []).append(value.strip())
+    first = {name: values[0] for name, values in answers.items()}
+    user = first.get("user", "")
+    return Facts(
+        machine=first.get("machine", ""),
+        system=first.get("system", ""),
+        host=first.get("host", ""),
+        user=int(user) if user.isascii() and user.isdigit() and len(user) < 12 else -1,
+        pythons=tuple(filter(None, map(_python, answers.get("python", [])))),
+        folders=tuple(map(_room, answers.get("folder", []))),
+        base=_room(first.get("base", "/opt")),
+        writable="writable" in first,
+        sudo=first.get("sudo", ""),
+        version=first.get("version", "").rpartition("/")[2],
+        servers=tuple(filter(None, answers.get("server", []))),
+    )
+
+
+def _python(text: str) -> Python | None:
+    found = _PYTHON.fullmatch(text) or _PYTHON.fullmatch(text + " ")
+    if found is None or max(len(found[2]), len(found[3])) > 4:
+        return None
+    return Python(found[1], (int(found[2]), int(found[3])), int(found[4]), found[5])
+
+
+def _room(text: str) -> Room:
+    found = _ROOM.fullmatch(text)
+    if found is None or len(found[2]) > 15:
+        return Room(text.partition(" ")[0], None)
+    return Room(found[1], max(0, int(found[2]) << 10))
+
+
+def python(board: Facts, host: str, asked: Sequence[str]) -> Python:
+    """The Python that serves: the first of those asked for that is new enough. Raises RpcsysError."""
+    for each in board.pythons:
+        if each.version >= OLDEST_PYTHON:
+            return each
+    names = asked[0] if len(asked) == 1 else "python3"
+    how = "install Python 3.8 or later there (Debian: apt-get install python3), or name one with --python"
+    if not board.pythons:
+        raise RpcsysError(f"{host} has no {names}: {how}")
+    has = ", ".join(f"{each.name} is {each.version[0]}.{each.version[1]}" for each in board.pythons)
+    raise RpcsysError(f"Python on {host} is too old ({has}): {how}")
+
+
+def target(board: Facts, found: Python, host: str) -> str:
+    """The toolchain file that stands for the board. Raises RpcsysError."""
+    if board.system != "Linux":
+        raise RpcsysError(
+            f"{host} runs {board.system or 'no system that says its name'}; the device server needs Linux"
+        )
+    family = elf.machine_of(board.machine)
+    wanted = ("arm", 32) if (family, found.bits) == ("aarch64", 32) else (family, found.bits)
+    targets = [toolchain.target(name) for name in toolchain.names()]
+    for each in targets:
+        if (each.machine, each.bits) == wanted:
+            return each.name
+    known = ", ".join(each.name for each in targets)
+    raise RpcsysError(f"{host} is {board.machine} with {found.bits} bits; runtimes are packed for {known}")
+
+
+def glibc(found: Python) -> str | None:
+    """The version of the board's C library, if it is glibc and says so."""
+    kind, _, version = found.libc.partition("-")
+    return version if kind == "glibc" and re.fullmatch(r"\d{1,4}\.\d{1,4}", version) else None
+
+
+def roomy(board: Facts, needed: int, host: str) -> str:
+    """A folder for ``needed`` bytes for a moment, with as many free where it is installed. Raises RpcsysError."""
+    if board.base.free is not None and board.base.free < needed:
+        raise RpcsysError(_full(host, board.base, needed))
+    for room in board.folders:
+        if room.free is None or room.free >= needed:
+            return room.folder
+    if not board.folders:
+        raise RpcsysError(
+            f"{host} has no folder to write to; is its disk mounted read-only? Set TMPDIR there"
+        )
+    raise RpcsysError(_full(host, max(board.folders, key=lambda room: room.free or 0), needed))
+
+
+def _full(host: str, room: Room, needed: int) -> str:
+    free = (room.free or 0) / 1e6
+    return (
+        f"{host} has no space: {free:.1f} MB are free in {room.folder}, and {needed / 1e6:.1f} MB are needed"
+    )
+
+
+def rights(board: Facts, root: str, host: str) -> str:
+    """How to become who may install: empty for already, ``sudo``, or ``password`` for sudo that asks. Raises RpcsysError."""
+    if board.user == 0 or (root and board.writable):
+        return ""
+    if board.sudo:
+        return "sudo" if board.sudo == "free" else "password"
+    where = f"write to {root}" if root else "install"
+    raise RpcsysError(
+        f"this user may not {where} on {host}, and there is no sudo: connect as root, or name a folder of one's own: --root DIR"
+    )

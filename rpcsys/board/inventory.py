@@ -1,0 +1,142 @@
+"""The boards that this desk keeps: one file, replaced in one step, changed by one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from rpcsys.errors import ConfigError, RpcsysError
+
+FORM = 1
+MAX_BYTES = 16 << 20
+"""Ten thousand boards take 4 MB."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A server on a board, and how the board is reached and was packed for.
+
+    ``options`` are ssh's flags; ``python`` and ``root`` are empty where they are the usual ones; ``libraries`` is ``wheels``, a
+    build folder, or empty for none; ``version`` is what this desk installed last.
+    """
+
+    name: str
+    destination: str
+    options: tuple[str, ...] = ()
+    key: str = ""
+    tracker: str = ""
+    root: str = ""
+    python: str = ""
+    libraries: str = ""
+    drivers: tuple[str, ...] = ()
+    target: str = ""
+    version: str = ""
+
+    def same_board(self, other: Entry) -> bool:
+        """Whether both are on the same board, installed below the same root."""
+        mine = (self.destination, self.options, self.root)
+        return mine == (other.destination, other.options, other.root)
+
+
+def check_name(name: str) -> str:
+    """``name``, if a server may be called so: it is part of file names on the board. Raises ConfigError."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise ConfigError(
+            f"{name!r} is no name for a server: letters, digits, dots and dashes; give another with --name"
+        )
+    return name
+
+
+Boards = dict[str, Entry]
+_LISTS = ("options", "drivers")
+
+
+def path() -> Path:
+    """Where it is: ``$XDG_STATE_HOME/rpcsys/boards.json``."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "rpcsys" / "boards.json"
+
+
+def parse(text: str) -> Boards:
+    """The boards of the file's text. Raises ValueError."""
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested without end") from None
+    if not isinstance(found, dict) or found.get("form") != FORM or not isinstance(found.get("boards"), list):
+        raise ValueError(f"it is no list of boards of form {FORM}")
+    entries = [_entry(each) for each in found["boards"]]
+    return {entry.name: entry for entry in entries}
+
+
+def _entry(found: Any) -> Entry:
+    if not isinstance(found, dict):
+        raise ValueError("an entry is no object")
+    known = {field.name for field in fields(Entry)}
+    values = {name: value for name, value in found.items() if name in known}
+    for name, value in values.items():
+        fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        if not (fits if name in _LISTS else isinstance(value, str)):
+            raise ValueError(f"{name} cannot be {value!r}"[:200])
+    if not values.get("name") or not values.get("destination"):
+        raise ValueError("an entry has no name or no destination")
+    typed: dict[str, Any] = {
+        name: tuple(value) if name in _LISTS else value for name, value in values.items()
+    }
+    return Entry(**typed)
+
+
+def show(boards: Boards) -> str:
+    """As `parse` takes it."""
+    entries = [asdict(boards[name]) for name in sorted(boards)]
+    return json.dumps({"form": FORM, "boards": entries}, indent=1, ensure_ascii=True) + "\n"
+
+
+def load() -> Boards:
+    """The boards; none where there is no file. Raises ConfigError for one that cannot be read."""
+    file = path()
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ValueError("it is too long")
+        return parse(data.decode())
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error}; mend it, or put it away and add the boards again"
+        ) from None
+
+
+@contextlib.contextmanager
+def changing() -> Iterator[Boards]:
+    """The boards, to be changed; they are written at the end, if nothing was raised. Raises as `load`, and RpcsysError."""
+    file = path()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(file.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            boards = load()
+            yield boards
+            _write(file, show(boards))
+    except OSError as error:
+        raise RpcsysError(f"cannot write {file}: {error.strerror}") from None
+
+
+def _write(file: Path, text: str) -> None:
+    partial = file.with_suffix(".partial")
+    with partial.open("w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(partial, file)

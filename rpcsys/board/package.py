@@ -1,0 +1,126 @@
+"""Archives for boards: packed once for all boards that are alike, or one that somebody has packed already."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rpcsys.board import facts
+from rpcsys.board.inventory import Entry
+from rpcsys.errors import RpcsysError, UsageError
+from rpcsys.module import elf
+from rpcsys.pack import archive, build, versions
+
+WHEELS = "wheels"
+"""In the place of a build folder: TVM's libraries are PyPI's."""
+
+MARGIN = 1 << 20
+"""Bytes that shall be left on a board besides."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """An archive: ``name`` is what the installed version will be called, ``digest`` its SHA-256, sizes are in bytes."""
+
+    path: Path
+    name: str
+    digest: str
+    target: str
+    machine: str
+    bits: int
+    glibc: str
+    native: bool
+    size: int
+    unpacked: int
+
+    @property
+    def needs(self) -> int:
+        """Bytes while it is installed: the archive, what is in it, and the copy that stays."""
+        return self.size + 2 * self.unpacked + MARGIN
+
+
+def read(path: Path) -> Package:
+    """What the archive at ``path`` is. Raises UsageError for what `rpcsys pack` has not written."""
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        with tarfile.open(path) as tar:
+            unpacked = sum(member.size for member in tar)
+            file = tar.extractfile(f"{archive.TOP}/{build.MANIFEST}")
+            assert file is not None  # a folder has no content, and is none of ours
+            text = file.read()
+        says = json.loads(text)
+        return Package(
+            path=path,
+            name=f"{says['version']}-{hashlib.sha256(text).hexdigest()[:8]}",
+            digest=digest,
+            target=says["target"],
+            machine=says["machine"],
+            bits=says["bits"],
+            glibc=says["glibc"],
+            native=bool(says["libraries"]),
+            size=path.stat().st_size,
+            unpacked=unpacked,
+        )
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    except (tarfile.TarError, EOFError, KeyError, TypeError, ValueError, AssertionError):
+        raise UsageError(f"{path} is no device runtime; `rpcsys pack` makes one") from None
+
+
+def check(package: Package, board: facts.Facts, python: facts.Python, host: str) -> None:
+    """Refuse an archive that the board could not load the libraries of. Raises RpcsysError."""
+    if not package.native:
+        return  # what is Python only runs on all of them
+    family = elf.machine_of(board.machine)
+    own = ("arm", 32) if (family, python.bits) == ("aarch64", 32) else (family, python.bits)
+    if (package.machine, package.bits) != own:
+        raise RpcsysError(
+            f"{package.path} is for {package.target}, and {host} is {board.machine} with {python.bits} bits"
+        )
+    has = facts.glibc(python)
+    if package.glibc and has and versions.parse(package.glibc) > versions.parse(has):
+        raise RpcsysError(f"{package.path} needs glibc {package.glibc}, and {host} has {has}")
+
+
+class Packer:
+    """Packs into ``folder``, each kind of board once; for several threads. ``given`` is used instead of all, if it is there."""
+
+    def __init__(self, folder: Path, given: Path | None, warn: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._given = given
+        self._warn = warn
+        self._made: dict[tuple[object, ...], Package] = {}
+        self._lock = threading.Lock()
+
+    def package(self, entry: Entry, board: facts.Facts, python: facts.Python, host: str) -> Package:
+        """The archive for a board, with the libraries that ``entry`` names. Raises as `build.pack` does."""
+        if self._given is not None:
+            package = read(self._given)
+        else:
+            package = self._packed(entry, facts.target(board, python, host), facts.glibc(python))
+        check(package, board, python, host)
+        return package
+
+    def _packed(self, entry: Entry, target: str, glibc: str | None) -> Package:
+        kind = (target, glibc, entry.libraries, entry.drivers)
+        with self._lock:
+            if kind not in self._made:
+                path = self._folder / f"{len(self._made)}.tar.gz"
+                from_folder = entry.libraries and entry.libraries != WHEELS
+                packed = build.pack(
+                    target,
+                    path,
+                    folder=Path(entry.libraries) if from_folder else None,
+                    from_wheels=entry.libraries == WHEELS,
+                    drivers=[Path(driver) for driver in entry.drivers],
+                    glibc=glibc,
+                )
+                for remark in packed.remarks:
+                    self._warn(remark)
+                self._made[kind] = read(path)
+            return self._made[kind]

@@ -1,0 +1,131 @@
+"""A board behind a real sshd: this machine's files as its own, none of which it can change.
+
+An overlay of the file system, in mount and process namespaces of its own, so that what is installed goes to the
+board's /opt and /etc and what runs there ends with it. It has a Python without packages, no systemd, host and user
+keys of its own, and the network of this machine.
+
+Needs root, as the networks of :mod:`tests.live.networks` do; where that cannot be, a test fails and says why.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.live.daemons import START_S, free_port, reaper, wait_until
+
+CONFIG = """
+Port {port}
+ListenAddress 127.0.0.1
+HostKey /board/host
+AuthorizedKeysFile /board/authorized
+StrictModes no
+UsePAM no
+PidFile none
+PermitRootLogin yes
+PasswordAuthentication no
+Subsystem sftp internal-sftp
+SetEnv PATH=/board/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+"""
+#: Lays the board out in {folder}, of this test's, and becomes its sshd; a tmpfs holds what the board writes.
+START = """
+set -e
+mount --make-rprivate /
+mount -t tmpfs -o size={size} board {folder}/disk
+cd {folder}/disk
+mkdir upper work root
+mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work board root
+mount --rbind /dev root/dev
+mount -t proc proc root/proc
+mount -t tmpfs run root/run
+mount -t tmpfs -o size={tmp} tmp root/tmp
+chmod 1777 root/tmp
+mkdir -p root/run/sshd root/var/empty
+rm -rf root/opt/rpcsys root/etc/rpcsys
+mount -t tmpfs home root/root
+cp -R {folder}/board root/board
+exec chroot root sh -c '{prepare}
+exec /usr/sbin/sshd -D -e -f /board/sshd_config'
+"""
+
+
+def keygen(path: Path) -> Path:
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True, timeout=60
+    )
+    return path
+
+
+@dataclass
+class SshBoard:
+    """``prepare`` is done in the board by its sh before sshd starts; ``programs`` are put before all others there."""
+
+    folder: Path
+    prepare: str = ""
+    programs: dict[str, str] = field(default_factory=dict)
+    disk: str = "256m"
+    tmp: str = "128m"
+    port: int = 0
+    _sshd: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> SshBoard:
+        assert os.geteuid() == 0, "a board of one's own is made by root: mounts and chroot"
+        assert shutil.which("sshd", path="/usr/sbin"), "type: apt-get install openssh-server"
+        self.port = free_port()
+        board = self.folder / "board"
+        (board / "bin").mkdir(parents=True)
+        (self.folder / "disk").mkdir()
+        keygen(board / "host")
+        user = keygen(self.folder / "user")
+        shutil.copy(user.with_suffix(".pub"), board / "authorized")
+        (board / "sshd_config").write_text(CONFIG.format(port=self.port))
+        for name, text in self.programs.items():
+            (board / "bin" / name).write_text(text)
+            (board / "bin" / name).chmod(0o755)
+        script = START.format(folder=self.folder, prepare=self.prepare, size=self.disk, tmp=self.tmp)
+        with (self.folder / "sshd.log").open("wb") as log:
+            self._sshd = subprocess.Popen(
+                ["unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "sh", "-c", script],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        reaper.note("+", self._sshd.pid)
+        wait_until(self._listens, START_S, "sshd listens")
+        (self.folder / "known").write_text(f"[127.0.0.1]:{self.port} {(board / 'host.pub').read_text()}")
+        return self
+
+    def _listens(self) -> bool:
+        assert self._sshd is not None
+        assert self._sshd.poll() is None, (self.folder / "sshd.log").read_text()
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def flags(self, *, known: bool = True) -> list[str]:
+        """For ssh, and for whatever takes its flags."""
+        return [
+            "-F", "none",
+            "-p", str(self.port),
+            "-i", str(self.folder / "user"),
+            "-o", f"UserKnownHostsFile={self.folder / ('known' if known else 'nobody')}",
+            "-o", "IdentitiesOnly=yes",
+        ]  # fmt: skip
+
+    def shell(self, command: str, user: str = "root") -> str:
+        """What ``command`` prints on the board."""
+        done = subprocess.run(
+            ["ssh", "-T", *self.flags(), "-o", "BatchMode=yes", f"{user}@127.0.0.1", command],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def stop(self) -> None:
+        """Cut its power."""
+        if self._sshd is not None:
+            self._sshd.kill()
+            self._sshd.wait()
+            reaper.note("-", self._sshd.pid)
+            self._sshd = None
