@@ -12,7 +12,7 @@ import functools
 import warnings as python_warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from rpcsys.errors import UsageError
 from rpcsys.graph import feeds, planning, types
+from rpcsys.graph.crossing import encoded_bytes
 from rpcsys.graph.cutpoints import Layout, layout
 from rpcsys.graph.devices import Device, DeviceLike, Here, There, TrackerLike, Trial, bench, parse, sessions
 from rpcsys.graph.flow import Flow, optimised
@@ -29,6 +30,7 @@ from rpcsys.graph.profiling import Call, paces, profile
 from rpcsys.graph.splitting import split
 from rpcsys.graph.stage import Stages
 from rpcsys.module.kinds.onnx_model import ModelLike, read
+from rpcsys.wire.encoding import steps
 
 GOALS: tuple[Goal, ...] = ("throughput", "latency")
 #: A proposal that promises less than this share over the best that was measured is not worth a try.
@@ -46,6 +48,7 @@ def auto_cuts(
     goal: Goal = "throughput",
     inputs: Mapping[str, Any] | None = None,
     tracker: TrackerLike = None,
+    encode: str = "",
     keep_order: bool = False,
     exact: bool = False,
     rounds: int = 4,
@@ -65,6 +68,8 @@ def auto_cuts(
     ``inputs`` : arrays to run it with, by name; by default random ones, in which an extent that is free is 1 (a
         `RuntimeWarning` says so)
     ``tracker`` : a tracker or its address; by default the environment's
+    ``encode`` : how arrays cross to devices behind a link and back, where it applies: ``"float16"``, ``"int8+zlib"``, … as
+        for `Remote`
     ``keep_order`` : whether the first device has to have the first stage, and so on
     ``exact`` : whether the stages are to give the same bits as the whole, as in `split`
     ``rounds`` : divisions that are tried at most, after the first look at unlike devices
@@ -82,6 +87,8 @@ def auto_cuts(
         raise UsageError(f"a goal is {' or '.join(GOALS)}, not {goal!r}")
     if rounds < 1 or not measure_s > 0:
         raise UsageError("rounds is 1 or more, and measure_s above 0")
+    if encode:
+        steps(encode)
     wanted = parse(devices)
     say = say or (lambda text: None)
     say("profiling the model")
@@ -91,17 +98,23 @@ def auto_cuts(
         python_warnings.warn(doubt, RuntimeWarning, stacklevel=2)
     known = {value.name for node in flow.nodes for value in node.outputs if value.name}
     basic, _ = optimised(flow)
-    found = layout(basic, profile(basic, arrays), known, arrays)
+    profiled = profile(basic, arrays)
+    if encode and not all(device.cpus for device in wanted):
+        say("encoding what may cross")
+        profiled = replace(profiled, nbytes=encoded_bytes(basic, profiled.nbytes, arrays, encode))
+    found = layout(basic, profiled, known, arrays)
     if not found.seconds:
         raise UsageError("nothing in the model depends on its inputs: there is nothing to divide")
     with ExitStack() as stack:
         say("measuring the way to the devices")
         leased = sessions(wanted, tracker, wait_s, stack)
         calls = _CALLS if goal == "throughput" else 1
-        benches = [bench(device, session, calls) for device, session in zip(wanted, leased, strict=True)]
+        benches = [
+            bench(device, session, calls, encode) for device, session in zip(wanted, leased, strict=True)
+        ]
         search = _Search(flow.model, found, wanted, benches, arrays, goal, exact, measure_s, say)
         best = search.run(rounds, keep_order)
-        return search.plan(best, doubts)
+        return replace(search.plan(best), encode=encode, warnings=doubts)
 
 
 def _arrays(model: ir.Model, given: Mapping[str, Any] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -196,7 +209,7 @@ class _Search:
     def _better(self, one: _Tried, other: _Tried) -> _Tried:
         return min(one, other, key=lambda each: self._sum(each.stage_s))
 
-    def plan(self, best: _Tried, doubts: tuple[str, ...]) -> Plan:
+    def plan(self, best: _Tried) -> Plan:
         """The plan that the division is."""
         used = [self._devices[span.device] for span in best.spans]
         planned = [
@@ -220,7 +233,6 @@ class _Search:
             tuple(planned),
             tuple(used),
             tuple(device.name for device in self._devices if device not in used),
-            doubts,
         )
 
     def _sum(self, seconds: Sequence[float]) -> float:
@@ -250,6 +262,11 @@ class _Search:
         for span, work, whole in zip(spans, work_s, stage_s, strict=True):
             self._costs.learn(span, work, whole)
         taken = [_size(each) for each in args]
+        traffic = self._costs.traffic
+        for place, (span, link) in enumerate(zip(spans, links, strict=True)):
+            if link is not None:  # there they cross encoded
+                taken[place] = int(traffic.taken[span.start, span.stop])
+                given[place] = int(traffic.given[span.start, span.stop])
         return _Tried(spans, stages, trials, args, taken, given, work_s, stage_s)
 
     def _run_through(self, stages: Stages, trials: Sequence[Trial]) -> tuple[list[list[Any]], list[int]]:

@@ -92,8 +92,9 @@ def _tensors(
             takers.setdefault(value, set()).add(unit)
     found = {}
     for value in flow.model.graph.inputs:
-        size = getattr(inputs.get(str(value.name)), "nbytes", 0)
-        found[str(value.name)] = Tensor(size, -1, tuple(sorted(takers.get(value, ()))))
+        name = str(value.name)
+        size = profile.nbytes.get(name, getattr(inputs.get(name), "nbytes", 0))
+        found[name] = Tensor(size, -1, tuple(sorted(takers.get(value, ()))))
     results = set(flow.model.graph.outputs)
     for index, unit in unit_of.items():
         for value in _made(flow, index):

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from rpcsys.client import Session, Tracker, connect, connect_tracker
 from rpcsys.errors import ModelError, UsageError, one_line
 from rpcsys.graph.building import build
+from rpcsys.graph.crossing import check, coded
 from rpcsys.graph.planning import Link
 from rpcsys.graph.profiling import link_of
 from rpcsys.graph.sharing import available, shares
@@ -161,8 +162,10 @@ class Here:
 class There:
     """A device that a session is open with."""
 
-    def __init__(self, device: Device, session: Session, calls: int) -> None:
+    def __init__(self, device: Device, session: Session, calls: int, encode: str) -> None:
+        check(session, encode, device.name)
         self._device = device
+        self._encode = encode
         self._session = session
         self.link: Link | None = link_of(session, calls)
 
@@ -177,7 +180,7 @@ class There:
         def work_s(args: Sequence[Any]) -> float:
             return float(module.time_evaluator("main", number=1, repeat=5)(*args).median)
 
-        return Trial(module, work_s)
+        return Trial(coded(module, self._encode), work_s)
 
 
 def load_on(session: Session, stage: Stage) -> Any:
@@ -214,9 +217,9 @@ def _lender(tracker: TrackerLike, stack: ExitStack) -> Tracker:
     return tracker if isinstance(tracker, Tracker) else stack.enter_context(connect_tracker(tracker))
 
 
-def bench(device: Device, session: Session | None, calls: int) -> Here | There:
-    """A device ready to be tried; ``calls`` under way at once where it is a remote one.
+def bench(device: Device, session: Session | None, calls: int, encode: str) -> Here | There:
+    """A device ready to be tried; a remote one with so many ``calls`` under way at once, their arrays encoded.
 
-    Raises `SessionError` where it is lost meanwhile.
+    Raises `SessionError` where it is lost meanwhile, `NotSupported` where it cannot decode them.
     """
-    return Here(device) if session is None else There(device, session, calls)
+    return Here(device) if session is None else There(device, session, calls, encode)

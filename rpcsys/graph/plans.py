@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rpcsys.errors import UsageError
+from rpcsys.graph.crossing import coded
 from rpcsys.graph.devices import Device, TrackerLike, load_on, sessions
 from rpcsys.graph.pipelining import Pipeline
 from rpcsys.graph.showing import table
@@ -56,6 +57,7 @@ class Plan:
     planned : what is expected of each, in their order
     devices : the device of each
     unused : devices where nothing would be gained
+    encode : how arrays cross to devices behind a link
     warnings : what makes it doubtful, a sentence each
     """
 
@@ -65,6 +67,7 @@ class Plan:
     planned: tuple[PlannedStage, ...]
     devices: tuple[Device, ...] = field(repr=False)
     unused: tuple[str, ...] = ()
+    encode: str = ""
     warnings: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[str | tuple[str, ...]]:
@@ -100,7 +103,7 @@ class Plan:
         with contextlib.ExitStack() as stack:
             leased = sessions(self.devices, tracker, wait_s, stack)
             targets: dict[str, Any] = {
-                stage.name: device.target if session is None else load_on(session, stage)
+                stage.name: device.target if session is None else coded(load_on(session, stage), self.encode)
                 for stage, device, session in zip(self.stages, self.devices, leased, strict=True)
             }
             yield stack.enter_context(Pipeline(self.stages, targets, queue=queue))

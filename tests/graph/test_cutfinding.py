@@ -107,6 +107,7 @@ def _constant() -> onnx.ModelProto:
     ("options", "says"),
     [
         ({"goal": "beauty"}, "a goal is throughput or latency"),
+        ({"encode": "gif"}, "'gif' is no encoding"),
         ({"rounds": 0}, "rounds is 1 or more"),
         ({"measure_s": 0}, "measure_s above 0"),
         ({"inputs": {"z": numbers(2, 3)}}, "no input 'z'; the model wants x"),
@@ -153,7 +154,7 @@ class Clock:
     def _profile(self, flow: Any, feeds: Any) -> Profile:
         return Profile(self.profiled, {f"t{i}": 24 for i in range(len(self.profiled))})
 
-    def _bench(self, device: Any, session: Any, calls: int) -> Here:
+    def _bench(self, device: Any, session: Any, calls: int, encode: str) -> Here:
         clock, here = self, Here(device)
         here.link = self.links.get(device.name)
         load = here.load

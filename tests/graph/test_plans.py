@@ -20,7 +20,7 @@ def plan() -> Plan:
     )
     devices = (Device("cpu:0", (0,)), Device("key:edge", key="edge"))
     return Plan(
-        "throughput", ("t2",), split(chain(), ["t2"]), planned, devices, ("cpu:1",), ("free extents",)
+        "throughput", ("t2",), split(chain(), ["t2"]), planned, devices, ("cpu:1",), "", ("free extents",)
     )
 
 

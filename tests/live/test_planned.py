@@ -65,6 +65,17 @@ def test_a_leased_device_is_tried_given_back_and_leased_again(
     wait_free(tracker, KEY, 1, 20)
 
 
+def test_arrays_cross_encoded(network: onnx.ModelProto, frame: Any, daemons: Daemons) -> None:
+    server = daemons.server(KEY, *QUICK)
+    over = [f"key:{KEY}@{server.where}"]
+    plan = graph.auto_cuts(network, over, encode="float16", inputs={"x": frame}, measure_s=0.01, rounds=1)
+    assert (plan.planned[0].taken, plan.planned[0].given) == (frame.nbytes // 2, frame.nbytes // 2)
+    expected = run(network, {"x": frame}, "ALL")["t3"]
+    with plan.pipeline() as pipeline:
+        (out,) = pipeline.run([frame])
+    assert 0 < np.abs(out - expected).max() < 0.05
+
+
 def test_latency_leaves_a_device_out_that_is_no_quicker(network: onnx.ModelProto, tracker: Daemon) -> None:
     """The leased one is this machine, too, and a round trip away."""
     with rpcsys.connect_tracker(tracker.where) as lender, lender.request(KEY) as session:
