@@ -80,12 +80,16 @@ def feed_session(data: bytes, rng: random.Random) -> None:
 
 def _receive(reader: FrameReader, data: memoryview) -> Iterator[Frame]:
     """``data`` into the reader as `rpcsys.stream` puts it there."""
-    while data:
-        place = reader.space()
+
+    def fill(place: memoryview, size: int, flags: int) -> int:
+        nonlocal data
         count = min(len(place), len(data))
         place[:count] = data[:count]
         data = data[count:]
-        frame = reader.received(count)
+        return count
+
+    while data:
+        frame = reader.read(fill)
         while frame is not None:
             yield frame
             frame = reader.next() if reader.unread else None
