@@ -3,17 +3,20 @@
 # make test-slow the long ones
 # make lint      report; make fix repairs what can be repaired by itself
 # make bench     us and our peers, side by side
+# make deb       Debian packages of tracker, proxy and commands, into dist/
 # make docs      check that what the documents say still works
 # Each target sets up .venv by itself; PYTHON=... chooses another Python (3.10 or later).
 
 SHELL := /bin/bash
 BIN := .venv/bin
+BUILD := build/deb
+DIST := dist
 DEVICE := $(BIN)/python tests/device_files.py
 # More than there are cores: most tests wait for daemons more than they compute.
 FAST := $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 3 / 2 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-slow lint fix bench docs clean
+.PHONY: help demo test test-fast test-slow lint fix bench deb docs clean
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
@@ -48,6 +51,16 @@ fix: .venv/.ready-dev
 
 bench: .venv/.ready-dev
 	$(BIN)/python -m benchmarks
+
+# From what a release has, in a folder of its own: dpkg-buildpackage writes beside its sources.
+deb: .venv/.ready-dev
+	@command -v dpkg-buildpackage >/dev/null && command -v dh_python3 >/dev/null || \
+	    { echo "make deb: type: sudo apt-get install dpkg-dev debhelper dh-python python3-installer" >&2; exit 1; }
+	rm -rf $(BUILD) && mkdir -p $(BUILD)/source $(DIST)
+	$(BIN)/python -m build --no-isolation --sdist --outdir $(BUILD)
+	tar -xf $(BUILD)/rpcsys-*.tar.gz -C $(BUILD)/source --strip-components=1
+	cd $(BUILD)/source && PYTHON=$(realpath $(BIN))/python dpkg-buildpackage --build=binary --no-sign
+	mv $(BUILD)/*.deb $(DIST)
 
 docs: .venv/.ready-dev
 	$(BIN)/python docs/check.py

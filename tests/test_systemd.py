@@ -77,7 +77,7 @@ def flags(name: str) -> list[str]:
 
 def test_the_sample_flags_are_taken() -> None:
     assert tracker_config.parse(flags("tracker.environment")).port == 9190
-    assert proxy_config.parse(flags("proxy.environment")).tracker == ("lab-host", 9190)
+    assert proxy_config.parse(flags("proxy.environment")).tracker == ("127.0.0.1", 9190)
     lines = (UNITS / "rpcsys-server.flags").read_text().splitlines()
     server = server_config.parse([line for line in lines if not line.startswith("#")])
     assert (server.key, server.tracker) == ("rpi4", ("lab-host", 9190))

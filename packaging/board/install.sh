@@ -69,9 +69,9 @@ replace() { # FROM TO: in one step (`mv` of a link to a folder would move it int
     "$python" -c 'import os, sys; os.replace(sys.argv[1], sys.argv[2])' "$1" "$2"
 }
 
-stop_servers() { # drain SECONDS | stop
+stop_servers() { # (drain SECONDS | stop) [NAME]
     if [ -n "$systemd" ]; then
-        for each in $(names); do
+        for each in ${3:-$(names)}; do
             [ "$1" != drain ] || systemctl kill --kill-who=main --signal=USR1 "rpcsys-server@$each" 2>/dev/null || :
             left=${2:-0}
             while [ "$left" -gt 0 ] && systemctl --quiet is-active "rpcsys-server@$each"; do
@@ -98,6 +98,7 @@ start_servers() {
 uninstall_one() {
     if [ -n "$systemd" ]; then
         systemctl --quiet disable --now "rpcsys-server@$name"
+        rm -rf "$units/rpcsys-server@$name.service.d"
     elif [ -x "$init" ]; then
         "$init" stop "$name"
     fi
@@ -110,9 +111,11 @@ uninstall() {
     if [ -n "$systemd" ]; then
         for each in $(names); do systemctl --quiet disable "rpcsys-server@$each" || :; done
     fi
-    rm -rf "$base" "$settings" "$root/run/rpcsys" "$root/var/log/rpcsys"
+    rm -rf "$base" "$root/run/rpcsys" "$root/var/log/rpcsys"
+    rm -f "$settings"/*.flags "$settings"/*.new "$settings/environment"
+    rmdir "$settings" 2>/dev/null || : # a tracker or proxy on this machine has its settings there, too
     rm -f "$init" "$root/etc/init.d/S90rpcsys-server" "$units/rpcsys-server@.service" "$root/usr/local/bin/rpcsys-server"
-    rm -rf "$units/rpcsys-server@.service.d"
+    rm -rf "$units"/rpcsys-server@*.service.d # of `systemctl edit`
     [ -n "$root" ] || [ -n "$systemd" ] || ! command -v update-rc.d >/dev/null || update-rc.d rpcsys-server remove
     [ -z "$systemd" ] || systemctl daemon-reload
     echo "rpcsys is removed"
@@ -154,10 +157,6 @@ service() {
     if [ -n "$systemd" ]; then
         mkdir -p "$units"
         cp "$here/systemd/rpcsys-server@.service" "$units/"
-        if [ "$(systemctl --version | sed -n '1s/[^0-9]*\([0-9]*\).*/\1/p')" -ge 254 ]; then # older ones do not know its words
-            mkdir -p "$units/rpcsys-server@.service.d"
-            cp "$here/systemd/growing-pauses.conf" "$units/rpcsys-server@.service.d/"
-        fi
     else
         mkdir -p "$root/etc/init.d"
         cp "$here/init/rpcsys-server" "$init.new"
@@ -189,11 +188,13 @@ version=$("$python" -B "$here/python/verify.py" name)
 if [ -n "$tested" ] && [ -n "$start" ]; then
     said=$(PYTHONDONTWRITEBYTECODE=1 sh "$here/bin/rpcsys-server" --self-test 2>&1) || fail "this board cannot serve:$newline$said"
 fi
+before=$(readlink "$base/current" || :)
 copy
 point
 configure
 service
-if [ -n "$start" ]; then stop_servers drain "$drain"; fi
+[ "$before" = "versions/$version" ] || name= # every server gets the new version
+if [ -n "$start" ]; then stop_servers drain "$drain" "$name"; fi
 start_servers
 clean
 echo "rpcsys $version is installed: $(names | tr '\n' ' ')"

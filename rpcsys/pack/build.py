@@ -116,7 +116,7 @@ def _board() -> dict[str, bytes]:
     """What starts and installs it, and the units where there are any."""
     board, units = data.folder("packaging") / "board", data.folder("systemd")
     files = {file.relative_to(board).as_posix(): file for file in board.rglob("*") if _wanted(file)}
-    for_boards = [*units.glob("rpcsys-server*"), units / "growing-pauses.conf"]
+    for_boards = units.glob("rpcsys-server*")
     files.update({f"systemd/{file.name}": file for file in for_boards if _wanted(file)})
     return {name: _lean(file) for name, file in files.items()}
 

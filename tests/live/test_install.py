@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import psutil
 import pytest
 
 import rpcsys
-from rpcsys.pack import archive, build
+from tests.live import versions
 from tests.live.daemons import Daemon, Daemons, alive, queue, wait_free, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -30,25 +29,12 @@ SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A version, unpacked."""
-    folder = tmp_path_factory.mktemp("old")
-    with tarfile.open(build.pack("x86_64-linux-gnu", folder / "a.tar.gz").path) as tar:
-        tar.extractall(folder, filter="fully_trusted")
-    return folder / archive.TOP
+    return versions.unpacked(tmp_path_factory.mktemp("old"))
 
 
 @pytest.fixture(scope="module")
 def new(old: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The version after it: another number, and a manifest that says so."""
-    top = tmp_path_factory.mktemp("new") / archive.TOP
-    shutil.copytree(old, top)
-    name = "python/rpcsys/__init__.py"
-    (top / name).write_text((top / name).read_text().replace(rpcsys.__version__, "9.9.9"))
-    manifest = json.loads((top / "manifest.json").read_text())
-    manifest["version"] = "9.9.9"
-    manifest["files"][name] = archive.hashlib.sha256((top / name).read_bytes()).hexdigest()
-    (top / "manifest.json").write_text(json.dumps(manifest))
-    return top
+    return versions.successor(old, tmp_path_factory.mktemp("new"))
 
 
 @pytest.fixture

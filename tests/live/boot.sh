@@ -1,0 +1,83 @@
+#!/bin/sh
+# Boots this machine's own Debian once more, in namespaces: boot.sh FOLDER CGROUP has systemd run as a process 1.
+#
+# Its files are the host's under a layer in memory, its /run, /tmp and /dev are fresh, its network is a loopback of
+# its own, and of the host's control groups it sees the one named CGROUP. What it may not touch is mounted read-only.
+# Its systemd killed with -9 is a power cut: it boots again, with the same layer.
+set -eu
+folder=$1
+group=$2
+stage=${3:-host}
+
+host() { # in a namespace of mounts alone
+    mkdir -p "$folder/cgroup" "$folder/layer" "$folder/root"
+    mount -t cgroup2 cgroup "$folder/cgroup"
+    mkdir "$folder/cgroup/$group"
+    mount -t tmpfs -o size=1g,mode=755 layer "$folder/layer"
+    mkdir "$folder/layer/upper" "$folder/layer/work"
+    mount -t overlay -o "lowerdir=/,upperdir=$folder/layer/upper,workdir=$folder/layer/work" overlay "$folder/root"
+    cd "$folder/root"
+    furnish
+    while :; do
+        unshare --pid --fork --kill-child --mount --uts --ipc --net sh "$0" "$folder" "$group" group || :
+        rm "$folder/started" # where there is none, another try would end as this one did
+    done
+}
+
+furnish() { # in the machine's root folder
+    # The host's services, what it thinks of starting any, its disks and name are not this machine's.
+    rm -rf etc/systemd/system etc/rc?.d etc/init.d etc/rpcsys opt/rpcsys usr/sbin/policy-rc.d
+    mkdir -p etc/systemd/system etc/init.d
+    : >etc/fstab
+    echo booted >etc/hostname
+    od -An -N16 -tx1 /dev/urandom | tr -d ' \n' >etc/machine-id
+    # Nor the host's kernel: what would set it up is masked, and so are consoles, and what not every Debian has.
+    for unit in dbus.service dbus.socket dev-hugepages.mount dev-mqueue.mount getty.target kmod-static-nodes.service \
+        proc-sys-fs-binfmt_misc.automount sys-fs-fuse-connections.mount sys-kernel-config.mount \
+        sys-kernel-debug.mount sys-kernel-tracing.mount systemd-binfmt.service systemd-journald-audit.socket \
+        systemd-logind.service systemd-modules-load.service systemd-random-seed.service systemd-sysctl.service \
+        systemd-tmpfiles-setup-dev.service systemd-udevd.service; do
+        ln -s /dev/null "etc/systemd/system/$unit"
+    done
+}
+
+group() { # process 1: out of the way of systemd, which divides what the group gets
+    echo 0 >"$folder/cgroup/$group/cgroup.procs"
+    exec unshare --cgroup --mount sh "$0" "$folder" "$group" boot
+}
+
+boot() {
+    cd "$folder/root"
+    mount -t proc -o nosuid,nodev,noexec proc proc
+    read_only proc/sys
+    [ ! -e proc/sysrq-trigger ] || read_only proc/sysrq-trigger
+    mount -t sysfs -o ro,nosuid,nodev,noexec sysfs sys
+    mount -t cgroup2 cgroup sys/fs/cgroup
+    mount -t tmpfs -o mode=755 dev dev
+    for device in null zero full random urandom tty; do
+        : >"dev/$device"
+        mount --bind "/dev/$device" "dev/$device"
+    done
+    mkdir dev/pts dev/shm
+    mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
+    mount -t tmpfs -o mode=1777 shm dev/shm
+    ln -s pts/ptmx dev/ptmx
+    ln -s /proc/self/fd dev/fd
+    mount -t tmpfs -o mode=755 run run
+    mount -t tmpfs -o mode=1777 tmp tmp
+    hostname booted
+    ip link set lo up
+    : >"$folder/started"
+    mkdir run/host
+    pivot_root . run/host
+    umount -l run/host
+    exec env -i container=test PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+        /lib/systemd/systemd --log-target=console
+}
+
+read_only() {
+    mount --bind "$1" "$1"
+    mount -o remount,bind,ro "$1"
+}
+
+$stage

@@ -1,0 +1,45 @@
+"""The Debian packages, built once a test run and shared by its processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.live.daemons import ROOT
+
+BUILD_S = 300.0
+NEEDED = "dpkg-dev debhelper dh-python python3-installer lintian"
+
+
+def build(folder: Path) -> Path:
+    """What ``make deb`` makes, in a new folder below ``folder``."""
+    made = folder / "packages"
+    command = [
+        *("make", "-C", str(ROOT), "--old-file=.venv/.ready-dev", "deb"),
+        *(f"BIN={Path(sys.executable).parent}", f"BUILD={folder / 'build'}", f"DIST={made}"),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=BUILD_S, check=False, env=_environment()
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}{done.stderr} (it needs: apt-get install {NEEDED})"
+    return made
+
+
+def packages(shared: Path) -> list[Path]:
+    """The built packages of this test run."""
+    folder = shared / "debian"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(folder.glob("packages/*.deb")):
+            build(folder)
+    return sorted((folder / "packages").glob("*.deb"))
+
+
+def _environment() -> dict[str, str]:
+    """Of a person who types it: a test run's own make and Python are not asked."""
+    foreign = ("MAKE", "MFLAGS", "PYTHON", "RPCSYS", "DEB_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}

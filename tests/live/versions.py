@@ -1,0 +1,35 @@
+"""Two versions of the device runtime, unpacked: this one, and the one after it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import rpcsys
+from rpcsys.pack import archive, build
+
+NEXT = "9.9.9"
+
+
+def unpacked(folder: Path) -> Path:
+    """This version, for this machine, in a new folder below ``folder``."""
+    made = build.pack("x86_64-linux-gnu", folder / "rpcsys-device.tar.gz")
+    with tarfile.open(made.path) as tar:
+        tar.extractall(folder, filter="fully_trusted")
+    return folder / archive.TOP
+
+
+def successor(old: Path, folder: Path) -> Path:
+    """A copy of ``old`` with another number, and a manifest that says so."""
+    top = folder / archive.TOP
+    shutil.copytree(old, top)
+    name = "python/rpcsys/__init__.py"
+    (top / name).write_text((top / name).read_text().replace(rpcsys.__version__, NEXT))
+    manifest = json.loads((top / "manifest.json").read_text())
+    manifest["version"] = NEXT
+    manifest["files"][name] = hashlib.sha256((top / name).read_bytes()).hexdigest()
+    (top / "manifest.json").write_text(json.dumps(manifest))
+    return top
