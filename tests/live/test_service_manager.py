@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rpcsys
-from tests.live.daemons import START_S, Daemon, Daemons, wait_until
+from tests.live.daemons import ROOT, START_S, Daemon, Daemons, wait_until
 
 KINDS = ["tracker", "proxy", "server"]
 PATIENCE_S = 1.5
@@ -36,6 +37,19 @@ class Manager:
         while (now := self.said()) != message:
             before.append(now)
         return before
+
+    def signs_for(self, seconds: float) -> list[str]:
+        """The messages of the next ``seconds``."""
+        end, found = time.monotonic() + seconds, []
+        try:
+            while (left := end - time.monotonic()) > 0:
+                self._socket.settimeout(left)
+                found.append(self.said())
+        except TimeoutError:
+            pass
+        finally:
+            self._socket.settimeout(START_S)
+        return found
 
     def rest(self) -> list[str]:
         """What has come and was not read."""
@@ -73,6 +87,28 @@ def test_ready_then_alive_then_stopping(kind: str, daemons: Daemons, manager: Ma
     assert [manager.said() for _ in range(3)] == ["WATCHDOG=1"] * 3
     assert daemon.terminate() == 0
     assert set(manager.until("STOPPING=1")) <= {"WATCHDOG=1"}
+
+
+#: Python imports it at its start: SIGUSR2 then has the main thread, which is every daemon's loop, wait for ever.
+HANG = """
+import signal, threading
+signal.signal(signal.SIGUSR2, lambda *_: threading.Event().wait())
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loop_that_hangs_gives_no_signs_of_life(
+    kind: str, daemons: Daemons, manager: Manager, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HANG)
+    daemon = start(daemons, kind, **manager.environment, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    manager.until("READY=1")
+    assert manager.said() == "WATCHDOG=1"
+    daemon.process.send_signal(signal.SIGUSR2)
+    signs = manager.signs_for(2 * PATIENCE_S)
+    assert len(signs) <= 2, "one may have been under way"
+    assert manager.signs_for(2 * PATIENCE_S) == []
+    assert daemon.running()
 
 
 @pytest.mark.parametrize("kind", KINDS)
