@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from rpcsys.graph.splitting import split
     from rpcsys.graph.stage import Crossing, Stage, Stages
     from rpcsys.graph.support import supported
-    from rpcsys.graph.targets import OnnxRuntime, Reference, Remote, Tvm
+    from rpcsys.graph.targets import Leased, OnnxRuntime, Reference, Remote, Tvm
     from rpcsys.graph.types import TensorInfo
     from rpcsys.graph.wiring import PipelineStage
 
 __all__ = [
     "Comparison",
     "Crossing",
+    "Leased",
     "OnnxRuntime",
     "Pipeline",
     "PipelineStage",
@@ -68,6 +69,7 @@ _HOMES = {
     "Stage": "stage",
     "Stages": "stage",
     "TensorInfo": "types",
+    "Leased": "targets",
     "OnnxRuntime": "targets",
     "Pipeline": "pipelining",
     "PipelineStage": "wiring",

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rpcsys.errors import UsageError
+from rpcsys.graph.leasing import LeasedModule, Parcel
 from rpcsys.graph.stage import Stage, Stages
-from rpcsys.graph.targets import OnnxRuntime, Reference, Remote, Target, Tvm, target_of
+from rpcsys.graph.targets import Leased, OnnxRuntime, Reference, Remote, Target, Tvm, target_of
 from rpcsys.graph.types import TensorInfo
 from rpcsys.module import Module, graph, onnx_module, params, weights_of
 from rpcsys.module.kinds import graph as graph_kind
@@ -78,6 +79,8 @@ def _built(stage: Stage, given: Target | str | Module, shared: ParamsModule | No
     if isinstance(given, Module):
         return given
     target = target_of(given)
+    if isinstance(target, Leased):
+        return LeasedModule(Parcel(_built(stage, target.target, None), target), *_ends(stage))
     if stage.exact and not isinstance(target, (OnnxRuntime, Remote)):
         raise UsageError(
             f"{stage.name} is exact: it gives the same bits as the whole in onnxruntime alone; split without exact=True"

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from rpcsys.errors import FrameError, UsageError, one_line
 from rpcsys.graph.figures import Figures, Run, StageFigures, size
+from rpcsys.graph.leasing import LeasedModule
 from rpcsys.graph.scheduling import Admitted, Done, Dropped, Event, Failed, Start, State
 from rpcsys.graph.stage import Stages
 from rpcsys.graph.staging import Given, stages_of
@@ -94,8 +95,13 @@ class Pipeline:
         if queue < 1:
             raise UsageError(f"a queue of {queue} lets nothing pass; queue is 1 or more")
         made = stages_of(stages, targets, inputs, outputs, cpus or {}, replicas or {})
-        self._wiring = Wiring(made.stages, made.inputs, made.outputs)
         self._owned = made.owned
+        try:
+            self._wiring = Wiring(made.stages, made.inputs, made.outputs)
+            _lease(self._wiring.stages)
+        except BaseException:
+            _close(self._owned)
+            raise
         self.inputs, self.outputs = self._wiring.inputs, self._wiring.outputs
         self._figures = Figures({node.name: node.replicas for node in self._wiring.nodes})
         self._state = State(self._wiring.nodes, queue)
@@ -308,14 +314,26 @@ class Pipeline:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-        for module in self._owned:
-            module.close()
+        _close(self._owned)
 
     def __enter__(self) -> Pipeline:
         return self
 
     def __exit__(self, *reason: object) -> None:
         self.close()
+
+
+def _lease(stages: Iterable[PipelineStage]) -> None:
+    """Lease the devices of stages that want some: what cannot be had is said here, and not of every frame."""
+    for stage in stages:
+        for module in dict.fromkeys(stage.functions):
+            if isinstance(module, LeasedModule):
+                module.lease()
+
+
+def _close(modules: Iterable[Module]) -> None:
+    for module in modules:
+        module.close()
 
 
 def _told(error: BaseException) -> str:

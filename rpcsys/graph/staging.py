@@ -6,14 +6,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from rpcsys import client
 from rpcsys.errors import UsageError
 from rpcsys.graph.building import build
+from rpcsys.graph.leasing import LeasedModule
 from rpcsys.graph.sharing import shared
 from rpcsys.graph.stage import Stages
 from rpcsys.graph.targets import OnnxRuntime
 from rpcsys.graph.wiring import PipelineStage
 from rpcsys.module import Module
 from rpcsys.module.kinds.graph import GraphModule
+from rpcsys.module.kinds.remote import RemoteModule
+
+#: Calls that a stage on a server has under way unless told otherwise, so that the way there and the server are both busy.
+CALLS = 4
+#: Kinds of modules on a session's device that keep nothing from one call to the next: their calls need no order.
+_STATELESS = ("rpcsys.onnx", "rpcsys.graph")
 
 #: A stage given by hand; the tuple is name, module, inputs, outputs.
 Given: TypeAlias = PipelineStage | tuple[str, Callable[..., Any], Sequence[str], Sequence[str]]
@@ -48,7 +56,15 @@ def stages_of(
         staged = _of_graph(given)
     else:
         staged = Staged([_by_hand(stage) for stage in given], inputs, outputs)
-    return replace(staged, stages=_placed(staged.stages, cpus, replicas))
+    placed = _placed(staged.stages, cpus, replicas)
+    more = [
+        device
+        for before, stage in zip(staged.stages, placed, strict=True)
+        if isinstance(before.module, LeasedModule)
+        for device in dict.fromkeys(stage.functions)
+        if isinstance(device, LeasedModule) and device is not before.module
+    ]
+    return replace(staged, stages=placed, owned=[*staged.owned, *more])
 
 
 def _by_hand(stage: Given) -> PipelineStage:
@@ -97,7 +113,9 @@ def _of_graph(module: Module) -> Staged:
                 f"stage {stage['name']!r} writes into its arguments or takes weights; give a pipeline a function "
                 "around it that takes and gives tensors"
             )
-        run = module.imports[stage["module"]].function(stage["function"])
+        home = module.imports[stage["module"]]
+        known = isinstance(home, (LeasedModule, RemoteModule)) and stage["function"] == "main"
+        run = home if known else home.function(stage["function"])
         stages.append(PipelineStage(stage["name"], run, stage["inputs"], stage["outputs"]))
     return Staged(
         stages, [value["name"] for value in module.inputs], [value["name"] for value in module.outputs]
@@ -119,5 +137,17 @@ def _placed(
             raise UsageError(f"stage {stage.name!r} needs one replica or more, not {count}")
         if stage.name in replicas and not callable(stage.module):
             raise UsageError(f"stage {stage.name!r} has a module for each replica already")
-        placed.append(replace(stage, cpus=tuple(cpus.get(stage.name, stage.cpus)), replicas=count))
+        stage = replace(stage, cpus=tuple(cpus.get(stage.name, stage.cpus)), replicas=count)
+        placed.append(_manned(stage, asked=stage.name in replicas or count > 1))
     return placed
+
+
+def _manned(stage: PipelineStage, asked: bool) -> PipelineStage:
+    """The stage with threads enough to keep the device and the way to it busy; replicas of a leased device are devices."""
+    module = stage.module
+    if isinstance(module, LeasedModule):
+        devices = [module, *(module.another() for _ in range(stage.replicas - 1))]
+        return replace(stage, module=devices * module.place.calls, replicas=1)
+    away = isinstance(module, client.RemoteModule) and module.kind in _STATELESS
+    away = away or isinstance(module, RemoteModule)
+    return replace(stage, replicas=CALLS) if away and not asked else stage

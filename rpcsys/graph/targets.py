@@ -62,7 +62,28 @@ class Remote:
     wait_s: float = 60.0
 
 
-Target: TypeAlias = OnnxRuntime | Reference | Tvm | Remote
+@dataclass(frozen=True)
+class Leased:
+    """A device that is leased for the stage, and sent it.
+
+    Attributes
+    ----------
+    key : of the devices that will do
+    tracker : who has them: ``host:port``, ``(host, port)``, or what `rpcsys.connect_tracker` gave; "" for the
+        environment's
+    target : what the stage is built for there
+    wait_s : seconds to wait for a device to be free
+    calls : how many frames a pipeline has under way on it, so that the way there and the device are both busy
+    """
+
+    key: str
+    tracker: Any = ""
+    target: OnnxRuntime | Reference | Tvm | str = "onnxruntime"
+    wait_s: float = 60.0
+    calls: int = 4
+
+
+Target: TypeAlias = OnnxRuntime | Reference | Tvm | Remote | Leased
 
 _NAMED: dict[str, Target] = {"onnxruntime": OnnxRuntime(), "reference": Reference(), "tvm": Tvm()}
 
