@@ -70,7 +70,7 @@ def test_the_same_server_comes_back(daemons: Daemons) -> None:
 
     def restart() -> None:
         server.kill()
-        daemons.server("board", *QUICK, tracker=tracker)
+        daemons.server("board", *QUICK, "--tracker", tracker.where)  # leased as soon as it is there
 
     with Pipeline(graph.split(chain(), [2]), {"stage1": Leased("board", tracker.where)}) as pipeline:
         check(pipeline, restart)
