@@ -10,10 +10,12 @@ import time
 from types import TracebackType
 from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Type, Union, overload
 
-from rpcsys.client.opening import open_session
+from rpcsys.client.opening import open_served, open_session
+from rpcsys.client.served import ServedModule
 from rpcsys.client.session import Session
 from rpcsys.client.waiting import REPLY_S, OnQueued, Wanted, give_back, wait
 from rpcsys.errors import (
+    Busy,
     ConnectError,
     NotSupported,
     ProtocolError,
@@ -230,6 +232,31 @@ class Tracker:
                 _log.warning("a device of %s did not answer, trying another: %s", lease["key"], error)
                 return None
         return tuple(sessions)
+
+    # -------------------------------------------------------------- deployed modules
+
+    def resolve(self, name: str = "") -> List[Dict[str, Any]]:
+        """Where the deployed module ``name`` ("": each of them) is served, the least busy place first. No lease, no queue.
+
+        Each has name, version, server, host, port, key (what finds it at a proxy, or ""); workers, running, waiting (calls)
+        and clients. Raises `UnknownKey` where nobody serves it, `NotSupported` (TVM's tracker).
+        """
+        rows: List[Dict[str, Any]] = self._ask("resolve", name=name)["modules"]
+        return rows
+
+    def serve(self, name: str, *, timeout: float = 60.0) -> ServedModule:
+        """Connect to the deployed module ``name`` where it is least busy, else where it is next least busy, …
+
+        Raises `UnknownKey`, `Busy` and what `connect` raises, of the last that was tried.
+        """
+        problem: Optional[Exception] = None
+        for row in self.resolve(name):
+            try:
+                return open_served((row["host"], row["port"]), name, row["key"], timeout=timeout)
+            except (ConnectError, Busy) as error:
+                problem = error
+        assert problem is not None, "resolve raises where there is no place"
+        raise problem
 
     # -------------------------------------------------------------- leases and servers
 

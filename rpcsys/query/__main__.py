@@ -20,7 +20,7 @@ from rpcsys.client.summary import text_summary
 from rpcsys.errors import RpcsysError, UsageError, one_line
 from rpcsys.link import tracker_defaults
 from rpcsys.query.history import print_history, print_usage, when
-from rpcsys.query.now import print_leases, print_why
+from rpcsys.query.now import print_leases, print_modules, print_why
 
 NAME = "query_tracker"
 EVERY_S = 1.0
@@ -80,6 +80,18 @@ def leases(
     """Who has what."""
     with connect_tracker(_address(context, host, port)) as tracker:
         print_leases(tracker, as_json, key)
+
+
+@command.command("modules", help="Print where deployed modules are served, the least busy place first.")
+@_HOST
+@_PORT
+@click.argument("name", required=False, default="")
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each.")
+@click.pass_context
+def modules(context: click.Context, /, host: str | None, port: int | None, name: str, as_json: bool) -> None:
+    """What many clients share."""
+    with connect_tracker(_address(context, host, port)) as tracker:
+        print_modules(tracker, as_json, name)
 
 
 @command.command(

@@ -49,6 +49,29 @@ def _left(lease: dict[str, Any]) -> str:
     return "no limit" if until_s is None else f"{span(until_s)} more"
 
 
+def print_modules(tracker: Tracker, as_json: bool, name: str) -> None:
+    """Print where deployed modules are served, the least busy place of each first: a table, or a line of JSON for each."""
+    rows = tracker.resolve(name)
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+        return
+    head = ("module", "version", "server", "address", "workers", "running", "waiting", "clients")
+    print_table(
+        head,
+        [
+            (
+                row["name"],
+                row["version"],
+                row["server"],
+                f"{row['host']}:{row['port']}",
+                *(str(row[field]) for field in head[4:]),
+            )
+            for row in rows
+        ],
+    )
+
+
 def print_why(tracker: Tracker, as_json: bool, key: str) -> None:
     """Print why a request for ``key`` has to wait: what is taken, by whom, and who is next; or all of it as JSON."""
     why = tracker.why(key)

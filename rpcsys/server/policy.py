@@ -14,7 +14,8 @@ class Policy:
     spared the 5 to 10 ms of a fork. ``quiet_s``: nothing is forked for so long while a client waits for its session
     to be opened by a child that is there. ``health_check``, ``recover``: whether the keeper gave such commands.
     ``proxies``: where clients are waited for, as people write it, instead of on a port; ``tracked`` then means that a
-    tracker is looked for behind them. ``deploy``: whether modules are deployed here.
+    tracker is looked for behind them. ``deploy``: whether modules are deployed here; ``deployed_key``:
+    under which connections wait at proxies for clients of these.
     """
 
     key: str
@@ -30,3 +31,4 @@ class Policy:
     recover: bool = False
     proxies: tuple[str, ...] = ()
     deploy: bool = False
+    deployed_key: str = ""

@@ -74,7 +74,8 @@ class Service:
         self._places = Places(self._loop, config.proxies, self._clients.adopt, *common)
         trackers = config.proxies or ([config.tracker] if config.tracker else ())
         self._tracker = TrackerLink(self._loop, trackers, self._card(), *common) if trackers else None
-        self._state = State(_policy(config))
+        self._deployed_key = f"serve:{self._places.identity}" if config.proxies else ""
+        self._state = State(_policy(config, self._deployed_key))
         self._hosts = self._make_hosts() if config.deploy else None
         self._figures = Figures(config.key, self._now)
         self._web = None if web is None else Web(self._loop, web, self._pages(), self._clock)
@@ -115,12 +116,17 @@ class Service:
             config.allow_pickle,
             self._clients,
             self._spawner,
+            self._tell_deployed,
             self._events.append,
             self._clock,
         )
         for action, act in ACTIONS:
             _ACTIONS[action] = functools.partial(_of_hosts, act)
         return hosts
+
+    def _tell_deployed(self, modules: tuple[Any, ...], workers: int) -> None:
+        if self._tracker is not None:
+            self._tracker.tell_deployed(self._deployed_key, modules, workers)
 
     def _settings(self) -> dict[str, Any]:
         """What a zygote and its children need to know."""
@@ -298,7 +304,7 @@ def _needed(config: Config) -> list[str]:
     ]
 
 
-def _policy(config: Config) -> Policy:
+def _policy(config: Config, deployed_key: str) -> Policy:
     return Policy(
         config.key,
         config.slots,
@@ -310,6 +316,7 @@ def _policy(config: Config) -> Policy:
         health_check=bool(config.health_check),
         recover=bool(config.recover),
         deploy=bool(config.deploy),
+        deployed_key=deployed_key,
         proxies=tuple("{}:{}".format(*proxy) for proxy in config.proxies),
     )
 

@@ -341,6 +341,7 @@ class State(Tracked):
             actions += self._began(session)
         if self.hosting is not None:
             actions += self.hosting.settle(now)
+        actions += self._announce_deployed()
         if self.stopping:
             actions += self._take_leave()
             busy = (

@@ -5,7 +5,7 @@ The part of :class:`rpcsys.server.state.State` that knows of trackers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rpcsys.server import events as ev
 from rpcsys.server.board import Board
@@ -18,6 +18,9 @@ from rpcsys.wire.control import UNUSED
 
 if TYPE_CHECKING:
     from rpcsys.server.serving.hosting import Hosting
+
+DEPLOYED_PLACES = 4
+"""Connections that wait at each proxy for clients of deployed modules: others follow as soon as these have one."""
 
 STOPPING = "it is being stopped"
 """What a tracker is told so that it offers nothing of a server that only lets its sessions end."""
@@ -40,6 +43,7 @@ class Tracked:
         self.stopping = False
         self.visitors: list[Session] = []
         self._told_problem = ""
+        self._told_deployed: tuple[Any, ...] = ()
 
     def _report_end(self, session: Session, outcome: str) -> list[ev.Action]:
         if session.lease is None:
@@ -66,6 +70,7 @@ class Tracked:
 
     def _registered(self, event: ev.Registered) -> list[ev.Action]:
         self._told_problem = ""  # who registers is taken to be well
+        self._told_deployed = ()
         return self.offers.registered(event.now)
 
     def _offered(self, event: ev.Offered) -> list[ev.Action]:
@@ -156,6 +161,9 @@ class Tracked:
             return []
         places = [(key.proxy, key.matchkey) for key in self.offers.keys.values()]
         free = self.board.free - len(self.visitors) if self.health.fit else 0
+        if self.hosting is not None and self.hosting.catalogue and self._tracker_is_ours():
+            numbers = range(len(self.policy.proxies))
+            places += [(proxy, self.policy.deployed_key) for proxy in numbers] * DEPLOYED_PLACES
         return places + [(proxy, self.policy.key) for proxy in self.offers.plain_at(now)] * max(free, 0)
 
     # Places at proxies
@@ -174,10 +182,23 @@ class Tracked:
 
     def _tell_problem(self) -> list[ev.Action]:
         problem = STOPPING if self.stopping else self.board.unclean or self.health.problem
-        if problem == self._told_problem or self.offers.link != "up" or not self.offers.ours:
+        if problem == self._told_problem or not self._tracker_is_ours():
             return []
         self._told_problem = problem
         return [TellHealth(problem)]
+
+    def _tracker_is_ours(self) -> bool:
+        """Whether a tracker listens that knows more than TVM's."""
+        return self.offers.link == "up" and bool(self.offers.ours)
+
+    def _announce_deployed(self) -> list[ev.Action]:
+        """Keep the tracker's word on deployed modules up to date."""
+        if self.hosting is None or not self._tracker_is_ours():
+            return []
+        actions = self.hosting.announce(self._told_deployed)
+        if actions:
+            self._told_deployed = actions[0].modules
+        return list(actions)
 
     def _take_leave(self) -> list[ev.Action]:
         """The server is being stopped. A tracker that is owed the ends of leases hears of them before the link closes."""

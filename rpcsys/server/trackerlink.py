@@ -134,6 +134,15 @@ class TrackerLink:
         if self._link is not None:
             self._send(control.Health(self._link.next_id(), problem))
 
+    def tell_deployed(self, key: str, modules: Sequence[tuple[Any, ...]], workers: int) -> None:
+        """Tell our tracker of the deployed modules: name, version, whether served, running, waiting, clients of each."""
+        if self._link is not None:
+            told = tuple(
+                control.Module(name, version, serving, workers, *load)
+                for name, version, serving, *load in modules
+            )
+            self._send(control.Deployed(self._link.next_id(), told, key))
+
     def _command(self, reply: str, message: Any) -> None:
         self._replies.append(reply)
         self._send(message)

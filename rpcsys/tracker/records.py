@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from rpcsys.tracker.labels import Facts, Wants
+    from rpcsys.wire.control import Module
 
 Port = TypeVar("Port")
 
@@ -170,7 +171,7 @@ class Peer:
     ``local`` is the address at which it reached the tracker; ``report`` what a TVM server calls itself, and where
     it is; ``name`` what the tracker calls a server; ``asked`` counts the questions that the tracker has put to it.
     ``address`` is its own also if it came through proxies: then ``gate`` is where clients find the outermost of them, and
-    ``proxies`` how many there are. ``fresh``: nothing else was said yet. Dictionaries stand for ordered sets.
+    ``proxies`` how many there are. ``deployed``: its modules, found at a proxy with ``deployed_key``. ``fresh``: nothing else was said yet. Dictionaries stand for ordered sets.
     """
 
     conn: int
@@ -184,6 +185,8 @@ class Peer:
     gate: tuple[str, int] | None = None
     proxies: int = 0
     fresh: bool = True
+    deployed: tuple[Module, ...] = ()
+    deployed_key: str = ""
     serves: dict[str, None] = field(default_factory=dict)
     offers: dict[str, Offer] = field(default_factory=dict)
     waiting: dict[int, Waiting] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rpcsys import __version__
-from rpcsys.tracker import summary, views
+from rpcsys.tracker import deployed, summary, views
 from rpcsys.tracker.events import (
     Action,
     Close,
@@ -50,10 +50,13 @@ MAX_SLOTS = 256
 MAX_LABELS = 32
 """Slots of a server, and labels and kinds of files that it loads: what is shown of one has to fit a frame."""
 
+MAX_MODULES = 250
+"""Deployed on one server: a process each."""
+
 MAX_PROXIES = 8
 """In a chain: more are a mistake, or a loop."""
 
-CAPABILITIES = ("session/1", "labels", "count", "tickets", "why", "drain", "renew")
+CAPABILITIES = ("session/1", "labels", "count", "tickets", "why", "drain", "renew", "resolve")
 
 
 class State(Restoring):
@@ -290,6 +293,18 @@ class State(Restoring):
         told = [] if peer.server is None else self.healthy(at, peer.name, message.problem)
         return [done(peer, message.id), *told]
 
+    def _deployed(self, at: float, peer: Peer, message: control.Deployed) -> list[Action]:
+        if len(message.modules) > MAX_MODULES:
+            return [refusal(peer, message.id, "BadRequest", f"more than {MAX_MODULES} modules on one server")]
+        peer.deployed, peer.deployed_key = message.modules, message.key
+        return [done(peer, message.id)]
+
+    def _resolve(self, at: float, peer: Peer, message: control.Resolve) -> list[Action]:
+        rows = deployed.rows(self, peer, message.name)
+        if message.name and not rows:
+            return [refusal(peer, message.id, "UnknownKey", deployed.unknown(self, message.name))]
+        return [done(peer, message.id, modules=rows)]
+
     def _summary(self, at: float, peer: Peer, message: control.Summary) -> list[Action]:
         found, following = summary.page(self, at, peer, message.after or (0, 0))
         return [done(peer, message.id, summary=found, next=following and list(following))]
@@ -346,7 +361,8 @@ _ON_MESSAGE: dict[type, Callable[..., list[Action]]] = {
     control.Health: State._health,
     control.Drain: State._drain,
     control.Enable: State._enable,
-    control.Resolve: State._not_yet,
+    control.Deployed: State._deployed,
+    control.Resolve: State._resolve,
     control.History: State._not_yet,
     control.Usage: State._not_yet,
     control.Answer: State._acknowledged,

@@ -113,7 +113,7 @@ class Release(Ask):
 
 @dataclass(frozen=True)
 class Resolve(Ask):
-    """Where a deployed module is served, and how busy those places are. Waits in no queue."""
+    """Where a deployed module ("": any) is served, and how busy those places are. Waits in no queue."""
 
     op: ClassVar[str] = "resolve"
     name: str = field(checks.text)
@@ -260,6 +260,28 @@ class Health(Ask):
     readings: Mapping[str, Any] = field(checks.mapping(checks.anything), dict)
 
 
+@dataclass(frozen=True)
+class Module(Message):
+    """A deployed module of a server: of its host, calls that run on ``workers`` threads, calls that wait, clients."""
+
+    name: str = field(checks.text)
+    version: str = field(checks.text)
+    serving: bool = field(checks.flag, True)
+    workers: int = field(_count, 1)
+    running: int = field(_id, 0)
+    waiting: int = field(_id, 0)
+    clients: int = field(_id, 0)
+
+
+@dataclass(frozen=True)
+class Deployed(Ask):
+    """All the modules that are deployed on a registered server. ``key``: what finds it at its proxy, else ""."""
+
+    op: ClassVar[str] = "deployed"
+    modules: tuple[Module, ...] = field(checks.items(Module.from_json), tuple)
+    key: str = field(checks.text, "")
+
+
 # What a proxy tells the tracker of a connection that it relays.
 
 
@@ -385,7 +407,7 @@ TO_TRACKER: dict[str, type[Ask]] = {
     message.op: message
     for message in (
         *(Request, Cancel, Renew, Release, Resolve, Summary, History, Usage, Why, Drain, Enable, EndLease),
-        *(Register, LeaseStarted, LeaseEnded, Health),
+        *(Register, LeaseStarted, LeaseEnded, Health, Deployed),
     )
 }
 """What the tracker understands, by ``op``."""

@@ -169,7 +169,7 @@ def test_who_asked_while_the_key_was_served_waits_on(scene):
     "fields",
     [
         *({"op": "history"}, {"op": "why"}, {"op": "drain"}, {"op": "enable", "server": "x"}),
-        *({"op": "renew", "lease": "x"}, {"op": "resolve", "name": "x"}, {"op": "end", "lease": "x"}),
+        *({"op": "renew", "lease": "x"}, {"op": "end", "lease": "x"}),
     ],
 )
 def test_what_makes_no_sense_or_is_not_supported_is_refused(scene, fields):

@@ -26,6 +26,7 @@ plain = st.recursive(
 )
 numbers = st.floats(-1e9, 1e9) | st.integers(-(2**53), 2**53)
 hellos = st.builds(control.Hello, texts, st.lists(texts, max_size=3).map(tuple), maybe(texts))
+modules = st.builds(control.Module, texts, texts, st.booleans(), counts, ids, ids, ids)
 running = st.builds(control.Running, texts, ids, spans)
 readings = st.dictionaries(texts, plain, max_size=3)
 answer_fields = st.dictionaries(
@@ -91,6 +92,7 @@ TO_TRACKER = st.one_of(
     st.builds(control.LeaseStarted, ids, texts, ids, texts),
     st.builds(control.LeaseEnded, ids, texts, ids, st.sampled_from(control.OUTCOMES), readings, texts),
     st.builds(control.Health, ids, texts, readings),
+    st.builds(control.Deployed, ids, st.lists(modules, max_size=3).map(tuple), texts),
     st.builds(control.Answer, ids, st.just(True), fields=answer_fields),
     st.builds(control.Answer, ids, st.just(False), texts, st.text()),
 )

@@ -179,6 +179,13 @@ class TellChild(ev.Action):
 
 
 @dataclass(frozen=True)
+class TellDeployed(ev.Action):
+    """Tell a tracker of ours what is deployed: of each module its name, version, whether it is served, and its load."""
+
+    modules: Tuple[Tuple[str, str, bool, int, int, int], ...]
+
+
+@dataclass(frozen=True)
 class TurnAway(ev.Action):
     """Close a client's connection, having told it why: an error of the class ``kind``. ``fresh`` as in :class:`Hand`."""
 
@@ -428,6 +435,15 @@ class Hosting:
         """Calls that run, calls that wait, and clients, of the host that serves ``name``."""
         child = self._serving(name)
         return (0, 0, 0) if child is None else self.hosts[child].load
+
+    def announce(self, told: object) -> List[TellDeployed]:
+        """Tell the tracker what has changed since it was ``told``; nothing if nothing has."""
+        names = [] if self.stopping else sorted(self.catalogue)[:MAX_LISTED]
+        rows = tuple(
+            (name, self.catalogue[name].version, self._serving(name) is not None, *self.load(name))
+            for name in names
+        )
+        return [] if rows == told else [TellDeployed(rows)]
 
     def _state_of(self, name: str) -> str:
         if self._serving(name) is not None:

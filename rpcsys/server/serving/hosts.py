@@ -16,7 +16,7 @@ from rpcsys.server.spawner import Spawner
 
 
 class Hosts:
-    """Deployed modules of the folder ``root``. ``key``: what clients are told; ``workers``, ``queue``: of each host."""
+    """Deployed modules of the folder ``root``. ``key``: what clients are told; ``limits``: workers and places to wait, of each host; ``announce``: tells a tracker."""
 
     def __init__(
         self,
@@ -26,6 +26,7 @@ class Hosts:
         allow_pickle: bool,
         clients: Clients,
         spawner: Spawner,
+        announce: Callable[[Tuple[Any, ...], int], None],
         feed: Callable[[ev.Event], None],
         clock: Callable[[], float],
     ) -> None:
@@ -36,6 +37,7 @@ class Hosts:
         self._allow_pickle = allow_pickle
         self._clients = clients
         self._spawner = spawner
+        self._announce = announce
         self._feed = feed
         self._clock = clock
         spawner.on_service = self.hear
@@ -136,6 +138,10 @@ class Hosts:
         if not self._spawner.tell(action.child, dict(action.fields)):
             self._spawner.kill(action.child)
 
+    def announce(self, action: hosting.TellDeployed) -> None:
+        """Tell the tracker."""
+        self._announce(action.modules, self._workers)
+
     def turn_away(self, action: hosting.TurnAway) -> None:
         """Tell a client why it is not served."""
         self._clients.tell(action.conn, action.kind, action.text, unanswered=action.fresh)
@@ -149,4 +155,5 @@ ACTIONS: List[Tuple[type, Callable[[Hosts, Any], None]]] = [
     (hosting.Hand, Hosts.hand),
     (hosting.TellChild, Hosts.tell),
     (hosting.TurnAway, Hosts.turn_away),
+    (hosting.TellDeployed, Hosts.announce),
 ]

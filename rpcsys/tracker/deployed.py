@@ -1,0 +1,70 @@
+"""Modules that are deployed on servers: where each is served, the least busy place first. No lease, no queue."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from rpcsys.tracker.records import Peer
+from rpcsys.tracker.views import reachable
+
+if TYPE_CHECKING:
+    from rpcsys.tracker.book import Book
+
+MAX_ROWS = 2000
+"""In one answer, of some 200 bytes each: a frame holds 1 MiB."""
+
+NAMES_SHOWN = 10
+_COMPARED = 200
+
+
+def rows(book: Book, viewer: Peer, name: str) -> list[dict[str, Any]]:
+    """Where ``name`` (``""``: any module) is served: name, version, server, host, port, key; workers, running, waiting, clients.
+
+    By name, then the least load of a worker first, then the fewest clients. Servers that were taken out are left out.
+    """
+    found = [
+        _row(module, peer, viewer)
+        for peer in book.peers.values()
+        if peer.server is not None and not _taken_out(book, peer)
+        for module in peer.deployed
+        if module.serving and name in ("", module.name)
+    ]
+    found.sort(key=lambda row: (row["name"], _load(row), row["clients"], row["server"]))
+    return found[:MAX_ROWS]
+
+
+def unknown(book: Book, name: str) -> str:
+    """One line for a person who asked for a module that nobody serves."""
+    names = sorted({module.name for peer in book.peers.values() for module in peer.deployed})[:_COMPARED]
+    if not names:
+        return f"no server has a deployed module {name!r}, nor any other; type: rpcsys deploy FILE --to HOST:PORT"
+    near = difflib.get_close_matches(name, names, 3, 0.5) or names[:NAMES_SHOWN]
+    return f"no server has a deployed module {name!r}; there is {', '.join(near)} (see query_tracker modules)"
+
+
+def _taken_out(book: Book, peer: Peer) -> bool:
+    """Whether an operator, or the server itself (it is being stopped, say), wants nobody to go there."""
+    condition = book.condition(peer)
+    return condition is not None and (condition.drained or bool(condition.unhealthy))
+
+
+def _row(module: Any, peer: Peer, viewer: Peer) -> dict[str, Any]:
+    assert peer.server is not None
+    host, port = peer.gate or (peer.server.host, peer.server.port)
+    return {
+        "name": module.name,
+        "version": module.version,
+        "server": peer.name,
+        "host": reachable(host, viewer),
+        "port": port,
+        "key": peer.deployed_key,
+        "workers": module.workers,
+        "running": module.running,
+        "waiting": module.waiting,
+        "clients": module.clients,
+    }
+
+
+def _load(row: dict[str, Any]) -> float:
+    return float(row["running"] + row["waiting"]) / float(row["workers"])
