@@ -39,8 +39,9 @@ class StageFigures:
     Attributes
     ----------
     frames, failed : how many it ran, and how many of those failed
-    busy_s, waiting_s : seconds in its function, and between two frames
+    busy_s, waiting_s : seconds in its function, and between two frames; of each of its threads, added up
     bytes : of the tensors it gave, where they say their size
+    active_s : seconds in which one frame or more was in its function; a call that runs counts when it has ended
     """
 
     frames: int = 0
@@ -48,6 +49,7 @@ class StageFigures:
     busy_s: float = 0.0
     waiting_s: float = 0.0
     bytes: int = 0
+    active_s: float = 0.0
 
 
 class Figures:
@@ -59,16 +61,29 @@ class Figures:
         self._stages = {name: StageFigures() for name in stages}
         self._rows = [(name, replica) for name, count in stages.items() for replica in range(count)]
         self._runs: deque[Run] = deque(maxlen=REMEMBERED)
+        self._inside = dict.fromkeys(stages, 0)
+        self._active_since = dict.fromkeys(stages, 0.0)
+
+    def begin(self, stage: str, began: float) -> None:
+        """A run of a stage begins."""
+        with self._lock:
+            if not self._inside[stage]:
+                self._active_since[stage] = began
+            self._inside[stage] += 1
 
     def add(self, run: Run) -> None:
-        """Count one run of a stage."""
+        """Count one run of a stage, which had begun."""
         with self._lock:
+            self._inside[run.stage] -= 1
             figures = self._stages[run.stage]
             figures.frames += 1
             figures.failed += bool(run.error)
             figures.busy_s += run.ended - run.began
             figures.waiting_s += run.began - run.idle_since
             figures.bytes += run.nbytes
+            since = self._active_since[run.stage]
+            figures.active_s += max(0.0, run.ended - since)
+            self._active_since[run.stage] = max(run.ended, since)
             self._runs.append(run)
 
     def now(self) -> dict[str, StageFigures]:

@@ -224,6 +224,7 @@ class Pipeline:
         idle_since = perf_counter()
         while (job := jobs.get()) is not None:
             began = perf_counter()
+            self._figures.begin(stage.name, began)
             made: dict[str, Any] = {}
             error: BaseException | None = None
             try:

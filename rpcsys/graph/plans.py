@@ -145,7 +145,7 @@ class Plan:
             raise UsageError(
                 f"there are no frames of {', '.join(missing)} in these figures: run a pipeline of plan.stages, and ask it"
             )
-        took = {name: each.busy_s / each.frames for name, each in figures.items() if each.frames}
+        took = {name: each.active_s / each.frames for name, each in figures.items() if each.frames}
         return Comparison(
             tuple(Compared(stage.name, stage.stage_s, took[stage.name]) for stage in self.planned)
         )

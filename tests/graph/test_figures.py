@@ -11,9 +11,11 @@ from rpcsys.graph.figures import Figures, Run, StageFigures
 
 def test_counters_add_up_and_the_trace_has_a_row_for_each_replica(tmp_path: Path) -> None:
     figures = Figures({"a": 2, "b": 1})
+    figures.begin("a", 10.5)
+    figures.begin("a", 10.75)
     figures.add(Run("a", 0, 0, 10.0, 10.5, 11.0, 64))
     figures.add(Run("a", 1, 1, 10.0, 10.75, 11.0, 0, "ValueError: no"))
-    assert figures.now() == {"a": StageFigures(2, 1, 0.75, 1.25, 64), "b": StageFigures()}
+    assert figures.now() == {"a": StageFigures(2, 1, 0.75, 1.25, 64, 0.5), "b": StageFigures()}
     figures.save_trace(tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_text())
     rows = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"}
@@ -23,6 +25,17 @@ def test_counters_add_up_and_the_trace_has_a_row_for_each_replica(tmp_path: Path
     assert first["args"] == {"frame": 0, "bytes": 64}
     assert (second["tid"], second["ts"]) == (2, 250000.0)
     assert second["args"]["error"] == "ValueError: no"
+
+
+def test_a_stage_is_active_while_one_of_its_threads_is() -> None:
+    """Three threads: [0, 4], [1, 2] and [3, 6]; a pause; then [8, 9], which another that runs still does not add to."""
+    figures = Figures({"a": 3})
+    for event in (0.0, 1.0, (1.0, 2.0), 3.0, (0.0, 4.0), (3.0, 6.0), 8.0, 8.5, (8.0, 9.0)):
+        if isinstance(event, tuple):
+            figures.add(Run("a", 0, 0, 0.0, *event, 0))
+        else:
+            figures.begin("a", event)
+    assert figures.now()["a"].active_s == 7.0
 
 
 def test_a_trace_that_cannot_be_written_is_said(tmp_path: Path) -> None:

@@ -65,8 +65,13 @@ def test_the_table_says_what_to_expect(plan: Plan) -> None:
     ]
 
 
+def took(active_s: float) -> StageFigures:
+    """Ten frames in so many seconds, two at a time."""
+    return StageFigures(frames=10, busy_s=2 * active_s, active_s=active_s)
+
+
 def test_afterwards_it_says_how_far_off_it_was(plan: Plan) -> None:
-    told = plan.compare({"stage0": StageFigures(10, 0, 0.30), "stage1": StageFigures(10, 0, 0.16)})
+    told = plan.compare({"stage0": took(0.30), "stage1": took(0.16)})
     assert [stage.off for stage in told.stages] == pytest.approx([-2 / 3, 0.25])
     assert told.bottleneck.name == "stage0"
     assert (told.bottleneck.expected_s, told.bottleneck.measured_s) == pytest.approx((0.020, 0.030))
@@ -80,6 +85,6 @@ def test_afterwards_it_says_how_far_off_it_was(plan: Plan) -> None:
 
 
 def test_figures_of_something_else_are_refused(plan: Plan) -> None:
-    for figures in ({}, {"stage0": StageFigures(1, 0, 0.1), "stage1": StageFigures()}):
+    for figures in ({}, {"stage0": took(0.1), "stage1": StageFigures()}):
         with pytest.raises(UsageError, match=r"no frames of .*stage1 in these figures"):
             plan.compare(figures)
