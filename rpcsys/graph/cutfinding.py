@@ -29,14 +29,13 @@ from rpcsys.graph.plans import Plan, PlannedStage
 from rpcsys.graph.profiling import Call, paces, profile
 from rpcsys.graph.splitting import split
 from rpcsys.graph.stage import Stages
+from rpcsys.graph.staging import CALLS
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 from rpcsys.wire.encoding import steps
 
 GOALS: tuple[Goal, ...] = ("throughput", "latency")
 #: A proposal that promises less than this share over the best that was measured is not worth a try.
 _WORTH = 0.01
-#: Calls that are under way at once on a device behind a link, as in a pipeline.
-_CALLS = 4
 
 Said = Callable[[str], None]
 
@@ -108,7 +107,7 @@ def auto_cuts(
     with ExitStack() as stack:
         say("measuring the way to the devices")
         leased = sessions(wanted, tracker, wait_s, stack)
-        calls = _CALLS if goal == "throughput" else 1
+        calls = CALLS if goal == "throughput" else 1
         benches = [
             bench(device, session, calls, encode) for device, session in zip(wanted, leased, strict=True)
         ]

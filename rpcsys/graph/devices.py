@@ -56,6 +56,11 @@ class Device:
         return OnnxRuntime(threads=len(self.cpus), cpus=self.cpus)
 
     @property
+    def leased(self) -> bool:
+        """Whether a tracker is asked for it."""
+        return bool(self.key) and not self.address
+
+    @property
     def kind(self) -> object:
         """Equal for devices that are alike, as far as their names tell."""
         return (len(self.cpus), self.key, self.address, self.session)
@@ -204,13 +209,13 @@ def sessions(
     """
     lender: Tracker | None = None
     for device in devices:
-        if device.cpus or device.session is not None:
-            yield device.session
+        if device.leased:
+            lender = lender or _lender(tracker, stack)
+            yield stack.enter_context(lender.request(device.key, wait_timeout=wait_s))
         elif device.address:
             yield stack.enter_context(connect(device.address, key=device.key, timeout=wait_s))
         else:
-            lender = lender or _lender(tracker, stack)
-            yield stack.enter_context(lender.request(device.key, wait_timeout=wait_s))
+            yield device.session
 
 
 def _lender(tracker: TrackerLike, stack: ExitStack) -> Tracker:

@@ -25,6 +25,7 @@ from rpcsys.errors import (
     UsageError,
     one_line,
 )
+from rpcsys.graph.crossing import check, coded
 from rpcsys.graph.targets import Leased, OnnxRuntime, Reference, Tvm, target_of
 from rpcsys.module import Module, export_library
 
@@ -213,7 +214,8 @@ class LeasedModule(Module):
             if tracker is not given:
                 tracker.close()
         try:
-            return _Device(session, session.load_module(self.parcel.path))
+            check(session, self.place.encode, f"key:{self.place.key}")
+            return _Device(session, coded(session.load_module(self.parcel.path), self.place.encode))
         except BaseException:
             session.close()
             raise

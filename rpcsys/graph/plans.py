@@ -12,6 +12,8 @@ from rpcsys.graph.crossing import coded
 from rpcsys.graph.devices import Device, TrackerLike, load_on, sessions
 from rpcsys.graph.pipelining import Pipeline
 from rpcsys.graph.showing import table
+from rpcsys.graph.staging import CALLS
+from rpcsys.graph.targets import Leased
 from rpcsys.graph.types import size_text
 
 if TYPE_CHECKING:
@@ -95,18 +97,27 @@ class Plan:
     def pipeline(
         self, *, tracker: TrackerLike = None, wait_s: float = 60.0, queue: int = 2
     ) -> Iterator[Pipeline]:
-        """The stages at work on their devices, leased at ``tracker`` for as long as the ``with`` lasts.
+        """The stages at work on their devices, leased at ``tracker`` for as long as the ``with`` lasts, anew if one is lost.
 
         ``wait_s`` (seconds) is how long to wait for a device, and ``queue`` is as in `Pipeline`. Raises what leasing, loading and
         `Pipeline` do.
         """
         with contextlib.ExitStack() as stack:
-            leased = sessions(self.devices, tracker, wait_s, stack)
-            targets: dict[str, Any] = {
-                stage.name: device.target if session is None else coded(load_on(session, stage), self.encode)
-                for stage, device, session in zip(self.stages, self.devices, leased, strict=True)
-            }
-            yield stack.enter_context(Pipeline(self.stages, targets, queue=queue))
+            targets: dict[str, Any] = {}
+            replicas: dict[str, int] = {}
+            for stage, device in zip(self.stages, self.devices, strict=True):
+                if device.cpus:
+                    targets[stage.name] = device.target
+                elif device.leased:
+                    targets[stage.name] = Leased(
+                        device.key, tracker or "", wait_s=wait_s, calls=CALLS, encode=self.encode
+                    )
+                else:
+                    (session,) = sessions([device], None, wait_s, stack)
+                    assert session is not None, "it is no CPU of this machine"
+                    targets[stage.name] = coded(load_on(session, stage), self.encode)
+                    replicas[stage.name] = CALLS
+            yield stack.enter_context(Pipeline(self.stages, targets, replicas=replicas, queue=queue))
 
     def __str__(self) -> str:
         """A table of the stages, and a line of what to expect."""

@@ -74,6 +74,7 @@ class Leased:
     target : what the stage is built for there
     wait_s : seconds to wait for a device to be free
     calls : how many frames a pipeline has under way on it, so that the way there and the device are both busy
+    encode : how arrays cross, where it applies: ``"float16"``, ``"int8+zlib"``, …
     """
 
     key: str
@@ -81,6 +82,7 @@ class Leased:
     target: OnnxRuntime | Reference | Tvm | str = "onnxruntime"
     wait_s: float = 60.0
     calls: int = 4
+    encode: str = ""
 
 
 Target: TypeAlias = OnnxRuntime | Reference | Tvm | Remote | Leased
