@@ -49,7 +49,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
 
 #: Packages from outside, and the parts that may know them. One that is not listed may be used anywhere.
 OUTSIDE: dict[str, tuple[str, ...]] = {
-    "click": ("cli", "query"),
+    "click": ("cli", "query", "graph.progress"),
     "onnx": ("graph", "module.kinds"),
     "onnx_ir": ("graph", "module.kinds"),
     "onnxruntime": ("graph", "module.kinds"),

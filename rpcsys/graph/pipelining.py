@@ -7,25 +7,31 @@ import concurrent.futures
 import functools
 import os
 import threading
-from collections import Counter, deque
+import time
+import warnings
+from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from time import perf_counter
 from typing import Any, TypeAlias
 
 from rpcsys.errors import FrameError, UsageError, one_line
 from rpcsys.graph.figures import Figures, Run, StageFigures, size
 from rpcsys.graph.leasing import LeasedModule
+from rpcsys.graph.progress import shown
 from rpcsys.graph.scheduling import Admitted, Done, Dropped, Event, Failed, Start, State
 from rpcsys.graph.stage import Stages
 from rpcsys.graph.staging import Given, stages_of
-from rpcsys.graph.wiring import Function, PipelineStage, Wiring, results
+from rpcsys.graph.streaming import results, results_async
+from rpcsys.graph.wiring import Function, PipelineStage, Wiring, named_results
 from rpcsys.module import Module
 
 #: One frame: tensors by name, a tuple of them in the order of the pipeline's inputs, or the one input itself.
 Frame: TypeAlias = Any
 Future: TypeAlias = "concurrent.futures.Future[Any]"
+
+#: Seconds for a thread to end whose device was taken away.
+_LAST_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -146,43 +152,23 @@ class Pipeline:
             self._room.wait_for(lambda: self._closed or self._state.has_room)
             return self._admit(feeds, isinstance(frame, Mapping))
 
-    def run(self, frames: Iterable[Frame], *, stop_on_error: bool = False) -> Iterator[Any]:
-        """The result of each of ``frames``, in their order; they are taken as there is room, at most `limit` ahead.
+    def run(
+        self, frames: Iterable[Frame], *, stop_on_error: bool = False, progress: bool = False
+    ) -> Iterator[Any]:
+        """The result of each of ``frames``, in their order, as soon as it is there.
 
-        In the place of a frame that failed comes its `FrameError`; with ``stop_on_error`` it is raised. What is under way when
-        the loop is left is cancelled.
+        A thread takes them as there is room, at most `limit` ahead. In the place of a frame that failed comes its `FrameError`;
+        with ``stop_on_error`` it is raised. What is under way when the loop is left is cancelled. ``progress`` shows a
+        bar on standard error, if that is a terminal.
         """
-        window: deque[Future] = deque()
-        try:
-            for frame in frames:
-                while len(window) >= self.limit:
-                    yield _outcome(window.popleft(), stop_on_error)
-                window.append(self.submit(frame))
-                while window and window[0].done():
-                    yield _outcome(window.popleft(), stop_on_error)
-            while window:
-                yield _outcome(window.popleft(), stop_on_error)
-        finally:
-            for future in window:
-                future.cancel()
+        outcomes = results(self.submit, frames, self.limit, stop_on_error)
+        return shown(outcomes, frames, self.figures) if progress else outcomes
 
-    async def run_async(
+    def run_async(
         self, frames: Iterable[Frame] | AsyncIterable[Frame], *, stop_on_error: bool = False
     ) -> AsyncIterator[Any]:
         """`run` for an event loop, which is never blocked; ``frames`` may come asynchronously, too."""
-        window: deque[Future] = deque()
-        try:
-            async for frame in _each(frames):
-                while len(window) >= self.limit:
-                    yield await _awaited(window, stop_on_error)
-                window.append(await self._submit_async(frame))
-                while window and window[0].done():
-                    yield _outcome(window.popleft(), stop_on_error)
-            while window:
-                yield await _awaited(window, stop_on_error)
-        finally:
-            for future in window:
-                future.cancel()
+        return results_async(self.submit, self._submit_async, frames, self.limit, stop_on_error)
 
     async def _submit_async(self, frame: Frame) -> Future:
         feeds = self._wiring.feeds(frame)
@@ -221,9 +207,9 @@ class Pipeline:
     ) -> None:
         """One thread of one stage."""
         cpus = stage.cpus
-        idle_since = perf_counter()
+        idle_since = time.perf_counter()
         while (job := jobs.get()) is not None:
-            began = perf_counter()
+            began = time.perf_counter()
             self._figures.begin(stage.name, began)
             made: dict[str, Any] = {}
             error: BaseException | None = None
@@ -231,10 +217,10 @@ class Pipeline:
                 if cpus:
                     os.sched_setaffinity(0, cpus)  # of this thread alone
                     cpus = ()
-                made = results(stage, function(*job.args))
+                made = named_results(stage, function(*job.args))
             except BaseException as problem:  # noqa: BLE001 - whatever it is, it belongs to the frame
                 error = problem
-            ended = perf_counter()
+            ended = time.perf_counter()
             told = "" if error is None else _told(error)
             self._figures.add(
                 Run(stage.name, replica, job.frame, idle_since, began, ended, size(made.values()), told)
@@ -286,7 +272,7 @@ class Pipeline:
     # -------------------------------------------------------------- what it did, and its end
 
     def figures(self) -> dict[str, StageFigures]:
-        """Counters of each stage so far: frames, seconds busy and waiting, bytes."""
+        """Counters of each stage so far: frames, seconds busy, active and waiting, bytes."""
         return self._figures.now()
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
@@ -296,10 +282,12 @@ class Pipeline:
         """
         self._figures.save_trace(path)
 
-    def close(self) -> None:
-        """Cancel what is under way and end the threads; waits for calls that run. Twice does no harm.
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Cancel what is under way and end the threads. Twice does no harm.
 
-        Modules that the pipeline built are closed; those it was given are not.
+        Calls that run are waited for, at most ``timeout_s`` seconds; then those on devices that the pipeline leased are
+        ended, and a `RuntimeWarning` names the stages whose functions still do not return. Modules that the pipeline
+        built are closed; those it was given are not.
         """
         with self._room:
             first, self._closed = not self._closed, True
@@ -312,10 +300,23 @@ class Pipeline:
         if first:
             for jobs in self._jobs.values():
                 jobs.put(None)
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+        self._join(timeout_s)
         _close(self._owned)
+        hung = self._join(_LAST_S)
+        if hung:
+            warnings.warn(
+                f"{', '.join(hung)} did not return within {timeout_s:g} s; left running",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _join(self, timeout_s: float) -> list[str]:
+        """Wait for the threads; the names of those that have not ended."""
+        deadline = time.monotonic() + timeout_s
+        others = [thread for thread in self._threads if thread is not threading.current_thread()]
+        for thread in others:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return [thread.name for thread in others if thread.is_alive()]
 
     def __enter__(self) -> Pipeline:
         return self
@@ -339,31 +340,3 @@ def _close(modules: Iterable[Module]) -> None:
 
 def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {one_line(error)}"
-
-
-def _outcome(future: Future, stop_on_error: bool) -> Any:
-    """A frame's result, or its error in the place of that."""
-    try:
-        return future.result()
-    except FrameError as error:
-        if stop_on_error:
-            raise
-        return error
-
-
-async def _awaited(window: deque[Future], stop_on_error: bool) -> Any:
-    """The oldest frame's outcome; it stays in the window, to be cancelled, until it is there."""
-    waiting = asyncio.wrap_future(window[0])
-    await asyncio.wait([waiting])
-    if not waiting.cancelled():
-        waiting.exception()  # asked for, or the loop would complain that nobody did
-    return _outcome(window.popleft(), stop_on_error)
-
-
-async def _each(frames: Iterable[Frame] | AsyncIterable[Frame]) -> AsyncIterator[Frame]:
-    if isinstance(frames, AsyncIterable):
-        async for frame in frames:
-            yield frame
-    else:
-        for frame in frames:
-            yield frame

@@ -113,7 +113,7 @@ class Wiring:
         return given
 
 
-def results(stage: PipelineStage, made: Any) -> dict[str, Any]:
+def named_results(stage: PipelineStage, made: Any) -> dict[str, Any]:
     """What a stage's function gave, by name. Raises `UsageError` for another number than it has outputs."""
     several = isinstance(made, (tuple, list)) and len(stage.outputs) != 1
     values = list(made) if several else [made]

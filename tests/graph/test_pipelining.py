@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rpcsys import graph
 from rpcsys.errors import FrameError, UsageError
 from rpcsys.graph import Pipeline, PipelineStage, samples
+from tests.graph.running import chain as chain_of_nodes
 
 DEADLINE_S = 20
 
@@ -25,7 +26,8 @@ DEADLINE_S = 20
 def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
-    # Threads of an event loop's pool end with the loop.
+    for thread in set(threading.enumerate()) - before:
+        thread.join(DEADLINE_S)  # one that takes frames for an event loop ends soon after it
     assert [thread.name for thread in threading.enumerate() if thread not in before] == []
 
 
@@ -121,6 +123,28 @@ def test_frames_are_taken_only_as_there_is_room() -> None:
         assert [future.result(DEADLINE_S) for future in futures] == [2] * 20
 
 
+def test_tensors_stay_where_onnxruntime_put_them() -> None:
+    stages = graph.split(chain_of_nodes(6), [2, 4])
+    built = {stage.name: graph.build(stage) for stage in stages}
+    places: dict[str, list[int]] = {name: [] for name in built}
+
+    def noting(name: str) -> Any:
+        def run(x: Any) -> Any:
+            made = built[name](x)
+            places[name] += [array.__array_interface__["data"][0] for array in (x, made)]
+            return made
+
+        return run
+
+    frame = np.zeros((2, 3), "float32")
+    with Pipeline(stages, {name: noting(name) for name in built}) as pipeline:
+        output = pipeline.submit(frame).result(DEADLINE_S)
+    ends = [places["stage0"][0], places["stage2"][1]]
+    assert ends == [array.__array_interface__["data"][0] for array in (frame, output)]
+    assert places["stage0"][1] == places["stage1"][0]
+    assert places["stage1"][1] == places["stage2"][0]
+
+
 def test_an_error_belongs_to_its_frame() -> None:
     with chain(double, lambda x: refuse_three(x // 2), double) as pipeline:
         outputs = list(pipeline.run(range(6)))
@@ -172,6 +196,24 @@ def test_leaving_the_loop_cancels_the_rest_and_the_pipeline_goes_on() -> None:
         assert next(run) == 0
         run.close()  # type: ignore[attr-defined]
         assert list(pipeline.run([5])) == [20]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_close_does_not_wait_for_ever_for_a_function_that_hangs() -> None:
+    gate, began = threading.Event(), threading.Event()
+
+    def hang(x: int) -> None:
+        began.set()
+        gate.wait(DEADLINE_S)
+
+    pipeline = chain(double, hang)
+    future = pipeline.submit(1)
+    assert began.wait(DEADLINE_S)
+    with pytest.warns(RuntimeWarning, match="^s1 #0 did not return within 0.1 s; left running$"):
+        pipeline.close(0.1)
+    assert future.cancelled()
+    gate.set()
+    pipeline.close()
 
 
 def test_close_in_the_middle_cancels_what_is_under_way() -> None:
@@ -251,6 +293,12 @@ def test_the_trace_shows_every_run(tmp_path: Path) -> None:
     assert sorted((run["cat"], run["args"]["frame"]) for run in runs) == [
         (stage, frame) for stage in ("s0", "s1") for frame in range(5)
     ]
+
+
+def test_with_progress_the_results_are_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+    with chain(double) as pipeline:
+        assert list(pipeline.run(range(5), progress=True)) == [0, 2, 4, 6, 8]
+    assert capfd.readouterr().err == ""  # no terminal
 
 
 @st.composite

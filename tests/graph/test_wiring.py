@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rpcsys.errors import UsageError
-from rpcsys.graph.wiring import PipelineStage, Wiring, results
+from rpcsys.graph.wiring import PipelineStage, Wiring, named_results
 
 
 def stage(name: str, inputs: str, outputs: str, module: Any = abs, **more: Any) -> PipelineStage:
@@ -51,8 +51,8 @@ def test_what_does_not_fit_is_named(make: Callable[[], Wiring], message: str) ->
 
 
 def test_results_by_name() -> None:
-    assert results(stage("s", "x", "a b"), (1, 2)) == {"a": 1, "b": 2}
-    assert results(stage("s", "x", "a"), [1, 2]) == {"a": [1, 2]}
-    assert results(stage("s", "x", ""), ()) == {}
+    assert named_results(stage("s", "x", "a b"), (1, 2)) == {"a": 1, "b": 2}
+    assert named_results(stage("s", "x", "a"), [1, 2]) == {"a": [1, 2]}
+    assert named_results(stage("s", "x", ""), ()) == {}
     with pytest.raises(UsageError, match=r"it gave 1 output\(s\), not 2: a, b"):
-        results(stage("s", "x", "a b"), 1)
+        named_results(stage("s", "x", "a b"), 1)
