@@ -21,10 +21,10 @@ from rpcsys.graph.crossing import check, coded
 from rpcsys.graph.planning import Link
 from rpcsys.graph.profiling import link_of
 from rpcsys.graph.sharing import available, shares
+from rpcsys.graph.shipping import export_for
 from rpcsys.graph.stage import Stage
 from rpcsys.graph.targets import OnnxRuntime
 from rpcsys.link import parse_address
-from rpcsys.module import export_library
 
 #: A device as a caller names it: as `parse` reads it, or a session that is open.
 DeviceLike: TypeAlias = str | Session
@@ -194,7 +194,7 @@ def load_on(session: Session, stage: Stage) -> Any:
     with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
         path = Path(folder, name)
         if stage.exact:  # only a library says at which level it is to run
-            export_library(build(stage), path)
+            export_for(session, build(stage), path)
         else:
             path.write_bytes(stage.to_bytes())
         return session.load_module(path)

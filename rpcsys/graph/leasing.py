@@ -26,6 +26,7 @@ from rpcsys.errors import (
     one_line,
 )
 from rpcsys.graph.crossing import check, coded
+from rpcsys.graph.shipping import toolchain_of
 from rpcsys.graph.targets import Leased, OnnxRuntime, Reference, Tvm, target_of
 from rpcsys.module import Module, export_library
 
@@ -60,9 +61,25 @@ class Parcel:
         self.members: list[LeasedModule] = []
         self.again = threading.Lock()
         self._folder = tempfile.TemporaryDirectory(prefix="rpcsys-")
-        self.path = Path(self._folder.name, "stage.so")
-        toolchain = target.toolchain if isinstance(target, Tvm) else ""
-        export_library(built, self.path, toolchain or None)
+        self._built = built
+        self._compiled = isinstance(target, Tvm)
+        self._guard = threading.Lock()
+        self._paths: dict[str | None, Path] = {}
+        self.path(target.toolchain or None if isinstance(target, Tvm) else None)
+
+    def path(self, toolchain: str | None = None) -> Path:
+        """The library for that target, or this machine; written when it is first asked for."""
+        with self._guard:
+            if toolchain not in self._paths:
+                path = Path(self._folder.name, str(len(self._paths)), "stage.so")
+                path.parent.mkdir()
+                export_library(self._built, path, toolchain)
+                self._paths[toolchain] = path
+            return self._paths[toolchain]
+
+    def path_for(self, session: client.Session) -> Path:
+        """The library for a session's device: code is compiled for what the target says, all else runs anywhere."""
+        return next(iter(self._paths.values())) if self._compiled else self.path(toolchain_of(session))
 
 
 class _Device(NamedTuple):
@@ -215,7 +232,9 @@ class LeasedModule(Module):
                 tracker.close()
         try:
             check(session, self.place.encode, f"key:{self.place.key}")
-            return _Device(session, coded(session.load_module(self.parcel.path), self.place.encode))
+            return _Device(
+                session, coded(session.load_module(self.parcel.path_for(session)), self.place.encode)
+            )
         except BaseException:
             session.close()
             raise
