@@ -16,6 +16,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from tests.live.daemons import START_S, free_port, reaper, wait_until
 
 CONFIG = """
@@ -29,8 +31,9 @@ PidFile none
 PermitRootLogin yes
 PasswordAuthentication no
 Subsystem sftp internal-sftp
-SetEnv PATH=/board/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+SetEnv PATH=/board/bin:{path}
 """
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Lays the board out in {folder}, of this test's, and becomes its sshd; a tmpfs holds what the board writes.
 START = """
 set -e
@@ -44,9 +47,10 @@ mount -t proc proc root/proc
 mount -t tmpfs run root/run
 mount -t tmpfs -o size={tmp} tmp root/tmp
 chmod 1777 root/tmp
-mkdir -p root/run/sshd root/var/empty
+mkdir -p root/run/sshd
 rm -rf root/opt/rpcsys root/etc/rpcsys
 mount -t tmpfs home root/root
+{binds}
 cp -R {folder}/board root/board
 exec chroot root sh -c '{prepare}
 exec /usr/sbin/sshd -D -e -f /board/sshd_config'
@@ -62,11 +66,16 @@ def keygen(path: Path) -> Path:
 
 @dataclass
 class SshBoard:
-    """``prepare`` is done in the board by its sh before sshd starts; ``programs`` are put before all others there."""
+    """``prepare`` is done in the board by its sh before sshd starts; ``programs`` are put before all others there.
+
+    ``folders`` of this machine are there although another file system holds them, or the board's /root is in their way.
+    """
 
     folder: Path
     prepare: str = ""
     programs: dict[str, str] = field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
+    path: str = PATH
     disk: str = "256m"
     tmp: str = "128m"
     port: int = 0
@@ -82,11 +91,14 @@ class SshBoard:
         keygen(board / "host")
         user = keygen(self.folder / "user")
         shutil.copy(user.with_suffix(".pub"), board / "authorized")
-        (board / "sshd_config").write_text(CONFIG.format(port=self.port))
+        (board / "sshd_config").write_text(CONFIG.format(port=self.port, path=self.path))
         for name, text in self.programs.items():
             (board / "bin" / name).write_text(text)
             (board / "bin" / name).chmod(0o755)
-        script = START.format(folder=self.folder, prepare=self.prepare, size=self.disk, tmp=self.tmp)
+        binds = "\n".join(f"mkdir -p root{each} && mount --bind {each} root{each}" for each in self.folders)
+        script = START.format(
+            folder=self.folder, prepare=self.prepare, binds=binds, size=self.disk, tmp=self.tmp
+        )
         with (self.folder / "sshd.log").open("wb") as log:
             self._sshd = subprocess.Popen(
                 ["unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "sh", "-c", script],
@@ -121,6 +133,11 @@ class SshBoard:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def processes(self) -> list[psutil.Process]:
+        """All that run on the board; the first is sshd."""
+        assert self._sshd is not None
+        return psutil.Process(self._sshd.pid).children(recursive=True)
 
     def stop(self) -> None:
         """Cut its power."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,12 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 import rpcsys
 from rpcsys.board.package import read
 from rpcsys.pack import build
+from tests.live.boards import packed
 from tests.live.daemons import Daemon, Daemons, free_port, queue, wait_free, wait_until
+from tests.live.emulated import MACHINES
 from tests.live.sshboard import SshBoard
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -39,10 +43,10 @@ class Bench:
     archive: Path
     made: list[SshBoard]
 
-    def board(self, prepare: str = "", programs: dict[str, str] | None = None, **size: str) -> SshBoard:
+    def board(self, prepare: str = "", programs: dict[str, str] | None = None, **more) -> SshBoard:
         folder = self.folder / f"board{len(self.made)}"
         folder.mkdir()
-        board = SshBoard(folder, prepare, programs or {}, **size)
+        board = SshBoard(folder, prepare, programs or {}, **more)
         self.made.append(board)
         return board.start()
 
@@ -164,6 +168,61 @@ def test_from_an_empty_board_to_a_lease_an_upgrade_and_an_empty_board(bench: Ben
     wait_until(lambda: queue(bench.tracker, KEY)["free"] == 0, START_S, "the tracker has none")
     assert bench.listed() == []
     assert left(board) == before
+
+
+#: Buildroot's ways: one program for all commands, the shell too, and nothing of Debian's.
+BUSYBOX = """usermod --shell /bin/sh root
+mkdir /bb
+busybox --install -s /bb
+ln -sf busybox /bin/sh
+ln -s /usr/bin/python3 /bb/python3"""
+
+
+def test_a_board_with_busybox_and_its_init(bench: Bench, newer: Path) -> None:
+    board = bench.board(BUSYBOX, path="/bb")
+    assert "BusyBox" in board.shell("sh --help 2>&1; :")
+    before = left(board)
+    bench.run(*bench.adding(board))
+    with bench.lease() as session:
+        assert session.get_function("testing.echo")(1) == 1
+    bench.run("upgrade", "b1", "--archive", str(newer))
+    wait_free(bench.tracker, KEY, 1, START_S)
+    # A power cut, and what BusyBox's rcS does then.
+    for process in board.processes()[1:]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    wait_free(bench.tracker, KEY, 0, START_S)
+    board.shell("for script in /etc/init.d/S??rpcsys*; do $script start; done")
+    wait_free(bench.tracker, KEY, 1, START_S)
+    (row,) = bench.listed()
+    assert row["installed"] == read(newer).name
+    bench.run("remove", "b1")
+    assert left(board) == before
+
+
+def test_an_emulated_board_with_tvms_libraries(bench: Bench, shared: Path) -> None:
+    """One for another processor, with an older glibc than this machine's: what is packed for it is what it loads."""
+    machine = MACHINES["old"]
+    board = bench.board(
+        "rm /usr/bin/python3*",
+        programs={
+            "python3": machine.python.read_text(),
+            "uname": "#!/bin/sh\n[ $1 = -m ] && echo aarch64 || exec /bin/uname $1\n",
+        },
+        folders=(machine.root,),
+    )
+    words = bench.adding(board, "--wait", "300")
+    words[words.index("--archive") + 1] = str(packed(shared, machine.triple))
+    bench.run(*words)
+    (row,) = bench.listed()
+    assert (row["target"], row["state"]) == ("aarch64-linux-gnu", "serves, 1 of 1 free")
+    with bench.lease() as session:
+        assert session.info["machine"]["arch"] == "aarch64"
+    strange = bench.board()
+    words = bench.adding(strange, name="b2")
+    words[words.index("--archive") + 1] = str(packed(shared, machine.triple))
+    assert "is for aarch64-linux-gnu, and 127.0.0.1 is x86_64" in bench.run(*words, status=1)
+    bench.run("remove", "b1")
 
 
 def test_two_servers_on_a_board_and_one_of_them_removed(bench: Bench) -> None:
@@ -395,7 +454,7 @@ def test_a_desk_that_is_killed(moment: str, later_s: float, bench: Bench, newer:
 def test_a_board_that_stops_answering(bench: Bench) -> None:
     board = bench.board()
     bench.run(*bench.adding(board))
-    (listener,) = sshds(board)
+    listener = board.processes()[0].pid
     os.kill(listener, signal.SIGSTOP)
     try:
         started = time.monotonic()
@@ -405,9 +464,3 @@ def test_a_board_that_stops_answering(bench: Bench) -> None:
         assert time.monotonic() - started < 60
     finally:
         os.kill(listener, signal.SIGCONT)
-
-
-def sshds(board: SshBoard) -> list[int]:
-    assert board._sshd is not None
-    children = Path(f"/proc/{board._sshd.pid}/task/{board._sshd.pid}/children")
-    return [int(pid) for pid in children.read_text().split()]

@@ -1,0 +1,71 @@
+"""``rpcsys board``, as far as no board is asked; the rest is in tests/live/test_ssh_board.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rpcsys.board import inventory
+from rpcsys.board.inventory import Entry
+from tests.cli.conftest import Command
+
+PI = Entry(
+    "pi", "pi@10.0.0.7", key="rpi4", tracker="127.0.0.1:1", target="aarch64-linux-gnu", version="0.1.0-12"
+)
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def kept() -> None:
+    with inventory.changing() as boards:
+        boards["pi"] = PI
+
+
+def test_none_yet(rpcsys: Command) -> None:
+    assert "no boards yet" in rpcsys("board", "list").stdout
+    assert rpcsys("board", "list", "--json").stdout == ""
+
+
+@pytest.mark.usefixtures("kept")
+def test_what_is_remembered(rpcsys: Command) -> None:
+    head, row = rpcsys("board", "list", "--offline").stdout.splitlines()
+    assert head.split() == ["name", "key", "destination", "target", "installed", "state"]
+    assert row.split() == ["pi", "rpi4", "pi@10.0.0.7", "aarch64-linux-gnu", "0.1.0-12"]
+    assert json.loads(rpcsys("board", "list", "--offline", "--json").stdout)["tracker"] == "127.0.0.1:1"
+    assert rpcsys("board", "remove", "pi", "--forget").stdout == "pi is forgotten\n"
+    assert inventory.load() == {}
+
+
+ADD = ("add", "--key", "k", "--tracker", "h:1")
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["add", "pi@pi"], "Missing option '--key'"),
+        (["add", "--key", "k", "--tracker", "h:x", "pi@pi"], "is no address"),
+        ([*ADD, "--name", "a/b", "pi@pi"], "'a/b' is no name for a server"),
+        ([*ADD, "--name", "pi", "pi@elsewhere"], "keeps a board called pi already, pi@10.0.0.7"),
+        ([*ADD, "--root", "data", "pi@pi"], "--root data: write the whole path"),
+        ([*ADD, "--from-wheels", "--libraries", ".", "pi@pi"], "TVM's libraries come from one of them"),
+        ([*ADD, "--libraries", "nowhere", "pi@pi"], "nowhere"),
+        ([*ADD, "pi@pi", "--", "--slots", "none"], "'none' is no number of slots"),
+        ([*ADD, "pi@pi", "--", "--name", "x"], "--name belongs before the --"),
+        ([*ADD, "--", "-oProxyCommand=x"], "'-oProxyCommand=x' is no board"),
+        (["upgrade"], "which board? Name it, or say --all"),
+        (["upgrade", "rv"], "no board called rv: there are pi"),
+        (["remove", "rv"], "no board called rv: there are pi"),
+    ],
+)
+def test_what_cannot_be_meant(args: list[str], says: str, rpcsys: Command) -> None:
+    done = rpcsys("board", *args)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert says in done.stderr
+    assert inventory.load() == {"pi": PI}
