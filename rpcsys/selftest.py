@@ -37,7 +37,7 @@ _IMPORT = (
 )
 #: A library that is missing -> packages that have it.
 _HAVING = {
-    "libstdc++.so.6": "apt-get install libstdc++6; Buildroot: BR2_INSTALL_LIBSTDCPP",
+    "libstdc++.so.6": "apt-get install libstdc++6; Buildroot: BR2_TOOLCHAIN_BUILDROOT_CXX",
     "libgcc_s.so.1": "apt-get install libgcc-s1; Buildroot: a toolchain with libgcc",
     "libatomic.so.1": "apt-get install libatomic1",
 }

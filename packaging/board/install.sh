@@ -29,7 +29,7 @@ fail() {
 }
 
 here=$(dirname "$(readlink -f "$0")")
-python=${RPCSYS_PYTHON:-python3}
+asked=${RPCSYS_PYTHON:-}
 root= name= key= flags= drain=3600 start=yes tested=yes action=install
 newline='
 '
@@ -52,8 +52,18 @@ done
 [ -z "$flags" ] || [ -n "$key" ] || fail "--key says what kind of device this is, such as --key rpi4" 2
 name=$(printf %s "${name:-$key}" | tr -c 'A-Za-z0-9._-' -)
 
+image= # of another board: its processor need not be this machine's
+[ -z "$root" ] || [ -n "$start" ] || image=image
+
 base=$root/opt/rpcsys
 settings=$root/etc/rpcsys
+if [ -z "$image" ] && [ -f "$settings/environment" ]; then # RPCSYS_PYTHON, TMPDIR and the like, as the servers have them
+    set -a
+    . "$settings/environment"
+    set +a
+fi
+python=${asked:-${RPCSYS_PYTHON:-python3}}
+export RPCSYS_PYTHON="$python"
 init=$root/etc/init.d/rpcsys-server
 units=$root/etc/systemd/system
 systemd=
@@ -126,7 +136,7 @@ copy() { # the new version, whole or not at all
     if [ ! -d "$base/versions/$version" ]; then
         mkdir -p "$base/versions"
         cp -R "$here" "$base/versions/$version.partial"
-        "$python" "$base/versions/$version.partial/python/verify.py" || fail "the copy is not whole; is the disk full?"
+        "$python" "$base/versions/$version.partial/python/verify.py" $image || fail "the copy is not whole; is the disk full?"
         sync
         replace "$base/versions/$version.partial" "$base/versions/$version"
     fi
@@ -141,8 +151,8 @@ point() { # to the new version
 
 configure() {
     mkdir -p "$settings"
-    if [ -n "${RPCSYS_PYTHON:-}" ] && [ ! -f "$settings/environment" ]; then
-        echo "RPCSYS_PYTHON='$RPCSYS_PYTHON'" >"$settings/environment.new"
+    if [ -n "$asked" ] && [ ! -f "$settings/environment" ]; then
+        echo "RPCSYS_PYTHON='$asked'" >"$settings/environment.new"
         replace "$settings/environment.new" "$settings/environment"
     fi
     if [ -n "$flags" ]; then
@@ -182,7 +192,7 @@ if [ $action = uninstall ]; then
     exit 0
 fi
 # -B: whoever unpacked this can remove it again, also where only root can install.
-"$python" -B "$here/python/verify.py" || exit 1
+"$python" -B "$here/python/verify.py" $image || exit 1
 version=$("$python" -B "$here/python/verify.py" name)
 [ -n "$flags" ] || [ -n "$(names)" ] || fail "nothing is installed yet: give --key KEY and --tracker HOST:PORT" 2
 if [ -n "$tested" ] && [ -n "$start" ]; then

@@ -238,6 +238,22 @@ def test_killed_at_any_moment_the_old_or_the_new_one_starts(
     assert len(outcomes) > 8
 
 
+def test_into_the_image_of_another_board(old: Path, root: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    shutil.copytree(old, foreign)
+    manifest = json.loads((foreign / "manifest.json").read_text())
+    manifest.update(machine="riscv", libraries={"a.so": {}})
+    (foreign / "manifest.json").write_text(json.dumps(manifest))
+    assert "packed for riscv" in install(foreign, root, "--key", KEY, status=1)
+    install(foreign, root, "--no-start", "--key", KEY)
+    assert (root / "etc/rpcsys/lab-board.flags").read_text() == f"--key\n{KEY}\n"
+    assert (root / "etc/init.d/S90rpcsys-server").resolve() == root / "etc/init.d/rpcsys-server"
+    # Nothing in it says where it was made.
+    links = [path for path in root.rglob("*") if path.is_symlink()]
+    assert links
+    assert not any(os.readlink(link).startswith("/") for link in links)
+
+
 def test_what_cannot_be_installed(old: Path, root: Path, tmp_path: Path) -> None:
     assert "nothing is installed yet" in install(old, root, status=2)
     assert "--key says what kind" in install(old, root, "--tracker", "h:1", status=2)

@@ -225,6 +225,22 @@ def test_an_emulated_board_with_tvms_libraries(bench: Bench, shared: Path) -> No
     bench.run("remove", "b1")
 
 
+def test_a_board_behind_a_proxy(bench: Bench, daemons: Daemons) -> None:
+    proxy = daemons.proxy("--tracker", bench.tracker.where)
+    board = bench.board()
+    words = bench.adding(board)
+    words = [*words[: words.index("--") + 1], "--through-proxy", "--host"]
+    nowhere = f"127.0.0.1:{free_port()}"
+    said = bench.run(*words, nowhere, status=1)
+    assert f"cannot reach the tracker or proxy at {nowhere}" in said
+    bench.run(*words, proxy.where)
+    (row,) = bench.listed()
+    assert row["state"] == "serves, 1 of 1 free"
+    with bench.lease() as session:
+        assert session.get_function("testing.echo")(1) == 1
+    bench.run("remove", "b1")
+
+
 def test_two_servers_on_a_board_and_one_of_them_removed(bench: Bench) -> None:
     board = bench.board()
     bench.run(*bench.adding(board))
@@ -297,8 +313,7 @@ def test_a_tracker_that_only_the_desk_reaches(bench: Bench) -> None:
 
 def test_a_name_in_use(bench: Bench, daemons: Daemons) -> None:
     board = bench.board()
-    daemons.server("ours", "--key", KEY, "--name", "b1", "--tracker", bench.tracker.where)
-    wait_free(bench.tracker, KEY, 1, START_S)
+    daemons.server(KEY, "--name", "b1", tracker=bench.tracker)
     said = bench.run(*bench.adding(board), status=1)
     assert "the tracker has a server called b1 already" in said
     bench.run(*bench.adding(board, name="b2"))
@@ -351,9 +366,20 @@ def test_an_older_python_beside_is_taken(bench: Bench) -> None:
     assert board.shell("cat /etc/rpcsys/environment").endswith("RPCSYS_PYTHON='python3.9'\n")
     with bench.lease() as session:
         assert session.get_function("testing.echo")(1) == 1
-    assert "already" in bench.run("upgrade", "b1")
+    assert "is installed: b1" in board.shell("sh /opt/rpcsys/current/install.sh")  # it remembers which
     bench.run("remove", "b1")
     assert "rpcsys" not in board.shell("ls /opt /tmp /etc")
+
+
+def test_where_nothing_in_tmp_may_be_executed(bench: Bench) -> None:
+    board = bench.board("mount -o remount,noexec /tmp; mkdir /var/elsewhere")
+    words = bench.adding(board)
+    assert "cannot serve: folder /tmp is mounted noexec" in bench.run(*words, status=1)
+    board.shell("mkdir /etc/rpcsys; echo TMPDIR=/var/elsewhere >/etc/rpcsys/environment")
+    bench.run(*words)
+    with bench.lease() as session:
+        session.upload(b"x", "notes.txt")
+        assert "notes.txt" in board.shell("find /var/elsewhere")
 
 
 def test_in_a_folder_of_ones_own_without_root(bench: Bench) -> None:

@@ -1,6 +1,7 @@
 """Is this folder what was packed, and for this board? Prints one line where it is not, and exits with 1.
 
-``verify.py name`` prints what the version is called.
+``verify.py name`` prints what the version is called; ``verify.py image`` does not ask for what board it is: it goes into
+the image of another.
 """
 
 import hashlib
@@ -30,14 +31,14 @@ def machine():
     return next((family for start, family in FAMILIES if name.startswith(start)), name)
 
 
-def complaint():
-    """What is wrong; None if nothing is."""
+def complaint(image=False):
+    """What is wrong; None if nothing is. For an ``image``, this machine's processor may be another."""
     if sys.version_info < (3, 8):
         return "this is Python %d.%d; 3.8 or later is needed" % sys.version_info[:2]
     with open(MANIFEST) as file:
         manifest = json.load(file)
     # Without libraries, what is packed for one kind of board runs on all.
-    if manifest["libraries"] and (manifest["machine"], manifest["bits"]) != (machine(), BITS):
+    if not image and manifest["libraries"] and (manifest["machine"], manifest["bits"]) != (machine(), BITS):
         return "this is packed for %s (%d bits), and the board is %s (%d bits)" % (
             manifest["machine"], manifest["bits"], machine(), BITS
         )  # fmt: skip
@@ -57,7 +58,7 @@ def main():
             sys.stdout.write("%s-%s\n" % (json.load(file)["version"], digest(MANIFEST)[:8]))
         return 0
     try:
-        wrong = complaint()
+        wrong = complaint(image=sys.argv[1:] == ["image"])
     except (OSError, ValueError, KeyError) as error:
         wrong = "the manifest cannot be read (%s): copy or unpack it again" % error
     if wrong:
