@@ -8,9 +8,9 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import numpy as np
 
 from rpcsys.cli import inputs, show
 from rpcsys.cli.timing import time_model
@@ -18,6 +18,9 @@ from rpcsys.client import Session, Tracker
 from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.graph import samples
 from rpcsys.lab import Lab
+
+if TYPE_CHECKING:
+    from rpcsys.graph.feeds import Arrays
 
 NETWORK = "resnet50"
 KEY = "cpu"
@@ -100,9 +103,9 @@ def _use(session: Session, path: Path) -> None:
     show.rows([("time", f"{timing}")])
 
 
-def _difference(outputs: inputs.Arrays, expected: inputs.Arrays) -> float:
+def _difference(outputs: Arrays, expected: Arrays) -> float:
     """The largest absolute difference; an error if it is more than two builds of one runtime may differ."""
-    worst = max(float(np.abs(outputs[name] - expected[name]).max()) for name in expected)
+    worst = max(float(abs(outputs[name] - expected[name]).max()) for name in expected)
     if not worst <= TOLERANCE:
         raise RpcsysError(
             f"the device's outputs differ from the local run by {worst:.3g} (allowed: {TOLERANCE:g})"

@@ -1,20 +1,32 @@
-"""What a model is fed on the command line: arrays of an .npz file, or seeded random ones (`rpcsys.graph.feeds`)."""
+"""What a model is fed on the command line: arrays of an .npz file, or seeded random ones (`rpcsys.graph.feeds`).
+
+numpy is imported where there are arrays: most commands, and the daemons that they start, have none.
+"""
 
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from rpcsys.errors import UsageError
-from rpcsys.graph.feeds import Arrays, random
 
-__all__ = ["Arrays", "load", "random"]
+if TYPE_CHECKING:
+    from rpcsys.graph.feeds import Arrays
+
+
+def random(specs: Sequence[Mapping[str, Any]], seed: int = 0) -> Arrays:
+    """Arrays for a model's inputs, the same for the same seed (`rpcsys.graph.feeds.random`)."""
+    from rpcsys.graph import feeds
+
+    return feeds.random(specs, seed)
 
 
 def load(path: Path) -> Arrays:
     """Every array of an ``.npz`` file by name. Raises `UsageError` for anything else."""
+    import numpy as np
+
     try:
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):

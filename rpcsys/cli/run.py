@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from rpcsys.client import Session, connect_tracker
 from rpcsys.errors import UsageError
 from rpcsys.link import parse_address, tracker_defaults
 from rpcsys.query.table import span
+
+if TYPE_CHECKING:
+    from rpcsys.graph.feeds import Arrays
 
 SEED = 0
 
@@ -62,7 +65,7 @@ def _say_place(event: Mapping[str, Any]) -> None:
     click.echo(line, err=True)
 
 
-def _run_on(session: Session, path: Path, given: inputs.Arrays | None, repeat: int) -> None:
+def _run_on(session: Session, path: Path, given: Arrays | None, repeat: int) -> None:
     click.echo(
         f"device: {session.lease.get('server') or session.info['key']} at {session.address[0]}:{session.address[1]}"
     )

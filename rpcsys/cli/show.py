@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def heading(text: str) -> None:

@@ -35,6 +35,7 @@ class Machine:
     debian: str
     triple: str
     suite: str = "bookworm"
+    packages: tuple[str, ...] = PACKAGES
 
     @property
     def root(self) -> Path:
@@ -85,11 +86,16 @@ def _unpacked(machine: Machine) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not root.is_dir():
             with tempfile.TemporaryDirectory(dir=root.parent) as work:
-                _download(machine, Path(work))
-                _unpack(Path(work))
-                _wrap(machine, Path(work) / "root", root)
+                _wrap(machine, unpacked(machine, Path(work)), root)
                 (Path(work) / "root").rename(root)
     return root
+
+
+def unpacked(machine: Machine, work: Path) -> Path:
+    """A folder below ``work`` with the machine's packages and all they depend on; they are not set up."""
+    _download(machine, work)
+    _unpack(work)
+    return work / "root"
 
 
 def _download(machine: Machine, work: Path) -> None:
@@ -115,7 +121,7 @@ def _download(machine: Machine, work: Path) -> None:
     }
     flags = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     _run(["apt-get", "-qq", *flags, "update"])
-    _run(["apt-get", "-qq", "--yes", *flags, "install", "--download-only", *PACKAGES])
+    _run(["apt-get", "-qq", "--yes", *flags, "install", "--download-only", *machine.packages])
 
 
 def _unpack(work: Path) -> None:

@@ -1,0 +1,132 @@
+"""The image of tracker and proxy: built by buildah as its Containerfile says, and run.
+
+No registry can be reached from everywhere: what it is built from here is Debian's Python, unpacked from packages, in the place of
+the base image that the Containerfile names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import rpcsys
+from rpcsys import data
+from tests.live.daemons import ROOT, START_S, STOP_S, Daemon, Daemons, descendants, wait_free
+from tests.live.emulated import Machine, unpacked
+
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
+
+BASE, IMAGE = "localhost/base", "localhost/rpcsys"
+BUILDS_WITH = ("click", "prometheus-client", "tornado", "uvloop", "hatchling")
+ADDED_MB_AT_MOST = 40
+BUILD_S = 300.0
+
+
+class Buildah:
+    """buildah with a storage of its own, without mounts and without a registry."""
+
+    def __init__(self, folder: Path) -> None:
+        assert shutil.which("buildah"), "this test builds an image; type: apt-get install buildah"
+        storage = ("--root", str(folder / "storage"), "--runroot", str(folder / "run"))
+        self.command = ("buildah", *storage, "--storage-driver", "vfs")
+
+    def __call__(self, *words: str | Path) -> str:
+        command = [*self.command, *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False)
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
+    """With the image built; all gone afterwards."""
+    folder = tmp_path_factory.mktemp("containers")
+    made = Buildah(folder)
+    packages = ("base-files", "coreutils", "dash", "python3-pip", "python3-venv")
+    base = unpacked(Machine("x86_64", "amd64", "x86_64-linux-gnu", packages=packages), folder)
+    made("from", "--name", "base", "scratch")
+    made("copy", "--quiet", "base", base, "/")
+    made("commit", "--quiet", "base", BASE)
+    made(
+        *("bud", "--isolation", "chroot", "--network", "host", "--pull-never", "--tag", IMAGE),
+        *(
+            "--build-arg",
+            f"BASE={BASE}",
+            "--build-arg",
+            "PIP_NO_INDEX=1",
+            "--build-arg",
+            "PIP_FIND_LINKS=/wheels",
+        ),
+        *("--volume", f"{wheels(base, folder / 'wheels')}:/wheels:ro"),
+        *("--file", data.folder("packaging") / "Containerfile", ROOT),
+    )
+    yield made
+    shutil.rmtree(folder)
+
+
+def wheels(base: Path, folder: Path) -> Path:
+    """What pip installs there, fetched as this machine fetches packages."""
+    version = (base / "usr/bin/python3").readlink().name.removeprefix("python")
+    command = [
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder)),
+        *("--only-binary=:all:", "--python-version", version, *BUILDS_WITH),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def megabytes(buildah: Buildah, image: str) -> float:
+    number, unit = json.loads(buildah("images", "--json", image))[0]["size"].split()
+    return float(number) * {"kB": 1e-3, "MB": 1.0, "GB": 1e3}[unit]
+
+
+def test_it_is_small_and_runs_without_rights(buildah: Buildah, record_property) -> None:
+    added = megabytes(buildah, IMAGE) - megabytes(buildah, BASE)
+    record_property("added to the base image, MB", round(added, 1))
+    assert added < ADDED_MB_AT_MOST
+    config = json.loads(buildah("inspect", "--type", "image", IMAGE))["OCIv1"]["config"]
+    assert config["User"] == "65532:65532"
+    assert set(config["ExposedPorts"]) == {"9190/tcp", "8190/tcp", "9090/tcp"}
+    assert list(config["Volumes"]) == ["/var/lib/rpcsys"]
+
+
+def started(daemons: Daemons, buildah: Buildah, *words: str) -> Daemon:
+    """A container of the image, serving; ``words`` stand in the place of its own."""
+    config = json.loads(buildah("inspect", "--type", "image", IMAGE))["OCIv1"]["config"]
+    container = buildah("from", "--pull-never", IMAGE)
+    command = [*config["Entrypoint"], *(words or config["Cmd"])]
+    daemon = daemons.launch(
+        words[0], (*buildah.command, "run", "--isolation", "chroot", container, "--", *command)
+    )
+    daemon.await_ready_line()
+    return daemon
+
+
+def test_tracker_and_proxy_serve_and_stop(buildah: Buildah, daemons: Daemons) -> None:
+    flags = ("--host", "127.0.0.1", "--port", "0")
+    tracker = started(daemons, buildah, "tracker", *flags, "--state-dir", "/var/lib/rpcsys")
+    proxy = started(daemons, buildah, "proxy", *flags, "--tracker", tracker.where)
+    daemons.behind(proxy, "cpu", "--tvm", "off", flavour="ours")
+    wait_free(tracker, "cpu", 1, START_S)
+    with rpcsys.connect_tracker(tracker.address).request("cpu", wait_timeout=START_S) as session:
+        assert session.get_function("testing.echo")("through both") == "through both"
+    for daemon in (proxy, tracker):
+        # As a runtime of containers stops one. This is none: told to stop, it would not tell what it runs.
+        os.kill(contained(daemon), signal.SIGTERM)
+        assert daemon.process.wait(STOP_S) == 0
+
+
+def contained(daemon: Daemon) -> int:
+    """The process in the container."""
+    programs = {pid: psutil.Process(pid).cmdline() for pid in descendants(daemon.pid)}
+    return next(pid for pid, words in programs.items() if f"rpcsys.{daemon.name}" in words)
