@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rpcsys.graph.building import build
     from rpcsys.graph.cutfinding import auto_cuts
     from rpcsys.graph.models import save
+    from rpcsys.graph.offloading import Offload, offload
     from rpcsys.graph.partitioning import partition
     from rpcsys.graph.pipelining import Pipeline
     from rpcsys.graph.plans import Comparison, Plan, PlannedStage
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
     from rpcsys.graph.support import supported
     from rpcsys.graph.targets import Leased, OnnxRuntime, Reference, Remote, Tvm
     from rpcsys.graph.types import TensorInfo
+    from rpcsys.graph.weighing import Weighed, Weight, weigh
     from rpcsys.graph.wiring import PipelineStage
 
 __all__ = [
     "Comparison",
     "Crossing",
     "Leased",
+    "Offload",
     "OnnxRuntime",
     "Pipeline",
     "PipelineStage",
@@ -47,17 +50,21 @@ __all__ = [
     "Stages",
     "TensorInfo",
     "Tvm",
+    "Weighed",
+    "Weight",
     "annotate",
     "annotated",
     "auto_cuts",
     "build",
     "create",
+    "offload",
     "operators",
     "partition",
     "save",
     "show",
     "split",
     "supported",
+    "weigh",
 ]
 
 # No module here has the name of what it brings: importing one would put it in the other's place.
@@ -81,6 +88,11 @@ _HOMES = {
     "annotate": "regions",
     "annotated": "regions",
     "create": "assembling",
+    "Offload": "offloading",
+    "offload": "offloading",
+    "Weighed": "weighing",
+    "Weight": "weighing",
+    "weigh": "weighing",
     "operators": "regions",
     "partition": "partitioning",
     "save": "models",

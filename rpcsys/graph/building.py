@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rpcsys.errors import UsageError
+from rpcsys.graph.coding import Coding
+from rpcsys.graph.ends import described, ends_of
 from rpcsys.graph.leasing import LeasedModule, Parcel
 from rpcsys.graph.stage import Stage, Stages
 from rpcsys.graph.targets import Leased, OnnxRuntime, Reference, Remote, Target, Tvm, target_of
-from rpcsys.graph.types import TensorInfo
 from rpcsys.module import Module, graph, onnx_module, params, weights_of
 from rpcsys.module.kinds import graph as graph_kind
 from rpcsys.module.kinds.params import ParamsModule
@@ -44,9 +45,9 @@ def build(
     shared = _shared_weights(stages, targets)
     built = {stage.name: _built(stage, targets[stage.name], shared) for stage in stages}
     return graph(
-        [_entry(stage, built[stage.name]) for stage in stages],
-        [_described(tensor) for tensor in stages.inputs if tensor.required],
-        [_described(tensor) for tensor in stages.outputs],
+        [entry for stage in stages for entry in _entries(stage, built[stage.name], targets[stage.name])],
+        [described(tensor) for tensor in stages.inputs if tensor.required],
+        [described(tensor) for tensor in stages.outputs],
     )
 
 
@@ -66,7 +67,7 @@ def _shared_weights(stages: Stages, targets: Mapping[str, Any]) -> ParamsModule 
         stage
         for stage in stages
         if not isinstance(targets[stage.name], Module)
-        and isinstance(target_of(targets[stage.name]), (OnnxRuntime, Reference))
+        and isinstance(_here(targets[stage.name]), (OnnxRuntime, Reference))
     ]
     uses = Counter(name for stage in apart for name in stage.model.graph.initializers)
     twice = {name for name, count in uses.items() if count > 1}
@@ -75,12 +76,20 @@ def _shared_weights(stages: Stages, targets: Mapping[str, Any]) -> ParamsModule 
     return params(weights) if weights else None
 
 
+def _here(given: Target | str) -> Target | None:
+    """What runs here of a stage: of one that is offloaded, its fallback."""
+    target = target_of(given)
+    if isinstance(target, Remote):
+        return None if target.fallback is None else target_of(target.fallback)
+    return target
+
+
 def _built(stage: Stage, given: Target | str | Module, shared: ParamsModule | None) -> Module:
     if isinstance(given, Module):
         return given
     target = target_of(given)
     if isinstance(target, Leased):
-        return LeasedModule(Parcel(_built(stage, target.target, None), target), *_ends(stage))
+        return LeasedModule(Parcel(_built(stage, target.target, None), target), *ends_of(stage))
     if stage.exact and not isinstance(target, (OnnxRuntime, Remote)):
         raise UsageError(
             f"{stage.name} is exact: it gives the same bits as the whole in onnxruntime alone; split without exact=True"
@@ -88,12 +97,32 @@ def _built(stage: Stage, given: Target | str | Module, shared: ParamsModule | No
     if isinstance(target, Tvm):
         from rpcsys.graph import relax
 
-        return graph([_entry(stage, relax.compiled(stage, target))], *_ends(stage))
+        return graph([_entry(stage, relax.compiled(stage, target))], *ends_of(stage))
     if isinstance(target, Remote):
-        where = {"key": target.key, "tracker": target.tracker, "address": target.address}
-        inputs, outputs = _ends(stage)
-        return remote(target.function, **where, wait_s=target.wait_s, inputs=inputs, outputs=outputs)
+        return _remote(stage, target, shared)
     return onnx_module(stage.model, params=shared, **_options(stage, target))
+
+
+def _remote(stage: Stage, target: Remote, shared: ParamsModule | None) -> Module:
+    coding = Coding(target, ends_of(stage))
+    fallback = None
+    if target.fallback is not None:
+        fallback = coding.there(stage.name, _built(stage, target.fallback, shared))
+    inputs, outputs = coding.crossing
+    return remote(
+        target.function,
+        serve=target.serve,
+        key=target.key,
+        tracker=target.tracker,
+        address=target.address,
+        wait_s=target.wait_s,
+        deadline_s=target.deadline_s,
+        repeatable=target.repeatable,
+        inputs=inputs,
+        outputs=outputs,
+        encode=coding.ways,
+        fallback=fallback,
+    )
 
 
 def _options(stage: Stage, target: OnnxRuntime | Reference) -> dict[str, Any]:
@@ -109,23 +138,16 @@ def _options(stage: Stage, target: OnnxRuntime | Reference) -> dict[str, Any]:
     return options
 
 
+def _entries(
+    stage: Stage, module: Module, target: Target | str | Module | None = None
+) -> list[graph_kind.Stage]:
+    if isinstance(target, Remote):
+        return Coding(target, ends_of(stage)).here(stage.name, module)
+    return [_entry(stage, module)]
+
+
 def _entry(stage: Stage, module: Module) -> graph_kind.Stage:
-    inputs, outputs = _ends(stage)
+    inputs, outputs = ends_of(stage)
     return graph_kind.Stage(
         stage.name, module, [value["name"] for value in inputs], [value["name"] for value in outputs]
     )
-
-
-def _ends(stage: Stage) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Its inputs and outputs as modules tell them."""
-    return (
-        [_described(tensor) for tensor in stage.inputs if tensor.required],
-        [_described(tensor) for tensor in stage.outputs],
-    )
-
-
-def _described(tensor: TensorInfo) -> dict[str, Any]:
-    described: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype}
-    if tensor.shape is not None:
-        described["shape"] = list(tensor.shape)
-    return described

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from rpcsys.errors import UsageError
+
+#: What makes another array of an array: a function, or a module.
+Coder: TypeAlias = Callable[[Any], Any]
+#: How tensors cross: one way for all, or for each by its name.
+Encoding: TypeAlias = str | Mapping[str, str | tuple[Coder, Coder]]
 
 
 @dataclass(frozen=True)
@@ -49,17 +54,33 @@ class Tvm:
 
 @dataclass(frozen=True)
 class Remote:
-    """A function on a server that has the stage already, under the name ``function``.
+    """A function on a server that has the stage already: it is called, and its weights stay there.
 
-    It is found at ``address`` (``host:port``), or by ``key`` at ``tracker``; ``wait_s`` are the seconds that a call
-    waits for a server to be free.
+    Attributes
+    ----------
+    function : its name; of a deployed module, by default ``main``
+    serve : what the deployed module is called (``rpcsys deploy``); "" for a function of the server's sessions
+    key, tracker, address : where it is: at ``address`` (``host:port``), or at a server that ``tracker`` knows, which a function
+        of sessions is leased from by ``key``
+    encode : how the stage's inputs and outputs cross, by their names: ``{"features": "int8+zlib"}``; or one way for all
+        that it applies to. There are float16, int8, zlib, zstd, and one that rounds with one that compresses. For
+        `graph.offload`, also a pair of functions or modules: what encodes here, what decodes there
+    fallback : what to build the stage for, so that it runs here while the server is gone; None to wait for that
+    wait_s : seconds that a call waits for a server to be free, or back
+    deadline_s : seconds that a call may take there; 0 for any number
+    repeatable : whether a call is made again when the connection was lost while it ran
     """
 
-    function: str
+    function: str = ""
     key: str = ""
     tracker: str = ""
     address: str = ""
     wait_s: float = 60.0
+    serve: str = ""
+    encode: Encoding = ""
+    fallback: OnnxRuntime | Reference | Tvm | str | None = None
+    deadline_s: float = 0.0
+    repeatable: bool = True
 
 
 @dataclass(frozen=True)

@@ -302,12 +302,13 @@ class Daemons:
         tracker: Daemon | None = None,
         flavour: str = "ours",
         offers: int = 1,
+        port: int = 0,
         **popen: Any,
     ) -> Daemon:
-        """A device server on loopback; with a tracker, one whose ``offers`` slots are free there."""
+        """A device server on loopback, at ``port`` or at any; with a tracker, one whose ``offers`` slots are free there."""
         if tracker is not None:
             flags = (*flags, "--tracker", tracker.where)
-        daemon = self._serve(f"server-{key}", SERVERS[flavour], ("--key", key, *flags), 0, popen)
+        daemon = self._serve(f"server-{key}", SERVERS[flavour], ("--key", key, *flags), port, popen)
         if tracker is not None:
             wait_free(tracker, key, offers, START_S)
         return daemon

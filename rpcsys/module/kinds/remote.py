@@ -1,12 +1,18 @@
 """Kind ``rpcsys.remote``: a function that lives on a server. One call is one round trip: inputs there, outputs back.
 
-Nothing connects before the first call. A session that is lost is opened anew, and the call that found it lost is made once
-more: such a function should give the same for the same inputs.
+It lives in a session, leased or opened directly, or in a module that the server has deployed and serves to many
+clients. Nothing connects before the first call. A connection that is lost is opened anew, with growing pauses while the
+server is gone, and the call that found it lost is made again: such a function should give the same for the same inputs.
+What it imports, if anything, runs in its place while there is no server: the fallback.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import functools
+import logging
 import threading
+import time
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -21,62 +27,79 @@ from typing import (
     Union,
 )
 
-from rpcsys import client
-from rpcsys.errors import SessionClosed, SessionLost, SessionTimeout, UsageError
-from rpcsys.link.address import parse_address
+from rpcsys.client.line import Connection, Line, chance
+from rpcsys.client.patience import Attempts
+from rpcsys.client.place import WAIT_S, Place, open_at
+from rpcsys.errors import (
+    DeadlineExceeded,
+    RemoteError,
+    RpcsysError,
+    SessionClosed,
+    SessionLost,
+    SessionTimeout,
+    UsageError,
+    one_line,
+)
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
 from rpcsys.module.registry import Context
+from rpcsys.wire import encoding
+from rpcsys.wire.tensor import as_tensor
 
 if TYPE_CHECKING:
     from rpcsys.module.names import Names  # for who exports: no board has it
 
 KIND = "rpcsys.remote"
 Address = Union[str, Tuple[str, int]]
-#: Seconds that a call waits for a server to be free, unless told otherwise.
-WAIT_S = 60.0
-#: What ends a session but not the server.
+#: How tensors cross, by their names; or one way for all that it applies to.
+Encode = Union[str, Mapping[str, str]]
+#: What a place has that says nothing of it.
+_DEFAULTS = Place("")._asdict()
+#: Seconds that a busy server is asked again while the fallback could run the call.
+SHORT_WAIT_S = 1.0
+#: Calls of `RemoteModule.submit` that are under way at once.
+UNDER_WAY = 16
+#: What ends a connection but not the server.
 _LOST = (SessionLost, SessionTimeout, SessionClosed)
+_log = logging.getLogger("rpcsys.remote")
 
 
-class Place(NamedTuple):
-    """Where a function is.
+class Crossed(NamedTuple):
+    """What encoding did to an input so far: ``bytes`` became ``sent`` in ``seconds``."""
+
+    how: str
+    bytes: int = 0
+    sent: int = 0
+    seconds: float = 0.0
+
+
+class RemoteFigures(NamedTuple):
+    """What a remote module did so far.
 
     Attributes
     ----------
-    function : its name on the server
-    key : of the servers that have it
-    tracker : ``host:port`` of the tracker that knows them; or
-    address : ``host:port`` of the server itself
-    wait_s : seconds to wait for one to be free
+    calls : how many were answered, and of these
+    here : how many by the fallback
+    repeated : calls made again, since the connection was lost
+    refused : times that a server was too busy
+    opened : connections
+    inputs : those that are encoded, by their names
     """
 
-    function: str
-    key: str = ""
-    tracker: str = ""
-    address: str = ""
-    wait_s: float = WAIT_S
-
-    def complaint(self) -> str:
-        """What is wrong with it; empty if nothing is."""
-        if not self.function:
-            return "a remote function has a name"
-        if bool(self.tracker) == bool(self.address):
-            return "a remote function is found by a tracker or by an address: give one of the two"
-        if self.tracker and not self.key:
-            return "a tracker finds a remote function by a key: give one"
-        if not 0 < self.wait_s < float("inf"):
-            return "wait_s is a number of seconds above 0"
-        try:
-            parse_address(self.tracker or self.address)
-        except UsageError as error:
-            return str(error)
-        return ""
+    calls: int
+    here: int
+    repeated: int
+    refused: int
+    opened: int
+    inputs: Dict[str, Crossed]
 
 
 class RemoteModule(Module):
-    """A function of a server as a module: ``main``. Several threads may call it."""
+    """A function of a server as a module: ``main``. What it imports is its fallback.
+
+    Several threads may call it, and their calls are under way at the same time, on one connection.
+    """
 
     METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
 
@@ -86,83 +109,228 @@ class RemoteModule(Module):
         inputs: Sequence[Dict[str, Any]] = (),
         outputs: Sequence[Dict[str, Any]] = (),
         imports: Sequence[Module] = (),
+        encode: Optional[Mapping[str, str]] = None,
     ) -> None:
+        """``encode`` has been checked (`ways`)."""
         super().__init__(KIND, imports=imports, inputs=inputs, outputs=outputs)
         self.place = place
-        self._lock = threading.Lock()
-        self._tracker: Optional[client.Tracker] = None
-        self._session: Optional[client.Session] = None
-        self._function: Optional[client.RemoteFunction] = None
+        self.encode = dict(encode or {})
+        self._sent = _places(self.inputs, self.encode)
+        self._returned = {str(at): how for at, (_, how) in _places(self.outputs, self.encode).items()}
+        self._options = {"deadline_s": place.deadline_s} if place.deadline_s else {}
+        self._line = Line(
+            functools.partial(open_at, place, self._returned, list(self.encode.values())), place.wait_s
+        )
+        self._lock = threading.Lock()  # guards all below
+        self._workers: Optional[concurrent.futures.ThreadPoolExecutor] = None
+        self._alone = False  # whether the fallback ran the last call
+        self._counts = dict.fromkeys(("calls", "here", "repeated", "refused"), 0)
+        self._crossed = {name: Crossed(how) for name, how in self._sent.values()}
+
+    def submit(self, *args: Any) -> concurrent.futures.Future[Any]:
+        """Run ``main`` without waiting. At most `UNDER_WAY` calls are on their way at once; more wait here.
+
+        Calls may be answered in another order than they were made in.
+        """
+        with self._lock:
+            self.check_open()
+            if self._workers is None:
+                self._workers = concurrent.futures.ThreadPoolExecutor(UNDER_WAY, "rpcsys remote")
+            return self._workers.submit(self._main, *args)
+
+    def figures(self) -> RemoteFigures:
+        """Counters, and what encoding did to the inputs."""
+        with self._lock:
+            return RemoteFigures(**self._counts, opened=self._line.opened, inputs=dict(self._crossed))
 
     def release(self) -> None:
         super().release()
+        self._line.close()
         with self._lock:
-            self._hang_up()
+            workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.shutdown(wait=False)
+
+    # -------------------------------------------------------------- calls
 
     def _main(self, *args: Any) -> Any:
-        function = self._function
-        if function is not None:
+        sent = self._encoded(args) if self._sent else args
+        attempts: Optional[Attempts] = None
+        while True:
+            connection = self._line.current or self._connected()
+            if connection is None:
+                return self._here(args, "it does not answer")
             try:
-                return function(*args)
-            except _LOST:
-                with self._lock:
-                    if self._function is function:  # else another thread has opened a new one
-                        self._hang_up()
-        return self._connected()(*args)
+                result = connection.call(*sent, **self._options)
+            except RpcsysError as error:
+                attempts = attempts or self._attempts()
+                if not self._again(error, connection, attempts):
+                    return self._here(args, one_line(error))
+            else:
+                self._answered()
+                return result
 
-    def _connected(self) -> client.RemoteFunction:
+    def _connected(self) -> Optional[Connection]:
+        """A connection; None if the fallback does not have to wait for one."""
+        self.check_open()
+        try:
+            return self._line.at_once() if self.imports else self._line.get()
+        except RpcsysError:
+            self.check_open()  # what it met while it was being closed is no news
+            raise
+
+    def _attempts(self) -> Attempts:
+        wait_s = min(self.place.wait_s, SHORT_WAIT_S) if self.imports else self.place.wait_s
+        return Attempts(self.place.repeatable, wait_s)
+
+    def _again(self, error: RpcsysError, connection: Connection, attempts: Attempts) -> bool:
+        """Whether to make a call again that ended so, having waited; False if it is the fallback's turn.
+
+        Raises ``error`` where neither helps.
+        """
+        line, ran_perhaps, again = self._line, True, False
+        if isinstance(error, _LOST):
+            self.check_open()
+            line.lost(connection)
+            again = attempts.lost()
+            self._count("repeated", again)
+        elif isinstance(error, RemoteError) and error.retryable:
+            ran_perhaps = False
+            line.crowded(connection)
+            pause = attempts.busy(time.monotonic(), chance())
+            again = pause is not None
+            self._count("refused", True)
+            if pause is not None and line.current is connection:  # else there may be another server
+                line.pause(pause)
+        elif not isinstance(error, DeadlineExceeded):
+            raise error
+        if not again and not (self.imports and (self.place.repeatable or not ran_perhaps)):
+            raise error
+        return again
+
+    def _here(self, args: Sequence[Any], why: str) -> Any:
+        """The fallback's answer."""
+        self.check_open()
         with self._lock:
-            if self._function is None:
-                self.check_open()
-                try:
-                    self._session = self._open()
-                    self._function = self._session.get_function(self.place.function)
-                except BaseException:
-                    self._hang_up()
-                    raise
-            return self._function
+            first, self._alone = not self._alone, True
+            self._counts["calls"] += 1
+            self._counts["here"] += 1
+        if first:
+            _log.warning("%s is run on this device until that is back: %s", self.place, why)
+        return self.imports[0](*args)
 
-    def _open(self) -> client.Session:
-        place = self.place
-        if place.address:
-            return client.connect(place.address, key=place.key, timeout=place.wait_s)
-        self._tracker = client.connect_tracker(place.tracker)
-        return self._tracker.request(place.key, wait_timeout=place.wait_s)
+    def _answered(self) -> None:
+        with self._lock:
+            back, self._alone = self._alone, False
+            self._counts["calls"] += 1
+        if back:
+            _log.warning("%s is back", self.place)
 
-    def _hang_up(self) -> None:
-        held: List[Any] = [self._session, self._tracker]
-        self._function = self._session = self._tracker = None
-        for one in held:
-            if one is not None:
-                one.close()
+    def _count(self, what: str, more: bool) -> None:
+        with self._lock:
+            self._counts[what] += more
+
+    def _encoded(self, args: Sequence[Any]) -> List[Any]:
+        """The arguments as they are sent. Raises `ValueNotSupported`."""
+        sent = list(args)
+        for place, (name, how) in self._sent.items():
+            if place >= len(args):
+                continue
+            began = time.perf_counter()
+            value = sent[place] = encoding.encode(args[place], how, f"input {name!r}")
+            took = time.perf_counter() - began
+            tensor = as_tensor(args[place])
+            assert tensor is not None  # or it would not have been encoded
+            size = len(value.data) if isinstance(value, encoding.Encoded) else tensor.nbytes
+            with self._lock:
+                was = self._crossed[name]
+                self._crossed[name] = Crossed(
+                    how, was.bytes + tensor.nbytes, was.sent + size, was.seconds + took
+                )
+        return sent
+
+
+# ------------------------------------------------------------------ making one
 
 
 def remote(
-    function: str,
+    function: str = "",
     *,
+    serve: str = "",
     key: str = "",
     tracker: Address = "",
     address: Address = "",
     wait_s: float = WAIT_S,
+    deadline_s: float = 0.0,
+    repeatable: bool = True,
     inputs: Sequence[Dict[str, Any]] = (),
     outputs: Sequence[Dict[str, Any]] = (),
+    encode: Encode = "",
+    fallback: Optional[Module] = None,
 ) -> RemoteModule:
-    """A module whose ``main`` is ``function`` on a server: of ``key`` at a tracker, or at ``address`` (``"host:port"`` or
-    ``(host, port)``).
+    """A module whose ``main`` is a function on a server, which is found by an address (``"host:port"`` or ``(host, port)``)
+    or by a tracker.
+
+    ``serve`` names a module that is deployed there: of several servers the least busy one is called, without a lease.
+    ``function`` is then a function of it, by default ``main``. Without ``serve`` it is a function of the server's
+    sessions, and one is opened: leased by ``key``, where there is a tracker.
+
+    ``encode``: how tensors cross (`rpcsys.wire.encoding`), by the names of inputs and outputs, or one way for all that it
+    applies to. ``fallback``: runs calls while the server is gone, or too busy for a second. ``wait_s``: seconds a call waits
+    for a server to be free, or back, where there is none. ``deadline_s``: seconds it may take there, 0 for any number.
+    ``repeatable``: whether a call is made again when the connection was lost while it ran.
 
     ``inputs`` and ``outputs`` (dicts with name, dtype and shape) let it be run by names. Raises `UsageError`.
     """
-    place = Place(function, key, _text(tracker), _text(address), wait_s)
+    place = Place(
+        function or ("main" if serve else ""),
+        key,
+        _text(tracker),
+        _text(address),
+        wait_s,
+        serve,
+        deadline_s,
+        repeatable,
+    )
     complaint = place.complaint()
     if complaint:
         raise UsageError(complaint)
-    return RemoteModule(place, inputs, outputs)
+    imports = [fallback] if fallback is not None else []
+    return RemoteModule(place, inputs, outputs, imports, ways(encode, [*inputs, *outputs]))
+
+
+def ways(encode: Encode, tensors: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
+    """How each of the named tensors crosses that is to be encoded. Raises `UsageError`."""
+    named = {value["name"]: value.get("dtype", "") for value in tensors}
+    if isinstance(encode, str):
+        if encode and not named:
+            raise UsageError("encode goes by the names of tensors: say which inputs and outputs there are")
+        return {name: encode for name, dtype in named.items() if encode and encoding.applies(encode, dtype)}
+    for name, how in encode.items():
+        if name not in named:
+            raise UsageError(f"there is no tensor {name!r} to encode; there are {', '.join(named) or 'none'}")
+        encoding.steps(how)
+        if named[name] and not encoding.applies(how, named[name]):
+            raise UsageError(f"{how} does not apply to {name!r}, which is {named[name]}")
+    return dict(encode)
+
+
+def _places(values: Sequence[Mapping[str, Any]], encode: Mapping[str, str]) -> Dict[int, Tuple[str, str]]:
+    """Place -> name and how, of those that are encoded."""
+    return {
+        place: (value["name"], encode[value["name"]])
+        for place, value in enumerate(values)
+        if value["name"] in encode
+    }
 
 
 def rename(module: Module, names: Names) -> Module:
     """The same place; its inputs and outputs by other names."""
     assert isinstance(module, RemoteModule)
-    return RemoteModule(module.place, names.values(module.inputs), names.values(module.outputs))
+    encode = {names(name): how for name, how in module.encode.items()}
+    return RemoteModule(
+        module.place, names.values(module.inputs), names.values(module.outputs), encode=encode
+    )
 
 
 def _text(address: Address) -> str:
@@ -172,23 +340,34 @@ def _text(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+# ------------------------------------------------------------------ saving
+
+
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
     """Where the function is; nothing of it."""
     assert isinstance(module, RemoteModule)
-    return packed.pack(
-        {**module.place._asdict(), "inputs": module.inputs, "outputs": module.outputs}, [], offset
-    )
+    about = {"inputs": module.inputs, "outputs": module.outputs, "encode": module.encode}
+    return packed.pack({**module.place._asdict(), **about}, [], offset)
 
 
 def load_from_bytes(data: memoryview, context: Context) -> Module:
     """The function; nothing is connected. Raises `FormatError`."""
     about, buffers = packed.unpack(data)
-    texts = [about.get(field) for field in ("function", "key", "tracker", "address")]
-    wait_s, inputs, outputs = about.get("wait_s"), about.get("inputs"), about.get("outputs")
-    if buffers or not all(isinstance(text, str) for text in texts) or not isinstance(wait_s, (int, float)):
+    fields: Dict[str, Any] = {name: about.get(name, default) for name, default in _DEFAULTS.items()}
+    if buffers or not all(_alike(fields[name], default) for name, default in _DEFAULTS.items()):
         raise FormatError("is broken (a remote function is not described)")
-    function, key, tracker, address = map(str, texts)
-    place = Place(function, key, tracker, address, wait_s)
+    place = Place(**fields)
     if place.complaint():
         raise FormatError(f"is broken ({place.complaint()})")
-    return RemoteModule(place, packed.declared(inputs), packed.declared(outputs))
+    inputs, outputs = packed.declared(about.get("inputs")), packed.declared(about.get("outputs"))
+    encode = about.get("encode", {})
+    try:
+        if not isinstance(encode, dict):
+            raise UsageError("encode is no mapping")
+        return RemoteModule(place, inputs, outputs, encode=ways(encode, [*inputs, *outputs]))
+    except UsageError as error:
+        raise FormatError(f"is broken ({error})") from None
+
+
+def _alike(value: Any, default: Any) -> bool:
+    return type(value) is type(default) or (type(default) is float and type(value) is int)

@@ -13,6 +13,7 @@ from rpcsys.module.module import Module
 from rpcsys.server.faults import described
 from rpcsys.server.objects import Objects, from_function, plain_call, returned, to_function
 from rpcsys.wire import frames, values
+from rpcsys.wire.encoding import encoded
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.heads import HeadTable
 from rpcsys.wire.memory import Pool
@@ -89,7 +90,7 @@ class Calls:
                 to_function(values.build(arg, frame.buffers), self._nothing, self._pool(), written)
                 for arg in args
             ]
-            result = self._function(name)(*made)
+            result = encoded(self._function(name)(*made), frame.get("encode"))
         if not written:
             return returned(frame.call_id, result, self._nothing, self._heads)
         fields = {"r": from_function(result, self._nothing), "w": written}

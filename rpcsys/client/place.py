@@ -1,0 +1,140 @@
+"""Where a function is that others call, and how to connect to it: a session, or a deployed module."""
+
+from __future__ import annotations
+
+from typing import Any, Collection, List, Mapping, NamedTuple, Tuple
+
+from rpcsys.client.line import Connection
+from rpcsys.client.opening import connect, open_served
+from rpcsys.client.remote import RemoteFunction
+from rpcsys.client.tracker import connect_tracker
+from rpcsys.errors import Busy, ConnectError, NotSupported, UsageError
+from rpcsys.link import parse_address
+
+#: Seconds that a call waits for a server to be free, or back, unless told otherwise.
+WAIT_S = 60.0
+
+
+class Place(NamedTuple):
+    """Where a function is, and how it is called.
+
+    Attributes
+    ----------
+    function : its name on the server, or in the deployed module
+    serve : the name of the deployed module; "" for a function of a session
+    key : of the servers that have it; a deployed module's tracker needs none
+    tracker : ``host:port`` of the tracker that knows them; or
+    address : ``host:port`` of the server itself
+    wait_s : seconds to wait for one to be free, or back
+    deadline_s : seconds a call may take there; 0 for any number
+    repeatable : whether a call may be made again when nobody knows if it ran
+    """
+
+    function: str
+    key: str = ""
+    tracker: str = ""
+    address: str = ""
+    wait_s: float = WAIT_S
+    serve: str = ""
+    deadline_s: float = 0.0
+    repeatable: bool = True
+
+    def complaint(self) -> str:
+        """What is wrong with it; empty if nothing is."""
+        if not self.function:
+            return "a remote function has a name"
+        if bool(self.tracker) == bool(self.address):
+            return "a remote function is found by a tracker or by an address: give one of the two"
+        if self.tracker and not (self.key or self.serve):
+            return (
+                "a tracker finds a remote function by a key, or by what a deployed module is called: give one"
+            )
+        if not 0 < self.wait_s < float("inf"):
+            return "wait_s is a number of seconds above 0"
+        if not 0 <= self.deadline_s < float("inf"):
+            return "deadline_s is a number of seconds, or 0"
+        try:
+            parse_address(self.tracker or self.address)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    def __str__(self) -> str:
+        what = f"{self.serve}.{self.function}" if self.serve else self.function
+        return f"{what} at {self.address or f'a server of the tracker {self.tracker}'}"
+
+
+def open_at(
+    place: Place, returned: Mapping[str, str], hows: Collection[str], seconds: float, avoid: Collection[str]
+) -> Connection:
+    """Connect to where the function is, within about ``seconds`` and rather not at one of the addresses ``avoid``.
+
+    ``returned``: how results are to be encoded, by their places; ``hows``: all encodings that the server has to know.
+    Raises `RpcsysError`.
+    """
+    if place.serve:
+        return _served(place, returned, hows, seconds, avoid)
+    held: List[Any] = []
+    try:
+        if place.address:
+            session = connect(place.address, key=place.key, timeout=seconds)
+        else:
+            held.append(connect_tracker(place.tracker))
+            session = held[0].request(place.key, wait_timeout=seconds)
+        held.insert(0, session)
+        _check(session.info, hows, session.address)
+        function = session.get_function(place.function)
+    except BaseException:
+        for one in held:
+            one.close()
+        raise
+    return Connection(_returning(function, returned), "{}:{}".format(*session.address), held)
+
+
+def _served(
+    place: Place, returned: Mapping[str, str], hows: Collection[str], seconds: float, avoid: Collection[str]
+) -> Connection:
+    """Connect to a server that has the module deployed: the least busy one, where a tracker knows several."""
+    if place.address:
+        rows = [(*parse_address(place.address), place.key)]
+    else:
+        with connect_tracker(place.tracker) as tracker:
+            rows = [(row["host"], row["port"], row["key"]) for row in tracker.resolve(place.serve)]
+    rows.sort(key=lambda row: _where(*row) in avoid)
+    several = len(rows) > 1
+    while True:
+        host, port, key = rows.pop(0)
+        try:
+            served = open_served((host, port), place.serve, key, timeout=seconds)
+            break
+        except (ConnectError, Busy):
+            if not rows:
+                raise
+    try:
+        _check(served.info, hows, (host, port))
+        function = served[place.function]
+    except BaseException:
+        served.close()
+        raise
+    return Connection(_returning(function, returned), _where(host, port, key), [served], several)
+
+
+def _where(host: str, port: int, key: str) -> str:
+    """What tells servers apart: behind a proxy they have one address."""
+    return f"{host}:{port} {key}".rstrip()
+
+
+def _returning(function: RemoteFunction, returned: Mapping[str, str]) -> RemoteFunction:
+    return function.encoding(returned) if returned else function
+
+
+def _check(hello: Mapping[str, Any], hows: Collection[str], address: Tuple[str, int]) -> None:
+    """Raise `NotSupported` where a server does not know how the tensors are to cross."""
+    known = hello.get("capabilities", {}).get("encodings")
+    missing = {word for how in hows for word in how.split("+")}.difference(known or ())
+    if missing:
+        raise NotSupported(
+            "the server at {}:{} cannot decode {}; there: pip install 'rpcsys[zstd]' (with numpy), or encode otherwise".format(
+                *address, ", ".join(sorted(missing))
+            )
+        )
