@@ -17,6 +17,7 @@ import click
 from rpcsys.board import inventory, keeper, seen
 from rpcsys.board.inventory import Boards, Entry
 from rpcsys.board.package import WHEELS, Packer
+from rpcsys.cli.groups import Commands
 from rpcsys.client import connect_tracker
 from rpcsys.errors import ConfigError, RpcsysError, UsageError, one_line
 from rpcsys.link import parse_address, tracker_defaults
@@ -64,7 +65,7 @@ def _packing(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group(short_help="Install, upgrade, remove and list boards over ssh.")
+@click.group(cls=Commands, short_help="Install, upgrade, remove and list boards over ssh.")
 def board() -> None:
     """Keep boards from this desk, over ssh.
 
