@@ -106,6 +106,7 @@ def all_cases(folder: Path) -> list[Case]:
         *trackers(),
         *libraries(folder),
         planned(folder),
+        *pipelines(folder),
         *relays(),
         *through_proxy(),
         pairing(),
@@ -314,6 +315,37 @@ def planned(folder: Path) -> Case:
     what = "resnet50, automatic cuts: slowest stage expected"
     reading = Reading(what, "seconds", MILLISECONDS, {"measured": within(0.1)})
     return Case("automatic-cuts", ours, {"measured": (measured,)}, (reading,))
+
+
+def pipelines(folder: Path) -> list[Case]:
+    """A network in two stages side by side: as a pipeline comes, and with a stage on a leased device."""
+    network = (("path", str(folder / models.RESNET50)),)
+    local, device, in_turn, slowest, whole = (
+        Measured("pipelines", what, network)
+        for what in ("side_by_side", "on_a_device", "in_turn", "slowest_alone", "whole")
+    )
+    goals = {
+        "slowest stage": at_least(0.95),
+        "stages in turn": at_least(1.9),
+        "onnxruntime": at_least(0.97),
+    }
+    pace = Reading("resnet50 in two stages", "seconds", each_second(), goals)
+    even = Unit("of an even share", 1.0, more_is_better=True)
+    half = {"stages in turn": Goal(0.5, at_least=True, absolute=True)}
+    peers = {"slowest stage": (slowest,), "stages in turn": (in_turn,), "onnxruntime": (whole,)}
+    away = Reading(
+        "the same, a stage on a leased device", "seconds", each_second(), {"both here": at_least(0.9)}
+    )
+    return [
+        Case("pipeline", local, peers, (pace,)),
+        Case(
+            "pipeline-shares",
+            replace(local, slow=True),
+            {"stages in turn": (replace(in_turn, slow=True),)},
+            (Reading("the smaller stage's time", "least_share", even, half),),
+        ),
+        Case("pipeline-device", device, {"both here": (local,)}, (away,)),
+    ]
 
 
 def relays() -> list[Case]:

@@ -28,6 +28,7 @@ SUBJECTS = {
     "tracker-rpcsys": "benchmarks.peers.trackers:OurTracker",
     "tracker-rpcsys-all": "benchmarks.peers.trackers:OurTrackerWithAll",
     "plans": "benchmarks.peers.plans:Plans",
+    "pipelines": "benchmarks.peers.pipelines:Pipelines",
     "proxy": "benchmarks.peers.relays:Proxy",
     "socat": "benchmarks.peers.relays:Socat",
     "haproxy": "benchmarks.peers.relays:HaProxy",

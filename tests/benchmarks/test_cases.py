@@ -60,6 +60,9 @@ def test_what_the_project_promises_has_a_goal():
         "proxied-arrays-to_device",
         "proxied-arrays-from_device",
         "pairing",
+        "pipeline",
+        "pipeline-shares",
+        "pipeline-device",
     }
     with_goal = {case.name for case in CASES for reading in case.readings if reading.goals}
     assert promised <= with_goal
