@@ -8,9 +8,9 @@ import os
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
-from posixpath import dirname
 
 from rpcsys.errors import RpcsysError, UsageError
+from rpcsys.pack.order import by_likeness
 
 TOP = "rpcsys-device"
 #: Of zopfli's search: more gain a few bytes and take seconds.
@@ -49,15 +49,12 @@ def _zipped(content: bytes) -> bytes:
 def _tar(files: Mapping[str, bytes], programs: frozenset[str]) -> bytes:
     buffer, time = io.BytesIO(), _time(files)
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        # By size within a folder: files of a length are alike, and so a hundredth is saved.
-        for name, content in sorted(
-            files.items(), key=lambda file: (dirname(file[0]), len(file[1]), file[0])
-        ):
+        for name in by_likeness(files):
             entry = tarfile.TarInfo(f"{TOP}/{name}")
-            entry.size = len(content)
+            entry.size = len(files[name])
             entry.mode = 0o755 if name in programs else 0o644
             entry.mtime = time
-            tar.addfile(entry, io.BytesIO(content))
+            tar.addfile(entry, io.BytesIO(files[name]))
     return buffer.getvalue()
 
 
