@@ -85,6 +85,12 @@ BARE_SIZES = ("1kB", "1MB", "64MB")
 DIRECTIONS = {"to_device": "to the device", "from_device": "from the device"}
 
 
+#: Bytes there and back: Mask R-CNN's features and what is found in them, as float32 and as int8; and a small network's.
+OFFLOADED = {
+    "4.2MB": (84 * 256 * 7 * 7 * 4, 84 * 28 * 28 * 4),
+    "1.1MB": (84 * 256 * 7 * 7, 84 * 28 * 28 * 4),
+    "150kB": (150_528, 4000),
+}
 PIPELINED_BATCH = 200
 EIGHT_PAUSE_S = 0.2  # eight sessions end and eight new children wait in less
 PAUSE_S = 0.05
@@ -101,6 +107,7 @@ def all_cases(folder: Path) -> list[Case]:
         *two_sessions(),
         inference(folder),
         compiled_function(folder),
+        *offloaded_calls(),
         *openings(),
         *sessions(),
         *trackers(),
@@ -200,6 +207,23 @@ def compiled_function(folder: Path) -> Case:
     what = "TVM-compiled function, 1 MB in and out"
     reading = Reading(what, "seconds", each_second(), {"tvm": at_least(10)})
     return Case("compiled-function", ours, {"tvm": (replace(tvm, slow=True),)}, (reading,))
+
+
+def offloaded_calls() -> list[Case]:
+    return [offloaded_case(name, *sizes) for name, sizes in OFFLOADED.items()]
+
+
+def offloaded_case(name: str, there: int, back: int) -> Case:
+    """A call of a deployed module that does nothing, against the same bytes over a raw socket: what offloading adds.
+
+    Below a megabyte it is as much a call as an exchange of bytes, and has no goal.
+    """
+    sizes = (("there", there), ("back", back))
+    ours, raw = (Measured(who, "exchange", sizes) for who in ("offloading", "raw"))
+    reading = Reading(
+        f"offloaded call, {name}", "seconds", MICROSECONDS, {"raw": at_most(1.2)} if there >= MB else {}
+    )
+    return Case(f"offloaded-call-{name}", ours, {"raw": (raw,)}, (reading,))
 
 
 def openings() -> list[Case]:
