@@ -19,6 +19,7 @@ from rpcsys.cli.module import module
 from rpcsys.cli.operate import drain, enable, lease
 from rpcsys.cli.pack import pack
 from rpcsys.cli.run import run
+from rpcsys.cli.split import split
 from rpcsys.errors import RpcsysError, one_line
 from rpcsys.query.__main__ import command as query_tracker
 
@@ -35,6 +36,7 @@ Who has what:             rpcsys query, rpcsys query leases
 Why does it wait:         rpcsys query --why rpi4
 Take a board out:         rpcsys drain NAME, rpcsys enable NAME
 A model on a device:      rpcsys run --key rpi4 model.onnx
+A model over several:     rpcsys split model.onnx --over cpu:0,cpu:1,key:edge
 A module for many:        rpcsys deploy head.so --to HOST:9090
 What is in a library:     rpcsys module inspect model.so
 A board over ssh:         rpcsys board add root@board --key rpi4
@@ -78,6 +80,7 @@ _daemon("server", "rpcsys.server", "Serve this machine as a device.")
 _daemon("query", "rpcsys.query", "Print the tracker's servers and queue.", query_tracker)
 group.add_command(run)
 group.add_command(demo)
+group.add_command(split)
 group.add_command(deploy)
 group.add_command(module)
 group.add_command(lease)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rpcsys.errors import UsageError
 from rpcsys.graph.crossing import coded
 from rpcsys.graph.devices import Device, TrackerLike, load_on, sessions
+from rpcsys.graph.exporting import export
 from rpcsys.graph.pipelining import Pipeline
 from rpcsys.graph.showing import table
 from rpcsys.graph.staging import CALLS
@@ -118,6 +121,18 @@ class Plan:
                     targets[stage.name] = coded(load_on(session, stage), self.encode)
                     replicas[stage.name] = CALLS
             yield stack.enter_context(Pipeline(self.stages, targets, replicas=replicas, queue=queue))
+
+    def export(
+        self, path: str | os.PathLike[str], *, tracker: TrackerLike = None, fallback: bool = False
+    ) -> dict[str, Path]:
+        """Write the stages as one library, which `rpcsys.module.load_module` loads, and beside it the parts for servers.
+
+        The library runs stages of this machine on their CPUs, and calls those of other devices by the names of the parts, which
+        ``rpcsys deploy`` puts there (a part's name is its file's without the ending; the tracker knows who has it).
+        ``fallback``: it has those stages, too, and runs them itself while the servers are gone. Returns the parts by
+        stage. Raises `UsageError` for a place that cannot be written to.
+        """
+        return export(self.stages, self.devices, path, tracker=tracker, encode=self.encode, fallback=fallback)
 
     def __str__(self) -> str:
         """A table of the stages, and a line of what to expect."""

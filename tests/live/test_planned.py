@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import onnx
 import pytest
 
 import rpcsys
-from rpcsys import graph
+from rpcsys import graph, module
+from rpcsys.client.deploying import Deployment
 from rpcsys.errors import ConnectError, RpcsysError, UnknownKey
 from tests.graph.running import make, node, numbers, run, values
+from tests.live import deployed
 from tests.live.daemons import Daemon, Daemons, queue, wait_free, wait_until
 
 pytestmark = pytest.mark.live
@@ -74,6 +77,22 @@ def test_arrays_cross_encoded(network: onnx.ModelProto, frame: Any, daemons: Dae
     with plan.pipeline() as pipeline:
         (out,) = pipeline.run([frame])
     assert 0 < np.abs(out - expected).max() < 0.05
+
+
+def test_the_library_calls_what_was_deployed(
+    network: onnx.ModelProto, frame: Any, daemons: Daemons, tmp_path: Path
+) -> None:
+    tracker = daemons.tracker()
+    folder = ("--deploy", str(tmp_path / "deployed"))
+    server = daemons.server(KEY, *deployed.WITH_NUMPY, *folder, tracker=tracker)
+    over = [f"key:{KEY}"]
+    plan = graph.auto_cuts(network, over, tracker=tracker.where, measure_s=0.01, rounds=1)
+    (part,) = plan.export(tmp_path / "model.so", tracker=tracker.where).values()
+    with Deployment(server.address) as deployment:
+        deployment.put(part)
+    expected = run(network, {"x": frame}, "ALL")["t3"]
+    with module.load_module(tmp_path / "model.so") as loaded:
+        np.testing.assert_allclose(loaded(frame), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_latency_leaves_a_device_out_that_is_no_quicker(network: onnx.ModelProto, tracker: Daemon) -> None:

@@ -1,0 +1,157 @@
+"""``rpcsys split``: divide a model over devices, say what to expect, write the library."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rpcsys import graph
+from rpcsys.cli import inputs
+from rpcsys.errors import UsageError
+from rpcsys.link import parse_address, tracker_defaults
+
+if TYPE_CHECKING:
+    from rpcsys.graph.devices import Device
+    from rpcsys.graph.stage import Stages
+
+_HELP = """Divide MODEL, an .onnx file, over devices: find the best cuts, say what to expect, write the library.
+
+\b
+--over cpu:0,cpu:1       CPUs of this machine, one each (cpu:0-3: several together)
+--over cpu:0,key:edge    and a device leased by its key
+--over 2                 this machine's CPUs in two shares
+
+The stages are tried on the devices themselves. Those that make it slower are left out.
+
+The library runs the whole. A stage for a device that is not this machine is written beside it, for rpcsys deploy to
+put on a server there.
+"""
+
+
+@click.command(help=_HELP, short_help="Divide a model over devices, and write the library.")
+@click.option("--over", "devices", metavar="DEVICES", required=True, help="The devices, with commas between.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The library (else MODEL.so in this folder).",
+)
+@click.option(
+    "--goal",
+    type=click.Choice(["throughput", "latency"]),
+    default="throughput",
+    show_default=True,
+    help="Most frames a second, or the least time for one.",
+)
+@click.option(
+    "--at",
+    "cuts",
+    metavar="CUT",
+    multiple=True,
+    help="Cut here instead: a node's name or place, a tensor, or several with commas between; repeatable.",
+)
+@click.option(
+    "--inputs",
+    "arrays",
+    metavar="FILE.npz",
+    type=click.Path(path_type=Path),
+    help="What to run it with (else random arrays).",
+)
+@click.option(
+    "--tracker", metavar="HOST:PORT", help="Where the tracker is (else RPCSYS_TRACKER_HOST and _PORT)."
+)
+@click.option(
+    "--encode", metavar="HOW", default="", help="How arrays cross: float16, int8, zlib, int8+zlib, …"
+)
+@click.option("--exact", is_flag=True, help="Stages that give the same bits as the whole.")
+@click.option("--keep-order", is_flag=True, help="The first device gets the first stage, and so on.")
+@click.option("--fallback", is_flag=True, help="Run stages of servers here while those are gone.")
+@click.option(
+    "--wait-timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for a device.",
+)
+@click.argument("model", type=click.Path(path_type=Path))
+def split(
+    devices: str,
+    output: Path | None,
+    goal: str,
+    cuts: Sequence[str],
+    arrays: Path | None,
+    tracker: str | None,
+    encode: str,
+    exact: bool,
+    keep_order: bool,
+    fallback: bool,
+    wait_timeout: float,
+    model: Path,
+) -> None:
+    """The command; what it is for is said in `_HELP`."""
+    if not model.is_file():
+        raise UsageError(f"no such model: {model}")
+    given = inputs.load(arrays) if arrays is not None else None
+    lab = parse_address(tracker) if tracker is not None else tracker_defaults()
+    if cuts:
+        stages, used = _by_hand(model, devices, cuts, exact)
+    else:
+        more = {"exact": exact, "keep_order": keep_order, "encode": encode, "wait_s": wait_timeout}
+        stages, used = _found(model, devices, given, {**more, "goal": goal, "tracker": lab})
+    _write(stages, used, output or Path(f"{model.stem}.so"), lab, encode, fallback)
+
+
+def _found(
+    model: Path, devices: str, given: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> tuple[Stages, Sequence[Device]]:
+    over = int(devices) if devices.isdecimal() and len(devices) < 6 else devices.split(",")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the plan says it, too
+        plan = graph.auto_cuts(model, over, inputs=given, say=_say, **options)
+    click.echo(str(plan), nl=False)
+    return plan.stages, plan.devices
+
+
+def _by_hand(model: Path, devices: str, cuts: Sequence[str], exact: bool) -> tuple[Stages, Sequence[Device]]:
+    stages = graph.split(model, [_cut(text) for text in cuts], exact=exact)
+    from rpcsys.graph.devices import parse
+
+    used = parse(devices.split(","))
+    if len(used) != len(stages):
+        raise UsageError(
+            f"{len(cuts)} cut(s) make {len(stages)} stages, and --over names {len(used)} device(s)"
+        )
+    graph.show(stages)
+    return stages, used
+
+
+def _cut(text: str) -> int | str | tuple[str, ...]:
+    if text.isdecimal() and len(text) < 10:
+        return int(text)
+    names = tuple(name.strip() for name in text.split(","))
+    return names[0] if len(names) == 1 else names
+
+
+def _say(text: str) -> None:
+    click.echo(f"  {text}", err=True)
+
+
+def _write(
+    stages: Stages,
+    used: Sequence[Device],
+    output: Path,
+    tracker: tuple[str, int],
+    encode: str,
+    fallback: bool,
+) -> None:
+    from rpcsys.graph.exporting import export
+
+    parts = export(stages, used, output, tracker=tracker, encode=encode, fallback=fallback)
+    click.echo(f"wrote {output}")
+    places = {stage.name: device.name for stage, device in zip(stages, used, strict=True)}
+    for name, part in parts.items():
+        click.echo(f"wrote {part}, for {places[name]}; type: rpcsys deploy {part} --to HOST:PORT")
