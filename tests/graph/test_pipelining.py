@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from rpcsys import graph
 from rpcsys.errors import FrameError, UsageError
 from rpcsys.graph import Pipeline, PipelineStage, samples
+from tests.graph.running import assert_same
 from tests.graph.running import chain as chain_of_nodes
+from tests.graph.running import run as run_whole
 
 DEADLINE_S = 20
 
@@ -347,3 +349,18 @@ def test_squeezenet_in_stages_gives_the_same_bits() -> None:
     with Pipeline(stages, replicas={"stage1": 2}) as pipeline:
         for frame, output in zip(frames, pipeline.run(frames), strict=True):
             np.testing.assert_array_equal(output, whole(frame))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", samples.names())
+def test_every_real_network_in_any_number_of_stages_gives_the_same_bits(name: str) -> None:
+    network = samples.light_model(name, seed=1)
+    taken = network.graph.input[0].name
+    frames = [np.random.default_rng(n).random((1, 3, 224, 224), "float32") for n in range(3)]
+    whole = [run_whole(network, {taken: frame}) for frame in frames]
+    for count in (2, 3, 4, 7):
+        places = [len(network.graph.node) * i // count for i in range(1, count)]
+        with Pipeline(graph.split(network, places, exact=True)) as pipeline:
+            for expected, output in zip(whole, pipeline.run({taken: frame} for frame in frames), strict=True):
+                assert_same(output, expected)
