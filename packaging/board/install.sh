@@ -99,7 +99,11 @@ start_servers() {
     [ -n "$start" ] || return 0
     if [ -n "$systemd" ]; then
         systemctl daemon-reload
-        for each in $(names); do systemctl --quiet enable --now "rpcsys-server@$each"; done
+        for each in $(names); do
+            systemctl --quiet enable --now "rpcsys-server@$each" && continue
+            said=$(journalctl --quiet --no-pager --lines=1 --output=cat "_SYSTEMD_UNIT=rpcsys-server@$each.service" || :)
+            fail "$each is installed and does not start: ${said:-see journalctl -u rpcsys-server@$each}"
+        done
     else
         "$init" start
     fi

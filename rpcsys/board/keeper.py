@@ -47,7 +47,8 @@ except OSError as error:
     sys.exit(str(error))' "$2" "$3" "$4"
 """
 _LOG = """
-tail -n 1 "$1/var/log/rpcsys/$2.log" 2>/dev/null || journalctl --no-pager -q -n 1 -o cat -u "rpcsys-server@$2" 2>/dev/null
+tail -n 1 "$1/var/log/rpcsys/$2.log" 2>/dev/null ||
+    journalctl --quiet --no-pager --lines=1 --output=cat "_SYSTEMD_UNIT=rpcsys-server@$2.service" 2>/dev/null
 """
 
 

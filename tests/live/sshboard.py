@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.live.booted import Booted
 from tests.live.daemons import START_S, free_port, reaper, wait_until
 
 CONFIG = """
@@ -82,19 +83,8 @@ class SshBoard:
     _sshd: subprocess.Popen[bytes] | None = None
 
     def start(self) -> SshBoard:
-        assert os.geteuid() == 0, "a board of one's own is made by root: mounts and chroot"
-        assert shutil.which("sshd", path="/usr/sbin"), "type: apt-get install openssh-server"
-        self.port = free_port()
-        board = self.folder / "board"
-        (board / "bin").mkdir(parents=True)
+        self._lay_out()
         (self.folder / "disk").mkdir()
-        keygen(board / "host")
-        user = keygen(self.folder / "user")
-        shutil.copy(user.with_suffix(".pub"), board / "authorized")
-        (board / "sshd_config").write_text(CONFIG.format(port=self.port, path=self.path))
-        for name, text in self.programs.items():
-            (board / "bin" / name).write_text(text)
-            (board / "bin" / name).chmod(0o755)
         binds = "\n".join(f"mkdir -p root{each} && mount --bind {each} root{each}" for each in self.folders)
         script = START.format(
             folder=self.folder, prepare=self.prepare, binds=binds, size=self.disk, tmp=self.tmp
@@ -106,12 +96,25 @@ class SshBoard:
             )  # fmt: skip
         reaper.note("+", self._sshd.pid)
         wait_until(self._listens, START_S, "sshd listens")
-        (self.folder / "known").write_text(f"[127.0.0.1]:{self.port} {(board / 'host.pub').read_text()}")
         return self
 
+    def _lay_out(self) -> None:
+        """Keys for both ends, and what is to be in the board's /board."""
+        assert os.geteuid() == 0, "a board of one's own is made by root: mounts and chroot"
+        assert shutil.which("sshd", path="/usr/sbin"), "type: apt-get install openssh-server"
+        self.port = free_port()
+        board = self.folder / "board"
+        (board / "bin").mkdir(parents=True)
+        host, user = keygen(board / "host"), keygen(self.folder / "user")
+        shutil.copy(user.with_suffix(".pub"), board / "authorized")
+        (board / "sshd_config").write_text(CONFIG.format(port=self.port, path=self.path))
+        for name, text in self.programs.items():
+            (board / "bin" / name).write_text(text)
+            (board / "bin" / name).chmod(0o755)
+        (self.folder / "known").write_text(f"[127.0.0.1]:{self.port} {host.with_suffix('.pub').read_text()}")
+
     def _listens(self) -> bool:
-        assert self._sshd is not None
-        assert self._sshd.poll() is None, (self.folder / "sshd.log").read_text()
+        assert self._sshd is None or self._sshd.poll() is None, (self.folder / "sshd.log").read_text()
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
@@ -146,3 +149,21 @@ class SshBoard:
             self._sshd.wait()
             reaper.note("-", self._sshd.pid)
             self._sshd = None
+
+
+@dataclass
+class SystemdBoard(SshBoard):
+    """The same with a systemd; whoever uses it has entered the machine's network."""
+
+    machine: Booted | None = None
+
+    def start(self) -> SystemdBoard:
+        assert self.machine is not None
+        self._lay_out()
+        shutil.copytree(self.folder / "board", self.machine.root / "board")
+        self.machine.run("mkdir", "-p", "/run/sshd")
+        self.machine.run(
+            "systemd-run", "--unit=board-sshd", "/usr/sbin/sshd", "-D", "-f", "/board/sshd_config"
+        )
+        wait_until(self._listens, START_S, "sshd listens")
+        return self

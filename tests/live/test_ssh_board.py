@@ -20,9 +20,10 @@ import rpcsys
 from rpcsys.board.package import read
 from rpcsys.pack import build
 from tests.live.boards import packed
+from tests.live.booted import Booted
 from tests.live.daemons import Daemon, Daemons, free_port, queue, wait_free, wait_until
 from tests.live.emulated import MACHINES
-from tests.live.sshboard import SshBoard
+from tests.live.sshboard import SshBoard, SystemdBoard
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -197,6 +198,43 @@ def test_a_board_with_busybox_and_its_init(bench: Bench, newer: Path) -> None:
     (row,) = bench.listed()
     assert row["installed"] == read(newer).name
     bench.run("remove", "b1")
+    assert left(board) == before
+
+
+def test_a_board_with_systemd(daemons: Daemons, current: Path, newer: Path, tmp_path: Path) -> None:
+    machine = Booted(daemons)
+    try:
+        with machine.entered():
+            bench = Bench(tmp_path, daemons.tracker(), current, [])
+            (tmp_path / "board").mkdir()
+            _with_systemd(bench, SystemdBoard(tmp_path / "board", machine=machine).start(), machine, newer)
+    finally:
+        daemons.stop()
+        machine.close()
+
+
+def _with_systemd(bench: Bench, board: SshBoard, machine: Booted, newer: Path) -> None:
+    before = left(board)
+    bench.run(*bench.adding(board))
+    bench.run(*bench.adding(board, name="b2"))
+    assert machine.show("rpcsys-server@b1", "ActiveState") == "active"
+    assert machine.run("systemctl", "is-enabled", "rpcsys-server@b1").strip() == "enabled"
+    with bench.lease() as session:
+        upgrade = bench.start("upgrade", "--all", "--archive", str(newer))
+        wait_until(lambda: version_of(board) == read(newer).name, START_S, "the new version is in its place")
+        assert session.get_function("testing.echo")(1) == 1
+        assert upgrade.poll() is None, "it waits for the session"
+    assert upgrade.wait(START_S) == 0
+    assert {row["installed"] for row in bench.listed()} == {read(newer).name}
+    bench.run("remove", "b1")
+    assert machine.show("rpcsys-server@b1", "ActiveState") == "inactive"
+    wait_free(bench.tracker, KEY, 1, START_S)
+    # What the server says at its end is in the journal.
+    said = bench.run(
+        *bench.adding(board, "--wait", "3", "--", "--load-library", "/no/such.so", name="b2"), status=1
+    )
+    assert "/no/such.so" in said
+    bench.run("remove", "b2")
     assert left(board) == before
 
 
