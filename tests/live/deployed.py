@@ -77,6 +77,36 @@ def onnx_model(path: Path, factor: float, size: int = 0) -> Path:
     return path
 
 
+def endless_model(path: Path) -> Path:
+    """``y = n``, int64 scalars, found by counting up to n: a loop in onnxruntime that lasts as long as one likes."""
+    scalar = helper.make_tensor_value_info
+    one = helper.make_tensor("one", TensorProto.INT64, [], [1])
+    body = helper.make_graph(
+        [
+            helper.make_node("Constant", [], ["one"], value=one),
+            helper.make_node("Add", ["before", "one"], ["after"]),
+            helper.make_node("Identity", ["on"], ["go_on"]),
+        ],
+        "body",
+        [
+            scalar("i", TensorProto.INT64, []),
+            scalar("on", TensorProto.BOOL, []),
+            scalar("before", TensorProto.INT64, []),
+        ],
+        [scalar("go_on", TensorProto.BOOL, []), scalar("after", TensorProto.INT64, [])],
+    )
+    zero = helper.make_tensor("zero", TensorProto.INT64, [], [0])
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["n", "", "zero"], ["y"], body=body)],
+        "count",
+        [scalar("n", TensorProto.INT64, [])],
+        [scalar("y", TensorProto.INT64, [])],
+        [zero],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
 def put(root: Path, name: str, file: Path) -> str:
     """Put ``file`` into a folder that no server serves yet; the version that it is."""
     store = Store(str(root))

@@ -6,8 +6,9 @@ one that sends many at once does not keep the others waiting; a client's own cal
     offered ──> waiting ──taken──> running ──finished──> (answered)
        └─ the hall is full: Busy     └─ cancelled, overdue, client gone: answered at once, and told to stop
 
-A call that runs and is given up keeps its worker until its function returns: nothing can end a thread from outside. It is
-``abandoned`` meanwhile, and one that stays so makes the host a case for its successor.
+A call that runs and is given up keeps its thread until its function returns: nothing can end a thread from outside. It is
+``abandoned`` meanwhile; another worker takes its place, for as many as `MAX_ABANDONED`, and one that stays so makes the host
+a case for its successor.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from collections import OrderedDict, deque
 from typing import Any, Callable, Deque, Dict, Iterator, List, Optional
 
 from rpcsys.wire.frames import Frame
+
+MAX_ABANDONED = 32
+"""Calls that nobody waits for and that run in spite of it: above so many, they take the places of others."""
 
 
 class Call:
@@ -66,8 +70,9 @@ class Desk:
         if call.frame.call_id in calls:
             raise KeyError(call.frame.call_id)
         weight = call.frame.plan.weight
-        free = self.workers - self.running - self.waiting
-        if free <= 0 and (self.waiting >= self.places or self.waiting_bytes + weight > self._places_bytes):
+        staying = self.waiting - max(self.free, 0)  # the others are about to be taken
+        full = staying >= self.places or self.waiting_bytes + weight > self._places_bytes
+        if staying >= 0 and full:
             return False
         calls[call.frame.call_id] = call
         queue = self._hall.get(call.client)
@@ -81,7 +86,7 @@ class Desk:
 
     def take(self) -> Optional[Call]:
         """The call that runs next, running from now on; None while none waits or every worker has one."""
-        if not self.waiting or self.running >= self.workers:
+        if not self.waiting or self.free <= 0:
             return None
         client, queue = self._hall.popitem(last=False)
         call = queue.popleft()
@@ -128,6 +133,7 @@ class Desk:
         return calls
 
     def _give_up(self, call: Call, now: float) -> None:
+        """It is over for its client; one that runs is abandoned."""
         if call.state == "waiting":
             queue = self._hall[call.client]
             queue.remove(call)
@@ -156,6 +162,11 @@ class Desk:
     def of(self, client: Any) -> int:
         """How many calls a client has under way."""
         return len(self._calls.get(client, ()))
+
+    @property
+    def free(self) -> int:
+        """Calls that could begin now."""
+        return self.workers - self.running + min(len(self.abandoned), MAX_ABANDONED)
 
     @property
     def live(self) -> int:

@@ -24,7 +24,7 @@ import select
 import socket
 import threading
 import time
-from typing import Any, Dict, List, NoReturn, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Set, Tuple
 
 from rpcsys.errors import ProtocolError
 from rpcsys.module import surroundings
@@ -100,16 +100,19 @@ class Host:
         self._stuck = False
 
     def run(self) -> NoReturn:
-        """Serve until the supervisor wants no more, with this thread and as many as the desk has workers."""
-        for target in [self._live] * self._desk.workers + [self._keep_watch]:
-            threading.Thread(target=target, name="rpcsys-host", daemon=True).start()
-        self._live()
+        """Serve until the supervisor wants no more; this thread keeps watch."""
+        for _ in range(self._desk.workers + 1):
+            _begin(self._live)
+        while True:
+            self._keep_watch()
 
     # -------------------------------------------------------------- threads
 
-    def _live(self) -> NoReturn:
+    def _live(self) -> None:
+        """Lead, run calls and rest, until a call has run that was given up: another thread is there in its place."""
         me = threading.get_ident()
-        while True:
+        wanted = True
+        while wanted:
             rest: Any = None
             with self._lock:
                 call = self._desk.take()
@@ -122,23 +125,23 @@ class Host:
                     rest.acquire()
                     self._resting.append(rest)
             if call is not None:
-                self._run(call)
+                wanted = self._run(call)
                 call = None
             elif rest is not None:
                 rest.acquire()
             else:
-                self._lead(me)
+                wanted = self._lead(me)
 
     def _wake(self) -> None:
         """Wake whom the lead and the desk have something for; with the lock held."""
         desk = self._desk
-        wanted = (self._leader is None) + min(desk.waiting, desk.workers - desk.running)
+        wanted = (self._leader is None) + min(desk.waiting, desk.free)
         while wanted > 0 and self._resting:
             self._resting.pop().release()
             wanted -= 1
 
-    def _lead(self, me: int) -> None:
-        """Read for everybody until there is a call that may last; that is run last, by this thread."""
+    def _lead(self, me: int) -> bool:
+        """Read for everybody until there is a call that may last; that is run last, by this thread. As `_run`."""
         now = time.monotonic()
         while True:
             for descriptor, events in self._epoll.poll(max(0.0, self._next_look - now)):
@@ -160,34 +163,33 @@ class Host:
                         self._watching = True
                         self._watch.release()
             at_once = self._at_once == me
-            self._run(call)
+            wanted = self._run(call)
             call = None  # what its arrays lie in is there for the next
             with self._lock:
                 if at_once:
                     self._at_once = None if self._at_once == me else self._at_once
                     self._turn += 1
                 if self._leader != me:
-                    return
+                    return wanted
 
-    def _keep_watch(self) -> NoReturn:
-        """Take the lead from a thread whose quick call is none."""
-        while True:
-            self._watch.acquire()
-            idle = 0.0
-            while idle < WATCHED_S:
-                turn = self._turn
-                time.sleep(WATCH_S)
-                with self._lock:
-                    idle = 0.0 if self._turn != turn or self._at_once else idle + WATCH_S
-                    if self._at_once and self._turn == turn:
-                        self._at_once = self._leader = None
-                        self._wake()
-                    self._watching = idle < WATCHED_S
+    def _keep_watch(self) -> None:
+        """While there are quick calls, take the lead from a thread whose call is none."""
+        self._watch.acquire()
+        idle = 0.0
+        while idle < WATCHED_S:
+            turn = self._turn
+            time.sleep(WATCH_S)
+            with self._lock:
+                idle = 0.0 if self._turn != turn or self._at_once else idle + WATCH_S
+                if self._at_once and self._turn == turn:
+                    self._at_once = self._leader = None
+                    self._wake()
+                self._watching = idle < WATCHED_S
 
     # -------------------------------------------------------------- calls
 
-    def _run(self, call: Call) -> None:
-        """Run a call and answer it, unless it was given up meanwhile."""
+    def _run(self, call: Call) -> bool:
+        """Run a call and answer it; False if it was given up meanwhile."""
         line: Line = call.client
         started = time.perf_counter()
         surroundings.thread.stops = call.on_stop
@@ -208,6 +210,7 @@ class Host:
                 line.answering -= 1
             if line.watched != _READ or line.backlog:
                 self._rewatch(line)
+        return wanted
 
     def _put(self, line: Line, frame: Frame) -> None:
         """A client sends a CALL."""
@@ -225,6 +228,17 @@ class Host:
             )
             self._refuse(line, frame.call_id, "Busy", why, fault="device", retryable=True)
 
+    def _stop(self, call: Call) -> None:
+        """A call was given up: stop it if it runs and can be stopped, and have another thread for its own, which it keeps."""
+        if call.abandoned_at is None:
+            return
+        for stop in call.on_stop:
+            stop()
+        try:
+            _begin(self._live)
+        except RuntimeError:
+            pass  # no more threads: calls wait until this one is done
+
     def _refuse(self, line: Line, call_id: int, kind: str, text: str, **more: Any) -> None:
         line.send(frames.encode(frames.ERROR, call_id, error_fields(kind, text, **more)))
 
@@ -232,7 +246,7 @@ class Host:
         with self._lock:
             call = self._desk.cancel(line, call_id, time.monotonic())
         if call is not None:
-            _stop(call)
+            self._stop(call)
             self._refuse(line, call_id, "Cancelled", "the call was cancelled")
 
     # -------------------------------------------------------------- clients, by the thread that leads
@@ -301,7 +315,7 @@ class Host:
             calls = self._desk.gone(line, time.monotonic())
             self._forget(line)
         for call in calls:
-            _stop(call)
+            self._stop(call)
         line.close()
 
     def _forget(self, line: Line) -> None:
@@ -356,7 +370,7 @@ class Host:
             late = self._desk.overdue(now)
             stuck = any(now - (call.abandoned_at or now) >= STUCK_S for call in self._desk.abandoned)
         for call in late:
-            _stop(call)
+            self._stop(call)
             self._refuse(
                 call.client, call.frame.call_id, "DeadlineExceeded", "the call was not done in its time"
             )
@@ -406,6 +420,5 @@ def _function(call: Call) -> str:
     return target[1] if type(target) is list and len(target) == 2 and type(target[1]) is str else ""
 
 
-def _stop(call: Call) -> None:
-    for stop in call.on_stop:
-        stop()
+def _begin(target: Callable[[], None]) -> None:
+    threading.Thread(target=target, name="rpcsys-host", daemon=True).start()
