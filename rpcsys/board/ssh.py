@@ -84,7 +84,8 @@ class Connection:
         if shutil.which("ssh") is None:
             raise UsageError("there is no ssh here; type: sudo apt-get install openssh-client")
         # Not in $TMPDIR: the path of a socket has room for about a hundred characters.
-        self._work = tempfile.mkdtemp(prefix="rpcsys-", dir="/tmp")
+        own = os.environ.get("XDG_RUNTIME_DIR", "")
+        self._work = tempfile.mkdtemp(prefix="rpcsys-", dir=own if os.access(own, os.W_OK) else "/tmp")
         try:
             self._open()
         except BaseException:

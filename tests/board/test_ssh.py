@@ -105,7 +105,9 @@ def test_no_folder(fake: Path, tmp_path: Path) -> None:
         assert board.run("echo 1").out == "1\n"
 
 
-def test_nothing_is_left_here(fake: Path) -> None:
+@pytest.mark.parametrize("own", ["/tmp", "/no/such", ""])
+def test_nothing_is_left_here(own: str, fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", own)
     says(fake, 'eval "$command"')
     with Connection("board") as board:
         work = Path(board._work)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Bench:
     folder: Path
     tracker: Daemon
     archive: Path
+    short: Path
     made: list[SshBoard]
 
     def board(self, prepare: str = "", programs: dict[str, str] | None = None, **more) -> SshBoard:
@@ -54,7 +56,8 @@ class Bench:
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if "_TRACKER_" not in name}
-        return {**kept, "XDG_STATE_HOME": str(self.folder / "state")}
+        own = {"XDG_STATE_HOME": str(self.folder / "state"), "XDG_RUNTIME_DIR": str(self.short)}
+        return {**kept, **own, "TMPDIR": str(self.folder)}
 
     def start(self, *words: str, **popen) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "rpcsys", "board", *words]
@@ -95,8 +98,15 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, daemons: Daemons, current: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path, daemons.tracker(), current, [])
+def short() -> Iterator[Path]:
+    """A folder whose name leaves room for that of a socket; a desk that is killed leaves one there."""
+    with tempfile.TemporaryDirectory(prefix="desk-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, daemons: Daemons, current: Path, short: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path, daemons.tracker(), current, short, [])
     yield made
     for board in made.made:
         board.stop()
@@ -201,11 +211,13 @@ def test_a_board_with_busybox_and_its_init(bench: Bench, newer: Path) -> None:
     assert left(board) == before
 
 
-def test_a_board_with_systemd(daemons: Daemons, current: Path, newer: Path, tmp_path: Path) -> None:
+def test_a_board_with_systemd(
+    daemons: Daemons, current: Path, newer: Path, short: Path, tmp_path: Path
+) -> None:
     machine = Booted(daemons)
     try:
         with machine.entered():
-            bench = Bench(tmp_path, daemons.tracker(), current, [])
+            bench = Bench(tmp_path, daemons.tracker(), current, short, [])
             (tmp_path / "board").mkdir()
             _with_systemd(bench, SystemdBoard(tmp_path / "board", machine=machine).start(), machine, newer)
     finally:
