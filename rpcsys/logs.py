@@ -51,8 +51,9 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=not value.isprintable())
 
 
-def _number(value: float) -> str:
-    return f"{value:.3f}".rstrip("0").rstrip(".")
+def number(value: float) -> str:
+    """A number, to the thousandth."""
+    return f"{value:.3f}".rstrip("0").rstrip(".") if value else "0"
 
 
 def _other(value: Any) -> str:
@@ -60,8 +61,17 @@ def _other(value: Any) -> str:
 
 
 # A busy tracker makes tens of thousands of lines a second, so the way to each value's form is short.
-_FORMS: Dict[type, Callable[[Any], str]] = {str: _text, int: str, float: _number}
+_FORMS: Dict[type, Callable[[Any], str]] = {str: _text, int: str, float: number}
 """How values of a type are written; "" for those that are left out."""
+
+
+Words = Callable[[str, Mapping[str, Any]], str]
+"""Makes a text of an event and its fields."""
+
+
+def in_words(event: str, fields: Mapping[str, Any]) -> str:
+    """All fields of any event."""
+    return pairs(fields)
 
 
 class Formatter(logging.Formatter):
@@ -91,15 +101,15 @@ class Formatter(logging.Formatter):
         return f"{line}\n{trace}" if trace else line
 
     def line(
-        self, at: float, level: str, event: str, fields: Mapping[str, Any], quiet: Container[str] = ()
+        self, at: float, level: str, event: str, fields: Mapping[str, Any], words: Words = in_words
     ) -> str:
         """The line of an event, as `note` would make it. ``at`` in seconds since 1970, ``level`` in capitals.
 
-        Fields in ``quiet`` are for machines: they are left out of text.
+        ``words`` makes a text of the event's fields, for people: a program gets them all.
         """
         if self._json:
             return self._object(at, level, {"event": event, **fields})
-        return self._text(at, level, f"{event} {pairs(fields, quiet)}")
+        return self._text(at, level, f"{event} {words(event, fields)}")
 
     def _text(self, at: float, level: str, message: str) -> str:
         return f"{self._stamp(at)},{int(at * 1000) % 1000:03d} {self._daemon} {level} {message}"

@@ -23,8 +23,6 @@ STEP_S = 600.0
 STEPS = 3
 """Every so long a request's effective priority rises by one, so many times: nothing starves."""
 
-_TIMERS = ("timeout", "unknown", "age", "rest", "wake")
-
 
 class Book:
     """All records. Two books are equal when every record is. Dictionaries stand for ordered sets."""
@@ -203,7 +201,12 @@ class Book:
         self.shares.of(request.user).waiting += 1
         self.lines.add(request)
         if steps < STEPS:
-            self.deadlines.set(("age", request.arrival), request.since + (steps + 1) * STEP_S)
+            self.remind(request, "age", request.since + (steps + 1) * STEP_S)
+
+    def remind(self, request: Waiting, what: str, at: float) -> None:
+        """Something is due of a request that waits, unless it has left by then."""
+        request.timers[what] = None
+        self.deadlines.set((what, request.arrival), at)
 
     def remove_request(self, at: float, request: Waiting) -> None:
         """A request leaves its queue, from wherever it stands. What it has gathered must be taken back before."""
@@ -218,7 +221,7 @@ class Book:
             del peer.requests[request.id]
         if request.ticket is not None:
             del self.tickets[request.ticket]
-        for timer in _TIMERS:
+        for timer in request.timers:
             self.deadlines.drop((timer, request.arrival))
         self.note_move(at, request.key)
         self.forget_queue(at, queue)

@@ -107,11 +107,12 @@ class Connection:
                 return
             self._reader.feed(data)
             self._work()
-            if not (self._reader.held and self._wanted & READ):
+            if self._waiting_since is None or not self._wanted & READ:
                 return
             acknowledge_at_once(self._sock)
 
     def _work(self) -> None:
+        """Handle what has arrived, in bounds."""
         try:
             drained = self._handle_frames()
         except ProtocolError as error:
@@ -123,16 +124,14 @@ class Connection:
             self._again = True
             self._expect()
             self._service.loop.call_soon(self._continue)
-        elif not (self._reader.held or self._reader.magic_due):
+        elif not self._reader.partial:
             self._waiting_since = None
         elif self._waiting_since is None:
             self._waiting_since = self._service.loop.time()
 
     def _handle_frames(self) -> bool:
-        """Handle what has arrived, in bounds; whether nothing is left to handle."""
+        """Whether nothing is left to handle, or nothing will be."""
         for _ in range(BURST):
-            if self._closing:
-                return True
             if self._stuck_since is not None:
                 return False
             frame = self._reader.next()
@@ -142,7 +141,7 @@ class Connection:
             if frame is None:
                 return True
             self._service.received(self, frame)
-            if not self._reader.held:
+            if self._closing or not self._reader.partial:
                 return True
         return False
 
@@ -180,10 +179,9 @@ class Connection:
         self._out_bytes = 0
         if self._closing:
             return
-        if not self._rest:
-            data = data[self._sent(data) :]
-        if data:
-            self._rest += data
+        sent = 0 if self._rest else self._sent(data)
+        if sent < len(data):
+            self._rest += data[sent:]
             self._note_unsent()
 
     def _sent(self, data: bytes | bytearray) -> int:

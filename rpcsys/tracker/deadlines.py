@@ -9,11 +9,14 @@ from typing import Any
 class Deadlines:
     """Times at which something is due, by what it is. What is dropped or moved costs no search.
 
+    ``next`` is when the first thing is due, None if nothing is.
+
     Entries of the heap that are out of date are passed over, and swept out when they are the greater part, so
     that requests made and cancelled over and over take no memory.
     """
 
     def __init__(self) -> None:
+        self.next: float | None = None
         self._due: dict[tuple[Any, ...], float] = {}
         self._heap: list[tuple[float, int, tuple[Any, ...]]] = []
         self._count = 0
@@ -33,23 +36,25 @@ class Deadlines:
         if len(self._heap) > 2 * len(self._due) + 64:
             self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
             heapq.heapify(self._heap)
+        self._find_next()
 
     def drop(self, what: tuple[Any, ...]) -> None:
         """``what`` is no longer due; nothing happens if it never was."""
-        self._due.pop(what, None)
-
-    @property
-    def next(self) -> float | None:
-        """When the first thing is due, None if nothing is."""
-        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        at = self._due.pop(what, None)
+        if at is not None and at == self.next:
+            self._find_next()
 
     def take(self, now: float) -> list[tuple[Any, ...]]:
         """What is due by ``now``, in order; it is no longer due afterwards."""
         taken = []
-        while (at := self.next) is not None and at <= now:
+        while self.next is not None and self.next <= now:
             what = heapq.heappop(self._heap)[2]
             del self._due[what]
             taken.append(what)
+            self._find_next()
         return taken
+
+    def _find_next(self) -> None:
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        self.next = self._heap[0][0] if self._heap else None

@@ -165,7 +165,7 @@ class Granting(Book):
 
     def _claim(self, at: float, request: Waiting, offer: Offer) -> list[Action]:
         if not request.gathered:
-            self.deadlines.set(("rest", request.arrival), at + GATHER_S)
+            self.remind(request, "rest", at + GATHER_S)
             self.gathering[request.arrival] = request
         request.gathered.append(offer)
         offer.claimed = request.arrival
@@ -177,7 +177,7 @@ class Granting(Book):
         """A request has gathered for too long, or a long rest is over."""
         request = self.waiting[arrival]
         if not request.parked and request.gathered:
-            self.deadlines.set(("wake", arrival), at + GATHER_S)
+            self.remind(request, "wake", at + GATHER_S)
             return self._park(at, request, RESTS)
         return []
 

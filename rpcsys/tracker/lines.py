@@ -26,7 +26,8 @@ class Band:
 
     ``turns`` has each user's arrivals in order; ``levels[n]`` counts users with more than ``n`` requests. ``_classes``
     has, by the number of leases that a user runs, base, first arrival and user, sorted: in a class the order stays
-    what it is while time passes, so to compare classes is to compare their first entries.
+    what it is while time passes, so to compare classes is to compare their first entries. Users whose entry is no longer
+    right are ``_moved``: a lease that ends and the next that begins move one twice, and only who looks needs the order.
     """
 
     def __init__(self, shares: Shares, name: tuple[Wants, float]) -> None:
@@ -37,6 +38,7 @@ class Band:
         self._shares = shares
         self._entries: dict[str, tuple[int, Entry]] = {}
         self._classes: dict[int, list[Entry]] = {}
+        self._moved: dict[str, Share] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Band) and (self.name, self.turns) == (other.name, other.turns)
@@ -72,19 +74,30 @@ class Band:
             self.levels.pop()
         if not turns:
             self._take_out(request.user)
+            self._moved.pop(request.user, None)
             del self.turns[request.user], share.bands[self.name]
         elif place == 0:
             self.reorder(share)
 
     def reorder(self, share: Share) -> None:
         """A user's first request, or the user's device time, has changed."""
-        if share.user in self._entries:
-            self._take_out(share.user)
-        entry = (share.base, self.turns[share.user][0], share.user)
-        self._entries[share.user] = (share.running, entry)
-        insort(self._classes.setdefault(share.running, []), entry)
+        self._moved[share.user] = share
+
+    def _sorted(self) -> dict[int, list[Entry]]:
+        """The classes, as they are now."""
+        if self._moved:
+            for user in self._moved:
+                self._take_out(user)
+            for user, share in self._moved.items():
+                entry = (share.base, self.turns[user][0], user)
+                self._entries[user] = (share.running, entry)
+                insort(self._classes.setdefault(share.running, []), entry)
+            self._moved.clear()
+        return self._classes
 
     def _take_out(self, user: str) -> None:
+        if user not in self._entries:
+            return
         running, entry = self._entries.pop(user)
         entries = self._classes[running]
         del entries[bisect_left(entries, entry)]
@@ -95,7 +108,7 @@ class Band:
         """Device time, to be compared with others at the same ``x``, and arrival of who is next."""
         weight = lead(x)
         return min(
-            (entries[0][0] + running * weight, entries[0][1]) for running, entries in self._classes.items()
+            (entries[0][0] + running * weight, entries[0][1]) for running, entries in self._sorted().items()
         )
 
     def ranked(self, x: float) -> list[str]:
@@ -103,7 +116,7 @@ class Band:
         weight = lead(x)
         ranks = [
             (base + running * weight, arrival, user)
-            for running, entries in self._classes.items()
+            for running, entries in self._sorted().items()
             for base, arrival, user in entries
         ]
         return [user for _, _, user in sorted(ranks)]
@@ -127,7 +140,7 @@ class Band:
         weight = lead(x)
         spent = share.base + share.running * weight
         count = 0
-        for running, entries in self._classes.items():
+        for running, entries in self._sorted().items():
             base = share.base if running == share.running else spent - running * weight
             count += bisect_left(entries, (base, arrival, share.user))
         return count

@@ -16,6 +16,7 @@ from rpcsys.tracker.figures import Figures
 from rpcsys.tracker.history import History
 from rpcsys.tracker.levels import LOOK_S, STEP_S, STEPS, Levels
 from rpcsys.tracker.store import Store
+from rpcsys.tracker.telling import words
 from rpcsys.wire import control
 from rpcsys.wire.control import Answer
 
@@ -33,9 +34,6 @@ _LOOKS_NOTED = 12
 
 ABSENT_S = 60.0
 """Servers that have not come back so long after a restart are gone."""
-
-_QUIET = frozenset(("epoch", "arrival", "since"))
-"""Fields that tell people nothing."""
 
 _WARNINGS = frozenset(("set_aside", "unhealthy"))
 
@@ -62,7 +60,7 @@ class Observer:
             self.store = Store(config.state_dir, history_days=config.history_days)
             self.history = History(self.store.path)
             self.levels.add(self.store.levels(self._started_at - STEPS * STEP_S))
-        self._journal = Journal(_QUIET)
+        self._journal = Journal(words)
         self._fresh: list[Record] = []
         self._looks = 0
         self._timers: list[asyncio.Handle] = [
@@ -84,7 +82,9 @@ class Observer:
     def pass_on(self) -> None:
         """Give what happened to everybody who wants to know."""
         records, self._fresh = self._fresh, []
-        self._journal.note_all((record.at, _level(record), record.kind, record.details) for record in records)
+        self._journal.note_all(
+            [(record.at, _level(record), record.kind, record.details) for record in records]
+        )
         self.figures.note(*records)
         if self.store is not None:
             self.store.note(*records)

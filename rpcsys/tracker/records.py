@@ -43,7 +43,8 @@ class Waiting:
 
     ``since`` and ``arrival`` are those of its ticket, ``recorded`` says whether anybody was told of that;
     ``steps`` is how often it has risen. ``gathered`` are the offers that a request for several has claimed; one that
-    is ``parked``, for the reason there, lets all others pass. ``told`` is the last position told.
+    is ``parked``, for the reason there, lets all others pass. ``told`` is the last position told; ``timers`` what may be due of
+    it (`rpcsys.tracker.deadlines`).
     """
 
     arrival: int
@@ -61,6 +62,7 @@ class Waiting:
     gathered: list[Offer] = field(default_factory=list)
     parked: str = ""
     told: int = 0
+    timers: dict[str, None] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

@@ -82,9 +82,9 @@ class Requests(Leases):
             if request.arrival not in self.waiting:
                 return actions
         if known_until is not None:
-            self.deadlines.set(("unknown", request.arrival), known_until)
+            self.remind(request, "unknown", known_until)
         if message.wait_timeout is not None:
-            self.deadlines.set(("timeout", request.arrival), at + message.wait_timeout)
+            self.remind(request, "timeout", at + message.wait_timeout)
         return actions + self._wait(at, request)
 
     def _new(
@@ -241,7 +241,7 @@ class Requests(Leases):
         if not request.parked:
             self.lines.add(request)
         if request.steps < STEPS:
-            self.deadlines.set(("age", arrival), request.since + (request.steps + 1) * STEP_S)
+            self.remind(request, "age", request.since + (request.steps + 1) * STEP_S)
         self.note_move(at, request.key)
         return []
 

@@ -78,7 +78,7 @@ class Service:
         self.frames_out = 0
         self.stopped = asyncio.Event()
         self._numbers = 0
-        self._unsent: dict[Connection, None] = {}
+        self._unsent: list[Connection] = []
         self._asking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -136,7 +136,6 @@ class Service:
     def lost(self, connection: Connection) -> None:
         """The connection is gone."""
         self.strangers.pop(connection, None)
-        self._unsent.pop(connection, None)
         if self.connections.pop(connection.number, None) is not None:
             self.perform(Disconnected(self.clock.now(), connection.number))
             self.flush()
@@ -150,6 +149,8 @@ class Service:
                 connection = self.connections.get(action.conn)
                 if connection is not None:
                     self._send(connection, action.message)
+            elif type(action) is Record:
+                self.observer.note(action)
             else:
                 self._perform_rarity(action)
         deadline = self.state.next_deadline
@@ -157,9 +158,7 @@ class Service:
             self._arm(deadline)
 
     def _perform_rarity(self, action: Action) -> None:
-        if type(action) is Record:
-            self.observer.note(action)
-        elif isinstance(action, Close):
+        if isinstance(action, Close):
             connection = self.connections.get(action.conn)
             if connection is not None:
                 connection.drop(action.reason)
@@ -181,12 +180,12 @@ class Service:
 
     def to_flush(self, connection: Connection) -> None:
         """The connection has something to send."""
-        self._unsent[connection] = None
+        self._unsent.append(connection)
 
     def flush(self) -> None:
         """Send what is to be sent: one write for each connection, however many replies it gets."""
         while self._unsent:
-            self._unsent.popitem()[0].flush()
+            self._unsent.pop().flush()
 
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:

@@ -32,12 +32,13 @@ class FrameReader:
     With ``magic`` the bytes begin with `MAGIC`.
     """
 
-    __slots__ = ("_at", "_buffer", "_magic_due")
+    __slots__ = ("_at", "_buffer", "_due", "_magic_due")
 
     def __init__(self, magic: bool = True) -> None:
-        # What came in one piece is taken apart where it is: most frames do, and nothing else with them.
+        # What comes in one piece is taken apart where it is, and mostly it is one frame, or the text of one.
         self._buffer: Union[bytes, bytearray] = b""
         self._at = 0
+        self._due = 0  # bytes of the frame whose length has been taken, 0 if the next is a length
         self._magic_due = magic
 
     @property
@@ -46,9 +47,9 @@ class FrameReader:
         return self._magic_due
 
     @property
-    def held(self) -> int:
-        """How many bytes are here that no call of `next` has given out."""
-        return len(self._buffer) - self._at
+    def partial(self) -> bool:
+        """Whether something was begun that no call of `next` has given out."""
+        return self._due > 0 or len(self._buffer) > 0
 
     def feed(self, data: bytes) -> None:
         """Take ``data``; what was given out before is forgotten."""
@@ -70,21 +71,29 @@ class FrameReader:
         """
         if self._magic_due and not self._take_magic():
             return None
-        buffer, start = self._buffer, self._at + 4
-        have = len(buffer)
-        if have < start:
+        buffer, start = self._buffer, self._at
+        if not self._due:
+            if len(buffer) < start + 4:
+                return None
+            (size,) = _LENGTH.unpack_from(buffer, start)
+            if not 0 < size <= MAX_FRAME:
+                raise LimitExceeded(f"a tracker frame of {size} bytes (allowed: 1 to {MAX_FRAME})")
+            self._due = size
+            start = self._give_out(start + 4)
+            buffer = self._buffer
+        end = start + self._due
+        if len(buffer) < end:
             return None
-        (size,) = _LENGTH.unpack_from(buffer, self._at)
-        if not 0 < size <= MAX_FRAME:
-            raise LimitExceeded(f"a tracker frame of {size} bytes (allowed: 1 to {MAX_FRAME})")
-        end: int = start + size
-        if have < end:
-            return None
-        if have == end:
-            self._buffer, self._at = b"", 0
-        else:
-            self._at = end
+        self._due = 0
+        self._give_out(end)
         return bytes(buffer[start:end])
+
+    def _give_out(self, end: int) -> int:
+        """What comes before ``end`` is done with; where the rest begins."""
+        if end == len(self._buffer):
+            self._buffer, end = b"", 0
+        self._at = end
+        return end
 
     def _take_magic(self) -> bool:
         held = bytes(self._buffer[:4])
@@ -93,10 +102,7 @@ class FrameReader:
         if len(held) < 4:
             return False
         self._magic_due = False
-        if len(self._buffer) == 4:
-            self._buffer = b""
-        else:
-            self._at = 4
+        self._give_out(4)
         return True
 
 

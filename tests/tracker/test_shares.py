@@ -107,7 +107,7 @@ def test_a_band_has_one_entry_for_each_user():
         shares.begin(START + number, "a")
         shares.end(START + number + 0.5, "a")
     (band,) = line.bands.values()
-    assert sum(map(len, band._classes.values())) == 2
+    assert sum(map(len, band._sorted().values())) == 2
 
 
 def foretold(requests, held):

@@ -30,7 +30,7 @@ def test_a_stream_at_once():
     reader.feed(STREAM)
     assert frames(reader) == FRAMES
     assert not reader.magic_due
-    assert reader.held == 0
+    assert not reader.partial
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 7, 11])
@@ -47,7 +47,7 @@ def test_what_trails_is_kept():
     reader = FrameReader()
     reader.feed(STREAM + b"\x05\x00\x00\x00[")
     assert frames(reader) == FRAMES
-    assert reader.held
+    assert reader.partial
     reader.feed(b"1,2")
     assert frames(reader) == []
     reader.feed(b"]" + raw("0")[:3])
