@@ -1,7 +1,8 @@
 """Many sockets in an epoll of their own, which the loop watches as one descriptor (Linux).
 
-The loop's own way from a readable socket to its protocol takes longer than what a tracker decides about a frame. From
-here it is one call, and reading is up to the callback, which may know how to read its socket best.
+The loop's own way from a readable socket to its protocol takes as long as deciding about what was read. From here it is
+one call, and what is read in a turn can be handled together after it: reading, deciding and writing for one socket
+after the other takes a tenth more time, since each has the caches to itself first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 BROKEN = select.EPOLLERR | select.EPOLLHUP
 """What a socket can be watched for; that it is broken is always told."""
 
-_BATCH = 64
+BATCH = 32
 """Sockets served in one turn; the loop then has a look at everything else."""
 
 Callback = Callable[[int], None]
@@ -22,9 +23,13 @@ Callback = Callable[[int], None]
 
 
 class Sockets:
-    """Calls back when sockets are readable, writable or broken. To be made inside the event loop."""
+    """Calls back when sockets are readable, writable or broken. To be made inside the event loop.
 
-    def __init__(self) -> None:
+    ``after`` is called when all that was found in a turn has been told.
+    """
+
+    def __init__(self, after: Callable[[], None]) -> None:
+        self._after = after
         self._loop = asyncio.get_running_loop()
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callback] = {}
@@ -51,7 +56,8 @@ class Sockets:
 
     def _turn(self) -> None:
         callbacks = self._callbacks
-        for number, found in self._epoll.poll(0, _BATCH):
+        for number, found in self._epoll.poll(0, BATCH):
             callback = callbacks.get(number)  # None if what came just before has removed it
             if callback is not None:
                 callback(found)
+        self._after()

@@ -22,6 +22,8 @@ RECEIVED = 16 << 10
 BURST = 256
 """Frames of one connection handled in a row before the others have their turn."""
 
+LENGTH_BYTES = 4
+
 SILENCE_S = 8.0
 """A magic or a frame that was begun must be whole after so long, so that it is dropped within 10 s; and a peer
 that reads nothing of what it was sent has so long, too."""
@@ -38,6 +40,7 @@ class Connection:
     """``number`` is 0 until the magic was said, and then what the state calls the connection."""
 
     __slots__ = (
+        "_acknowledged",
         "_again",
         "_closing",
         "_out",
@@ -65,7 +68,7 @@ class Connection:
         self._out_bytes = 0
         self._rest = bytearray()
         self._wanted = READ
-        self._again = self._closing = False
+        self._acknowledged = self._again = self._closing = False
         self._waiting_since: float | None = service.loop.time()
         self._stuck_since: float | None = None
         service.strangers[self] = None
@@ -88,7 +91,7 @@ class Connection:
             self._end()
 
     def _receive(self) -> None:
-        """Take in what has come; once more if it was half a message and has brought the rest.
+        """Read what has come; once more if it was half a message and has brought the rest.
 
         TVM's clients send the rest only when the first half is acknowledged (two small writes, Nagle on), and to a
         client on this machine that happens at once. Of a whole message our reply is the acknowledgement.
@@ -97,7 +100,7 @@ class Connection:
             try:
                 data = self._sock.recv(RECEIVED)
             except BlockingIOError:
-                return
+                break
             except OSError:
                 self._end()
                 return
@@ -106,28 +109,37 @@ class Connection:
                 self.close()
                 return
             self._reader.feed(data)
-            self._work()
-            if self._waiting_since is None or not self._wanted & READ:
-                return
+            self._acknowledged = len(data) == LENGTH_BYTES
+            if not self._acknowledged:
+                break
             acknowledge_at_once(self._sock)
+        self._service.heard(self)
 
-    def _work(self) -> None:
-        """Handle what has arrived, in bounds."""
+    def work(self) -> None:
+        """Handle what has been read, in bounds."""
+        if self._closing:
+            return
         try:
             drained = self._handle_frames()
         except ProtocolError as error:
-            self._service.flush()
+            self.flush()
             self.drop(str(error), politely=True)
             return
-        self._service.flush()
         if not drained:  # others have their turn
             self._again = True
             self._expect()
             self._service.loop.call_soon(self._continue)
         elif not self._reader.partial:
             self._waiting_since = None
-        elif self._waiting_since is None:
+        else:
+            self._note_half()
+
+    def _note_half(self) -> None:
+        if self._waiting_since is None:
             self._waiting_since = self._service.loop.time()
+        if not self._acknowledged:
+            self._acknowledged = True
+            acknowledge_at_once(self._sock)
 
     def _handle_frames(self) -> bool:
         """Whether nothing is left to handle, or nothing will be."""
@@ -149,7 +161,8 @@ class Connection:
         if self._again and self._stuck_since is None and not self._closing:
             self._again = False
             self._expect()
-            self._work()
+            self.work()
+            self._service.flush()
 
     def _expect(self) -> None:
         """Have the socket watched for what is wanted of it now."""

@@ -73,11 +73,12 @@ class Service:
         self.clock = Clock()
         self.connections: dict[int, Connection] = {}
         self.strangers: dict[Connection, None] = {}
-        self.sockets = Sockets()
+        self.sockets = Sockets(self._turn)
         self.frames_in = 0
         self.frames_out = 0
         self.stopped = asyncio.Event()
         self._numbers = 0
+        self._heard: list[Connection] = []
         self._unsent: list[Connection] = []
         self._asking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -94,6 +95,16 @@ class Service:
         """Take in a connection that has just been accepted."""
         tune(sock)
         Connection(self, sock, address[0], sock.getsockname()[0])
+
+    def heard(self, connection: Connection) -> None:
+        """The connection has read something, to be handled when all have been read that can be."""
+        self._heard.append(connection)
+
+    def _turn(self) -> None:
+        heard, self._heard = self._heard, []
+        for connection in heard:
+            connection.work()
+        self.flush()
 
     def greeted(self, connection: Connection) -> int:
         """The connection has said the magic; its number."""

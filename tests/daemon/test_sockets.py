@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from rpcsys.daemon.sockets import BROKEN, READ, WRITE, Sockets
+from rpcsys.daemon.sockets import BATCH, BROKEN, READ, WRITE, Sockets
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -22,11 +22,11 @@ def pairs() -> Iterator[list[Pair]]:
             end.close()
 
 
-def run(test: Callable[[Sockets], Awaitable[None]]) -> None:
+def run(test: Callable[[Sockets], Awaitable[None]], after: Callable[[], None] = lambda: None) -> None:
     """Run a test in a loop, with sockets that are closed after it."""
 
     async def main() -> None:
-        sockets = Sockets()
+        sockets = Sockets(after)
         await test(sockets)
         sockets.close()
 
@@ -50,8 +50,10 @@ def test_every_socket_is_called_back_for_what_is_so(pairs: list[Pair]) -> None:
             theirs.send(str(number).encode())
         await turns()
 
-    run(watch)
+    counts: list[int] = []
+    run(watch, lambda: counts.append(len(told)))
     assert sorted(told) == [(number, READ, str(number).encode()) for number in range(len(pairs))]
+    assert sorted(set(counts)) == [*range(BATCH, len(pairs), BATCH), len(pairs)]
 
 
 def test_what_is_expected_can_change(pairs: list[Pair]) -> None:

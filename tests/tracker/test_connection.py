@@ -23,9 +23,10 @@ def raw(value):
 
 
 class Sockets:
-    """Those watched; `look` calls back once each, as a turn of the loop does."""
+    """Those watched; `look` calls back once each and then ``after``, as a turn of the loop does."""
 
-    def __init__(self):
+    def __init__(self, after):
+        self.after = after
         self.watched = {}
 
     def add(self, number, callback):
@@ -43,6 +44,7 @@ class Sockets:
             poll.register(number, wanted)
         for number, found in poll.poll(0):
             self.watched[number][0](found)
+        self.after()
 
 
 class Service:
@@ -52,7 +54,8 @@ class Service:
         self.reply = reply
         self.now = 100.0
         self.strangers = {}
-        self.sockets = Sockets()
+        self.sockets = Sockets(self.turn_ends)
+        self.read = []
         self.unsent = []
         self.soon = []
         self.frames = []
@@ -69,6 +72,14 @@ class Service:
         soon, self.soon = self.soon, []
         for callback in soon:
             callback()
+
+    def heard(self, connection):
+        self.read.append(connection)
+
+    def turn_ends(self):
+        while self.read:
+            self.read.pop().work()
+        self.flush()
 
     def greeted(self, connection):
         return 1
