@@ -205,7 +205,7 @@ class Book:
 
     def remind(self, request: Waiting, what: str, at: float) -> None:
         """Something is due of a request that waits, unless it has left by then."""
-        request.timers[what] = None
+        request.timers = (*request.timers, what) if what not in request.timers else request.timers
         self.deadlines.set((what, request.arrival), at)
 
     def remove_request(self, at: float, request: Waiting) -> None:

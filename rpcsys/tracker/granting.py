@@ -132,17 +132,17 @@ class Granting(Book):
         self.epoch = max(self.epoch + 1, int(at * 1000))
         ours = server.server is not None
         lease = Lease(
-            lease=f"{self.instance}-{self.epoch}",
-            epoch=self.epoch,
-            key=offer.key,
-            server=offer.conn,
-            server_name=server.name or f"{offer.host}:{offer.port}",
-            holder=None if request.id is None else peer.conn,
-            user=request.user,
-            address=peer.address,
-            since=at,
-            limit_s=least(request.limit_s, self.limits.get(offer.key)) if ours else None,
-            how=OURS if ours else INFERRED if views.is_proxy(server) else SILENT,
+            f"{self.instance}-{self.epoch}",
+            self.epoch,
+            offer.key,
+            offer.conn,
+            server.name or f"{offer.host}:{offer.port}",
+            None if request.id is None else peer.conn,
+            request.user,
+            peer.address,
+            at,
+            least(request.limit_s, self.limits.get(offer.key)) if ours else None,
+            OURS if ours else INFERRED if views.is_proxy(server) else SILENT,
         )
         self.add_lease(lease)
         return lease

@@ -32,23 +32,19 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """What a request wants. ``anchor`` is one of ``exact``, such as few devices have; ``text`` is for people."""
+    """What a request wants. ``anchor`` is one of ``exact``, such as few devices have; ``bare``: a key, and that is all."""
 
     key: str
     exact: frozenset[Pair]
     at_least: tuple[tuple[str, float], ...] = ()
     anchor: Pair = field(default=(KEY, ""), compare=False)
+    bare: bool = field(default=False, compare=False)
 
     def fit(self, facts: Facts) -> bool:
         """Whether a device of these facts is wanted."""
         return self.exact <= facts.pairs and all(
             facts.numbers.get(label, float("-inf")) >= least for label, least in self.at_least
         )
-
-    @property
-    def bare(self) -> bool:
-        """Whether a key is all that is wanted."""
-        return len(self.exact) == 1 and bool(self.key) and not self.at_least
 
     @property
     def labels(self) -> dict[str, str]:
@@ -79,7 +75,7 @@ def facts_of(key: str, server: str, labels: Mapping[str, str], loads: tuple[str,
 @lru_cache(maxsize=4096)
 def wants_of_key(key: str) -> Wants:
     """Any device of a key."""
-    return Wants(key, frozenset([(KEY, key)]), (), (KEY, key))
+    return Wants(key, frozenset([(KEY, key)]), (), (KEY, key), bare=True)
 
 
 def wants_of(key: str, labels: Mapping[str, str]) -> Wants:

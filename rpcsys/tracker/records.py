@@ -62,7 +62,7 @@ class Waiting:
     gathered: list[Offer] = field(default_factory=list)
     parked: str = ""
     told: int = 0
-    timers: dict[str, None] = field(default_factory=dict)
+    timers: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

@@ -38,6 +38,7 @@ from rpcsys.tracker.events import (
 )
 from rpcsys.tracker.observer import Observer
 from rpcsys.tracker.pages import pages
+from rpcsys.tracker.reading import Reader
 from rpcsys.tracker.state import State
 from rpcsys.wire import control, tracker
 from rpcsys.wire.control import Answer
@@ -74,6 +75,7 @@ class Service:
         self.connections: dict[int, Connection] = {}
         self.strangers: dict[Connection, None] = {}
         self.sockets = Sockets(self._turn)
+        self._reader = Reader()
         self.frames_in = 0
         self.frames_out = 0
         self.stopped = asyncio.Event()
@@ -123,7 +125,7 @@ class Service:
         """
         self.frames_in += 1
         try:
-            message = tracker.read_to_tracker(frame)
+            message = self._reader.read(frame)
         except tracker.BadMessage as problem:
             if problem.reply is not None:
                 self._send(connection, problem.reply)
@@ -179,15 +181,15 @@ class Service:
 
     def _send(self, connection: Connection, message: Any) -> None:
         self.frames_out += 1
-        if message == 0 and type(message) is int:
+        if type(message) is int and message == tracker.SUCCESS:
             connection.queue(_SUCCESS)
-        else:
-            try:
-                connection.queue(
-                    tracker.encode(message, tracker.MAX_FRAME if type(message) is dict else MAX_TVM_REPLY)
-                )
-            except LimitExceeded as problem:
-                connection.queue(tracker.encode(_too_long(message, problem)))
+            return
+        limit = tracker.MAX_FRAME if type(message) is dict else MAX_TVM_REPLY
+        try:
+            data = tracker.encode(message, limit)
+        except LimitExceeded as problem:
+            data = tracker.encode(_too_long(message, problem))
+        connection.queue(data)
 
     def to_flush(self, connection: Connection) -> None:
         """The connection has something to send."""

@@ -26,6 +26,8 @@ def is_loopback(host: str) -> bool:
 
 def reachable(host: str, viewer: Peer) -> str:
     """``host`` as ``viewer`` can reach it: a server on the tracker's own machine is where the tracker is."""
+    if host == viewer.address:
+        return host
     return viewer.local if is_loopback(host) and not is_loopback(viewer.address) else host
 
 

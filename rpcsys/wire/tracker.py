@@ -53,7 +53,6 @@ __all__ = [
     "encode",
     "parse_from_tracker",
     "parse_to_tracker",
-    "read_to_tracker",
 ]
 
 PING, STOP, PUT, REQUEST, UPDATE_INFO, SUMMARY, GET_PENDING = 1, 2, 3, 4, 5, 6, 7
@@ -204,8 +203,6 @@ def _update_info(rest: list[Any]) -> UpdateInfo:
     )
 
 
-_REPEATED = (TvmRequest, GetPending, TvmSummary)
-
 _TVM: dict[int, Callable[[list[Any]], Tvm]] = {
     PING: _ping,
     STOP: lambda rest: Stop(checks.sentence(rest[0], "stop key")),
@@ -218,28 +215,6 @@ _TVM: dict[int, Callable[[list[Any]], Tvm]] = {
 
 
 # What a frame says.
-
-_MAX_REMEMBERED = 1024
-_MAX_REMEMBERED_BYTES = 256
-_remembered: dict[bytes, Tvm] = {}
-"""Messages that are the same again and again, by their frames: to read one costs as much as to serve it."""
-
-
-def read_to_tracker(frame: bytes) -> ToTracker:
-    """What a client or a server tells the tracker with a frame.
-
-    Raises
-    ------
-    ProtocolError: it is not JSON. BadMessage: as `parse_to_tracker`.
-    """
-    message: ToTracker | None = _remembered.get(frame)
-    if message is None:
-        message = parse_to_tracker(decode_json(frame))
-        if isinstance(message, _REPEATED) and len(frame) <= _MAX_REMEMBERED_BYTES:
-            if len(_remembered) >= _MAX_REMEMBERED:
-                _remembered.clear()  # somebody makes up new ones; those in use are back at once
-            _remembered[frame] = message
-    return message
 
 
 def parse_to_tracker(value: Any) -> ToTracker:

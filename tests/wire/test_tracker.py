@@ -254,26 +254,6 @@ def test_a_reader_holds_no_more_than_it_was_fed(pieces):
         pass
 
 
-def test_frames_that_repeat_are_read_once_and_few_are_remembered(monkeypatch):
-    remembered = {}
-    monkeypatch.setattr(tracker, "_remembered", remembered)
-    frame = b'[4, "rpi4", "ann", 2]'
-    assert tracker.read_to_tracker(frame) == tracker.TvmRequest("rpi4", "ann", 2)
-    assert tracker.read_to_tracker(frame) is tracker.read_to_tracker(frame)
-    for number in range(5000):
-        asked = tracker.read_to_tracker(f'[4, "k{number}", "", 1]'.encode())
-        assert asked == tracker.TvmRequest(f"k{number}", "", 1)
-    assert len(remembered) <= 1024
-    offer, long = b'[3, "rpi4", [1, "rpi4:1"], null]', b'[4, "rpi4", "' + b"u" * 250 + b'", 2]'
-    for once in (offer, long):
-        tracker.read_to_tracker(once)
-        assert once not in remembered
-    with pytest.raises(tracker.BadMessage):
-        tracker.read_to_tracker(b"[4]")
-    with pytest.raises(ProtocolError):
-        tracker.read_to_tracker(b"[4")
-
-
 def test_spans_beyond_thousands_of_years_are_all_the_same():
     asked = tracker.parse_to_tracker({"op": "request", "id": 1, "key": "rpi4", "wait_timeout": 1e308})
     assert asked.wait_timeout == 10**11

@@ -1,0 +1,90 @@
+"""From frames to messages, on the shortest way: many frames are as they were before, or nearly so.
+
+A request of one of TVM's clients comes again byte by byte, and of a server's offers only the random part of the match
+key is new. What was read once is remembered by its bytes: to read it again costs as much as to serve it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rpcsys.wire.tracker import (
+    GetPending,
+    Put,
+    ToTracker,
+    TvmRequest,
+    TvmSummary,
+    decode_json,
+    parse_to_tracker,
+)
+
+MAX_REMEMBERED = 1024
+MAX_REMEMBERED_BYTES = 256
+"""Frames remembered, and bytes of one: two tables of half a megabyte at most. No match key in one is too long."""
+
+_REPEATED = (TvmRequest, GetPending, TvmSummary)
+_RANDOM = re.compile(rb"[0-9A-Za-z._-]+")  # what means itself in JSON, and may stand in a match key
+_OTHER = b"0-another"
+
+
+class Reader:
+    """Reads the frames of all connections."""
+
+    def __init__(self) -> None:
+        self._repeated: dict[bytes, ToTracker] = {}
+        self._offers: dict[tuple[bytes, bytes], Put] = {}
+
+    def read(self, frame: bytes) -> ToTracker:
+        """What a client or a server tells the tracker with a frame.
+
+        Raises
+        ------
+        ProtocolError: it is not JSON. BadMessage: as `rpcsys.wire.tracker.parse_to_tracker`.
+        """
+        if len(frame) > MAX_REMEMBERED_BYTES:
+            return parse_to_tracker(decode_json(frame))
+        message = self._repeated.get(frame) or self._offer(frame)
+        if message is None:
+            message = parse_to_tracker(decode_json(frame))
+            self._note(frame, message)
+        return message
+
+    def _offer(self, frame: bytes) -> Put | None:
+        """The offer that the frame is, if one like it is remembered."""
+        start, end = _last_part(frame)
+        known = self._offers.get((frame[:start], frame[end:]))
+        if known is None or not _RANDOM.fullmatch(frame, start, end):
+            return None
+        return Put(known.key, known.port, known.match_key + frame[start:end].decode(), known.address)
+
+    def _note(self, frame: bytes, message: ToTracker) -> None:
+        if isinstance(message, _REPEATED):
+            _remember(self._repeated, frame, message)
+        elif isinstance(message, Put):
+            start, end = _last_part(frame)
+            if _RANDOM.fullmatch(frame, start, end):
+                prefix = message.match_key.removesuffix(frame[start:end].decode())
+                like = Put(message.key, message.port, prefix, message.address)
+                if self._is_like(frame[:start], frame[end:], like):
+                    _remember(self._offers, (frame[:start], frame[end:]), like)
+
+    def _is_like(self, head: bytes, tail: bytes, like: Put) -> bool:
+        """Whether what stands between the two is the end of the match key, and not of an address, say."""
+        other = parse_to_tracker(decode_json(head + _OTHER + tail))
+        return other == Put(like.key, like.port, like.match_key + _OTHER.decode(), like.address)
+
+
+def _last_part(frame: bytes) -> tuple[int, int]:
+    """Where the text between the last colon and the quotation mark after it begins and ends.
+
+    That is the random part of an offer's match key: ``[3, "key", [port, "key:random"], null]``.
+    """
+    start = frame.rfind(b":") + 1
+    return start, frame.find(b'"', start)
+
+
+def _remember(table: dict[Any, Any], name: object, what: object) -> None:
+    if len(table) >= MAX_REMEMBERED:
+        table.clear()  # somebody makes up new ones; those in use are back at once
+    table[name] = what

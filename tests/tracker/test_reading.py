@@ -1,0 +1,106 @@
+"""Frames are read as `rpcsys.wire.tracker` reads them, whatever was read before."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.errors import ProtocolError
+from rpcsys.tracker import reading
+from rpcsys.tracker.reading import MAX_REMEMBERED, MAX_REMEMBERED_BYTES, Reader
+from rpcsys.wire import tracker
+from rpcsys.wire.keys import MAX_MATCH_KEY
+
+
+def plainly(frame):
+    try:
+        return tracker.parse_to_tracker(tracker.decode_json(frame))
+    except ProtocolError as problem:
+        return str(problem)
+
+
+def read(reader, frame):
+    try:
+        return reader.read(frame)
+    except ProtocolError as problem:
+        return str(problem)
+
+
+TEXTS = st.sampled_from(
+    ["rpi4", "a:b", "rpi4:1", "rpi4:12", "rpi4:0-another", "", ":", "::1", 'q"', "\\", "ü:1", "a b"]
+)
+RANDOMS = st.sampled_from(["1", "12", "0.5", "ab-c", "", '"', "\\u0031", "ü", " ", ",", "x" * 300, "\n"])
+OFFERS = st.builds(
+    lambda key, port, prefix, random, rest: (
+        json.dumps([3, key, [port, "@"], *rest]).replace('"@"', f'"{prefix}:{random}"').encode()
+    ),
+    TEXTS,
+    st.sampled_from([1, 9090, "9090", -1]),
+    st.sampled_from(["rpi4", "a:b"]),
+    RANDOMS,
+    st.sampled_from([[], [None], ["10.0.0.5"], ["::1"], ["rpi4:1"], ["rpi4:12"]]),
+)
+OTHERS = st.builds(
+    lambda value: json.dumps(value).encode(),
+    st.sampled_from(
+        [[1], [7], [6], [4, "rpi4", "", 1], [4, "rpi4", "ann:1", 2], [4], [3, "rpi4"], {"op": "x", "id": 1}]
+    ),
+)
+
+
+@given(st.lists(OFFERS | OTHERS | st.binary(max_size=20), max_size=30))
+def test_what_is_remembered_changes_nothing(frames):
+    reader = Reader()
+    for frame in frames:
+        assert read(reader, frame) == plainly(frame)
+
+
+def test_an_offer_is_read_by_its_likes(monkeypatch):
+    reader = Reader()
+    first = reader.read(b'[3, "rpi4", [9090, "rpi4:0.123"], null]')
+    assert first == tracker.Put("rpi4", 9090, "rpi4:0.123")
+    monkeypatch.setattr(reading, "decode_json", lambda frame: pytest.fail("no need to"))
+    assert reader.read(b'[3, "rpi4", [9090, "rpi4:0.4567"], null]') == tracker.Put(
+        "rpi4", 9090, "rpi4:0.4567"
+    )
+
+
+def test_what_only_looks_like_the_end_of_a_match_key_is_not_taken_for_it():
+    reader = Reader()
+    for address in ("rpi4:12", "rpi4:13"):
+        offer = tracker.Put("rpi4", 1, "rpi4:12", address)
+        assert reader.read(json.dumps(offer.to_json()).encode()) == offer
+
+
+def test_no_match_key_in_what_is_remembered_can_be_too_long():
+    assert MAX_REMEMBERED_BYTES + len(reading._OTHER) < MAX_MATCH_KEY
+
+
+def test_frames_that_repeat_are_read_once():
+    reader = Reader()
+    frame = b'[4, "rpi4", "ann", 2]'
+    assert reader.read(frame) == tracker.TvmRequest("rpi4", "ann", 2)
+    assert reader.read(frame) is reader.read(frame)
+
+
+def test_few_frames_are_remembered_and_no_long_ones():
+    reader = Reader()
+    for number in range(3 * MAX_REMEMBERED):
+        reader.read(f'[4, "k{number}", "", 1]'.encode())
+        reader.read(f'[3, "k{number}", [1, "k:{number}"], null]'.encode())
+    long = "u" * MAX_REMEMBERED_BYTES
+    reader.read(f'[4, "rpi4", "{long}", 2]'.encode())
+    reader.read(f'[3, "rpi4", [1, "rpi4:1"], "{long}"]'.encode())
+    for table in (reader._repeated, reader._offers):
+        assert 0 < len(table) <= MAX_REMEMBERED
+        assert not any(long in str(name) for name in table)
+
+
+def test_bad_frames_stay_bad():
+    reader = Reader()
+    for _ in range(2):
+        with pytest.raises(tracker.BadMessage):
+            reader.read(b"[4]")
+        with pytest.raises(ProtocolError):
+            reader.read(b"[4")
