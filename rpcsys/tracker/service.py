@@ -105,7 +105,11 @@ class Service:
     def _turn(self) -> None:
         heard, self._heard = self._heard, []
         for connection in heard:
-            connection.work()
+            try:
+                connection.work()
+            except Exception:  # a fault of ours costs one connection, not all of them
+                log.exception("a frame from %s met a fault of the tracker's", connection.address)
+                connection.drop("its frame met a fault")
         self.flush()
 
     def greeted(self, connection: Connection) -> int:
