@@ -39,6 +39,13 @@ class Wants:
     at_least: tuple[tuple[str, float], ...] = ()
     anchor: Pair = field(default=(KEY, ""), compare=False)
     bare: bool = field(default=False, compare=False)
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.key, self.exact, self.at_least)))
+
+    def __hash__(self) -> int:  # of what lines are found by, ten times for each request that has to wait
+        return self._hash
 
     def fit(self, facts: Facts) -> bool:
         """Whether a device of these facts is wanted."""
