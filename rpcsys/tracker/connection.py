@@ -43,6 +43,7 @@ class Connection:
         "_acknowledged",
         "_again",
         "_closing",
+        "_ended",
         "_out",
         "_out_bytes",
         "_reader",
@@ -68,7 +69,7 @@ class Connection:
         self._out_bytes = 0
         self._rest = bytearray()
         self._wanted = READ
-        self._acknowledged = self._again = self._closing = False
+        self._acknowledged = self._again = self._closing = self._ended = False
         self._waiting_since: float | None = service.loop.time()
         self._stuck_since: float | None = None
         service.strangers[self] = None
@@ -102,12 +103,8 @@ class Connection:
             except BlockingIOError:
                 break
             except OSError:
-                self._end()
-                return
-            if not data:
-                self._service.lost(self)
-                self.close()
-                return
+                data = b""
+            self._ended = not data
             self._reader.feed(data)
             self._acknowledged = len(data) == LENGTH_BYTES
             if not self._acknowledged:
@@ -116,7 +113,7 @@ class Connection:
         self._service.heard(self)
 
     def work(self) -> None:
-        """Handle what has been read, in bounds."""
+        """Handle what has been read, in bounds, and the end when it has come to that."""
         if self._closing:
             return
         try:
@@ -129,6 +126,9 @@ class Connection:
             self._again = True
             self._expect()
             self._service.loop.call_soon(self._continue)
+        elif self._ended:
+            self._service.lost(self)
+            self.close()
         elif not self._reader.partial:
             self._waiting_since = None
         else:

@@ -345,5 +345,17 @@ def test_the_end_of_a_peer_is_told_once(service, connection, peer):
     assert service.sockets.watched == {}
 
 
+def test_an_end_comes_in_its_turn_like_a_frame(service, connection, peer, monkeypatch):
+    """What others said before it is handled before it."""
+    peer.say(MAGIC + raw([1]))
+    peer.sock.close()
+    turn_ends = service.sockets.after
+    monkeypatch.setattr(service.sockets, "after", lambda: None)
+    service.sockets.look()
+    assert service.gone == []
+    turn_ends()
+    assert service.gone == [connection]
+
+
 def test_the_limits_leave_room_for_a_summary():
     assert connection_module.HIGH_WATER < 1 << 20 < MAX_TVM_REPLY < MAX_UNSENT
