@@ -23,6 +23,8 @@ AWAY_S = 10.0
 RENEWAL_S, POLLING_S = 6.0, 3.5
 """A TVM server makes a new match key 8 s after the old one was taken, if nobody came, and asks every 2 s until then."""
 
+_LEFT = "its client's connection to the tracker ended before it had opened a session"
+
 _SENTENCES = {
     "closed": "its client closed it",
     "lost": "its client is gone",
@@ -74,6 +76,8 @@ class Leases(Conditions):
     def started(self, at: float, lease: Lease, opener: str) -> list[Action]:
         """Its session was opened."""
         lease.started, lease.started_at = True, at
+        if lease.reason == _LEFT:
+            lease.reason = ""  # not before: the news of the session took longer than the connection's end
         self.missed.pop(lease.address, None)
         return [Record(at, "begun", {"lease": lease.lease, "peer": opener})]
 
@@ -154,8 +158,7 @@ class Leases(Conditions):
     def abandoned(self, lease: Lease) -> list[Action]:
         """The connection of the client that holds it is gone. A session that was opened goes on."""
         lease.holder = None
-        why = "its client's connection to the tracker ended before it had opened a session"
-        return [] if lease.started else self.end(lease, control.UNUSED, why)
+        return [] if lease.started else self.end(lease, control.UNUSED, _LEFT)
 
     def renew(self, at: float, lease: Lease, wanted_s: float | None) -> list[Action]:
         """Let a lease last ``wanted_s`` from now (None: as long as its key allows)."""

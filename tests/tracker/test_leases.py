@@ -56,6 +56,16 @@ def test_a_client_that_leaves_before_its_session_gives_the_device_back(scene):
     assert scene.summary()["leases"] == []
 
 
+def test_a_client_is_known_to_have_had_its_session_though_the_news_of_that_came_late(scene):
+    server, client = scene.server(), scene.client()
+    lease = lease_of(scene, server, client)
+    scene.leave(client)
+    scene.ask(server, "lease_started", **lease, peer="10.0.0.5:1")
+    scene.ask(server, "lease_ended", **lease, outcome="lost")
+    (over,) = scene.recorded("over")
+    assert (over["outcome"], over["reason"]) == ("lost", "its client is gone")
+
+
 def test_a_client_that_leaves_during_its_session_keeps_it(scene):
     server, client = scene.server(), scene.client()
     lease = lease_of(scene, server, client)
