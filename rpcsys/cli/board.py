@@ -23,8 +23,8 @@ from rpcsys.errors import ConfigError, RpcsysError, UsageError, one_line
 from rpcsys.link import parse_address, tracker_defaults
 from rpcsys.query.table import print_table
 
-AT_ONCE = 8
-"""Boards that are worked on at the same time."""
+AT_ONCE = 32
+"""Boards that are worked on at the same time: most of it is waiting for sessions to end."""
 
 _SSH = (
     ("-p", "port", "PORT", "ssh's port on the board."),
@@ -247,9 +247,12 @@ def upgrade(
         return ""
 
     with _packer(archive) as packer, ThreadPoolExecutor(AT_ONCE) as pool:
-        errors = [
-            (entry.name, error) for entry, error in zip(firsts, pool.map(one, firsts), strict=True) if error
-        ]
+        try:
+            said = list(pool.map(one, firsts))
+        except BaseException:  # Ctrl-C: what has not begun stays as it is
+            pool.shutdown(cancel_futures=True)
+            raise
+    errors = [(entry.name, error) for entry, error in zip(firsts, said, strict=True) if error]
     for name, error in errors[:-1]:
         click.echo(f"rpcsys: error: {name}: {error}", err=True)
     if errors:

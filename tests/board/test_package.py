@@ -41,6 +41,37 @@ def test_boards_that_are_alike_are_packed_for_once(plain: package.Package, tmp_p
     assert (first.name, first.digest) == (plain.name, plain.digest)
 
 
+@pytest.mark.parametrize(
+    ("libraries", "asks"),
+    [
+        ("", {"folder": None, "from_wheels": False}),
+        (package.WHEELS, {"folder": None, "from_wheels": True}),
+        ("/build", {"folder": Path("/build"), "from_wheels": False}),
+    ],
+)
+def test_the_board_says_what_its_libraries_may_need(
+    libraries: str,
+    asks: dict[str, object],
+    plain: package.Package,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, object]] = []
+
+    def pack(target: str, output: Path, **options: object) -> build.Packed:
+        asked.append({"target": target, **options})
+        output.write_bytes(plain.path.read_bytes())
+        return build.Packed(output, {}, 1, ("mind the licence",))
+
+    warned: list[str] = []
+    monkeypatch.setattr(build, "pack", pack)
+    entry = replace(ENTRY, libraries=libraries, drivers=("/npu.so",))
+    Packer(tmp_path, None, warned.append).package(entry, PI, PYTHON, "pi")
+    wanted = {"target": "aarch64-linux-gnu", "drivers": [Path("/npu.so")], "glibc": "2.31"}
+    assert asked == [{**wanted, **asks}]
+    assert warned == ["mind the licence"]
+
+
 def test_an_archive_without_libraries_is_for_all(plain: package.Package, tmp_path: Path) -> None:
     given = Packer(tmp_path, plain.path, warn)
     assert given.package(ENTRY, replace(PI, machine="mips"), PYTHON, "pi") == plain

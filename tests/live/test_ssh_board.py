@@ -503,8 +503,18 @@ def test_flags_that_only_the_board_can_judge(bench: Bench) -> None:
     wait_free(bench.tracker, KEY, 1, START_S)
 
 
-@pytest.mark.parametrize(("moment", "later_s"), [("copies", 0.0), ("installs", 0.0), ("installs", 0.7)])
-def test_a_desk_that_is_killed(moment: str, later_s: float, bench: Bench, newer: Path) -> None:
+@pytest.mark.parametrize(
+    ("moment", "later_s", "how"),
+    [
+        ("copies", 0.0, signal.SIGKILL),
+        ("installs", 0.0, signal.SIGKILL),
+        ("installs", 0.7, signal.SIGKILL),
+        ("installs", 0.0, signal.SIGINT),
+    ],
+)
+def test_a_desk_that_is_killed(
+    moment: str, later_s: float, how: signal.Signals, bench: Bench, newer: Path
+) -> None:
     """The board has the old or the new version, nothing of the attempt, and takes the next."""
     board = bench.board()
     bench.run(*bench.adding(board))
@@ -514,7 +524,8 @@ def test_a_desk_that_is_killed(moment: str, later_s: float, bench: Bench, newer:
         assert process.stderr is not None
         assert any(moment in line for line in process.stderr)
         time.sleep(later_s)  # wherever that is: all moments have to be good ones
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, how)
+        assert process.wait(START_S) == (130 if how == signal.SIGINT else -how)
     wait_until(lambda: "install.sh" not in board.shell("ps ax -o args"), START_S, "it is over")
     wait_until(
         lambda: not board.shell("ls -d /tmp/rpcsys.* 2>/dev/null; :"), START_S, "nothing is left in /tmp"
