@@ -1,7 +1,7 @@
 """Device runtimes, packed once a test run, unpacked and started on emulated boards.
 
-TVM's libraries are those of PyPI's wheels. For 32-bit ARM there are none: libtvm_ffi is built of its source
-there (:mod:`tests.live.sdist`), and libtvm_runtime, which nobody publishes the source of as a package, is not.
+TVM's libraries are those of PyPI's wheels. For 32-bit ARM there are none: they are built of source (:mod:`tests.live.sdist`),
+for RISC-V libtvm_ffi alone.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rpcsys.pack import build
+from tests.live import sdist
 from tests.live.daemons import Daemon, Daemons
 from tests.live.emulated import Machine
-from tests.live.sdist import built
 
 KEY = "board"
 
@@ -28,8 +28,10 @@ def packed(shared: Path, triple: str) -> Path:
         if not path.exists():
             if triple == "aarch64-linux-gnu":
                 build.pack(triple, path, from_wheels=True, glibc="2.27")
+            elif triple == "arm-linux-gnueabihf":
+                build.pack(triple, path, folder=sdist.runtime(triple))
             else:
-                build.pack(triple, path, folder=built(triple))
+                build.pack(triple, path, folder=sdist.built(triple))
     return path
 
 

@@ -1,14 +1,20 @@
-"""A real CMake project, cross-compiled with our toolchain files: apache-tvm-ffi, from its source on PyPI."""
+"""Real CMake projects, cross-compiled with our toolchain files: apache-tvm-ffi, from its source on PyPI, and TVM's runtime.
+
+There is no source of TVM on PyPI, but its wheel carries most of its runtime's (``tvmruntime/CMakeLists.txt``).
+"""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+from collections.abc import Callable, Sequence
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from rpcsys import data
@@ -16,6 +22,7 @@ from tests.live.emulated import store
 
 CMAKE = Path(sysconfig.get_path("scripts")) / "cmake"
 PACKAGE = "apache-tvm-ffi"
+RUNTIME = Path(__file__).with_name("tvmruntime")
 BUILD_S = 1500
 
 
@@ -37,21 +44,49 @@ def source() -> Path:
 
 def built(triple: str) -> Path:
     """The folder with the project's libraries for a target; kept until the source or a toolchain file changes."""
+    return _kept(source().name, triple, [], lambda folder: build(source(), folder, triple, "tvm_ffi_shared"))
+
+
+def runtime(triple: str) -> Path:
+    """The folder with libtvm_ffi and libtvm_runtime for a target, of the TVM that is installed here; kept likewise."""
+    ffi = next(built(triple).rglob("libtvm_ffi.so"))
+
+    def make(folder: Path) -> None:
+        options = (f"-DTVM={_package('tvm')}", f"-DFFI={_package('tvm_ffi')}", f"-DFFI_LIBRARY={ffi}")
+        build(RUNTIME, folder, triple, "tvm_runtime", *options)
+        shutil.copy2(ffi, folder)
+
+    texts = [path for path in RUNTIME.rglob("*") if path.is_file()]
+    return _kept(f"tvm_runtime-{metadata.version('apache-tvm')}", triple, texts, make)
+
+
+def _package(name: str) -> Path:
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def _kept(name: str, triple: str, texts: Sequence[Path], make: Callable[[Path], None]) -> Path:
+    """The folder that ``make`` fills: once for each content of the toolchain file and of ``texts``."""
     toolchains = data.folder("toolchains")
-    texts = b"".join((toolchains / name).read_bytes() for name in (f"{triple}.cmake", "cross.cmake"))
-    folder = store() / f"{source().name}-{triple}-{hashlib.sha256(texts).hexdigest()[:12]}"
+    texts = [toolchains / f"{triple}.cmake", toolchains / "cross.cmake", *sorted(texts)]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in texts)).hexdigest()
+    folder = store() / f"{name}-{triple}-{digest[:12]}"
     with folder.with_name(folder.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "done").exists():
-            build(folder, "--toolchain", str(toolchains / f"{triple}.cmake"))
+            make(folder)
             (folder / "done").touch()
     return folder
 
 
-def build(folder: Path, *options: str) -> None:
-    """Configure and build the project in ``folder``."""
-    run([str(CMAKE), "-S", str(source()), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Release", *options])
-    run([str(CMAKE), "--build", str(folder), "--parallel", "2", "--target", "tvm_ffi_shared"])
+def build(project: Path, folder: Path, triple: str, target: str, *options: str) -> None:
+    """Configure and build a target of the project in ``folder``."""
+    file = data.folder("toolchains") / f"{triple}.cmake"
+    kind = ("-DCMAKE_BUILD_TYPE=Release", "--toolchain", str(file))
+    run([str(CMAKE), "-S", str(project), "-B", str(folder), *kind, *options])
+    run([str(CMAKE), "--build", str(folder), "--parallel", "2", "--target", target])
 
 
 def run(command: list[str]) -> None:

@@ -82,14 +82,6 @@ def make_site(
 def site(request: pytest.FixtureRequest, make_site: Callable[[str, str], Site]) -> Iterator[Site]:
     site = make_site(*request.param)
     yield site
-    site.free_again()
-
-
-@pytest.fixture(params=[(name, route) for name in ("aarch64", "old") for route in ROUTES], ids="-".join)
-def tvms_site(request: pytest.FixtureRequest, make_site: Callable[[str, str], Site]) -> Iterator[Site]:
-    """Boards with libtvm_runtime."""
-    site = make_site(*request.param)
-    yield site
     gc.collect()  # TVM ends a session with its last reference, and its virtual machine refers to itself
     site.free_again()
 
@@ -147,19 +139,19 @@ def test_time_is_limited(site: Site) -> None:
         assert time.monotonic() - started < 30
 
 
-def test_a_relax_network(tvms_site: Site) -> None:
+def test_a_relax_network(site: Site) -> None:
     x = np.random.default_rng(1).standard_normal((4, 8)).astype("float32")
-    with tvms_site.request() as session:
-        model = session.load_module(tvms_site.artefacts.relax)
+    with site.request() as session:
+        model = session.load_module(site.artefacts.relax)
         np.testing.assert_allclose(model(x), np.maximum(x @ relax_weights(), 0), rtol=1e-4, atol=1e-5)
 
 
 # --- TVM's client ------------------------------------------------------------------------------
 
 
-def test_tvm_runs_a_function_and_times_it(tvms_site: Site) -> None:
-    remote = tvms_site.tvms()
-    remote.upload(str(tvms_site.artefacts.addone))
+def test_tvm_runs_a_function_and_times_it(site: Site) -> None:
+    remote = site.tvms()
+    remote.upload(str(site.artefacts.addone))
     module = remote.load_module("addone.so")
     x = tvm.runtime.tensor(np.arange(LENGTH, dtype="float32"), remote.cpu())
     y = tvm.runtime.tensor(np.zeros(LENGTH, "float32"), remote.cpu())
@@ -169,9 +161,9 @@ def test_tvm_runs_a_function_and_times_it(tvms_site: Site) -> None:
     assert timed.mean > 0
 
 
-def test_tvm_runs_a_relax_network(tvms_site: Site) -> None:
-    remote = tvms_site.tvms()
-    remote.upload(str(tvms_site.artefacts.relax))
+def test_tvm_runs_a_relax_network(site: Site) -> None:
+    remote = site.tvms()
+    remote.upload(str(site.artefacts.relax))
     machine = tvm.relax.VirtualMachine(remote.load_module("relax.so"), remote.cpu())
     x = np.random.default_rng(2).standard_normal((4, 8)).astype("float32")
     machine.set_input("main", tvm.runtime.tensor(x, remote.cpu()))
@@ -180,16 +172,16 @@ def test_tvm_runs_a_relax_network(tvms_site: Site) -> None:
     np.testing.assert_allclose(y, np.maximum(x @ relax_weights(), 0), rtol=1e-4, atol=1e-5)
 
 
-def test_tvm_moves_files(tvms_site: Site) -> None:
+def test_tvm_moves_files(site: Site) -> None:
     content = bytearray(os.urandom(300_000))
-    remote = tvms_site.tvms()
+    remote = site.tvms()
     remote.upload(content, "some.bin")
     assert remote.download("some.bin") == content
 
 
-def test_tvm_meets_exceptions_and_the_limit(tvms_site: Site) -> None:
-    remote = tvms_site.tvms(limit_s=3)
-    remote.upload(str(tvms_site.artefacts.hostile))
+def test_tvm_meets_exceptions_and_the_limit(site: Site) -> None:
+    remote = site.tvms(limit_s=3)
+    remote.upload(str(site.artefacts.hostile))
     hostile = remote.load_module("hostile.so")
     with pytest.raises(Exception, match="nowhere"):
         remote.load_module("nowhere.so")
