@@ -84,6 +84,17 @@ class Desk:
         self._timed += call.due != math.inf
         return True
 
+    def adopt(self, call: Call) -> None:
+        """A call runs already, which was begun past this desk."""
+        self._calls.setdefault(call.client, {})[call.frame.call_id] = call
+        call.state = "running"
+        self.running += 1
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not (self.running or self.waiting)
+
     def take(self) -> Optional[Call]:
         """The call that runs next, running from now on; None while none waits or every worker has one."""
         if not self.waiting or self.free <= 0:

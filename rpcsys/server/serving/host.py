@@ -1,15 +1,7 @@
 """A model host: the process of one deployed version, with many clients and one copy of its weights.
 
-The rules of this file:
-
-- One thread at a time leads: it waits for all connections together, reads, and puts calls on the desk. The others run
-  calls or rest. There is one thread more than there are workers, so somebody can always lead.
-- Who leads and finds a call to run hands the lead on and runs it: no call changes threads, which would cost it two
-  switches. A call that is known to be quick is run without even that; a watcher takes the lead away from a thread that
-  was wrong about it.
-- The desk, and who leads, are changed under one lock, which nobody holds while reading, running or sending.
-- Whoever takes a call off the desk answers it, once: the worker that ran it, or the leader that gives it up.
-- Nothing waits for a client. What one does not take stays in its line, and nothing more is read from it meanwhile.
+Its threads and their rules are those of `rpcsys.server.serving.crew`. Nothing in it waits for a client: what one does not take
+stays in its line, and nothing more is read from it meanwhile.
 
 When it is to leave (a new version, or the end), it stops reading, finishes the calls it has, and gives each connection back
 at the end of a frame: the successor goes on with it, and its client never knows.
@@ -22,15 +14,14 @@ import math
 import os
 import select
 import socket
-import threading
 import time
-from typing import Any, Callable, Dict, List, NoReturn, Optional, Set, Tuple
+from typing import Any, Dict, NoReturn, Optional, Tuple
 
 from rpcsys.errors import ProtocolError
-from rpcsys.module import surroundings
 from rpcsys.server import messages
 from rpcsys.server.faults import error_fields
 from rpcsys.server.serving.calls import Calls
+from rpcsys.server.serving.crew import READ, Crew, begin, function_of
 from rpcsys.server.serving.desk import Call, Desk
 from rpcsys.server.serving.line import Line
 from rpcsys.stream import Ended
@@ -38,12 +29,6 @@ from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.memory import Pool
 
-#: Calls of a function that took no longer the last time are run by the thread that leads.
-QUICK_S = 300e-6
-#: A call that was taken for quick and is not done by then costs the thread that runs it the lead.
-WATCH_S = 0.02
-#: Without quick calls for so long, the watcher sleeps.
-WATCHED_S = 1.0
 #: Between two reports of the load.
 REPORT_S = 0.5
 #: A client that says nothing after the handshake, or takes nothing that it was sent.
@@ -57,15 +42,12 @@ STUCK_S = 5.0
 LEAVE_S = 0.005
 #: With nobody connected there is little to look after.
 IDLE_S = 60.0
-#: Functions that are remembered as quick.
-MAX_QUICK = 1024
-_READ = select.EPOLLIN | select.EPOLLRDHUP
 _WRITE = select.EPOLLOUT | select.EPOLLRDHUP
 _GONE = select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 
 
-class Host:
-    """The threads of a host and its clients.
+class Host(Crew):
+    """The clients of a host, and its supervisor.
 
     ``hello``: what each client is greeted with; ``tether``: to the supervisor, not blocking; ``window_bytes``: what one
     client's frame may bring.
@@ -74,143 +56,27 @@ class Host:
     def __init__(
         self, calls: Calls, desk: Desk, tether: socket.socket, hello: Dict[str, Any], window_bytes: int
     ) -> None:
-        self._calls = calls
-        self._desk = desk
+        super().__init__(calls, desk)
         self._tether = tether
         self._hello = frames.encode(frames.HELLO, 0, hello)
         self._name: str = hello["serve"]["name"]
         self._pool = Pool()
         self._window_bytes = window_bytes
         self._lines: Dict[int, Line] = {}
-        self._epoll = select.epoll()
         self._epoll.register(tether.fileno(), select.EPOLLIN)
-        self._lock = threading.Lock()
-        self._leader: Optional[int] = None
-        self._resting: List[Any] = []
-        self._quick: Set[str] = set()
-        self._turn = 0
-        self._at_once: Optional[int] = None
-        self._watching = False
-        self._watch = threading.Lock()
-        self._watch.acquire()
         self._leaving = False
         self._succeeded = False
-        self._next_look = 0.0
         self._told: Tuple[int, ...] = ()
         self._stuck = False
 
     def run(self) -> NoReturn:
         """Serve until the supervisor wants no more; this thread keeps watch."""
         for _ in range(self._desk.workers + 1):
-            _begin(self._live)
+            begin(self._live)
         while True:
             self._keep_watch()
 
-    # -------------------------------------------------------------- threads
-
-    def _live(self) -> None:
-        """Lead, run calls and rest, until a call has run that was given up: another thread is there in its place."""
-        me = threading.get_ident()
-        wanted = True
-        while wanted:
-            rest: Any = None
-            with self._lock:
-                call = self._desk.take()
-                if call is not None:
-                    self._wake()
-                elif self._leader is None:
-                    self._leader = me
-                else:
-                    rest = threading.Lock()
-                    rest.acquire()
-                    self._resting.append(rest)
-            if call is not None:
-                wanted = self._run(call)
-                call = None
-            elif rest is not None:
-                rest.acquire()
-            else:
-                wanted = self._lead(me)
-
-    def _wake(self) -> None:
-        """Wake whom the lead and the desk have something for; with the lock held."""
-        desk = self._desk
-        wanted = (self._leader is None) + min(desk.waiting, desk.free)
-        while wanted > 0 and self._resting:
-            self._resting.pop().release()
-            wanted -= 1
-
-    def _lead(self, me: int) -> bool:
-        """Read for everybody until there is a call that may last; that is run last, by this thread. As `_run`."""
-        now = time.monotonic()
-        while True:
-            for descriptor, events in self._epoll.poll(max(0.0, self._next_look - now)):
-                self._attend(descriptor, events)
-            now = time.monotonic()
-            if now >= self._next_look:
-                self._look(now)
-            with self._lock:
-                call = self._desk.take()
-                if call is None:
-                    continue
-                if self._desk.waiting or _function(call) not in self._quick:
-                    self._leader = None
-                    self._wake()
-                else:
-                    self._at_once = me
-                    self._turn += 1
-                    if not self._watching:
-                        self._watching = True
-                        self._watch.release()
-            at_once = self._at_once == me
-            wanted = self._run(call)
-            call = None  # what its arrays lie in is there for the next
-            with self._lock:
-                if at_once:
-                    self._at_once = None if self._at_once == me else self._at_once
-                    self._turn += 1
-                if self._leader != me:
-                    return wanted
-
-    def _keep_watch(self) -> None:
-        """While there are quick calls, take the lead from a thread whose call is none."""
-        self._watch.acquire()
-        idle = 0.0
-        while idle < WATCHED_S:
-            turn = self._turn
-            time.sleep(WATCH_S)
-            with self._lock:
-                idle = 0.0 if self._turn != turn or self._at_once else idle + WATCH_S
-                if self._at_once and self._turn == turn:
-                    self._at_once = self._leader = None
-                    self._wake()
-                self._watching = idle < WATCHED_S
-
     # -------------------------------------------------------------- calls
-
-    def _run(self, call: Call) -> bool:
-        """Run a call and answer it; False if it was given up meanwhile."""
-        line: Line = call.client
-        started = time.perf_counter()
-        surroundings.thread.stops = call.on_stop
-        pieces = self._calls.answer(call.frame)
-        surroundings.thread.stops = None
-        quick = time.perf_counter() - started <= QUICK_S
-        function = _function(call)
-        with self._lock:
-            wanted = self._desk.finish(call)
-            line.answering += wanted
-            if not quick:
-                self._quick.discard(function)
-            elif len(self._quick) < MAX_QUICK:
-                self._quick.add(function)
-        if wanted:
-            line.send(pieces)
-            with self._lock:
-                line.answering -= 1
-            if line.watched != _READ or line.backlog:
-                self._rewatch(line)
-        return wanted
 
     def _put(self, line: Line, frame: Frame) -> None:
         """A client sends a CALL."""
@@ -235,7 +101,7 @@ class Host:
         for stop in call.on_stop:
             stop()
         try:
-            _begin(self._live)
+            begin(self._live)
         except RuntimeError:
             pass  # no more threads: calls wait until this one is done
 
@@ -251,17 +117,21 @@ class Host:
 
     # -------------------------------------------------------------- clients, by the thread that leads
 
-    def _attend(self, descriptor: int, events: int) -> None:
+    def _attend(self, descriptor: int, events: int, alone: bool) -> Optional[Call]:
+        """A descriptor is ready, ``alone`` if no other is. A call that may be run at once, past the desk."""
         line = self._lines.get(descriptor)
         if line is None:
             if descriptor == self._tether.fileno():
                 self._obey()
-            return
+            return None
         try:
             if events & select.EPOLLOUT:
                 line.flush()
             if events & select.EPOLLIN:
-                for frame in line.receive(self._leaving):
+                found = line.receive(self._leaving)
+                if alone and len(found) == 1 and self._may_run_at_once(line, found[0]):
+                    return Call(line, found[0])
+                for frame in found:
                     self._take(line, frame)
             elif events & _GONE:
                 raise Ended("the connection was closed")
@@ -271,8 +141,20 @@ class Host:
             self._refuse(line, 0, "ProtocolError", str(error), fault="network")
             self._drop(line)
         else:
-            if line.watched != _READ or line.backlog or self._desk.of(line) >= WINDOW_CALLS:
+            if line.watched != READ or line.backlog or self._desk.of(line) >= WINDOW_CALLS:
                 self._rewatch(line)
+        return None
+
+    def _may_run_at_once(self, line: Line, frame: Frame) -> bool:
+        """Whether a frame is a call of a quick function, and nothing else is to be done."""
+        return (
+            frame.kind == frames.CALL
+            and line.greeted
+            and not frame.deadline_ms
+            and not self._leaving
+            and self._desk.idle
+            and function_of(frame) in self._quick
+        )
 
     def _take(self, line: Line, frame: Frame) -> None:
         kind = frame.kind
@@ -304,7 +186,7 @@ class Host:
             else:
                 line.by = line.by if not line.greeted else None
                 full = self._desk.of(line) >= WINDOW_CALLS or (self._leaving and not line.reader.missing)
-                wanted = select.EPOLLRDHUP if full else _READ
+                wanted = select.EPOLLRDHUP if full else READ
             if wanted != line.watched:
                 line.watched = wanted
                 self._epoll.modify(line.descriptor, wanted)
@@ -330,8 +212,8 @@ class Host:
         if not line.greeted:
             line.by = time.monotonic() + HELLO_S
         self._lines[line.descriptor] = line
-        line.watched = _READ
-        self._epoll.register(line.descriptor, _READ)
+        line.watched = READ
+        self._epoll.register(line.descriptor, READ)
         if order["reply"] is not None:
             line.send([order["reply"].encode("latin-1"), *self._hello])
             self._rewatch(line)
@@ -412,13 +294,3 @@ class Host:
             return self._tell(line.descriptor, moved=line.peer, greeted=line.greeted)
         reason = f"the module {self._name!r} is not served here any more"
         return line.send(frames.encode(frames.GOODBYE, 0, {"reason": reason}))
-
-
-def _function(call: Call) -> str:
-    """The name of the function that a call is for, if it is one."""
-    target = call.frame.plan.head.get("f")
-    return target[1] if type(target) is list and len(target) == 2 and type(target[1]) is str else ""
-
-
-def _begin(target: Callable[[], None]) -> None:
-    threading.Thread(target=target, name="rpcsys-host", daemon=True).start()

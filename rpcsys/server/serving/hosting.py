@@ -19,6 +19,25 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rpcsys.server import events as ev
 from rpcsys.server.backoff import Backoff
+from rpcsys.server.serving.events import (
+    Asked,
+    BeDeployer,
+    BeHost,
+    Catalogue,
+    Changed,
+    Hand,
+    Load,
+    Loaded,
+    Moved,
+    NotTaken,
+    Reread,
+    Stuck,
+    TellChild,
+    TellDeployed,
+    Try,
+    TurnAway,
+    Unloadable,
+)
 from rpcsys.server.serving.store import Version
 
 WAIT_S = 30.0
@@ -45,154 +64,6 @@ MAX_FAULT = 120
 
 SHOWN = 20
 """Names in one message."""
-
-
-# ------------------------------------------------------------------ events
-
-
-@dataclass(frozen=True)
-class Catalogue(ev.Event):
-    """What the disk says is to be served."""
-
-    versions: Tuple[Version, ...]
-
-
-@dataclass(frozen=True)
-class Loaded(ev.Event):
-    """A host has its module in memory. ``kind`` and ``functions``: what it is."""
-
-    child: int
-    kind: str = ""
-    functions: Tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Unloadable(ev.Event):
-    """A host cannot load its module, and leaves."""
-
-    child: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Load(ev.Event):
-    """How much a host has to do: calls that run, calls that wait, clients."""
-
-    child: int
-    running: int
-    waiting: int
-    clients: int
-
-
-@dataclass(frozen=True)
-class Stuck(ev.Event):
-    """A call that was given up does not let go of a host's worker."""
-
-    child: int
-
-
-@dataclass(frozen=True)
-class Moved(ev.Event):
-    """A host that leaves gives a client's connection back, between two frames."""
-
-    child: int
-    conn: int
-    peer: str
-    greeted: bool
-
-
-@dataclass(frozen=True)
-class NotTaken(ev.Event):
-    """A host did not take a client that it was handed: it is dead, or hangs. The fields are those of :class:`Hand`."""
-
-    child: int
-    conn: int
-    peer: str
-    fresh: bool
-    greeted: bool
-
-
-@dataclass(frozen=True)
-class Try(ev.Event):
-    """A deployer has made a version, and wants to know whether it can be loaded."""
-
-    child: int
-    version: Version
-
-
-@dataclass(frozen=True)
-class Changed(ev.Event):
-    """A deployer has changed what the disk says."""
-
-    child: int
-
-
-@dataclass(frozen=True)
-class Asked(ev.Event):
-    """A deployer's client wants to know what is served, and how much it has to do."""
-
-    child: int
-
-
-# ------------------------------------------------------------------ actions
-
-
-@dataclass(frozen=True)
-class Reread(ev.Action):
-    """Look what the disk says: :class:`Catalogue` follows."""
-
-
-@dataclass(frozen=True)
-class BeHost(ev.Action):
-    """Give a waiting child a version to load and serve."""
-
-    child: int
-    version: Version
-
-
-@dataclass(frozen=True)
-class BeDeployer(ev.Action):
-    """Give a waiting child a client that deploys."""
-
-    child: int
-    conn: int
-    peer: str
-
-
-@dataclass(frozen=True)
-class Hand(ev.Action):
-    """Hand a client's connection to a host. ``fresh``: its greeting is to be answered; ``greeted``: it has sent its HELLO."""
-
-    child: int
-    conn: int
-    peer: str
-    fresh: bool
-    greeted: bool
-
-
-@dataclass(frozen=True)
-class TellChild(ev.Action):
-    """Tell a host or a deployer something: names with their values."""
-
-    child: int
-    fields: Tuple[Tuple[str, Any], ...]
-
-
-@dataclass(frozen=True)
-class TellDeployed(ev.Action):
-    """Tell a tracker of ours what is deployed: of each module its name, version, whether it is served, and its load."""
-
-    modules: Tuple[Tuple[str, str, bool, int, int, int], ...]
-
-
-@dataclass(frozen=True)
-class TurnAway(ev.Action):
-    """Close a client's connection, having told it why: an error of the class ``kind``. ``fresh`` as in :class:`Hand`."""
-
-    conn: int
-    kind: str
-    text: str
-    fresh: bool
 
 
 # ------------------------------------------------------------------ what is known

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from rpcsys.server import events as ev
 from rpcsys.server.clients import Clients
 from rpcsys.server.job import DEPLOYER, HOST, Job
-from rpcsys.server.serving import hosting
+from rpcsys.server.serving import events
 from rpcsys.server.serving.store import Store, Version, is_name
 from rpcsys.server.spawner import Spawner
 
@@ -43,9 +43,9 @@ class Hosts:
         spawner.on_service = self.hear
         self.reread()
 
-    def reread(self, action: Optional[hosting.Reread] = None) -> None:
+    def reread(self, action: Optional[events.Reread] = None) -> None:
         """Tell what is to be served."""
-        self._feed(hosting.Catalogue(self._clock(), tuple(self._store.current())))
+        self._feed(events.Catalogue(self._clock(), tuple(self._store.current())))
 
     # -------------------------------------------------------------- what they say
 
@@ -59,7 +59,7 @@ class Hosts:
             event = None
         if event is not None:
             self._feed(event)
-        if descriptor is not None and not isinstance(event, hosting.Moved):
+        if descriptor is not None and not isinstance(event, events.Moved):
             os.close(descriptor)
 
     def _event(
@@ -68,29 +68,29 @@ class Hosts:
         if "moved" in said and descriptor is not None:
             peer, greeted = str(said["moved"]), bool(said["greeted"])
             conn = self._clients.take_back(socket.socket(fileno=descriptor))
-            return hosting.Moved(now, child, conn, peer, greeted)
+            return events.Moved(now, child, conn, peer, greeted)
         if "load" in said:
             running, waiting, clients = map(int, said["load"])
-            return hosting.Load(now, child, running, waiting, clients)
+            return events.Load(now, child, running, waiting, clients)
         if "loaded" in said:
             about = said["loaded"]
-            return hosting.Loaded(now, child, str(about["kind"]), tuple(map(str, about["functions"])))
+            return events.Loaded(now, child, str(about["kind"]), tuple(map(str, about["functions"])))
         if "unloadable" in said:
-            return hosting.Unloadable(now, child, str(said["unloadable"]))
+            return events.Unloadable(now, child, str(said["unloadable"]))
         if "stuck" in said:
-            return hosting.Stuck(now, child)
+            return events.Stuck(now, child)
         if "try" in said:
             version = Version(*map(str, said["try"]))
-            return hosting.Try(now, child, version) if is_name(version.name) else None
+            return events.Try(now, child, version) if is_name(version.name) else None
         if "changed" in said:
-            return hosting.Changed(now, child)
+            return events.Changed(now, child)
         if "states" in said:
-            return hosting.Asked(now, child)
+            return events.Asked(now, child)
         return None
 
     # -------------------------------------------------------------- what they are told
 
-    def be_host(self, action: hosting.BeHost) -> None:
+    def be_host(self, action: events.BeHost) -> None:
         """Give a child its version."""
         version = action.version
         about = {
@@ -118,42 +118,42 @@ class Hosts:
         except OSError:
             self._spawner.kill(child)  # its death follows
 
-    def be_deployer(self, action: hosting.BeDeployer) -> None:
+    def be_deployer(self, action: events.BeDeployer) -> None:
         """Give a child a client that deploys."""
         folder = os.path.join(self._store.root, "incoming")
         options = {"deploy": self._store.root, "allow_pickle": self._allow_pickle}
         self._give(action.child, DEPLOYER, folder, options, action.conn, action.peer)
 
-    def hand(self, action: hosting.Hand) -> None:
+    def hand(self, action: events.Hand) -> None:
         """Give a host a client, which is its alone from then on."""
         reply = self._clients.answer(action.conn, True).decode("latin-1") if action.fresh else None
         told: Dict[str, Any] = {"client": action.peer, "reply": reply, "greeted": action.greeted}
         if self._spawner.tell(action.child, told, self._clients.descriptor(action.conn)):
             self._clients.release(action.conn)
         else:
-            self._feed(hosting.NotTaken(self._clock(), *dataclasses.astuple(action)))
+            self._feed(events.NotTaken(self._clock(), *dataclasses.astuple(action)))
 
-    def tell(self, action: hosting.TellChild) -> None:
+    def tell(self, action: events.TellChild) -> None:
         """Tell a host or a deployer something; one that cannot be told is of no use."""
         if not self._spawner.tell(action.child, dict(action.fields)):
             self._spawner.kill(action.child)
 
-    def announce(self, action: hosting.TellDeployed) -> None:
+    def announce(self, action: events.TellDeployed) -> None:
         """Tell the tracker."""
         self._announce(action.modules, self._workers)
 
-    def turn_away(self, action: hosting.TurnAway) -> None:
+    def turn_away(self, action: events.TurnAway) -> None:
         """Tell a client why it is not served."""
         self._clients.tell(action.conn, action.kind, action.text, unanswered=action.fresh)
         self._clients.drop(action.conn)
 
 
 ACTIONS: List[Tuple[type, Callable[[Hosts, Any], None]]] = [
-    (hosting.Reread, Hosts.reread),
-    (hosting.BeHost, Hosts.be_host),
-    (hosting.BeDeployer, Hosts.be_deployer),
-    (hosting.Hand, Hosts.hand),
-    (hosting.TellChild, Hosts.tell),
-    (hosting.TurnAway, Hosts.turn_away),
-    (hosting.TellDeployed, Hosts.announce),
+    (events.Reread, Hosts.reread),
+    (events.BeHost, Hosts.be_host),
+    (events.BeDeployer, Hosts.be_deployer),
+    (events.Hand, Hosts.hand),
+    (events.TellChild, Hosts.tell),
+    (events.TurnAway, Hosts.turn_away),
+    (events.TellDeployed, Hosts.announce),
 ]

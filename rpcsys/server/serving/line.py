@@ -33,6 +33,7 @@ class Line:
     def __init__(self, sock: socket.socket, peer: str, pool: Pool, max_body: int) -> None:
         sock.setblocking(False)
         self.socket = sock
+        self._fill = sock.recv_into
         self.descriptor = sock.fileno()
         self.peer = peer
         self.reader = FrameReader(max_body=max_body, pool=pool)
@@ -51,28 +52,26 @@ class Line:
         """
         frames: List[Frame] = []
         reader = self.reader
-        for _ in range(ROUNDS):
-            space = reader.space()
-            if carefully:
-                wanted = reader.missing
-                if not wanted:
+        try:
+            for _ in range(ROUNDS):
+                if carefully and not reader.missing:
                     break
-                space = space[:wanted]
-            try:
-                count = self.socket.recv_into(space, 0, DONT_WAIT)
-            except BlockingIOError:
-                break
-            except OSError as error:
-                raise Ended(error.strerror or str(error)) from None
-            if not count:
-                raise Ended("the connection was closed")
-            frame = reader.received(count)
-            while frame is not None:
-                frames.append(frame)
-                frame = reader.next() if reader.unread else None
-            if frames:
-                break
+                frame = reader.read(self._fill_carefully if carefully else self._fill, DONT_WAIT)
+                while frame is not None:
+                    frames.append(frame)
+                    frame = reader.next() if reader.unread else None
+                if frames:
+                    break
+        except BlockingIOError:
+            pass
+        except EOFError:
+            raise Ended("the connection was closed") from None
+        except OSError as error:
+            raise Ended(error.strerror or str(error)) from None
         return frames
+
+    def _fill_carefully(self, space: memoryview, count: int, flags: int) -> int:
+        return self._fill(space, min(self.reader.missing, len(space)), flags)
 
     def send(self, pieces: Sequence[Buffer]) -> bool:
         """Send a frame, or as much of it as the client takes now; False if something of it waits. Never raises."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rpcsys.server import events as ev
+from rpcsys.server.serving import events as se
 from rpcsys.server.serving import hosting as h
 from rpcsys.server.serving.store import Version
 
@@ -19,7 +20,7 @@ class Script:
         self.hosting = h.Hosting()
         self.now = 100.0
         self.hosting.zygote(True)
-        self.first = self.say(h.Catalogue, versions)
+        self.first = self.say(se.Catalogue, versions)
 
     def say(self, event: type, *fields) -> list[ev.Action]:
         return self.act(self.hosting.handle(event(self.now, *fields)))
@@ -34,8 +35,8 @@ class Script:
 
     def serving(self, child: int) -> list[ev.Action]:
         """A child comes up and loads what it is given."""
-        assert isinstance(self.act(self.hosting.ready(child))[0], h.BeHost)
-        return self.say(h.Loaded, child, "rpcsys.onnx", ("main",))
+        assert isinstance(self.act(self.hosting.ready(child))[0], se.BeHost)
+        return self.say(se.Loaded, child, "rpcsys.onnx", ("main",))
 
     def dies(self, child: int) -> list[ev.Action]:
         return self.act(self.hosting.dead(self.now, child, -9))
@@ -49,8 +50,8 @@ def script():
     return script
 
 
-def hand(child: int, conn: int, fresh: bool = True, greeted: bool = False) -> h.Hand:
-    return h.Hand(child, conn, f"peer{conn}", fresh, greeted)
+def hand(child: int, conn: int, fresh: bool = True, greeted: bool = False) -> se.Hand:
+    return se.Hand(child, conn, f"peer{conn}", fresh, greeted)
 
 
 def test_a_client_waits_for_its_host():
@@ -89,16 +90,16 @@ def test_a_client_that_leaves_while_it_waits():
 
 def test_deployed_tried_switched_to_and_the_old_one_leaves(script):
     assert script.visit(9, "") == [ev.Spawn(-2)]
-    assert script.act(script.hosting.ready(-2)) == [h.BeDeployer(-2, 9, "peer9")]
-    assert script.say(h.Try, -2, TWO) == [ev.Spawn(-3)]
-    assert script.serving(-3) == [h.TellChild(-2, (("tried", ""),))]
+    assert script.act(script.hosting.ready(-2)) == [se.BeDeployer(-2, 9, "peer9")]
+    assert script.say(se.Try, -2, TWO) == [ev.Spawn(-3)]
+    assert script.serving(-3) == [se.TellChild(-2, (("tried", ""),))]
     assert script.visit(1) == [hand(-1, 1)]  # the old one, until the disk says otherwise
-    assert script.say(h.Changed, -2) == [h.Reread()]
-    told, leave = script.say(h.Catalogue, (TWO,))
-    assert told == h.TellChild(-2, (("seen", True),))
-    assert leave == h.TellChild(-1, (("leave", "successor"),))
+    assert script.say(se.Changed, -2) == [se.Reread()]
+    told, leave = script.say(se.Catalogue, (TWO,))
+    assert told == se.TellChild(-2, (("seen", True),))
+    assert leave == se.TellChild(-1, (("leave", "successor"),))
     assert script.visit(2) == [hand(-3, 2)]
-    assert script.say(h.Moved, -1, 3, "peer3", True) == [hand(-3, 3, False, True)]
+    assert script.say(se.Moved, -1, 3, "peer3", True) == [hand(-3, 3, False, True)]
     assert script.dies(-1) == []
     assert list(script.hosting.hosts) == [-3]
 
@@ -107,9 +108,9 @@ def test_deployed_tried_switched_to_and_the_old_one_leaves(script):
 def test_what_cannot_be_loaded_is_told_to_who_deploys(script, how):
     script.visit(9, "")
     script.hosting.ready(-2)
-    script.say(h.Try, -2, TWO)
+    script.say(se.Try, -2, TWO)
     script.hosting.ready(-3)
-    (told,) = script.say(h.Unloadable, -3, "it is broken") if how == "cannot be loaded" else script.dies(-3)
+    (told,) = script.say(se.Unloadable, -3, "it is broken") if how == "cannot be loaded" else script.dies(-3)
     assert told.child == -2
     assert told.fields[0][1] in ("it is broken", "its process ended by signal 9")
     assert script.visit(1) == [hand(-1, 1)]
@@ -118,20 +119,20 @@ def test_what_cannot_be_loaded_is_told_to_who_deploys(script, how):
 def test_who_deploys_dies_and_what_was_tried_goes(script):
     script.visit(9, "")
     script.hosting.ready(-2)
-    script.say(h.Try, -2, TWO)
+    script.say(se.Try, -2, TWO)
     script.serving(-3)
     assert script.hosting.hung_up(9) == [ev.Kill(-2)]
-    assert script.dies(-2) == [ev.Drop(9), h.Reread()]
-    assert script.say(h.Catalogue, (ONE,)) == [ev.Kill(-3)]
+    assert script.dies(-2) == [ev.Drop(9), se.Reread()]
+    assert script.say(se.Catalogue, (ONE,)) == [ev.Kill(-3)]
 
 
 def test_who_deploys_dies_after_the_disk_was_switched(script):
     script.visit(9, "")
     script.hosting.ready(-2)
-    script.say(h.Try, -2, TWO)
+    script.say(se.Try, -2, TWO)
     script.serving(-3)
     script.dies(-2)
-    assert script.say(h.Catalogue, (TWO,)) == [h.TellChild(-1, (("leave", "successor"),))]
+    assert script.say(se.Catalogue, (TWO,)) == [se.TellChild(-1, (("leave", "successor"),))]
     assert script.visit(1) == [hand(-3, 1)]
 
 
@@ -153,7 +154,7 @@ def test_a_host_that_dies_is_started_again_after_growing_pauses(script):
 
 def test_a_client_that_a_dead_host_did_not_take_waits_for_the_next(script):
     assert script.visit(1) == [hand(-1, 1)]
-    assert script.say(h.NotTaken, -1, 1, "peer1", True, False) == [ev.Kill(-1)]
+    assert script.say(se.NotTaken, -1, 1, "peer1", True, False) == [ev.Kill(-1)]
     assert script.visit(2) == []
     script.dies(-1)
     script.now = script.hosting.deadline()
@@ -165,31 +166,31 @@ def test_a_module_that_cannot_be_loaded_here_any_more():
     script = Script(ONE)
     script.visit(1)
     script.hosting.ready(-1)
-    (away,) = script.say(h.Unloadable, -1, "onnxruntime is gone")
+    (away,) = script.say(se.Unloadable, -1, "onnxruntime is gone")
     assert (away.kind, "onnxruntime is gone" in away.text) == ("Busy", True)
 
 
 def test_a_stuck_host_is_succeeded_by_one_of_the_same_version(script):
-    assert script.say(h.Stuck, -1) == [ev.Spawn(-2)]
+    assert script.say(se.Stuck, -1) == [ev.Spawn(-2)]
     assert script.visit(1) == []
-    assert script.serving(-2) == [h.TellChild(-1, (("leave", "successor"),)), hand(-2, 1)]
+    assert script.serving(-2) == [se.TellChild(-1, (("leave", "successor"),)), hand(-2, 1)]
 
 
 def test_withdrawn(script):
-    assert script.say(h.Catalogue, ()) == [h.TellChild(-1, (("leave", ""),))]
+    assert script.say(se.Catalogue, ()) == [se.TellChild(-1, (("leave", ""),))]
     (away,) = script.visit(1)
     assert "nothing is deployed" in away.text
 
 
 def test_the_zygote_takes_all_hosts_along(script):
-    assert script.act(script.hosting.zygote(False)) == [h.Reread()]
+    assert script.act(script.hosting.zygote(False)) == [se.Reread()]
     assert script.visit(1) == []
     assert script.act(script.hosting.zygote(True)) == [ev.Spawn(-2)]
 
 
 def test_the_end_of_the_server(script):
     script.visit(9, "")
-    assert script.act(script.hosting.stop()) == [ev.Kill(-2), h.TellChild(-1, (("leave", ""),))]
+    assert script.act(script.hosting.stop()) == [ev.Kill(-2), se.TellChild(-1, (("leave", ""),))]
     assert script.hosting.busy
     script.dies(-2)
     script.dies(-1)
@@ -197,7 +198,7 @@ def test_the_end_of_the_server(script):
 
 
 def test_clients_of_one_host_are_bounded(script):
-    script.say(h.Load, -1, 0, 0, h.MAX_CLIENTS - 1)
+    script.say(se.Load, -1, 0, 0, h.MAX_CLIENTS - 1)
     assert script.visit(1) == [hand(-1, 1)]
     (away,) = script.visit(2)
     assert away.kind == "Busy"
@@ -214,5 +215,5 @@ def test_the_tracker_is_told_what_changes(script):
     (told,) = script.hosting.announce(())
     assert told.modules == (("head", ONE.version, True, 0, 0, 0),)
     assert script.hosting.announce(told.modules) == []
-    script.say(h.Load, -1, 1, 2, 3)
+    script.say(se.Load, -1, 1, 2, 3)
     assert script.hosting.announce(told.modules)[0].modules == (("head", ONE.version, True, 1, 2, 3),)
