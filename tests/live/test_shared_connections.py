@@ -115,6 +115,20 @@ def test_a_host_whose_workers_do_not_let_go_is_succeeded(server, tmp_path):
         daemons.stop()
 
 
+def test_a_function_that_was_quick_until_now_holds_nobody_up(connect):
+    client, other = connect(), connect()
+    for _ in range(5):
+        client["nap"](0.0)
+    long = client["nap"].submit(5.0)
+    client._session._channel.flush()
+    for _ in range(5):
+        assert np.array_equal(other(X, deadline_s=START_S), X * 2)
+    other._session._channel.ping(START_S)
+    assert not long.done()
+    assert long.cancel()
+    assert client["nap"](0.0) == 2.0
+
+
 # ---------------------------------------------------------------- limits
 
 
