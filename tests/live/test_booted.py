@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import rpcsys
+from rpcsys import errors
 from tests.live import debian, versions
 from tests.live.booted import Booted
 from tests.live.daemons import Daemons, wait_until
@@ -220,6 +221,23 @@ def test_install_sh_upgrades_drains_and_leaves_nothing(lab: Booted, old: Path, t
     lab.run("dpkg", "--purge", "rpcsys-tracker", "rpcsys-proxy", "rpcsys")
     assert lab.run("systemctl", "list-units", "--all", "--plain", "--no-legend", "rpcsys*") == ""
     assert traces(lab) == set()
+
+
+def test_a_power_cut_in_an_upgrade_leaves_a_board_that_serves(lab: Booted, old: Path, tmp_path: Path) -> None:
+    session = lease(lab, KEY)
+    copied(lab, versions.successor(old, tmp_path))
+    upgrade = subprocess.Popen(lab.command(INSTALL), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: free(lab, EDGE) + free(lab, KEY) == 0, START_S, "nothing new is taken", every_s=0.2)
+    lab.cut_power()
+    assert upgrade.wait(START_S) != 0
+    with pytest.raises(errors.SessionLost):
+        works(session)
+    session.close()
+    for unit, key in ((SERVER, KEY), (BEHIND, EDGE)):
+        wait_free(lab, key)
+        assert version(lab, unit) == versions.NEXT
+        with lease(lab, key) as session:
+            works(session)
 
 
 def test_another_server_leaves_the_first_alone(lab: Booted, old: Path) -> None:
