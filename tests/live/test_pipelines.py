@@ -1,0 +1,210 @@
+"""Pipelines with stages on leased devices and edge servers, some of which die while they run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rpcsys
+from rpcsys import graph
+from rpcsys.errors import UnknownKey
+from rpcsys.graph import Leased, Pipeline, Stages
+from rpcsys.graph.leasing import LeasedModule
+from tests.graph.running import chain, numbers
+from tests.live import deployed
+from tests.live.daemons import Daemon, Daemons, free_port, wait_free
+
+pytestmark = pytest.mark.live
+
+FRAMES = 60
+QUICK = ("--preload", "none")
+
+
+def frames() -> Iterator[Any]:
+    return (numbers(2, 3, seed=n) for n in range(FRAMES))
+
+
+def check(pipeline: Pipeline, in_the_middle: Callable[[], None] = lambda: None) -> None:
+    """All frames run, none lost and in their order, whatever happens after the twentieth."""
+    number = 0
+    for number, (x, out) in enumerate(zip(frames(), pipeline.run(frames()), strict=True), 1):
+        np.testing.assert_array_equal(out, np.maximum(-np.maximum(-x, 0), 0))
+        if number == 20:
+            in_the_middle()
+    assert number == FRAMES
+
+
+def leased(stages: Stages, tracker: Daemon, **more: Any) -> LeasedModule:
+    device = graph.build(stages["stage1"], Leased("board", tracker.where, **more))
+    assert isinstance(device, LeasedModule)
+    return device
+
+
+def boards(daemons: Daemons, count: int) -> tuple[Daemon, list[Daemon]]:
+    tracker = daemons.tracker()
+    return tracker, [daemons.server("board", *QUICK, tracker=tracker, offers=n) for n in range(1, count + 1)]
+
+
+def test_another_device_takes_over_from_one_that_is_killed(daemons: Daemons) -> None:
+    tracker, servers = boards(daemons, 2)
+    stages = graph.split(chain(), [1, 3])
+    with leased(stages, tracker) as device:
+
+        def kill() -> None:
+            assert device.session is not None
+            next(each for each in servers if each.address == device.session.address).kill()
+
+        with Pipeline(stages, {"stage1": device}) as pipeline:
+            check(pipeline, kill)
+            assert device.session is not None
+            left = next(each for each in servers if each.running())
+            assert device.session.address == left.address
+    wait_free(tracker, "board", 1, 20)
+
+
+def test_the_same_server_comes_back(daemons: Daemons) -> None:
+    tracker, (server,) = boards(daemons, 1)
+
+    def restart() -> None:
+        server.kill()
+        daemons.server("board", *QUICK, "--tracker", tracker.where)  # leased as soon as it is there
+
+    with Pipeline(graph.split(chain(), [2]), {"stage1": Leased("board", tracker.where)}) as pipeline:
+        check(pipeline, restart)
+    wait_free(tracker, "board", 1, 20)
+
+
+def test_only_the_session_dies(daemons: Daemons) -> None:
+    tracker, _ = boards(daemons, 1)
+    stages = graph.split(chain(), [2])
+    with leased(stages, tracker, calls=2) as device:
+
+        def kill() -> None:
+            assert device.session is not None
+            os.kill(device.session.info["pid"], signal.SIGKILL)
+
+        with Pipeline(stages, {"stage1": device}) as pipeline:
+            check(pipeline, kill)
+
+
+def test_two_devices_for_one_stage(daemons: Daemons) -> None:
+    tracker, servers = boards(daemons, 2)
+    stages = graph.split(chain(), [2])
+    board = Leased("board", tracker.where)
+    with Pipeline(stages, {"stage1": board}, replicas={"stage1": 2}) as pipeline:
+        wait_free(tracker, "board", 0, 20)
+        check(pipeline, servers[0].kill)
+
+
+def test_a_board_without_packages_gets_native_code(daemons: Daemons) -> None:
+    pytest.importorskip("tvm")
+    tracker = daemons.tracker()
+    daemons.server("board", flavour="bare", tracker=tracker)
+    board = Leased("board", tracker.where, target="tvm")
+    with Pipeline(graph.split(chain(), [2]), {"stage1": board}) as pipeline:
+        check(pipeline)
+
+
+def test_a_key_that_nobody_has_is_said_at_once(daemons: Daemons) -> None:
+    tracker = daemons.tracker()
+    with pytest.raises(UnknownKey, match="nosuch"):
+        Pipeline(graph.split(chain(), [2]), {"stage1": Leased("nosuch", tracker.where)})
+
+
+def test_a_deployed_stage_comes_back_with_its_server(daemons: Daemons, tmp_path: Path) -> None:
+    stages = graph.split(chain(), [2])
+    stages["stage1"].save(tmp_path / "head.onnx")
+    deployed.put(tmp_path / "deploy", "head", tmp_path / "head.onnx")
+    port = free_port()
+
+    def start() -> Daemon:
+        flags = (*deployed.WITH_NUMPY, "--deploy", str(tmp_path / "deploy"))
+        return daemons.server("edge", *flags, port=port)
+
+    server = start()
+
+    def restart() -> None:
+        server.destroy()
+        start()
+
+    head = graph.Remote(serve="head", address=f"127.0.0.1:{port}")
+    with Pipeline(stages, {"stage1": head}) as pipeline:
+        check(pipeline, restart)
+
+
+class LongLine:
+    """A relay to ``address`` at ``where``, over which everything takes `DELAY_S` longer, each way."""
+
+    DELAY_S = 0.03
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.where = self._listener.getsockname()
+        self._address = address
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                server = socket.create_connection(self._address)
+                self._ends += [client, server]
+                for source, target in ((client, server), (server, client)):
+                    late: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+                    threading.Thread(target=self._receive, args=(source, late), daemon=True).start()
+                    threading.Thread(target=self._send, args=(late, target), daemon=True).start()
+
+    def _receive(self, source: socket.socket, late: queue.SimpleQueue[tuple[float, bytes]]) -> None:
+        data = b"more"
+        while data:
+            try:
+                data = source.recv(1 << 16)
+            except OSError:
+                data = b""
+            late.put((time.monotonic() + self.DELAY_S, data))
+
+    @staticmethod
+    def _send(late: queue.SimpleQueue[tuple[float, bytes]], target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                due, data = late.get()
+                time.sleep(max(0.0, due - time.monotonic()))
+                if not data:
+                    target.shutdown(socket.SHUT_WR)
+                    return
+                target.sendall(data)
+
+    def close(self) -> None:
+        for end in [self._listener, *self._ends]:
+            end.close()
+
+
+def test_on_a_long_line_several_frames_are_under_way(daemons: Daemons, tmp_path: Path) -> None:
+    """One at a time, a frame takes the line's delay twice; four at a time are to take far less."""
+    server = daemons.server("board", *QUICK)
+    stages = graph.split(chain(), [2])
+    stages["stage1"].save(tmp_path / "stage1.onnx")
+    assert server.address is not None
+    with contextlib.closing(LongLine(server.address)) as line:
+        with rpcsys.connect(*line.where, key="board") as session:
+            seconds = {}
+            for name, replicas in {"one at a time": {"stage1": 1}, "as it comes": {}}.items():
+                module = session.load_module(str(tmp_path / "stage1.onnx"))
+                with Pipeline(stages, {"stage1": module}, replicas=replicas) as pipeline:
+                    begin = time.monotonic()
+                    check(pipeline)
+                    seconds[name] = time.monotonic() - begin
+    assert seconds["one at a time"] > FRAMES * 2 * LongLine.DELAY_S
+    assert seconds["as it comes"] < 0.6 * seconds["one at a time"]
