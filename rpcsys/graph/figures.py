@@ -111,10 +111,10 @@ def _trace(rows: Sequence[tuple[str, int]], runs: Sequence[Run]) -> dict[str, An
     """A row for each replica of each stage, in the stages' order."""
     threads = {row: number for number, row in enumerate(rows, 1)}
     start = min((run.began for run in runs), default=0.0)
-    events: list[dict[str, Any]] = [
-        {"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": f"{stage} #{replica}"}}
-        for (stage, replica), number in threads.items()
-    ]
+    events = [_named("process_name", 0, name="pipeline")]
+    for (stage, replica), number in threads.items():
+        events.append(_named("thread_name", number, name=f"{stage} #{replica}"))
+        events.append(_named("thread_sort_index", number, sort_index=number))
     for run in runs:
         about = {"frame": run.frame, "bytes": run.nbytes, **({"error": run.error} if run.error else {})}
         events.append(
@@ -130,3 +130,8 @@ def _trace(rows: Sequence[tuple[str, int]], runs: Sequence[Run]) -> dict[str, An
             }
         )
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _named(what: str, thread: int, **args: Any) -> dict[str, Any]:
+    """A metadata event: what a row is called, or where it stands."""
+    return {"name": what, "ph": "M", "pid": 1, "tid": thread, "args": args}

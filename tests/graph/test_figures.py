@@ -7,6 +7,7 @@ import pytest
 
 from rpcsys.errors import UsageError
 from rpcsys.graph.figures import Figures, Run, StageFigures
+from tests.graph.trace_format import check_format
 
 
 def test_counters_add_up_and_the_trace_has_a_row_for_each_replica(tmp_path: Path) -> None:
@@ -18,7 +19,8 @@ def test_counters_add_up_and_the_trace_has_a_row_for_each_replica(tmp_path: Path
     assert figures.now() == {"a": StageFigures(2, 1, 0.75, 1.25, 64, 0.5), "b": StageFigures()}
     figures.save_trace(tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_text())
-    rows = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"}
+    check_format(trace)
+    rows = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
     assert rows == {1: "a #0", 2: "a #1", 3: "b #0"}
     first, second = [e for e in trace["traceEvents"] if e["ph"] == "X"]
     assert (first["tid"], first["ts"], first["dur"], first["cat"]) == (1, 0.0, 500000.0, "a")

@@ -20,6 +20,7 @@ from rpcsys.graph import Pipeline, PipelineStage, samples
 from tests.graph.running import assert_same
 from tests.graph.running import chain as chain_of_nodes
 from tests.graph.running import run as run_whole
+from tests.graph.trace_format import check_format
 
 DEADLINE_S = 20
 
@@ -290,8 +291,9 @@ def test_the_trace_shows_every_run(tmp_path: Path) -> None:
     with chain(double, refuse_three) as pipeline:
         list(pipeline.run(range(5)))
         pipeline.save_trace(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    runs = [event for event in events if event["ph"] == "X"]
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    check_format(trace)
+    runs = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert sorted((run["cat"], run["args"]["frame"]) for run in runs) == [
         (stage, frame) for stage in ("s0", "s1") for frame in range(5)
     ]
