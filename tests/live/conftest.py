@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import rpcsys
+from rpcsys.pack import build
 from tests.live.artefacts import Artefacts, compiled
 from tests.live.daemons import Daemons
+from tests.live.desk import Desk
 from tests.live.lab import KINDS, FaultLab
 
 SHOWN_BYTES = 8000  # the end of a daemon's standard error, shown where a test fails
@@ -87,3 +91,34 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if figures:
         terminalreporter.section("figures")
         terminalreporter.write_line("\n".join(figures))
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose name leaves room for that of a socket; a desk that is killed leaves one there."""
+    with tempfile.TemporaryDirectory(prefix="desk-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, daemons: Daemons, current_archive: Path, short: Path) -> Iterator[Desk]:
+    """A desk with a tracker; its boards are cut off after the test."""
+    made = Desk(tmp_path, daemons.tracker(), current_archive, short, [])
+    yield made
+    for board in made.made:
+        board.stop()
+
+
+@pytest.fixture(scope="session")
+def current_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of this version."""
+    return build.pack("x86_64-linux-gnu", tmp_path_factory.mktemp("current") / "current.tar.gz").path
+
+
+@pytest.fixture(scope="session")
+def newer_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of the version to come."""
+    folder = tmp_path_factory.mktemp("newer")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rpcsys, "__version__", "9.9.9")
+        return build.pack("x86_64-linux-gnu", folder / "newer.tar.gz").path
