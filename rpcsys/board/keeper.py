@@ -52,7 +52,7 @@ tail -n 1 "$1/var/log/rpcsys/$2.log" 2>/dev/null ||
 """
 
 
-@dataclass
+@dataclass(frozen=True)
 class Desk:
     """What a person at the desk gives: whether ssh may ask them, how they hear of progress, and sudo's password."""
 
@@ -62,7 +62,7 @@ class Desk:
 
 
 class Board:
-    """A board with an open connection, and what it said of itself. Made by `opened`."""
+    """A board at the other end of an open connection, and what it said of itself. Raises RpcsysError if it says nothing."""
 
     def __init__(self, connection: Connection, entry: Entry, desk: Desk) -> None:
         self.connection = connection

@@ -65,6 +65,14 @@ def _packing(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """For a shell that completes: the boards that this desk keeps."""
+    try:
+        return [name for name in sorted(inventory.load()) if name.startswith(incomplete)]
+    except RpcsysError:
+        return []
+
+
 @click.group(cls=Commands, short_help="Install, upgrade, remove and list boards over ssh.")
 def board() -> None:
     """Keep boards from this desk, over ssh.
@@ -206,7 +214,7 @@ def _kept(names: Sequence[str], everything: bool = False) -> list[Entry]:
 
 
 @board.command(short_help="Put this desk's version of rpcsys on boards.")
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=_names)
 @click.option("--all", "everything", is_flag=True, help="All that this desk keeps.")
 @click.option(
     "--drain-timeout", "drain_s", type=click.IntRange(0), default=int(keeper.DRAIN_S), show_default=True, metavar="S",
@@ -260,7 +268,7 @@ def upgrade(
 
 
 @board.command(short_help="Remove a server from its board.")
-@click.argument("name")
+@click.argument("name", shell_complete=_names)
 @click.option(
     "--forget", is_flag=True, help="Do not ask the board, which is gone: only this desk forgets it."
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import BashComplete
 
+from rpcsys.board import inventory
 from rpcsys.cli import completion
 from rpcsys.cli.commands import group
 from tests.cli.conftest import Command
@@ -56,6 +57,17 @@ def test_what_the_queue_is_asked() -> None:
     assert words("query", "") >= {"leases", "history", "usage"}
     assert words("query", "--json", "hist") == {"history"}
     assert words("query", "leases", "--k") == {"--key"}
+
+
+def test_boards_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert words("board", "upgrade", "") == set()
+    with inventory.changing() as boards:
+        boards.update({name: inventory.Entry(name, "root@board") for name in ("rpi1", "rpi2", "rv1")})
+    assert words("board", "upgrade", "rpi1", "rp") == {"rpi1", "rpi2"}
+    assert words("board", "remove", "rv") == {"rv1"}
+    inventory.path().write_text("{")
+    assert words("board", "remove", "rv") == set()
 
 
 def test_another_shell_is_told_which_there_are(rpcsys: Command) -> None:
