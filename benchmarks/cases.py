@@ -108,6 +108,7 @@ def all_cases(folder: Path) -> list[Case]:
         inference(folder),
         compiled_function(folder),
         *offloaded_calls(),
+        served(folder),
         *openings(),
         *sessions(),
         *trackers(),
@@ -224,6 +225,15 @@ def offloaded_case(name: str, there: int, back: int) -> Case:
         f"offloaded call, {name}", "seconds", MICROSECONDS, {"raw": at_most(1.2)} if there >= MB else {}
     )
     return Case(f"offloaded-call-{name}", ours, {"raw": (raw,)}, (reading,))
+
+
+def served(folder: Path) -> Case:
+    """Eight clients of one deployed network, whose server has a core of its own, against the network alone on that core."""
+    model = (("path", str(folder / models.RESNET50)),)
+    ours = Measured("serving", "served", (*model, ("clients", 8)), apart=True)
+    alone = Measured("local", "network", model)
+    reading = Reading("resnet50 for eight clients", "seconds", each_second(), {"alone": at_least(0.95)})
+    return Case("served-eight-clients", ours, {"alone": (alone,)}, (reading,))
 
 
 def openings() -> list[Case]:

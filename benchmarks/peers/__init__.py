@@ -27,6 +27,7 @@ SUBJECTS = {
     "local": "benchmarks.peers.local:LocalOnnxruntime",
     "tracker-rpcsys": "benchmarks.peers.trackers:OurTracker",
     "tracker-rpcsys-all": "benchmarks.peers.trackers:OurTrackerWithAll",
+    "serving": "benchmarks.peers.serving:Serving",
     "offloading": "benchmarks.peers.offloading:Offloading",
     "plans": "benchmarks.peers.plans:Plans",
     "pipelines": "benchmarks.peers.pipelines:Pipelines",

@@ -19,6 +19,12 @@ class LocalOnnxruntime(Subject):
         yield Trial(lambda: session.run(None, feed))
 
     @contextmanager
+    def network(self, path: str) -> Iterator[Trial]:
+        """One run of the network at ``path``."""
+        with self.inference(str(written_resnet50(path))) as trial:
+            yield trial
+
+    @contextmanager
     def load_network(self, path: str) -> Iterator[Trial]:
         """A session for the network's own file."""
         model = str(written_resnet50(path))
