@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,17 +29,17 @@ def check(session: Session, how: str, name: str) -> None:
         )
 
 
-def coded(module: RemoteModule, how: str) -> Callable[..., Any]:
-    """``module``, to be called, with those arrays encoded both ways that ``how`` applies to; "" for none."""
+def coded(module: RemoteModule, how: str, **options: Any) -> Callable[..., Any]:
+    """``module``, to be called with these options, and those arrays encoded both ways that ``how`` applies to; "" for none."""
     if not how:
-        return module
+        return functools.partial(module, **options) if options else module
     sent = [_applies(how, value) for value in module.inputs]
     returned = {str(place): how for place, value in enumerate(module.outputs) if _applies(how, value)}
     function = module["main"].encoding(returned)
 
     def call(*args: Any) -> Any:
         pairs = zip(args, sent, strict=True)
-        return function(*[encoding.encode(arg, how) if applies else arg for arg, applies in pairs])
+        return function(*[encoding.encode(arg, how) if applies else arg for arg, applies in pairs], **options)
 
     return call
 

@@ -55,8 +55,11 @@ class Parcel:
         target = target_of(place.target)
         if not isinstance(target, (OnnxRuntime, Reference, Tvm)):
             raise UsageError("the target of a leased device is onnxruntime, reference or tvm")
-        if not place.key or place.calls < 1 or not 0 < place.wait_s < float("inf"):
-            raise UsageError("a leased device has a key, a wait_s above 0, and calls from 1")
+        seconds = 0 < place.wait_s < float("inf") and 0 <= place.deadline_s < float("inf")
+        if not place.key or place.calls < 1 or not seconds:
+            raise UsageError(
+                "a leased device has a key, a wait_s above 0, a deadline_s from 0, and calls from 1"
+            )
         self.place = place
         self.members: list[LeasedModule] = []
         self.again = threading.Lock()
@@ -101,6 +104,7 @@ class LeasedModule(Module):
     ) -> None:
         super().__init__("leased", inputs=inputs, outputs=outputs)
         self.parcel = parcel
+        self._options = {"deadline_s": parcel.place.deadline_s} if parcel.place.deadline_s else {}
         self._device: _Device | None = None
         self._guard = threading.Lock()  # of the device, for moments
         self._leasing = threading.Lock()  # held while one is waited for
@@ -232,9 +236,8 @@ class LeasedModule(Module):
                 tracker.close()
         try:
             check(session, self.place.encode, f"key:{self.place.key}")
-            return _Device(
-                session, coded(session.load_module(self.parcel.path_for(session)), self.place.encode)
-            )
+            module = session.load_module(self.parcel.path_for(session))
+            return _Device(session, coded(module, self.place.encode, **self._options))
         except BaseException:
             session.close()
             raise

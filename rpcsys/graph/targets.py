@@ -96,6 +96,8 @@ class Leased:
     wait_s : seconds to wait for a device to be free
     calls : how many frames a pipeline has under way on it, so that the way there and the device are both busy
     encode : how arrays cross, where it applies: ``"float16"``, ``"int8+zlib"``, …
+    deadline_s : seconds that a frame may take there, 0 for any number; one that takes longer is ended and fails, and
+        another device is leased
     """
 
     key: str
@@ -104,6 +106,7 @@ class Leased:
     wait_s: float = 60.0
     calls: int = 4
     encode: str = ""
+    deadline_s: float = 0.0
 
 
 Target: TypeAlias = OnnxRuntime | Reference | Tvm | Remote | Leased

@@ -199,6 +199,7 @@ def test_closed_while_it_waits_for_another_device(monkeypatch: pytest.MonkeyPatc
         (Leased(""), "has a key"),
         (Leased("board", calls=0), "calls from 1"),
         (Leased("board", wait_s=0), "a wait_s above 0"),
+        (Leased("board", deadline_s=-1), "a deadline_s from 0"),
         (Leased("board", target=Leased("board")), "is onnxruntime, reference or tvm"),  # type: ignore[arg-type]
         (Leased("board", target="abacus"), "no target is called 'abacus'"),
     ],

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import rpcsys
 from rpcsys import graph
-from rpcsys.errors import UnknownKey
+from rpcsys.errors import DeadlineExceeded, FrameError, UnknownKey
 from rpcsys.graph import Leased, Pipeline, Stages
 from rpcsys.graph.leasing import LeasedModule
-from tests.graph.running import chain, numbers
+from tests.graph.running import chain, make, node, numbers, values
 from tests.live import deployed
 from tests.live.daemons import Daemon, Daemons, free_port, wait_free
 
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.live
 
 FRAMES = 60
 QUICK = ("--preload", "none")
+INT64, BOOL = TensorProto.INT64, TensorProto.BOOL
 
 
 def frames() -> Iterator[Any]:
@@ -105,6 +107,40 @@ def test_two_devices_for_one_stage(daemons: Daemons) -> None:
     with Pipeline(stages, {"stage1": board}, replicas={"stage1": 2}) as pipeline:
         wait_free(tracker, "board", 0, 20)
         check(pipeline, servers[0].kill)
+
+
+def counting() -> Any:
+    """A model that counts to its input, one at a time."""
+    body = helper.make_graph(
+        [node("Identity", "go", "on"), node("Add", "sum one", "more")],
+        "body",
+        [
+            *values("i", shape=(), dtype=INT64),
+            *values("go", shape=(), dtype=BOOL),
+            *values("sum", shape=(), dtype=INT64),
+        ],
+        [*values("on", shape=(), dtype=BOOL), *values("more", shape=(), dtype=INT64)],
+    )
+    return make(
+        [node("Loop", "x yes zero", "y", body=body)],
+        values("x", shape=(), dtype=INT64),
+        values("y", shape=(), dtype=INT64),
+        weights={"yes": np.array(True), "zero": np.array(0), "one": np.array(1)},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encode", ["", "zlib"])
+def test_a_frame_that_hangs_fails_alone_where_it_has_a_deadline(daemons: Daemons, encode: str) -> None:
+    tracker, _ = boards(daemons, 1)
+    board = Leased("board", tracker.where, deadline_s=5, encode=encode)
+    frames = [np.array(x) for x in (3, 10**15, 4, 5)]
+    with Pipeline(graph.split(counting(), []), {"stage0": board}) as pipeline:
+        three, hung, four, five = pipeline.run(frames)
+    assert (three, four, five) == (3, 4, 5)
+    assert isinstance(hung, FrameError)
+    assert isinstance(hung.__cause__, DeadlineExceeded)
+    wait_free(tracker, "board", 1, 20)
 
 
 def test_a_board_without_packages_gets_native_code(daemons: Daemons) -> None:
