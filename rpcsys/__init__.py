@@ -49,6 +49,18 @@ _HOST_ONLY = ("graph", "lab")
 _HOST_PYTHON = (3, 10)
 
 
+def part(name: str) -> Any:
+    """The module ``name`` of this package; an ImportError that says what to do where only a desk has it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ImportError(
+            f"{name} is for a desk, and no part of the device runtime; type: python3 -m pip install rpcsys"
+        ) from None
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
     if name in _HOST_ONLY and sys.version_info < _HOST_PYTHON:
@@ -57,7 +69,7 @@ def __getattr__(name: str) -> Any:
             "this one ({}.{})".format(name, *_HOST_PYTHON, *sys.version_info[:2])
         )
     if name in _PACKAGES:
-        return importlib.import_module("rpcsys." + name)
+        return part("rpcsys." + name)
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
         globals()[name] = value

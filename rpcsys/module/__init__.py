@@ -5,8 +5,9 @@ Nothing is imported before it is used: a board loads what its model needs.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from rpcsys import part
 
 # `remote` stands above the rest of this package and is not named here; it is found all the same.
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'rpcsys.module' has no attribute {name!r}")
-    value = getattr(importlib.import_module("rpcsys.module." + _HOMES[name]), name)
+    value = getattr(part("rpcsys.module." + _HOMES[name]), name)
     globals()[name] = value
     return value
 
