@@ -63,6 +63,7 @@ class Line:
     ----------
     current : the connection; None while there is none
     opened : how many have been opened
+    problem : what went wrong the last time one was to be opened
     """
 
     def __init__(self, open: Open, wait_s: float) -> None:
@@ -72,8 +73,8 @@ class Line:
         self.opened = 0
         self._opening = threading.Lock()
         self._avoided: Dict[str, float] = {}
-        self._failure: Optional[RpcsysError] = None
-        self._failed_at = 0.0
+        self.problem: Optional[RpcsysError] = None
+        self._gave_up_at = -1.0
         self._closing = threading.Event()
         self._search_lock = threading.Lock()
         self._search: Optional[threading.Thread] = None
@@ -133,17 +134,18 @@ class Line:
         """The connection, looked for until ``limit()`` as long as what goes wrong is ``passing``."""
         began = time.monotonic()
         with self._opening:
-            if self.current is None and self._failure is not None and self._failed_at >= began:
-                raise self._failure  # another caller looked meanwhile
+            if self.current is None and self.problem is not None and self._gave_up_at >= began:
+                raise self.problem  # another caller looked meanwhile
             patience = Patience()
             while self.current is None:
                 try:
                     return self._opened(limit())
                 except RpcsysError as error:
+                    self.problem = error
                     left = limit() - time.monotonic()
                     pause = patience.pause(left, chance()) if passing(error) else None
                     if pause is None or self._closing.is_set():
-                        self._failure, self._failed_at = error, time.monotonic()
+                        self._gave_up_at = time.monotonic()
                         raise
                     _log.debug("%s; trying again", one_line(error))
                 finally:

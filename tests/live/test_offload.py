@@ -11,6 +11,7 @@ import pytest
 
 import rpcsys
 from rpcsys import graph, module
+from rpcsys.client.deploying import Deployment
 from rpcsys.errors import Busy, ServerUnreachable, UnknownKey
 from rpcsys.module.kinds.remote import RemoteModule
 from tests.graph.running import make, node, numbers, run, values
@@ -116,6 +117,24 @@ def test_the_stage_itself_is_deployed_and_the_server_builds_it(
     remote = graph.Remote(serve="head", address=edge.where, encode={"features": "zlib", "bent": "float16"})
     with graph.build(stages, {"stage1": remote}) as device:
         np.testing.assert_allclose(device.run(FEEDS)["y"], expected(stages), atol=0.01)
+
+
+def test_the_part_is_replaced_without_touching_the_device(
+    stages: graph.Stages, edge: Edge, tmp_path: Path
+) -> None:
+    both = graph.offload(stages, {"stage1": graph.Remote(serve="head", address=edge.where)})
+    edge.deploy("head", both.parts["stage1"])
+    edge.start()
+    nodes = [node("Sigmoid", "features", "bent")]
+    other = make(nodes, values("features", shape=(1, 4, 6, 6)), values("bent", shape=(1, 4, 6, 6)))
+    module.export_library(graph.build(graph.split(other, [])), tmp_path / "other.so")
+    with both.device as device:
+        np.testing.assert_allclose(device.run(FEEDS)["y"], expected(stages), atol=1e-5)
+        with Deployment(edge.where) as deployment:
+            deployment.put(tmp_path / "other.so", "head")
+        features = run(stages["stage0"].model, FEEDS)["features"]
+        np.testing.assert_allclose(device.run(FEEDS)["y"], -1 / (1 + np.exp(-features)), atol=1e-5)
+        assert remote_of(device).figures().opened == 1
 
 
 def test_killed_and_started_again_clients_recover_by_themselves(edge: Edge) -> None:

@@ -159,7 +159,8 @@ class RemoteModule(Module):
         while True:
             connection = self._line.current or self._connected()
             if connection is None:
-                return self._here(args, "it does not answer")
+                problem = self._line.problem
+                return self._here(args, one_line(problem) if problem else "it does not answer yet")
             try:
                 result = connection.call(*sent, **self._options)
             except RpcsysError as error:
