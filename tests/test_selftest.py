@@ -91,7 +91,7 @@ def test_a_library_that_lacks_another_says_where_to_get_it(monkeypatch: pytest.M
 
     monkeypatch.setattr(selftest, "_apart", lambda *_: Done)
     assert selftest._loaded("a.so", ["/a.so"]).says.endswith(
-        "apt-get install libstdc++6; Buildroot: BR2_INSTALL_LIBSTDCPP"
+        "apt-get install libstdc++6; Buildroot: BR2_TOOLCHAIN_BUILDROOT_CXX"
     )
 
 
