@@ -63,11 +63,28 @@ BUSYBOX = """usermod --shell /bin/sh root
 mkdir /bb
 busybox --install -s /bb
 ln -sf busybox /bin/sh
-ln -s /usr/bin/python3 /bb/python3"""
+ln -s /usr/bin/python3 /bb/python3
+for folder in /etc/python3.*; do cp /board/bin/sitecustomize.py $folder; done"""
+#: What its python3 does not have, if nobody has chosen it.
+NOT_CHOSEN = [
+    "bz2",
+    "curses",
+    "_decimal",
+    "_hashlib",
+    "_lzma",
+    "ossaudiodev",
+    "pyexpat",
+    "readline",
+    "_sqlite3",
+    "_ssl",
+    "zlib",
+]
+WITHOUT = f"import sys\nsys.modules.update(dict.fromkeys({NOT_CHOSEN}))\n"
 
 
 def test_a_board_with_busybox_and_its_init(desk: Desk, newer_archive: Path) -> None:
-    board = desk.board(BUSYBOX, path="/bb")
+    board = desk.board(BUSYBOX, {"sitecustomize.py": WITHOUT}, path="/bb")
+    assert "no zlib" in board.shell("python3 -c 'import zlib' 2>/dev/null || echo no zlib")
     assert "BusyBox" in board.shell("sh --help 2>&1; :")
     before = left(board)
     desk.run(*desk.adding(board))
