@@ -170,7 +170,7 @@ class State(Tracked):
                 self.visitors.remove(visitor)
                 return [ev.Drop(event.conn), *self._report_end(visitor, "lost")]
         if self.hosting is not None:
-            actions = self.hosting.hung_up(event.conn)
+            actions = self.hosting.hung_up(event.now, event.conn)
             if actions is not None:
                 return actions
         session = self.board.by_conn(event.conn)

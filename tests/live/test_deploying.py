@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from rpcsys.errors import (
     SessionError,
     SessionLost,
 )
+from rpcsys.wire import frames
 from tests.live import deployed
 from tests.live.daemons import START_S, STOP_S, Daemon, Daemons, alive, free_port, wait_until
 
@@ -215,6 +217,31 @@ def test_a_server_that_is_killed_leaves_no_host_and_begins_where_it_was(edge):
     edge.start()
     with edge.client() as again:
         assert again["nap"](0.0) == 2.0
+
+
+def test_a_server_that_is_stopped_finishes_the_calls_it_has(edge):
+    with edge.deployment() as deployment:
+        deployment.put(edge.library(2.0), "scale")
+        client = edge.client()
+        nap = client["nap"].submit(2.0)
+        wait_until(lambda: deployment.list()[0]["running"] == 1, START_S, "the call runs")
+    edge.server.process.terminate()
+    assert nap.result(START_S) == 2.0
+    with pytest.raises(SessionLost, match="not served here any more"):
+        wait_until(lambda: client["nap"](0.0) is None, START_S, "the connection ends")
+    assert edge.server.process.wait(STOP_S) == 0
+
+
+def test_who_leaves_in_the_middle_of_an_upload_leaves_nothing(edge):
+    incoming = edge.root / "incoming"
+    with edge.deployment() as deployment:
+        channel = deployment._session._channel
+        head, _ = frames.encode_head({"f": "session.upload", "a": ["head.so", 10 << 20]})
+        pending = channel.start(head, (), lambda frame: None)
+        channel.send(frames.CHUNK, pending.call_id, {}, (b"x" * (1 << 20),))
+        wait_until(lambda: list(incoming.glob("*/.rpcsys-*")), START_S, "a part of the file is there")
+        channel._stream.socket.shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: list(incoming.iterdir()) == [], START_S, "nothing of it is left")
 
 
 def test_another_server_may_not_serve_the_same_folder(edge):

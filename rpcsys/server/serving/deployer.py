@@ -6,12 +6,15 @@ host; only then does the disk name it, in one step. This process may be killed a
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import select
 import shutil
 import socket
 import tempfile
+import time
 from typing import Any, Callable, Dict, List
 
 from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunctionError
@@ -28,17 +31,41 @@ from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.reader import FrameReader
 
+#: A folder may be made and not locked yet for no longer than this.
+FRESH_S = 5.0
 #: Of a file, read at once to be hashed.
 PIECE = 1 << 20
 
 
 def serve(sock: socket.socket, job: Job, tether: socket.socket) -> str:
     """Serve one client that deploys; the outcome."""
+    _sweep(job.workdir)
     folder = tempfile.mkdtemp(dir=job.workdir)
+    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         return Deployer(sock, job, tether, folder).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _sweep(incoming: str) -> None:
+    """Remove the folders of deployers that were killed: nobody holds their locks."""
+    for entry in os.listdir(incoming):
+        folder = os.path.join(incoming, entry)
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # its deployer has just removed it
+        try:
+            if time.time() - os.fstat(lock).st_mtime >= FRESH_S:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass  # it is at work
+        finally:
+            os.close(lock)
 
 
 class Deployer:
@@ -111,6 +138,8 @@ class Deployer:
             pieces = frames.encode(frames.RESULT, frame.call_id, {"r": function(*frame.get("a", ()))})
         except OSError as error:
             pieces = frames.encode(frames.ERROR, frame.call_id, described(translated("--deploy", error)))
+        except Ended:
+            raise
         except Exception as error:  # noqa: BLE001 - a wrong number of arguments, say
             pieces = frames.encode(frames.ERROR, frame.call_id, described(error))
         self._out.send(pieces)
@@ -130,12 +159,15 @@ class Deployer:
         digest = _hash_of(source)
         with self._store.replacing(name):
             self._store.prune(name)
-            version = self._store.stage(name, source, os.path.basename(file), digest)
-            why = self._ask("tried", {"try": list(version)})
-            if why:
+            try:
+                version = self._store.stage(name, source, os.path.basename(file), digest)
+                why = self._ask("tried", {"try": list(version)})
+                if why:
+                    raise ModelError(why, type="ModelError")
+                self._store.switch(version)
+            except BaseException:
                 self._store.prune(name)
-                raise ModelError(why, type="ModelError")
-            self._store.switch(version)
+                raise
             self._ask("seen", {"changed": True})
         return version._asdict()
 
@@ -161,8 +193,13 @@ class Deployer:
             self._ask("seen", {"changed": True})
 
     def _ask(self, answer: str, question: Dict[str, Any]) -> Any:
-        """Tell the supervisor, and wait for its answer: it ends this process if the client goes away meanwhile."""
+        """Tell the supervisor, and wait for its answer. Raises `Ended` if the client goes away meanwhile."""
         messages.tell(self._tether, **question)
+        poll = select.poll()
+        poll.register(self._tether, select.POLLIN)
+        poll.register(self._stream, select.POLLRDHUP)
+        if [descriptor for descriptor, _ in poll.poll()] == [self._stream.fileno()]:
+            raise Ended("the client is gone")
         data, _ = messages.receive(self._tether)
         if not data:
             raise Ended("the server is gone")

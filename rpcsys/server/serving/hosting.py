@@ -49,6 +49,9 @@ LASTED_S = 10.0
 LONGEST_S = 30.0
 """The longest pause before a host is started again."""
 
+TIDY_S = 2.0
+"""What a deployer has to remove what it was sent, when its client is gone."""
+
 MAX_VISITORS = 256
 """Clients that wait for hosts."""
 
@@ -90,12 +93,16 @@ class Host:
 
 @dataclass
 class Deployer:
-    """A client that deploys, and its process. ``changed``: it waits to hear that its change was seen."""
+    """A client that deploys, and its process.
+
+    ``changed``: it waits to hear that its change was seen; ``until``: its client is gone, and it has so long to tidy up.
+    """
 
     conn: int
     peer: str
     ready: bool = False
     changed: bool = False
+    until: Optional[float] = None
 
 
 @dataclass
@@ -153,15 +160,16 @@ class Hosting:
         self.deployers[child] = Deployer(conn, peer)
         return [ev.Spawn(child)]
 
-    def hung_up(self, conn: int) -> Optional[List[ev.Action]]:
+    def hung_up(self, now: float, conn: int) -> Optional[List[ev.Action]]:
         """A connection's client is gone; None if it is none of those that wait here."""
         for visitor in self.visitors:
             if visitor.conn == conn:
                 self.visitors.remove(visitor)
                 return [ev.Drop(conn)]
-        for child, deployer in self.deployers.items():
+        for deployer in self.deployers.values():
             if deployer.conn == conn:
-                return [ev.Kill(child)]
+                deployer.until = now + TIDY_S
+                return []
         return None
 
     def moved(self, event: Moved) -> List[ev.Action]:
@@ -367,6 +375,10 @@ class Hosting:
         actions: List[ev.Action] = []
         for child, host in list(self.hosts.items()):
             actions += self._perhaps_leave(child, host)
+        for child, deployer in self.deployers.items():
+            if deployer.until is not None and now >= deployer.until:
+                deployer.until = None
+                actions.append(ev.Kill(child))
         if self.stopping:
             return actions
         for name in self.catalogue:
@@ -385,6 +397,7 @@ class Hosting:
         if self.stopping:
             return None
         times = [visitor.until for visitor in self.visitors]
+        times += [deployer.until for deployer in self.deployers.values() if deployer.until is not None]
         for name in self.catalogue:
             pause = self._pauses.get(name)
             if self.up and pause is not None and pause.until is not None and self._of(name) is None:

@@ -83,8 +83,8 @@ def test_a_name_that_is_not_deployed(script, name, words):
 def test_a_client_that_leaves_while_it_waits():
     script = Script(ONE)
     script.visit(1)
-    assert script.hosting.hung_up(1) == [ev.Drop(1)]
-    assert script.hosting.hung_up(1) is None
+    assert script.hosting.hung_up(script.now, 1) == [ev.Drop(1)]
+    assert script.hosting.hung_up(script.now, 1) is None
     assert script.serving(-1) == []
 
 
@@ -121,7 +121,9 @@ def test_who_deploys_dies_and_what_was_tried_goes(script):
     script.hosting.ready(-2)
     script.say(se.Try, -2, TWO)
     script.serving(-3)
-    assert script.hosting.hung_up(9) == [ev.Kill(-2)]
+    assert script.hosting.hung_up(script.now, 9) == []
+    script.now = script.hosting.deadline()
+    assert script.act([]) == [ev.Kill(-2)]  # it has not tidied up in time
     assert script.dies(-2) == [ev.Drop(9), se.Reread()]
     assert script.say(se.Catalogue, (ONE,)) == [ev.Kill(-3)]
 
