@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from rpcsys.client import Session, Tracker, connect, connect_tracker
 from rpcsys.errors import ModelError, UsageError, one_line
+from rpcsys.graph import models
 from rpcsys.graph.building import build
 from rpcsys.graph.crossing import check, coded
 from rpcsys.graph.planning import Link
@@ -190,14 +191,19 @@ class There:
 
 def load_on(session: Session, stage: Stage) -> Any:
     """A stage on a device, through a file that is gone there when it is loaded."""
-    name = f"{stage.name}.so" if stage.exact else f"{stage.name}.onnx"
     with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
-        path = Path(folder, name)
-        if stage.exact:  # only a library says at which level it is to run
-            export_for(session, build(stage), path)
+        path = Path(folder, f"{stage.name}.so")
+        if fits_a_file(stage):
+            path = path.with_suffix(".onnx")
+            stage.save(path)
         else:
-            path.write_bytes(stage.to_bytes())
+            export_for(session, build(stage), path)
         return session.load_module(path)
+
+
+def fits_a_file(stage: Stage) -> bool:
+    """Whether one ONNX file is all of it: an exact stage is a library, which says at which level it runs; so is a large one."""
+    return not stage.exact and stage.weight_bytes <= models.EMBEDDED_BYTES
 
 
 def sessions(

@@ -10,7 +10,7 @@ from pathlib import Path
 from rpcsys.client import Tracker
 from rpcsys.errors import UsageError
 from rpcsys.graph.building import build
-from rpcsys.graph.devices import Device, TrackerLike
+from rpcsys.graph.devices import Device, TrackerLike, fits_a_file
 from rpcsys.graph.stage import Stage, Stages
 from rpcsys.graph.targets import OnnxRuntime, Remote
 from rpcsys.link import tracker_defaults
@@ -31,7 +31,7 @@ def export(
 ) -> dict[str, Path]:
     """Write the whole as a library to ``path``, and beside it a part for each stage on a server; see `rpcsys.graph.Plan.export`.
 
-    A part is an ONNX model, so that servers of any kind can take it, or a library where the stage is exact.
+    A part is an ONNX model, so that servers of any kind can take it, or a library where it has to be (`fits_a_file`).
 
     ``devices`` : the device of each stage, in their order
     ``tracker`` : where servers are found by their keys; by default the environment's
@@ -49,7 +49,7 @@ def export(
             targets[stage.name] = device.target
             continue
         name = f"{prefix}-{stage.name}"
-        parts[stage.name] = target.with_name(f"{name}{'.so' if stage.exact else '.onnx'}")
+        parts[stage.name] = target.with_name(f"{name}{'.onnx' if fits_a_file(stage) else '.so'}")
         known_to, address = _where(device, tracker)
         targets[stage.name] = Remote(
             serve=name,
@@ -66,10 +66,10 @@ def export(
 
 def _write(stage: Stage, path: Path) -> None:
     try:
-        if stage.exact:
-            export_library(build(stage), path)
-        else:
+        if fits_a_file(stage):
             stage.save(path)
+        else:
+            export_library(build(stage), path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
 

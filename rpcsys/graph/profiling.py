@@ -37,7 +37,7 @@ _RUNS = 5
 
 #: A link is measured with more and more bytes, until they take this long or are this many.
 _LINK_S = 0.1
-_LINK_BYTES = (1 << 18, 1 << 20, 1 << 22, 1 << 24)
+_LINK_BYTES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 _PINGS = 15
 
 #: Calls of a stage at least, and what of their times is taken: other work on the machine only ever adds to them.

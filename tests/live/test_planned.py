@@ -13,10 +13,12 @@ import pytest
 import rpcsys
 from rpcsys import graph, module
 from rpcsys.client.deploying import Deployment
-from rpcsys.errors import ConnectError, RpcsysError, UnknownKey
+from rpcsys.errors import ConnectError, ModelError, RpcsysError, UnknownKey
+from rpcsys.graph.profiling import link_of
 from tests.graph.running import make, node, numbers, run, values
 from tests.live import deployed
 from tests.live.daemons import Daemon, Daemons, queue, wait_free, wait_until
+from tests.live.slowline import slow_line
 
 pytestmark = pytest.mark.live
 
@@ -93,6 +95,26 @@ def test_the_library_calls_what_was_deployed(
     expected = run(network, {"x": frame}, "ALL")["t3"]
     with module.load_module(tmp_path / "model.so") as loaded:
         np.testing.assert_allclose(loaded(frame), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_slow_line_is_measured_and_not_worth_it(
+    network: onnx.ModelProto, frame: Any, daemons: Daemons
+) -> None:
+    """A quarter of a megabyte there and back at 1 MB/s takes longer than the whole model here."""
+    server = daemons.server("far", *QUICK)
+    with slow_line(server.address, 1e6) as near, rpcsys.connect(*near, key="far") as session:
+        link = link_of(session, 4)
+        assert 1e5 < link.up < 2e6
+        assert 1e5 < link.down < 2e6
+        plan = graph.auto_cuts(network, ["cpu:0", session], inputs={"x": frame}, measure_s=0.01, rounds=2)
+    assert [stage.device for stage in plan.planned] == ["cpu:0"]
+    assert plan.unused == ("{}:{}".format(*near),)
+
+
+def test_a_device_that_cannot_run_a_stage_is_named(network: onnx.ModelProto, daemons: Daemons) -> None:
+    server = daemons.server(KEY, flavour="bare")
+    with pytest.raises(ModelError, match=f"key:{KEY}@.* cannot take stage0: this device cannot load"):
+        graph.auto_cuts(network, [f"key:{KEY}@{server.where}"], measure_s=0.01)
 
 
 def test_latency_leaves_a_device_out_that_is_no_quicker(network: onnx.ModelProto, tracker: Daemon) -> None:
