@@ -31,7 +31,7 @@ Frame: TypeAlias = Any
 Future: TypeAlias = "concurrent.futures.Future[Any]"
 
 #: Seconds for a thread to end whose device was taken away.
-_LAST_S = 1.0
+_LAST_S = 5.0
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,18 @@ def test_a_frame_that_hangs_fails_alone_where_it_has_a_deadline(daemons: Daemons
     assert isinstance(hung, FrameError)
     assert isinstance(hung.__cause__, DeadlineExceeded)
     wait_free(tracker, "board", 1, 20)
+
+
+def test_close_ends_a_call_that_hangs_on_a_leased_device(daemons: Daemons) -> None:
+    tracker, _ = boards(daemons, 1)
+    pipeline = Pipeline(graph.split(counting(), []), {"stage0": Leased("board", tracker.where)})
+    assert pipeline.submit(np.array(3)).result(60) == 3
+    hung = pipeline.submit(np.array(10**15))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no thread is left running
+        pipeline.close(0.5)
+    assert hung.cancelled()
+    wait_free(tracker, "board", 1, 60)
 
 
 def test_a_board_without_packages_gets_native_code(daemons: Daemons) -> None:
