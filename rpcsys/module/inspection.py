@@ -144,7 +144,7 @@ _FUNCTIONS = {
 _CARRIED = "rpcsys.library"
 #: The kind of a function on a server, and what is stored of where it is.
 _REMOTE = "rpcsys.remote"
-_PLACE = ("function", "key", "tracker", "address")
+_WHERE = ("key", "tracker", "address")
 
 
 def _inspected(number: int, record: Record, file: Elf) -> Inspected:
@@ -208,13 +208,23 @@ def _words(module: Inspected) -> Iterator[str]:
             yield f"{name}: " + ", ".join(map(_value, values))
     if isinstance(module.about.get("stages"), list):
         yield "stages: " + ", ".join(_stage(stage) for stage in module.about["stages"])
-    there = [str(module.about[name]) for name in _PLACE if module.about.get(name)]
-    if module.kind == _REMOTE and there:
-        yield " at ".join([there[0], " ".join(there[1:])])
+    if module.kind == _REMOTE:
+        yield from _there(module.about)
     for what in ("weights", "shared"):
         count = module.about.get(what)
         if count:
             yield f"{count} {'weight' if (what, count) == ('weights', 1) else what}"
+
+
+def _there(about: Dict[str, Any]) -> Iterator[str]:
+    """What a remote function is called and where, and how tensors cross."""
+    name = [str(about[part]) for part in ("serve", "function") if about.get(part)]
+    where = [str(about[part]) for part in _WHERE if about.get(part)]
+    if name and where:
+        yield f"{'.'.join(name)} at {' '.join(where)}"
+    encode = about.get("encode")
+    if isinstance(encode, dict) and encode:
+        yield "encoded: " + ", ".join(f"{tensor} {how}" for tensor, how in encode.items())
 
 
 def _stage(stage: Any) -> str:

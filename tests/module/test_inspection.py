@@ -99,10 +99,18 @@ def test_a_library_within(tmp_path: Path) -> None:
 def test_stages_and_places_on_servers(tmp_path: Path) -> None:
     graph = {"stages": [{"name": "first"}, {"name": "second"}]}
     place = {"function": "detect", "key": "edge", "tracker": "10.0.0.1:9190", "address": ""}
-    nodes = [("rpcsys.graph", (1,), pack(graph)), ("rpcsys.remote", (), pack(place))]
-    _, first, second = str(inspect(write(tmp_path / "m.so", tree(*nodes)))).splitlines()
+    served = {
+        "serve": "head",
+        "function": "main",
+        "address": "edge:9090",
+        "encode": {"x": "int8+zlib", "y": "zstd"},
+    }
+    remotes = [("rpcsys.remote", (), pack(about)) for about in (place, served)]
+    nodes = [("rpcsys.graph", (1, 2), pack(graph)), *remotes]
+    _, first, second, third = str(inspect(write(tmp_path / "m.so", tree(*nodes)))).splitlines()
     assert first.endswith("  main  stages: first, second")
     assert second.endswith("  main  detect at edge 10.0.0.1:9190")
+    assert third.endswith("  main  head.main at edge:9090  encoded: x int8+zlib, y zstd")
 
 
 def test_the_order_of_bytes_is_said(tmp_path: Path) -> None:
