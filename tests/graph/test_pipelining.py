@@ -202,7 +202,8 @@ def test_leaving_the_loop_cancels_the_rest_and_the_pipeline_goes_on() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_close_does_not_wait_for_ever_for_a_function_that_hangs() -> None:
+def test_close_does_not_wait_for_ever_for_a_function_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rpcsys.graph.pipelining._LAST_S", 0.1)
     gate, began = threading.Event(), threading.Event()
 
     def hang(x: int) -> None:
@@ -216,7 +217,7 @@ def test_close_does_not_wait_for_ever_for_a_function_that_hangs() -> None:
         pipeline.close(0.1)
     assert future.cancelled()
     gate.set()
-    pipeline.close()
+    pipeline.close(DEADLINE_S)
 
 
 def test_close_in_the_middle_cancels_what_is_under_way() -> None:
