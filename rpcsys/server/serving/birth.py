@@ -10,7 +10,9 @@ from typing import Any, Dict
 
 from rpcsys.errors import RpcsysError, one_line
 from rpcsys.module import loading, surroundings
+from rpcsys.module.module import Module, refusal
 from rpcsys.server import capabilities, messages
+from rpcsys.server.capabilities import installed
 from rpcsys.server.job import Job
 from rpcsys.server.serving.calls import Calls
 from rpcsys.server.serving.desk import Desk
@@ -29,7 +31,7 @@ def serve(tether: socket.socket, job: Job) -> str:
     # Each worker has its share of the CPUs: onnxruntime would start as many threads as there are for every call.
     surroundings.process.threads = max(1, len(os.sched_getaffinity(0)) // about["workers"])
     try:
-        module = loading.load_file(about["path"], about["name"], allow_pickle=about["allow_pickle"])
+        module = load(about["path"], about["name"], allow_pickle=about["allow_pickle"])
         described = module.describe()
     except Exception as error:  # noqa: BLE001 - a library may do anything when it is loaded
         why = (
@@ -47,6 +49,34 @@ def serve(tether: socket.socket, job: Job) -> str:
     desk = Desk(about["workers"], about["queue"], _memory() // 4)
     host = Host(Calls(module), desk, tether, _hello(job, described, about), _window_bytes())
     return host.run()
+
+
+def load(path: str, name: str, *, allow_pickle: bool) -> Module:
+    """The module at ``path``, ``name`` in messages: an ONNX model by the reference evaluator where there is no onnxruntime.
+
+    Raises what cannot be loaded does.
+    """
+    if path.endswith(".onnx") and not installed("onnxruntime"):
+        return _by_reference(path)
+    return loading.load_file(path, name, allow_pickle=allow_pickle)
+
+
+def _by_reference(path: str) -> Module:
+    from rpcsys.module.kinds import reference
+
+    runner = reference.of_file(path)
+    outputs = [value.name for value in runner.outputs]
+
+    def main(*args: Any) -> Any:
+        if len(args) != len(runner.inputs):
+            raise refusal(f"the model takes {len(runner.inputs)} input(s), not {len(args)}")
+        results = runner.run(
+            outputs, {value.name: value.check(arg) for value, arg in zip(runner.inputs, args)}
+        )
+        return results[0] if len(results) == 1 else tuple(results)
+
+    described = [[value.describe() for value in values] for values in (runner.inputs, runner.outputs)]
+    return Module("rpcsys.onnx", {"main": main}, inputs=described[0], outputs=described[1])
 
 
 def _allow_descriptors() -> None:

@@ -100,11 +100,14 @@ class Deployer:
             self._files.close()
 
     def _greet(self) -> None:
+        able = capabilities.capabilities(pickle=self._job.options["allow_pickle"])
+        if able["numpy"] and able["onnx"]:  # a model alone runs without onnxruntime, too
+            able["loads"] = sorted({*able["loads"], ".onnx"})
         hello = {
             "version": VERSION,
             "key": self._job.key,
             "pid": os.getpid(),
-            "capabilities": capabilities.capabilities(pickle=self._job.options["allow_pickle"]),
+            "capabilities": able,
             "window": {"calls": 1, "bytes": frames.MAX_CHUNK},
         }
         self._out.send([self._job.reply, *frames.encode(frames.HELLO, 0, hello)])
