@@ -211,27 +211,28 @@ class _Search:
     def plan(self, best: _Tried) -> Plan:
         """The plan that the division is."""
         used = [self._devices[span.device] for span in best.spans]
-        planned = [
-            PlannedStage(
-                stage.name,
-                device.name,
-                sum(self._layout.nodes[span.start : span.stop]),
-                work_s,
-                stage_s,
-                taken,
-                given,
-            )
-            for stage, device, span, work_s, stage_s, taken, given in zip(
-                best.stages, used, best.spans, best.work_s, best.stage_s, best.taken, best.given, strict=True
-            )
-        ]
         return Plan(
             self._goal,
             tuple(_short(cut) for cut in self._cuts(best.spans)),
             best.stages,
-            tuple(planned),
+            tuple(self._planned(best, place) for place in range(len(best.spans))),
             tuple(used),
             tuple(device.name for device in self._devices if device not in used),
+        )
+
+    def _planned(self, tried: _Tried, place: int) -> PlannedStage:
+        span, link = tried.spans[place], self._benches[tried.spans[place].device].link
+        work_s, stage_s = tried.work_s[place], tried.stage_s[place]
+        taken, given = tried.taken[place], tried.given[place]
+        return PlannedStage(
+            tried.stages[place].name,
+            self._devices[span.device].name,
+            sum(self._layout.nodes[span.start : span.stop]),
+            work_s,
+            stage_s if link is None or link.calls == 1 else work_s + link.seconds(taken, given),
+            stage_s,
+            taken,
+            given,
         )
 
     def _sum(self, seconds: Sequence[float]) -> float:

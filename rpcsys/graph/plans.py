@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage, where it is to run, and what it is expected to take for a frame.
+    """A stage, where it is to run, and what it is expected to take.
 
     Attributes
     ----------
     name : of the stage
     device : as the caller named it
     nodes : that it computes
-    work_s : seconds of its own work
-    stage_s : seconds in all, with the way to its device and back
+    work_s : seconds of its own work on a frame
+    frame_s : seconds of a frame that is alone, with the way to its device and back
+    stage_s : seconds from one frame to the next while there are frames enough; less than ``frame_s`` where work and way overlap
     taken, given : bytes that come in and go out, as they are encoded on the way
     """
 
@@ -43,6 +44,7 @@ class PlannedStage:
     device: str
     nodes: int
     work_s: float
+    frame_s: float
     stage_s: float
     taken: int
     given: int
@@ -94,7 +96,7 @@ class Plan:
     @property
     def latency_s(self) -> float:
         """Seconds of one frame that has all stages to itself."""
-        return sum(stage.stage_s for stage in self.planned)
+        return sum(stage.frame_s for stage in self.planned)
 
     @contextlib.contextmanager
     def pipeline(
@@ -144,7 +146,7 @@ class Plan:
                 size_text(stage.taken),
                 size_text(stage.given),
                 _ms(stage.work_s),
-                _ms(stage.stage_s - stage.work_s),
+                _ms(stage.frame_s - stage.work_s),
                 _ms(stage.stage_s) + ("  <- slowest" if stage is self.bottleneck else ""),
             ]
             for stage in self.planned

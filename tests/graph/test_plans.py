@@ -15,8 +15,8 @@ from tests.graph.running import chain
 @pytest.fixture
 def plan() -> Plan:
     planned = (
-        PlannedStage("stage0", "cpu:0", 2, 0.010, 0.010, 24, 24),
-        PlannedStage("stage1", "key:edge", 2, 0.015, 0.020, 24, 24),
+        PlannedStage("stage0", "cpu:0", 2, 0.010, 0.010, 0.010, 24, 24),
+        PlannedStage("stage1", "key:edge", 2, 0.015, 0.030, 0.020, 24, 24),
     )
     devices = (Device("cpu:0", (0,)), Device("key:edge", key="edge"))
     return Plan(
@@ -35,7 +35,7 @@ def test_it_stands_for_its_cuts(plan: Plan) -> None:
 def test_the_slowest_stage_sets_the_pace(plan: Plan) -> None:
     assert plan.bottleneck.name == "stage1"
     assert plan.throughput == pytest.approx(50)
-    assert plan.latency_s == pytest.approx(0.030)
+    assert plan.latency_s == pytest.approx(0.040)
 
 
 def test_the_table_says_what_to_expect(plan: Plan) -> None:
@@ -56,10 +56,10 @@ def test_the_table_says_what_to_expect(plan: Plan) -> None:
         "10.00",
         "ms",
     ]
-    assert lines[2].endswith("20.00 ms  <- slowest")
+    assert lines[2].endswith("15.00 ms  15.00 ms  20.00 ms  <- slowest")
     assert lines[3:] == [
         "stage1 begins behind t2",
-        "expected: 50.0 frames/s, 30.00 ms for one frame",
+        "expected: 50.0 frames/s, 40.00 ms for one frame",
         "left out, since nothing is gained there: cpu:1",
         "warning: free extents",
     ]

@@ -122,7 +122,7 @@ def test_latency_leaves_a_device_out_that_is_no_quicker(network: onnx.ModelProto
     with rpcsys.connect_tracker(tracker.where) as lender, lender.request(KEY) as session:
         plan = graph.auto_cuts(network, ["cpu:0", session], goal="latency", measure_s=0.05)
         assert session.closed is None
-    assert plan.latency_s == pytest.approx(sum(stage.stage_s for stage in plan.planned))
+    assert plan.latency_s == pytest.approx(sum(stage.frame_s for stage in plan.planned))
     assert len(plan.planned) + len(plan.unused) == 2
 
 
