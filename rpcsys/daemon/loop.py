@@ -13,9 +13,10 @@ from rpcsys.serve import Signals, Watchdog, notify
 SWITCH_S = 0.001
 """How long a thread beside the loop may keep the interpreter from it at a time; Python's default is 5 ms."""
 
-COLLECT_AFTER = 20_000
+COLLECT_AFTER = 100_000
 """Objects made before the collector looks for cycles. Daemons make few of them, and their records live for long: with
-Python's default of 700, looking at those again and again takes an eighth of a busy tracker's time."""
+Python's default of 700, looking at those again and again takes an eighth of a busy tracker's time. What a busy tracker
+has under way to its log and its history is less than this, and is never looked at."""
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:

@@ -37,7 +37,7 @@ MAX_UNSENT = 4 << 20
 
 
 class Connection:
-    """``number`` is 0 until the magic was said, and then what the state calls the connection."""
+    """``number`` is 0 until the magic was said, and then what the state calls the connection; ``serves``: it has made offers."""
 
     __slots__ = (
         "_acknowledged",
@@ -56,12 +56,14 @@ class Connection:
         "address",
         "local",
         "number",
+        "serves",
     )
 
     def __init__(self, service: Service, sock: socket.socket, address: str, local: str) -> None:
         self.address = _plain(address)
         self.local = _plain(local)
         self.number = 0
+        self.serves = False
         self._service = service
         self._sock = sock
         self._reader = FrameReader()

@@ -80,7 +80,7 @@ class Service:
         self.frames_out = 0
         self.stopped = asyncio.Event()
         self._numbers = 0
-        self._heard: list[Connection] = []
+        self._heard: tuple[list[Connection], list[Connection]] = ([], [])
         self._unsent: list[Connection] = []
         self._asking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -100,11 +100,12 @@ class Service:
 
     def heard(self, connection: Connection) -> None:
         """The connection has read something, to be handled when all have been read that can be."""
-        self._heard.append(connection)
+        self._heard[connection.serves].append(connection)
 
     def _turn(self) -> None:
-        heard, self._heard = self._heard, []
-        for connection in heard:
+        """Handle what was heard: servers first, so that who asks in the same turn need not be put in a queue."""
+        (others, servers), self._heard = self._heard, ([], [])
+        for connection in (*servers, *others):
             try:
                 connection.work()
             except Exception:  # a fault of ours costs one connection, not all of them
@@ -141,6 +142,8 @@ class Service:
             self._asking.add(asking)
             asking.add_done_callback(self._asking.discard)
             return
+        if type(message) is tracker.Put:
+            connection.serves = True
         self.perform(Received(self.clock.now(), connection.number, message))
 
     async def _answer(self, connection: Connection, question: control.History | control.Usage) -> None:

@@ -1,0 +1,120 @@
+"""A service's turns, over sockets that are the test's own."""
+
+import asyncio
+import io
+import logging
+import socket
+
+import pytest
+
+from rpcsys import logs
+from rpcsys.tracker import config
+from rpcsys.tracker.connection import Connection
+from rpcsys.tracker.service import Service
+from rpcsys.wire.tracker import MAGIC_BYTES, FrameReader, decode_json, encode
+
+
+class Lab:
+    """A service, and peers of it."""
+
+    def __init__(self):
+        self.service = Service(config.parse(["--port", "0"]))
+        self.records = []
+        self.service.observer.note = self.records.append
+        self.ends = []
+
+    def join(self):
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        self.ends.append(theirs)
+        theirs.send(MAGIC_BYTES)
+        return Connection(self.service, ours, "10.0.0.5", "10.0.0.1"), Peer(theirs)
+
+    def close(self):
+        self.service.close()
+        for end in self.ends:
+            end.close()
+
+
+class Peer:
+    def __init__(self, sock):
+        self.sock = sock
+        self.reader = FrameReader()
+
+    def say(self, message):
+        self.sock.send(encode(message))
+
+    def hear(self):
+        """What was said to it by now; None at the end."""
+        try:
+            data = self.sock.recv(1 << 16)
+        except BlockingIOError:
+            return []
+        if not data:
+            return None
+        self.reader.feed(data)
+        return [decode_json(frame) for frame in iter(self.reader.next, None)]
+
+
+async def turns():
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def run():
+    """Runs a test in a loop, with a lab that is closed after it; what was logged."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    logs.setup("rpcsys-test")
+    written = root.handlers[0].stream = io.StringIO()
+
+    def run(test):
+        async def main():
+            lab = Lab()
+            try:
+                await test(lab)
+            finally:
+                lab.close()
+
+        asyncio.run(asyncio.wait_for(main(), 30))
+        return written.getvalue()
+
+    yield run
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_who_asks_in_the_turn_of_an_offer_need_not_wait(run):
+    async def test(lab):
+        (_, client), (_, server) = lab.join(), lab.join()
+        server.say([3, "rpi4", [9090, "rpi4:0.1"], None])
+        client.say([4, "rpi4", "", 1])
+        await turns()
+        assert client.hear() == [[0, ["10.0.0.5", 9090, "rpi4:0.1"]]]
+        assert server.hear() == [0]
+        lab.records.clear()
+        client.say([4, "rpi4", "", 1])  # before the offer, but in its turn
+        server.say([3, "rpi4", [9090, "rpi4:0.2"], None])
+        await turns()
+        assert client.hear() == [[0, ["10.0.0.5", 9090, "rpi4:0.2"]]]
+        assert [record.details["waited_s"] for record in lab.records if record.kind == "granted"] == [0]
+
+    run(test)
+
+
+def test_a_fault_of_our_own_costs_one_connection(run, monkeypatch):
+    async def test(lab):
+        (faulty, one), (_, other) = lab.join(), lab.join()
+        await turns()
+        assert one.hear() == other.hear() == []  # the magic is all
+        work = Connection.work
+        monkeypatch.setattr(Connection, "work", lambda self: 1 / 0 if self is faulty else work(self))
+        one.say([1])
+        other.say([1])
+        await turns()
+        assert one.hear() is None
+        assert other.hear() == [0]
+
+    assert "ZeroDivisionError" in run(test)
