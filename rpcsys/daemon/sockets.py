@@ -15,7 +15,7 @@ READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 BROKEN = select.EPOLLERR | select.EPOLLHUP
 """What a socket can be watched for; that it is broken is always told."""
 
-BATCH = 32
+BATCH = 128
 """Sockets served in one turn; the loop then has a look at everything else."""
 
 Callback = Callable[[int], None]

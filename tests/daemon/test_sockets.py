@@ -15,7 +15,7 @@ Pair = tuple[socket.socket, socket.socket]
 
 @pytest.fixture
 def pairs() -> Iterator[list[Pair]]:
-    made = [socket.socketpair() for _ in range(100)]
+    made = [socket.socketpair() for _ in range(BATCH + 22)]
     yield made
     for pair in made:
         for end in pair:
