@@ -53,8 +53,8 @@ class FrameReader:
 
     def feed(self, data: bytes) -> None:
         """Take ``data``; what was given out before is forgotten."""
-        if not self._buffer:
-            self._buffer = data
+        if len(self._buffer) <= _LENGTH.size:  # nothing, or mostly the length of what comes now
+            self._buffer += data
             return
         buffer = self._buffer if isinstance(self._buffer, bytearray) else bytearray(self._buffer)
         del buffer[: self._at]
