@@ -195,6 +195,32 @@ def test_with_a_fallback_the_part_runs_here_and_returns_to_the_server(
         wait_until(answers, START_S, "it returns to the server")
 
 
+@pytest.mark.parametrize("fallback", ["onnxruntime", None])
+def test_frames_in_flight_when_the_server_dies_are_none_the_worse(
+    stages: graph.Stages, edge: Edge, fallback: str | None
+) -> None:
+    """They wait until it is back, or run here; each is right."""
+    both = graph.offload(
+        stages, {"stage1": graph.Remote(serve="head", address=edge.where, fallback=fallback)}
+    )
+    edge.deploy("head", both.parts["stage1"])
+    edge.start()
+    images = [{"image": numbers(1, 3, 8, 8, seed=number)} for number in range(60)]
+    whole = graph.build(stages)
+    with both.device as device, graph.Pipeline(device) as pipeline:
+        futures = []
+        for number, frame in enumerate(images):
+            if number == 20:
+                edge.kill()
+                edge.start()
+            futures.append(pipeline.submit(frame))
+        for frame, future in zip(images, futures, strict=True):
+            np.testing.assert_allclose(future.result(START_S)["y"], whole.run(frame)["y"], atol=1e-5)
+        told = remote_of(device).figures()
+        assert told.calls == 60
+        assert told.opened == 2 or (fallback and told.here)
+
+
 def test_a_busy_server_is_asked_again_until_there_is_room(edge: Edge) -> None:
     """Two workers and four places for twenty calls at once."""
     edge.deploy("scale", module.python(deployed.functions(2.0)))
