@@ -189,6 +189,16 @@ def test_what_hangs_is_started_again(lab: Booted) -> None:
             works(session)
 
 
+def test_commands_work_with_what_debian_has(lab: Booted) -> None:
+    assert lab.fails("rpcsys", "fly") == "rpcsys: error: No such command 'fly'.\n"
+    assert "rpcsys tracker" in lab.run("rpcsys", "--help")
+    assert KEY in lab.run("query_tracker", "--host", "127.0.0.1")
+    lab.run("rpcsys", "drain", "booted:9000")
+    assert free(lab, KEY) == 0
+    lab.run("rpcsys", "enable", "booted:9000")
+    wait_free(lab, KEY)
+
+
 def test_a_flag_that_is_wrong_is_told_once(lab: Booted) -> None:
     (lab.root / "etc/rpcsys/tracker.environment").write_text("TRACKER_FLAGS=--prot 9190\n")
     done = lab.fails("systemctl", "restart", "rpcsys-tracker")
