@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 RECEIVED = 16 << 10
 """Bytes read at a time: many frames, and little enough to be taken from the interpreter's own memory."""
 
-BURST = 256
+BURST = 64
 """Frames of one connection handled in a row before the others have their turn."""
 
 LENGTH_BYTES = 4
