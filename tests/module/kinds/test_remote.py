@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -174,14 +173,13 @@ def test_many_calls_are_under_way_at_once(echo):
     assert echo.figures().opened == 1
 
 
-def test_calls_under_way_when_the_session_dies_are_made_again(echo):
-    large = np.zeros(1 << 20, "f4")
-    assert echo(1) == 1
-    pid = session_of(echo).info["pid"]
-    futures = [echo.submit(large) for _ in range(8)]
-    os.kill(pid, signal.SIGKILL)
-    assert all(np.array_equal(future.result(60), large) for future in futures)
-    assert echo.figures().opened == 2
+def test_calls_under_way_when_the_session_dies_are_made_again(lab):
+    with remote("testing.sleep", key="edge", tracker=lab.tracker_address) as sleep:
+        assert sleep(0) is None
+        futures = [sleep.submit(0.5) for _ in range(4)]  # one after the other: a session has one thread
+        os.kill(session_of(sleep).info["pid"], signal.SIGKILL)
+        assert [future.result(60) for future in futures] == [None] * 4
+        assert sleep.figures().opened == 2
 
 
 def test_what_may_not_be_repeated_is_not(lab):
@@ -211,8 +209,7 @@ def test_closed_it_calls_nothing(echo):
 def test_closed_under_a_call(lab):
     module = remote("testing.sleep", key="edge", tracker=lab.tracker_address)
     future = module.submit(30)
-    while module._line.current is None:
-        time.sleep(0.01)
+    wait_until(lambda: module._line.current is not None, START_S, "it is connected")
     module.close()
     with pytest.raises(RemoteFunctionError, match="was closed"):
         future.result(30)
