@@ -90,10 +90,17 @@ def _before_tensor(flow: Flow, name: str) -> set[int]:
 def _optimised(flow: Flow, stage_of: Sequence[int]) -> tuple[Flow, list[int]]:
     """The model as it is optimised as a whole, and the stage of each of its nodes.
 
-    A node that onnxruntime put in goes where its inputs are made; and none goes before what it takes.
+    A node that onnxruntime put in goes where its inputs are made; and none goes before what it takes, or behind what takes
+    it: where several that did the same became one, the earliest stage that wants it has it.
     """
     new, origins = optimised(flow)
+    last = max(stage_of, default=0)
+    wanted = [last] * len(origins)
+    for index in reversed(range(len(origins))):
+        own = max((stage_of[i] for i in origins[index]), default=last)
+        wanted[index] = min([own, *(wanted[taker] for taker in new.after[index])])
     placed: list[int] = []
-    for makers, origin in zip(new.before, origins, strict=True):
-        placed.append(max([*(stage_of[i] for i in origin), *(placed[i] for i in makers)], default=0))
+    for index, makers in enumerate(new.before):
+        own = wanted[index] if origins[index] else 0
+        placed.append(max([own, *(placed[maker] for maker in makers)]))
     return new, placed

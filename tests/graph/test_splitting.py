@@ -430,6 +430,16 @@ def test_random_networks_give_the_same_bits(network: onnx.ModelProto, data: st.D
         seen.add(stage.name)
 
 
+def test_exact_cuts_where_equal_nodes_became_one() -> None:
+    """Of equal nodes onnxruntime keeps the last one's name, which may stand behind the cut, and lead nowhere."""
+    nodes = [node("Relu", "x", "a"), node("Neg", "a", "b"), node("Tanh", "b", "y"), node("Relu", "x", "z")]
+    model = make(nodes, values("x"), values("y"))
+    stages = graph.split(model, [("b",)], exact=True)
+    assert [ops(stage) for stage in stages] == [["Relu", "Neg"], ["Tanh"]]
+    feeds = {"x": numbers(2, 3)}
+    assert_same(run_stages(stages, feeds), run(model, feeds))
+
+
 def test_exact_carries_the_cuts_over_what_was_merged() -> None:
     """A Conv and its BatchNormalization become one node; a cut between them moves in front of it."""
     rng = np.random.default_rng(0)
