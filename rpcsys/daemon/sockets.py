@@ -36,9 +36,14 @@ class Sockets:
         self._loop.add_reader(self._epoll.fileno(), self._turn)
 
     def add(self, number: int, callback: Callback) -> None:
-        """Watch the socket with this descriptor, to read."""
-        self._callbacks[number] = callback
+        """Watch the socket with this descriptor, to read.
+
+        Raises
+        ------
+        OSError: the kernel has no room for it.
+        """
         self._epoll.register(number, READ)
+        self._callbacks[number] = callback
 
     def expect(self, number: int, wanted: int) -> None:
         """Watch it for something else, which may be 0."""

@@ -74,8 +74,8 @@ class Connection:
         self._acknowledged = self._again = self._closing = self._ended = False
         self._waiting_since: float | None = service.loop.time()
         self._stuck_since: float | None = None
-        service.strangers[self] = None
         service.sockets.add(sock.fileno(), self.ready)
+        service.strangers[self] = None
 
     @property
     def stuck(self) -> bool:

@@ -96,7 +96,10 @@ class Service:
     def accept(self, sock: socket.socket, address: Any) -> None:
         """Take in a connection that has just been accepted."""
         tune(sock)
-        Connection(self, sock, address[0], sock.getsockname()[0])
+        try:
+            Connection(self, sock, address[0], sock.getsockname()[0])
+        except OSError:  # it is gone already, or the kernel has no room to watch it
+            sock.close()
 
     def heard(self, connection: Connection) -> None:
         """The connection has read something, to be handled when all have been read that can be."""

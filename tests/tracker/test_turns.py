@@ -1,6 +1,7 @@
 """A service's turns, over sockets that are the test's own."""
 
 import asyncio
+import errno
 import io
 import logging
 import socket
@@ -100,6 +101,23 @@ def test_who_asks_in_the_turn_of_an_offer_need_not_wait(run):
         await turns()
         assert client.hear() == [[0, ["10.0.0.5", 9090, "rpi4:0.2"]]]
         assert [record.details["waited_s"] for record in lab.records if record.kind == "granted"] == [0]
+
+    run(test)
+
+
+def test_a_connection_that_cannot_be_watched_is_closed(run, monkeypatch):
+    async def test(lab):
+        def no_room(number, callback):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            theirs = socket.create_connection(listener.getsockname(), timeout=30)
+            ours, address = listener.accept()
+        lab.ends.append(theirs)
+        monkeypatch.setattr(lab.service.sockets, "add", no_room)
+        lab.service.accept(ours, address)
+        assert theirs.recv(1) == b""
+        assert lab.service.strangers == {}
 
     run(test)
 
