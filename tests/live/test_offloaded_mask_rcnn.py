@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.live.daemons import ROOT
+from tests.live.daemons import ROOT, Daemons
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(900)]
 EXAMPLE = ROOT / "examples" / "offloaded_mask_rcnn.py"
 SMALLER = ("--size", "128", "--width", "0.5", "--frames", "6", "--clients", "3")
 
 
-def test_devices_and_server_find_what_a_device_alone_finds(tmp_path: Path, record_property: Any) -> None:
+def test_devices_and_server_find_what_a_device_alone_finds(
+    daemons: Daemons, tmp_path: Path, record_property: Any
+) -> None:
     """To the bit, whichever way; how fast that is, is told and not judged: tests run beside it."""
     figures = tmp_path / "figures.json"
     command = [sys.executable, str(EXAMPLE), *SMALLER, "--json", str(figures)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert "results of all: equal, bit for bit" in done.stdout
+    example = daemons.launch(
+        "example", command
+    )  # so that nothing of it is left, whatever becomes of the test
+    status = example.process.wait(800)
+    said = example.stdout_path.read_text()
+    assert status == 0, example.stderr()
+    assert "results of all: equal, bit for bit" in said
     rates = {(way, number): rate for way, number, rate in json.loads(figures.read_text())}
     ways = list(dict.fromkeys(way for way, _ in rates))
     assert len(rates) == 2 * len(ways) == 6
@@ -33,4 +38,4 @@ def test_devices_and_server_find_what_a_device_alone_finds(tmp_path: Path, recor
         record_property(f"{number} device(s), frames in flight, times alone", round(in_flight / alone, 2))
         record_property(f"{number} device(s), one at a time, times alone", round(in_turn / alone, 2))
     for how in ("float16", "int8", "int8+zlib"):
-        assert f"roi_features  to stage1    {how}" in done.stdout
+        assert f"roi_features  to stage1    {how}" in said
