@@ -153,7 +153,7 @@ def test_the_old_version_finishes_its_calls(edge):
     with edge.deployment() as deployment:
         deployment.put(edge.library(2.0), "scale")
         with edge.client() as client:
-            long = client["nap"].submit(3.0)
+            long = client["nap"].submit(10.0)
             wait_until(lambda: deployment.list()[0]["running"] == 1, START_S, "the call runs")
             deployment.put(edge.library(3.0), "scale")
             with edge.client() as another:
@@ -166,30 +166,38 @@ def test_the_old_version_finishes_its_calls(edge):
 def test_replaced_under_load_without_one_failed_call(edge):
     stop = threading.Event()
     x = np.ones(2000, "float32")
+    answers: list[list[float]] = [[], [], [], []]
 
-    def load(pipelined: bool) -> list[float]:
-        seen = []
+    def load(seen: list[float], pipelined: bool) -> None:
         with edge.client() as client:
             while not stop.is_set():
                 if pipelined:
-                    seen += [
-                        float(future.result(START_S)[0]) for future in [client.submit(x) for _ in range(20)]
-                    ]
+                    futures = [client.submit(x) for _ in range(20)]
+                    seen += [float(future.result(START_S)[0]) for future in futures]
                 else:
                     seen.append(float(client(x)[0]))
-        return seen
 
     with edge.deployment() as deployment:
         deployment.put(edge.library(1.0), "scale")
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            loads = [pool.submit(load, pipelined) for pipelined in (True, False, True, False)]
-            for factor in (2.0, 3.0, 4.0):
-                deployment.put(edge.library(factor), "scale")
-            stop.set()
-            answers = [load.result(START_S) for load in loads]  # raises what a call raised
+            loads = [pool.submit(load, seen, bool(number % 2)) for number, seen in enumerate(answers)]
+            try:
+                for factor in (2.0, 3.0, 4.0):
+                    seen_before = [len(seen) for seen in answers]
+                    wait_until(
+                        lambda: all(len(seen) > was for seen, was in zip(answers, seen_before, strict=True)),  # noqa: B023
+                        START_S,
+                        "every client has answers",
+                    )
+                    deployment.put(edge.library(factor), "scale")
+            finally:
+                stop.set()
+            for each in loads:
+                each.result(START_S)  # raises what a call raised
     for seen in answers:
-        assert set(seen) <= {1.0, 2.0, 3.0, 4.0}
+        assert seen == sorted(seen)  # never an old version after a new one
         assert seen[0] == 1.0
+        assert set(seen) <= {1.0, 2.0, 3.0, 4.0}
     wait_until(lambda: len(_hosts(edge)) == 1, START_S, "the old hosts are gone")
 
 
@@ -223,7 +231,7 @@ def test_a_server_that_is_stopped_finishes_the_calls_it_has(edge):
     with edge.deployment() as deployment:
         deployment.put(edge.library(2.0), "scale")
         client = edge.client()
-        nap = client["nap"].submit(2.0)
+        nap = client["nap"].submit(4.0)
         wait_until(lambda: deployment.list()[0]["running"] == 1, START_S, "the call runs")
     edge.server.process.terminate()
     assert nap.result(START_S) == 2.0

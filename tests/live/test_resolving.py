@@ -65,7 +65,7 @@ def test_the_least_busy_server_comes_first(daemons, tmp_path):
     ports = {server.address[1]: factor for server, factor in zip(servers, (2.0, 3.0), strict=True)}
     busy = rows[0]
     with rpcsys.connect(busy["host"], busy["port"], serve="scale") as one:
-        nap = one["nap"].submit(8.0)
+        nap = one["nap"].submit(60.0)
         wait_until(
             lambda: client.resolve("scale")[0]["port"] != busy["port"], START_S, "the idle server comes first"
         )

@@ -72,7 +72,7 @@ def test_clients_share_one_process_and_it_computes_for_several_at_once(server):
 
 
 def test_the_calls_of_one_client_run_side_by_side(scale):
-    first, second = scale["nap"].submit(1.0), scale["nap"].submit(0.05)
+    first, second = scale["nap"].submit(4.0), scale["nap"].submit(0.05)
     assert second.result(START_S) == 2.0
     assert not first.done()
     assert first.result(START_S) == 2.0

@@ -63,15 +63,12 @@ def load(server) -> tuple[int, int]:
 
 def test_cancelling_a_call_ends_that_call_only(server, connect):
     client, other = connect(), connect()
-    neighbour = other["nap"].submit(2.0)
-    nap = client["nap"].submit(60.0)
-    wait_until(
-        lambda: len(client._session._channel._replies.pending) == 1 and not nap.done(), START_S, "it runs"
-    )
-    started = time.monotonic()
+    neighbour = other["nap"].submit(6.0)
+    nap = client["nap"].submit(4.5)
+    wait_until(lambda: load(server)[0] == 2, START_S, "both run")
     assert nap.cancel()
-    assert client["seen"]()["calls"] >= 1  # the connection goes on, at once
-    assert time.monotonic() - started < 20
+    wait_until(lambda: load(server)[0] == 1, START_S, "one of them is over")
+    assert np.array_equal(client(X), X * 2)  # the connection goes on
     assert neighbour.result(START_S) == 2.0
 
 
@@ -90,7 +87,7 @@ def test_a_deadline_ends_that_call_only(connect):
     client = connect()
     neighbour = client["nap"].submit(3.0)
     with pytest.raises(DeadlineExceeded):
-        client["nap"](60.0, deadline_s=0.3)
+        client["nap"](4.5, deadline_s=0.3)
     assert np.array_equal(client(X), X * 2)
     assert neighbour.result(START_S) == 2.0
 
@@ -119,7 +116,7 @@ def test_a_function_that_was_quick_until_now_holds_nobody_up(connect):
     client, other = connect(), connect()
     for _ in range(5):
         client["nap"](0.0)
-    long = client["nap"].submit(5.0)
+    long = client["nap"].submit(4.5)
     client._session._channel.flush()
     for _ in range(5):
         assert np.array_equal(other(X, deadline_s=START_S), X * 2)
@@ -134,7 +131,7 @@ def test_a_function_that_was_quick_until_now_holds_nobody_up(connect):
 
 def test_too_many_calls_are_told_so_and_may_try_again(connect):
     clients = [connect() for _ in range(3)]
-    naps = [client["nap"].submit(1.5) for client in clients for _ in range(4)]
+    naps = [client["nap"].submit(3.0) for client in clients for _ in range(4)]
     outcomes = [_outcome(nap) for nap in naps]
     assert outcomes.count("done") == WORKERS + QUEUE
     busy = [outcome for outcome in outcomes if outcome != "done"]
@@ -154,7 +151,7 @@ def _outcome(nap):
 
 def test_one_client_with_many_calls_does_not_keep_others_waiting(connect):
     greedy, modest = connect(), connect()
-    naps = [greedy["nap"].submit(0.5) for _ in range(WORKERS + QUEUE - 1)]
+    naps = [greedy["nap"].submit(1.5) for _ in range(WORKERS + QUEUE - 1)]
     assert modest["nap"](0.0) == 2.0
     assert not all(nap.done() for nap in naps)
     concurrent.futures.wait(naps, START_S)
@@ -165,7 +162,7 @@ def test_a_vanished_clients_calls_are_dropped(server, connect):
     before = witness["seen"]()["calls"]
     client = rpcsys.connect(*server.address, serve="scale")
     for _ in range(WORKERS + QUEUE):
-        client["nap"].submit(6.0)
+        client["nap"].submit(4.5)
     client._session._channel.flush()
     wait_until(lambda: load(server) == (WORKERS, QUEUE), START_S, "they run, and wait")
     client._session._channel._stream.socket.shutdown(socket.SHUT_RDWR)
