@@ -252,6 +252,20 @@ def test_who_leaves_in_the_middle_of_an_upload_leaves_nothing(edge):
     wait_until(lambda: list(incoming.iterdir()) == [], START_S, "nothing of it is left")
 
 
+@pytest.mark.parametrize("flag", ["--no-fork", "--no-isolation", "--session-memory=256M"])
+def test_however_sessions_are_made(tmp_path, flag):
+    edge = Edge(tmp_path, flag)
+    try:
+        with edge.deployment() as deployment:
+            deployment.put(edge.library(2.0), "scale")
+        with edge.client() as client:
+            assert client(np.ones(3, "float32")).tolist() == [2.0] * 3
+        with rpcsys.connect("127.0.0.1", edge.port, key="edge") as session:
+            assert session.get_function("testing.echo")(1) == 1
+    finally:
+        edge.daemons.stop()
+
+
 def test_another_server_may_not_serve_the_same_folder(edge):
     command = [
         sys.executable,
