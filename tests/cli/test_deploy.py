@@ -1,0 +1,84 @@
+"""`rpcsys deploy` as it is typed, against a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rpcsys
+from tests.cli.conftest import Command
+from tests.live import deployed
+from tests.live.daemons import Daemons
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("edge")
+    daemons = Daemons(folder)
+    try:
+        daemon = daemons.server("edge", *deployed.WITH_NUMPY, "--deploy", str(folder / "deploy"))
+        yield daemon.where
+    finally:
+        daemons.stop()
+
+
+def test_a_model_is_put_replaced_listed_and_withdrawn(rpcsys: Command, server: str, tmp_path: Path) -> None:
+    for factor in (2, 3):
+        put = rpcsys("deploy", deployed.onnx_model(tmp_path / "scale.onnx", factor), "--to", server)
+        assert (put.returncode, put.stderr.count("\n")) == (0, 1), put.stderr
+        assert put.stdout.startswith(f"{server}: serving scale ")
+        assert doubled(server) == 2.0 * factor
+    listed = rpcsys("deploy", "--list", "--to", server)
+    assert listed.returncode == 0
+    assert "scale.onnx  serving" in listed.stdout
+    gone = rpcsys("deploy", "--remove", "scale", "--to", server)
+    assert (gone.returncode, gone.stdout) == (0, f"{server}: scale is withdrawn\n")
+    assert rpcsys("deploy", "--list", "--to", server).stdout == f"{server}: nothing is deployed\n"
+
+
+def doubled(server: str) -> float:
+    """What the model makes of 2."""
+    host, port = server.split(":")
+    with rpcsys.connect(host, int(port), serve="scale") as model:
+        return float(model(np.full(4, 2, np.float32))[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ((), 2, "one of the three"),
+        (("x.onnx", "--list"), 2, "one of the three"),
+        (("nowhere.onnx",), 2, "no such file: nowhere.onnx"),
+        (("broken.onnx",), 1, "cannot be loaded"),
+        (("model.txt",), 1, "it loads .onnx, .so"),
+        (("broken.onnx", "--name", "a/b"), 1, "is no name for a module"),
+        (("--remove", "nothing"), 1, "no module 'nothing' is deployed"),
+    ],
+    ids=["nothing", "both", "no file", "no model", "no kind", "no name", "not there"],
+)
+def test_what_goes_wrong_is_one_line(
+    rpcsys: Command, server: str, tmp_path: Path, words: tuple[str, ...], status: int, said: str
+) -> None:
+    for name in ("broken.onnx", "model.txt"):
+        (tmp_path / name).write_bytes(b"no model")
+    done = rpcsys("deploy", *words, "--to", server)
+    assert (done.returncode, done.stdout) == (status, "")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("rpcsys: error: ")
+    assert said in last
+
+
+def test_a_server_that_deploys_nothing_says_how(rpcsys: Command, tmp_path: Path) -> None:
+    daemons = Daemons(tmp_path)
+    try:
+        daemon = daemons.server("plain", *deployed.FLAGS)
+        done = rpcsys("deploy", "--list", "--to", daemon.where)
+    finally:
+        daemons.stop()
+    assert done.returncode == 1
+    assert "start it with --deploy DIR" in done.stderr
