@@ -270,7 +270,7 @@ class _Package:
 def _zstd() -> Any:
     """Raises `ValueNotSupported` where there is no zstd."""
     if sys.version_info >= (3, 14):
-        from compression import zstd
+        from compression import zstd  # novm - looked at above
 
         return _Standard(zstd)
     try:
