@@ -33,10 +33,10 @@ demo: .venv/.ready-graph
 test: lint test-fast
 
 test-fast: .venv/.ready-dev
-	$(BIN)/pytest -q -n $(FAST) --reruns 2 -m "not slow"
+	$(BIN)/pytest -q -n $(FAST) --dist worksteal --reruns 2 -m "not slow"
 
 test-slow: .venv/.ready-dev
-	$(BIN)/pytest -q -n auto --reruns 2 -m slow
+	$(BIN)/pytest -q -n auto --dist worksteal --reruns 2 -m slow
 
 lint: .venv/.ready-dev
 	$(BIN)/ruff check .
