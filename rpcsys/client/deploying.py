@@ -5,12 +5,11 @@ Whoever reaches such a server may do this, as whoever reaches a server may run a
 
 from __future__ import annotations
 
-import hashlib
 import os
-from types import TracebackType
-from typing import Any, Dict, List, Optional, Tuple, Type, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
-from rpcsys.client import loadable
+from rpcsys.client import files, loadable
+from rpcsys.client.closing import Closing
 from rpcsys.client.opening import open_deployment
 from rpcsys.client.session import Progress
 from rpcsys.errors import ProtocolError, UsageError
@@ -19,7 +18,7 @@ from rpcsys.link import parse_address
 Path = Union[str, "os.PathLike[str]"]
 
 
-class Deployment:
+class Deployment(Closing):
     """A connection to a server's deployed modules; a context manager.
 
     ``address`` is ``"host:port"`` or ``(host, port)``. Raises `ServerUnreachable`, `ServerRefused` (no ``--deploy`` there).
@@ -46,7 +45,9 @@ class Deployment:
         put: Dict[str, str] = self._session._builtin(
             "deploy.put", name or os.path.splitext(base)[0], uploaded
         )
-        if put.get("sha256") != _hash_of(path):
+        with open(path, "rb") as stream:
+            digest = files.hash_of(path, stream)
+        if put.get("sha256") != digest:
             raise ProtocolError(
                 f"the server has another file than {path}: it changed while it was sent; deploy it again"
             )
@@ -64,22 +65,3 @@ class Deployment:
     def close(self) -> None:
         """Close the connection."""
         self._session.close()
-
-    def __enter__(self) -> Deployment:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.close()
-
-
-def _hash_of(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for piece in iter(lambda: file.read(1 << 20), b""):
-            digest.update(piece)
-    return digest.hexdigest()

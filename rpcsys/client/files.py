@@ -61,7 +61,7 @@ def upload_once(
     """See `Session.upload`; to a server with a cache, which ``ask`` (`Session._builtin`) reaches."""
     name = target or name_of(source)
     with _open_source(source) as (stream, size):
-        sha256 = _hash_of(name, stream)
+        sha256 = hash_of(name, stream)
         for attempt in range(_TRIES):
             offset = _wanted_from(ask("session.offer", name, size, sha256))
             if offset is None:
@@ -84,7 +84,8 @@ def _wanted_from(offer: Any) -> Optional[int]:
     return None if offer.get("here") is True else offer["offset"]
 
 
-def _hash_of(name: str, stream: BinaryIO) -> str:
+def hash_of(name: str, stream: BinaryIO) -> str:
+    """The SHA-256 of a file from where it stands. Raises `UsageError` for one, called ``name``, that cannot be read."""
     digest = hashlib.sha256()
     try:
         piece = stream.read(PIECE)

@@ -57,10 +57,6 @@ class RemoteFunction:
 
     def __call__(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> Any:
         session = self._session
-        key, buffers = signature(self._leads[keep], args)
-        head = session._heads.get(key)
-        if head is not None:
-            return session._channel.call(head, buffers, session._result, deadline_s)
         head, buffers, convert = self._encode(args, keep)
         return session._channel.call(head, buffers, convert or session._result, deadline_s)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Dict, Optional, Type
+from typing import Any, Dict, Optional
 
+from rpcsys.client.closing import Closing
 from rpcsys.client.remote import RemoteModule, TimeEvaluator
 from rpcsys.client.session import Session
 from rpcsys.errors import ProtocolError, UsageError
@@ -14,7 +14,7 @@ from rpcsys.wire.values import Ref
 _MODULE = 0
 
 
-class ServedModule(RemoteModule):
+class ServedModule(RemoteModule, Closing):
     """A deployed module, over one connection of its own; a context manager. Made by `connect` with ``serve=``.
 
     Calls like a `RemoteModule`'s; for any number of threads, whose calls run side by side on the server. Raises `Busy`
@@ -57,14 +57,3 @@ class ServedModule(RemoteModule):
     def close(self) -> None:
         """Close the connection. Does nothing the second time."""
         self._session.close()
-
-    def __enter__(self) -> ServedModule:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.close()

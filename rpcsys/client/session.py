@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union, overload
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union, overload
 
 from rpcsys.client import files, loadable, usercode
 from rpcsys.client.arrays import result_maker, to_user
 from rpcsys.client.channel import Channel
+from rpcsys.client.closing import Closing
 from rpcsys.client.log import Lines, Log
 from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, of_ref
 from rpcsys.wire import frames
@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
 
 
-class Session:
+class Session(Closing):
     """A session with one device. Made by `connect` and `Tracker.request`; a context manager.
 
     May be used by several threads; their calls run one after another on the device. A device that is
@@ -186,17 +186,6 @@ class Session:
     def closed(self) -> Optional[Exception]:
         """Why the session cannot be used any more, or None."""
         return self._channel.broken
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         channel = getattr(self, "_channel", None)

@@ -7,9 +7,9 @@ import getpass
 import logging
 import threading
 import time
-from types import TracebackType
-from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Type, Union, overload
+from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Union, overload
 
+from rpcsys.client.closing import Closing
 from rpcsys.client.opening import open_served, open_session
 from rpcsys.client.served import ServedModule
 from rpcsys.client.session import Session
@@ -70,7 +70,7 @@ def _whole_summary(link: Link) -> Dict[str, Any]:
     return whole
 
 
-class Tracker:
+class Tracker(Closing):
     """A tracker. May be used by several threads; a context manager."""
 
     def __init__(self, address: Tuple[str, int], user: str, timeout: float) -> None:
@@ -308,17 +308,6 @@ class Tracker:
             idle, self._idle = self._idle, []
         for link in idle:
             link.close()
-
-    def __enter__(self) -> Tracker:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.close()
 
     @contextlib.contextmanager
     def _link(self) -> Iterator[Link]:

@@ -43,8 +43,6 @@ def _references_when_free() -> int:
 
 
 _FREE = _references_when_free()
-_PAGE = mmap.PAGESIZE
-_references = sys.getrefcount
 
 
 def _default_cap() -> int:
@@ -82,12 +80,9 @@ class Pool:
 
         For a head and an array that are received together; ``before`` is at most a page.
         """
-        total = _PAGE + size
-        for mapping in self._kept_pages.get((total - 1).bit_length(), ()) if total <= LARGE else ():
-            if _references(mapping) == _FREE:
-                return memoryview(mapping)[_PAGE - before :]
-        found = self._of_pages(total) if total <= LARGE else self._large(total)
-        return None if found is None else memoryview(found)[_PAGE - before :]
+        page = mmap.PAGESIZE
+        mapping = self._of_pages(page + size) if page + size <= LARGE else self._large(page + size)
+        return None if mapping is None else memoryview(mapping)[page - before :]
 
     def take_all(self, sizes: Sequence[int]) -> List[memoryview]:
         """One block for each size, each on a boundary of its own; small ones share one allocation."""

@@ -187,11 +187,6 @@ class FrameReader:
         return frames
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing of a next frame has been received."""
-        return self._body is None and self._start == self.unread
-
-    @property
     def missing(self) -> int:
         """How many bytes may be received without taking any of the frame after the one that has begun; 0 when none has."""
         if self._body is not None:
