@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.cases import Case, all_cases
+from benchmarks.case import Case
+from benchmarks.cases import all_cases
 from benchmarks.figures import Row, table
 from benchmarks.harness import FULL, QUICK, harness, run_folder
 

@@ -37,11 +37,17 @@ MICROSECONDS = Unit("us", 1e6)
 MILLISECONDS = Unit("ms", 1e3)
 CPU_SECONDS = Unit("CPU s", 1.0)
 PER_SECOND = Unit("/s", 1.0, more_is_better=True)
+KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
 
 
 def rate(payload: int) -> Unit:
     """Gigabytes (10**9) a second, for a figure that is the seconds ``payload`` bytes took."""
     return Unit("GB/s", 1e-9, more_is_better=True, payload=payload)
+
+
+def each_second() -> Unit:
+    """How many a second, for a figure that is the seconds one took."""
+    return Unit("/s", 1.0, more_is_better=True, payload=1)
 
 
 @dataclass(frozen=True)

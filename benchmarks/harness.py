@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import models
-from benchmarks.cases import Case, Measured, Reading
+from benchmarks.case import Case, Measured, Reading
 from benchmarks.figures import Row, median
 from benchmarks.processes import Process, ProcessFailed
 from rpcsys.errors import RpcsysError

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from benchmarks.cases import Case, Measured, Reading
+from benchmarks.case import Case, Measured, Reading
 from benchmarks.figures import MILLISECONDS, at_most
 from benchmarks.harness import Effort, Harness, cores
 

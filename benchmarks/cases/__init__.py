@@ -1,0 +1,32 @@
+"""The cases, as data: what is measured, of whom, and the goal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.case import Case
+from benchmarks.cases import calls, labs, networks, relays
+
+
+def all_cases(folder: Path) -> list[Case]:
+    """Every case. ``folder`` is where the models are, or will be."""
+    return [
+        calls.null_call(),
+        *calls.pipelined_calls(),
+        *calls.arrays(),
+        *calls.bare_arrays(),
+        *calls.two_sessions(),
+        networks.inference(folder),
+        networks.compiled_function(folder),
+        *networks.offloaded_calls(),
+        networks.served(folder),
+        *labs.openings(),
+        *labs.sessions(),
+        *labs.trackers(),
+        *networks.libraries(folder),
+        networks.planned(folder),
+        *networks.pipelines(folder),
+        *relays.relays(),
+        *relays.through_proxy(),
+        relays.pairing(),
+    ]

@@ -1,0 +1,96 @@
+"""Calls and arrays: what a session costs beside a bare socket."""
+
+from __future__ import annotations
+
+from benchmarks.case import Case, Measured, Reading
+from benchmarks.figures import (
+    KB,
+    MB,
+    MICROSECONDS,
+    Goal,
+    at_least,
+    at_most,
+    each_second,
+    rate,
+)
+
+ARRAY_SIZES = {
+    "1kB": KB,
+    "16kB": 16 * KB,
+    "64kB": 64 * KB,
+    "1MB": MB,
+    "16MB": 16 * MB,
+    "64MB": 64 * MB,
+    "256MB": 256 * MB,
+}
+LARGEST_FOR_PEERS = 64 * MB  # TVM would take 9 s for one array of 256 MB
+BARE_SIZES = ("1kB", "1MB", "64MB")
+DIRECTIONS = {"to_device": "to the device", "from_device": "from the device"}
+PIPELINED_BATCH = 200
+TOGETHER_SIZE = "16MB"
+
+
+def null_call() -> Case:
+    others = {name: (Measured(name, "null_call"),) for name in ("raw", "tvm", "rpyc", "grpc")}
+    reading = Reading("null call", "seconds", MICROSECONDS, {"raw": at_most(1.4)})
+    return Case("null-call", Measured("rpcsys", "null_call"), others, (reading,))
+
+
+def pipelined_calls() -> list[Case]:
+    return [
+        pipelined_case("pipelined-calls", "null calls submitted, a core each", apart=True, times=4),
+        pipelined_case("pipelined-calls-one-core", "null calls submitted, one core", apart=False, times=2),
+    ]
+
+
+def pipelined_case(name: str, what: str, *, apart: bool, times: float) -> Case:
+    """Ours beside ourselves: many calls under way against one at a time."""
+    batch = (("batch", PIPELINED_BATCH),)
+    single = Measured("rpcsys", "null_call", apart=apart)
+    reading = Reading(what, "seconds", each_second(), {"one at a time": at_least(times)})
+    ours = Measured("rpcsys", "pipelined_calls", batch, apart=apart)
+    return Case(name, ours, {"one at a time": (single,)}, (reading,))
+
+
+def arrays() -> list[Case]:
+    return [array_case(name, size, way) for name, size in ARRAY_SIZES.items() for way in DIRECTIONS]
+
+
+def array_case(name: str, size: int, way: str) -> Case:
+    parameters = (("size", size),)
+    others = {"raw": (Measured("raw", way, parameters),)}
+    if size <= LARGEST_FOR_PEERS:
+        others |= {peer: (Measured(peer, way, parameters, slow=True),) for peer in ("tvm", "grpc", "rpyc")}
+    reading = Reading(f"{name} {DIRECTIONS[way]}", "seconds", rate(size), array_goals(size))
+    return Case(f"arrays-{name}-{way}", Measured("rpcsys", way, parameters), others, (reading,))
+
+
+def bare_arrays() -> list[Case]:
+    """Arrays where neither end has numpy."""
+    return [bare_case(name, way) for name in BARE_SIZES for way in DIRECTIONS]
+
+
+def bare_case(name: str, way: str) -> Case:
+    size = ARRAY_SIZES[name]
+    ours, raw = (Measured(who, way, (("size", size),), hide_numpy=True) for who in ("rpcsys", "raw"))
+    what = f"{name} {DIRECTIONS[way]}, no numpy"
+    reading = Reading(what, "seconds", rate(size), array_goals(size))
+    return Case(f"bare-arrays-{name}-{way}", ours, {"raw": (raw,)}, (reading,))
+
+
+def array_goals(size: int) -> dict[str, Goal]:
+    """Small ones are as much a call as an array; from 1 MB on only the bytes count."""
+    return {"raw": at_least(0.95 if size >= MB else 0.85)}
+
+
+def two_sessions() -> list[Case]:
+    return [two_sessions_case(way) for way in DIRECTIONS]
+
+
+def two_sessions_case(way: str) -> Case:
+    """Two sessions of one server against two raw sockets, each pair moving arrays at the same time."""
+    size = ARRAY_SIZES[TOGETHER_SIZE]
+    ours, raw = (Measured(who, way, (("size", size),)) for who in ("rpcsys-two-sessions", "raw-two"))
+    what = f"{TOGETHER_SIZE} {DIRECTIONS[way]}, two at once"
+    reading = Reading(what, "seconds", rate(2 * size), {"raw": at_least(0.95)})
+    return Case(f"two-sessions-{way}", ours, {"raw": (raw,)}, (reading,))

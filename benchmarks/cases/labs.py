@@ -1,0 +1,91 @@
+"""What a user of a lab waits for: sessions opened, devices leased, and the tracker's answers to many."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from benchmarks.case import Case, Measured, Reading
+from benchmarks.figures import (
+    MILLISECONDS,
+    PER_SECOND,
+    at_least,
+    each_second,
+    ours_at_most,
+)
+
+EIGHT_PAUSE_S = 0.2  # eight sessions end and eight new children wait in less
+PAUSE_S = 0.05
+
+
+def openings() -> list[Case]:
+    """Opening a session alone, without a call: in turn, and eight at the same moment of a server with a core of its own."""
+    in_turn = Measured("rpcsys-eight-slots", "opening", (("pause_s", PAUSE_S),))
+    eight = (("number", 8), ("pause_s", EIGHT_PAUSE_S))
+    return [
+        opening_case("opening-in-turn", "session opened, 50 ms after the last one", PAUSE_S, goal_ms=3),
+        opening_case("opening-after-another", "the same, the one slot's last one just closed", 0.0),
+        Case(
+            "opening-eight-at-once",
+            replace(in_turn, operation="openings_at_once", parameters=eight, apart=True),
+            {"in turn": (in_turn,)},
+            (
+                Reading(
+                    "eight sessions opened at once", "seconds", MILLISECONDS, {"in turn": ours_at_most(8)}
+                ),
+            ),
+        ),
+    ]
+
+
+def opening_case(name: str, what: str, pause_s: float, goal_ms: float | None = None) -> Case:
+    ours, tvm = (Measured(who, "opening", (("pause_s", pause_s),)) for who in ("rpcsys", "tvm"))
+    goals = {} if goal_ms is None else {"tvm": ours_at_most(goal_ms)}
+    reading = Reading(what, "seconds", MILLISECONDS, goals)
+    return Case(name, ours, {"tvm": (replace(tvm, slow=True),)}, (reading,))
+
+
+def sessions() -> list[Case]:
+    """Opening a session and making the first call on it, one after the other; leased and directly."""
+    others = {
+        name: (Measured(name, "session", slow=name == "tvm"),) for name in ("tvm", "raw", "rpyc", "grpc")
+    }
+    warm = {"tvm": ours_at_most(15)}
+    own = Reading("session and first call", "seconds", MILLISECONDS, warm)
+    theirs = Reading("the same, TVM's client of ours", "seconds", MILLISECONDS, warm)
+    return [
+        Case("session", Measured("rpcsys", "session"), others, (own,)),
+        Case("session-tvm-client", Measured("tvm-to-rpcsys", "session"), {"tvm": others["tvm"]}, (theirs,)),
+        lease_case("lease", "rpcsys-lease", "lease, session, first call"),
+        lease_case("lease-tvm-client", "tvm-lease-of-rpcsys", "the same, TVM's client of ours"),
+    ]
+
+
+def lease_case(name: str, subject: str, what: str) -> Case:
+    """A device asked of a tracker, then a session: what a user of a lab waits for."""
+    reading = Reading(what, "seconds", MILLISECONDS, {"tvm": ours_at_most(15)})
+    return Case(name, Measured(subject, "lease"), {"tvm": (Measured("tvm-lease", "lease"),)}, (reading,))
+
+
+def trackers() -> list[Case]:
+    hundredfold = {"tracker-tvm": at_least(100)}
+    ours, tvm = "tracker-rpcsys", "tracker-tvm"
+    asked = [
+        Case(
+            f"tracker-{operation}",
+            Measured(ours, operation),
+            {tvm: (Measured(tvm, operation, slow=True),)},
+            (Reading(f"TVM's client: {operation}", "seconds", each_second(), hundredfold),),
+        )
+        for operation in ("summary", "request")
+    ]
+    fifty = (("clients", 50),)
+    load = Case(
+        "tracker-allocations",
+        Measured("tracker-rpcsys-all", "allocate", fifty, apart=True),
+        {tvm: (Measured(tvm, "allocate", fifty, apart=True, slow=True),)},
+        (
+            Reading("allocations, 50 clients", "per_second", PER_SECOND, {tvm: at_least(40)}),
+            Reading("their wait, p99", "p99_seconds", MILLISECONDS),
+        ),
+    )
+    return [*asked, load]

@@ -1,0 +1,150 @@
+"""Networks: run over a session, offloaded, shared, in libraries, planned and in pipelines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import models
+from benchmarks.case import Case, Measured, Reading
+from benchmarks.figures import (
+    MB,
+    MICROSECONDS,
+    MILLISECONDS,
+    Goal,
+    Unit,
+    at_least,
+    at_most,
+    each_second,
+    ours_at_most,
+    within,
+)
+
+LIBRARY_SIZES = (500 * MB, 5 * MB)
+#: Bytes there and back: Mask R-CNN's features and what is found in them, as float32 and as int8; and a small network's.
+OFFLOADED = {
+    "4.2MB": (84 * 256 * 7 * 7 * 4, 84 * 28 * 28 * 4),
+    "1.1MB": (84 * 256 * 7 * 7, 84 * 28 * 28 * 4),
+    "150kB": (150_528, 4000),
+}
+
+
+def inference(folder: Path) -> Case:
+    """Ours against the same run without a wire plus the same bytes without a run."""
+    model = (("path", str(folder / models.SQUEEZENET)),)
+    sizes = (("there", models.INPUT_BYTES), ("back", models.OUTPUT_BYTES))
+    sum_of = (Measured("local", "inference", model), Measured("raw", "exchange", sizes))
+    reading = Reading("squeezenet inference", "seconds", MILLISECONDS, {"local run + raw": at_most(1.2)})
+    return Case(
+        "inference",
+        Measured("rpcsys", "inference", model),
+        {"local run + raw": sum_of, "local run": sum_of[:1]},
+        (reading,),
+    )
+
+
+def compiled_function(folder: Path) -> Case:
+    """What a tuner does all day: an input there, the run, an output back."""
+    parameters = (("path", str(folder / models.ADD_LIBRARY)), ("size", MB))
+    ours, tvm = (Measured(who, "compiled_function", parameters) for who in ("rpcsys", "tvm"))
+    what = "TVM-compiled function, 1 MB in and out"
+    reading = Reading(what, "seconds", each_second(), {"tvm": at_least(10)})
+    return Case("compiled-function", ours, {"tvm": (replace(tvm, slow=True),)}, (reading,))
+
+
+def offloaded_calls() -> list[Case]:
+    return [offloaded_case(name, *sizes) for name, sizes in OFFLOADED.items()]
+
+
+def offloaded_case(name: str, there: int, back: int) -> Case:
+    """A call of a deployed module that does nothing, against the same bytes over a raw socket: what offloading adds.
+
+    Below a megabyte it is as much a call as an exchange of bytes, and has no goal.
+    """
+    sizes = (("there", there), ("back", back))
+    ours, raw = (Measured(who, "exchange", sizes) for who in ("offloading", "raw"))
+    reading = Reading(
+        f"offloaded call, {name}", "seconds", MICROSECONDS, {"raw": at_most(1.2)} if there >= MB else {}
+    )
+    return Case(f"offloaded-call-{name}", ours, {"raw": (raw,)}, (reading,))
+
+
+def served(folder: Path) -> Case:
+    """Eight clients of one deployed network, whose server has a core of its own, against the network alone on that core."""
+    model = (("path", str(folder / models.RESNET50)),)
+    ours = Measured("serving", "served", (*model, ("clients", 8)), apart=True)
+    alone = Measured("local", "network", model)
+    reading = Reading("resnet50 for eight clients", "seconds", each_second(), {"alone": at_least(0.95)})
+    return Case("served-eight-clients", ours, {"alone": (alone,)}, (reading,))
+
+
+def libraries(folder: Path) -> list[Case]:
+    """One library for a model: its loading does not depend on its size, and writing it is about copying it."""
+    large, small = ((("size", size),) for size in LIBRARY_SIZES)
+    load = Case(
+        "library-load",
+        Measured("libraries", "load", large),
+        {"5 MB": (Measured("libraries", "load", small),)},
+        (Reading("500 MB library loaded", "seconds", MILLISECONDS, {"5 MB": ours_at_most(5)}),),
+    )
+    copied = {"copied": (Measured("libraries", "copy", large),)}
+    written = [
+        Case(
+            f"library-{operation}",
+            Measured("libraries", operation, large),
+            copied,
+            (Reading(what, "seconds", MILLISECONDS, {"copied": at_most(times)}),),
+        )
+        for operation, what, times in (
+            ("export", "500 MB library written", 2.5),
+            ("link", "500 MB library linked with code", 10),
+        )
+    ]
+    network = (("path", str(folder / models.RESNET50)),)
+    onnx = Case(
+        "library-load-network",
+        Measured("libraries", "load_network", network),
+        {"local session": (Measured("local", "load_network", network),)},
+        (Reading("resnet50 loaded", "seconds", MILLISECONDS, {"local session": at_most(1.2)}),),
+    )
+    return [load, *written, onnx]
+
+
+def planned(folder: Path) -> Case:
+    """What the planner expects of the cuts it found, beside what a pipeline of them takes."""
+    network = (("path", str(folder / models.RESNET50)),)
+    ours, measured = (Measured("plans", what, network, slow=True) for what in ("expected", "measured"))
+    what = "resnet50, automatic cuts: slowest stage expected"
+    reading = Reading(what, "seconds", MILLISECONDS, {"measured": within(0.1)})
+    return Case("automatic-cuts", ours, {"measured": (measured,)}, (reading,))
+
+
+def pipelines(folder: Path) -> list[Case]:
+    """A network in two stages side by side: as a pipeline comes, and with a stage on a leased device."""
+    network = (("path", str(folder / models.RESNET50)),)
+    local, device, in_turn, slowest, whole = (
+        Measured("pipelines", what, network)
+        for what in ("side_by_side", "on_a_device", "in_turn", "slowest_alone", "whole")
+    )
+    goals = {
+        "slowest stage": at_least(0.95),
+        "stages in turn": at_least(1.9),
+        "onnxruntime": at_least(0.97),
+    }
+    pace = Reading("resnet50 in two stages", "seconds", each_second(), goals)
+    even = Unit("of an even share", 1.0, more_is_better=True)
+    half = {"stages in turn": Goal(0.5, at_least=True, absolute=True)}
+    peers = {"slowest stage": (slowest,), "stages in turn": (in_turn,), "onnxruntime": (whole,)}
+    away = Reading(
+        "the same, a stage on a leased device", "seconds", each_second(), {"both here": at_least(0.9)}
+    )
+    return [
+        Case("pipeline", local, peers, (pace,)),
+        Case(
+            "pipeline-shares",
+            replace(local, slow=True),
+            {"stages in turn": (replace(in_turn, slow=True),)},
+            (Reading("the smaller stage's time", "least_share", even, half),),
+        ),
+        Case("pipeline-device", device, {"both here": (local,)}, (away,)),
+    ]

@@ -1,0 +1,77 @@
+"""The proxy beside others that join streams, and what it costs a session."""
+
+from __future__ import annotations
+
+from benchmarks.case import Case, Measured, Reading
+from benchmarks.cases.calls import ARRAY_SIZES, DIRECTIONS
+from benchmarks.figures import (
+    CPU_SECONDS,
+    GB,
+    MICROSECONDS,
+    Goal,
+    at_least,
+    at_most,
+    each_second,
+    rate,
+)
+
+
+def relays() -> list[Case]:
+    """A gigabyte through our proxy and through others that join streams, the ends being the same."""
+    return [relay_case("one", "one stream", 1), relay_case("eight", "eight streams", 8)]
+
+
+def relay_case(name: str, what: str, streams: int) -> Case:
+    parameters = (("streams", streams), ("size", GB))
+    ours, *others = (Measured(who, "relay", parameters, apart=True) for who in ("proxy", "socat", "haproxy"))
+    speed = {"socat": at_least(0.95), "haproxy": at_least(1.7)}
+    return Case(
+        f"relay-{name}",
+        ours,
+        {other.subject: (other,) for other in others},
+        (
+            Reading(f"1 GB relayed, {what}", "seconds", rate(GB), speed),
+            Reading("its CPU time", "cpu_seconds", CPU_SECONDS, {"socat": at_most(1.1)}),
+        ),
+    )
+
+
+def through_proxy() -> list[Case]:
+    """What the proxy costs a session: a ping and a call, all on one core; arrays, three processes on two cores."""
+    ping = Case(
+        "proxied-ping",
+        Measured("raw-proxied", "null_call"),
+        {"raw": (Measured("raw", "null_call"),)},
+        (Reading("raw ping through the proxy", "seconds", MICROSECONDS, {"raw": at_most(2.8)}),),
+    )
+    return [ping, proxied_call(), *(proxied_arrays(way) for way in DIRECTIONS)]
+
+
+def proxied_call() -> Case:
+    """A null call beside a direct one and two raw pings: what the proxy adds is to be 1.8 pings, the bound is that sum's share."""
+    direct, raw = Measured("rpcsys", "null_call"), Measured("raw", "null_call")
+    others = {"direct": (direct,), "direct and two raw pings": (direct, raw, raw)}
+    reading = Reading(
+        "null call through the proxy", "seconds", MICROSECONDS, {"direct and two raw pings": at_most(0.94)}
+    )
+    return Case("proxied-null-call", Measured("rpcsys-proxied-pinned", "null_call"), others, (reading,))
+
+
+def proxied_arrays(way: str) -> Case:
+    """Both ends share a core, as in every other case, and the proxy has the other one."""
+    size = ARRAY_SIZES["64MB"]
+    ours, direct = (Measured(who, way, (("size", size),)) for who in ("rpcsys-proxied", "rpcsys"))
+    what = f"64MB {DIRECTIONS[way]}, through the proxy"
+    goals = {"direct": at_least(0.7)}
+    return Case(
+        f"proxied-arrays-{way}", ours, {"direct": (direct,)}, (Reading(what, "seconds", rate(size), goals),)
+    )
+
+
+def pairing() -> Case:
+    """A server parks, a client comes, both hear of each other and leave, again and again."""
+    measured = Measured("proxy", "pairing", apart=True)
+    direct = Measured("no relay", "pairing", apart=True)
+    goal = {"no relay": Goal(1000, at_least=True, absolute=True)}
+    reading = Reading("pairs of streams", "seconds", each_second(), goal)
+    return Case("pairing", measured, {"no relay": (direct,)}, (reading,))
