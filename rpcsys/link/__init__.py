@@ -1,22 +1,27 @@
 """A link to the tracker, over a socket; used by all that have one. Standard library only, no asyncio.
 
 ``Link`` is the connection (:mod:`rpcsys.link.link`); beside it stand what daemons and clients share: addresses
-and their defaults, connections on their way, and the settings of sockets that carry small messages.
+and their defaults, connections on their way, the settings of sockets that carry small messages,
+and the patience with peers that take nothing.
 """
 
 from rpcsys.link.address import DEFAULT_TRACKER, parse_address, tracker_defaults
 from rpcsys.link.dialling import Dialling
 from rpcsys.link.link import CAPABILITIES, Link, error_of
-from rpcsys.link.tcp import acknowledge_at_once, tune
+from rpcsys.link.patience import LOOK_S, be_patient
+from rpcsys.link.tcp import acknowledge_at_once, tune, tune_connected
 
 __all__ = [
     "CAPABILITIES",
     "DEFAULT_TRACKER",
+    "LOOK_S",
     "Dialling",
     "Link",
     "acknowledge_at_once",
+    "be_patient",
     "error_of",
     "parse_address",
     "tracker_defaults",
     "tune",
+    "tune_connected",
 ]

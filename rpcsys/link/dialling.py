@@ -8,7 +8,7 @@ import socket
 from typing import Any, List, Optional, Tuple
 
 from rpcsys.link.address import Lookup
-from rpcsys.link.tcp import connecting
+from rpcsys.link.tcp import connecting, tune_connected
 
 
 class Dialling:
@@ -51,6 +51,7 @@ class Dialling:
         except OSError:  # not connected yet
             return None
         sock, self._sock = self._sock, None
+        tune_connected(sock)
         return sock
 
     def close(self) -> None:

@@ -3,38 +3,61 @@
 from __future__ import annotations
 
 import socket
-from typing import Any, Optional
+from typing import Any, Iterable, Optional, Tuple, Union
+
+from rpcsys.link.patience import PATIENCE_MS
+
+_UNSENT = 64 << 10
+"""Bytes that may wait behind the window of a connection within the machine."""
 
 
-def tune(sock: socket.socket) -> None:
+def tune(sock: socket.socket, *, bulk: bool = True) -> None:
     """Send small messages at once, and notice within 15 s that a peer has vanished.
 
-    A peer that is gone without a word (a pulled cable) fails the third keep-alive probe after 5 + 3 * 3 s;
-    TCP_USER_TIMEOUT does the same while something unacknowledged is under way. What a platform or a
-    socket family lacks is left out.
+    With ``bulk`` the connection is made ready for arrays, too; what only tells and asks leaves with the system what a
+    slow reader has not taken.
 
-    Between two ends on one machine nothing is congested: where the system's choice is BBR, which paces what is sent,
-    half of the connections there carry arrays of 1 MB at half the rate for life (measured: 118 or 217 us each).
-    Reno, which every kernel has and allows, does not.
+    A peer that is gone without a word (a pulled cable) fails the third keep-alive probe after 5 + 3 * 3 s;
+    TCP_USER_TIMEOUT does the same while something unacknowledged is under way, and would for a peer that takes nothing
+    (see `rpcsys.link.patience`). What a platform or a socket family lacks is left out. Who tunes a socket before it
+    is connected calls `tune_connected` afterwards.
     """
-    settings = [
-        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
-        (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
-        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),
-        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 3),
-        (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
-        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 14_000),
-    ]
+    _set(
+        sock,
+        (
+            (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+            (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+            (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),
+            (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 3),
+            (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
+            (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", PATIENCE_MS),
+        ),
+    )
+    tune_connected(sock, bulk=bulk)
+
+
+def tune_connected(sock: socket.socket, *, bulk: bool = True) -> None:
+    """What a connection gets whose two ends are on one machine, where nothing is congested; any other is left as it is.
+
+    - Where the system's choice is BBR, which paces what is sent, half of the connections carry arrays of 1 MB at half
+      the rate for life (measured: 118 or 217 us each). Reno, which every kernel has and allows, does not.
+    - What waits behind the window is sent by whichever processor takes in the acknowledgement, beside what the sender
+      itself sends on another: segments overtake each other, and Reno halves its window each time (35 times a second through a proxy).
+      A sender that waits instead, in its call, keeps the order (docs/decisions/0011-order-within-a-machine.md).
+    """
+    if _within_machine(sock):
+        _set(sock, ((socket.IPPROTO_TCP, "TCP_CONGESTION", b"reno"),))
+        if bulk:
+            _set(sock, ((socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", _UNSENT),))
+
+
+def _set(sock: socket.socket, settings: Iterable[Tuple[int, str, Union[int, bytes]]]) -> None:
+    """Set what this system and this socket have."""
     for level, name, value in settings:
         try:
             sock.setsockopt(level, getattr(socket, name), value)
         except (AttributeError, OSError):
             continue
-    if _within_machine(sock):
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
-        except (AttributeError, OSError):
-            pass
 
 
 def _within_machine(sock: socket.socket) -> bool:

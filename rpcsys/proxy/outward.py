@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import Any
 
-from rpcsys.serve import tune
+from rpcsys.link import tune, tune_connected
 
 CONNECT_S = 5.0
 """For one of a host's addresses. Whoever waits for the connection has patience of about twice that."""
@@ -40,6 +40,7 @@ async def _connect(sock: socket.socket, address: Any) -> socket.socket:
         sock.setblocking(False)
         tune(sock)
         await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, address), CONNECT_S)
+        tune_connected(sock)
     except BaseException:
         sock.close()
         raise

@@ -16,6 +16,7 @@ the other at once, whatever is still under way to it.
 from __future__ import annotations
 
 import asyncio
+import mmap
 import socket
 from collections.abc import Callable
 
@@ -43,6 +44,16 @@ LINGER_S = 5.0
 """How long the other stream of one that broke has to take its last bytes and end."""
 
 
+def _pages() -> memoryview:
+    """A new buffer, at the start of a page.
+
+    The kernel copies with one instruction, which on some processors moves 2 GB/s in place of 10 where the target lies up to 31
+    bytes further into its page than the source into its own (AMD EPYC of the third generation). What is sent to an idle connection starts a page,
+    and a bytearray of this size at byte 16 of one.
+    """
+    return memoryview(mmap.mmap(-1, BUFFER))
+
+
 class Pool:
     """The buffer everybody reads into, and those that are kept or in hand."""
 
@@ -50,7 +61,7 @@ class Pool:
         self.kept = 0
         self._free: list[memoryview] = []
         self._small = memoryview(bytearray(COPIED))
-        self.buffer = memoryview(bytearray(BUFFER))
+        self.buffer = _pages()
 
     def keep(self, start: int, end: int) -> memoryview:
         """What stands in the buffer from ``start`` to ``end``, to be given back with `give_back`."""
@@ -61,7 +72,7 @@ class Pool:
         if self.kept >= MAX_KEPT:
             self.buffer = self._small
         else:
-            self.buffer = self._free.pop() if self._free else memoryview(bytearray(BUFFER))
+            self.buffer = self._free.pop() if self._free else _pages()
         return rest
 
     def give_back(self, rest: memoryview) -> None:

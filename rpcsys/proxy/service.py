@@ -15,6 +15,7 @@ from rpcsys.daemon.http import serve_pages
 from rpcsys.daemon.journal import Journal
 from rpcsys.daemon.loop import until_signal
 from rpcsys.errors import ProtocolError
+from rpcsys.link import LOOK_S, be_patient
 from rpcsys.logs import note
 from rpcsys.proxy.config import Config
 from rpcsys.proxy.events import (
@@ -38,7 +39,6 @@ from rpcsys.proxy.figures import Figures
 from rpcsys.proxy.hangups import ENDED, Hangups
 from rpcsys.proxy.onward import Onward
 from rpcsys.proxy.opening import Opening
-from rpcsys.proxy.patience import LOOK_S, Patience
 from rpcsys.proxy.relay import Pair, Relay
 from rpcsys.proxy.state import DUPLICATE, State
 from rpcsys.proxy.stream import Stream, dismiss, send_whole
@@ -91,7 +91,6 @@ class Service:
             )
         )
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
-        self._patience = Patience()
         self._looker = self.loop.call_later(LOOK_S, self._look)
 
     def open(self, port: int) -> None:
@@ -303,7 +302,9 @@ class Service:
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
     def _look(self) -> None:
-        self._patience.look((flow.sink for pair in self.pairs for flow in pair.flows), self.loop.time())
+        for pair in self.pairs:
+            for flow in pair.flows:
+                be_patient(flow.sink)
         self._looker = self.loop.call_later(LOOK_S, self._look)
 
     # The end.

@@ -95,7 +95,7 @@ class Service:
 
     def accept(self, sock: socket.socket, address: Any) -> None:
         """Take in a connection that has just been accepted."""
-        tune(sock)
+        tune(sock, bulk=False)
         try:
             Connection(self, sock, address[0], sock.getsockname()[0])
         except OSError:  # it is gone already, or the kernel has no room to watch it

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import hashlib
+import mmap
 import os
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,6 +19,7 @@ import uvloop
 
 from rpcsys.proxy import relay
 from rpcsys.proxy.hangups import Hangups
+from rpcsys.proxy.outward import dial
 from rpcsys.proxy.relay import BUFFER, COPIED, MAX_FREE, MAX_KEPT, Pair, Pool, Relay
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -208,7 +212,28 @@ def test_closing_gives_everything_back(run: Run) -> None:
     run(main())
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="options of Linux")
+def test_what_is_dialled_within_the_machine_is_no_other_than_what_is_accepted(run: Run) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            with await dial(*listener.getsockname()) as sock:
+                used = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+                assert used.rstrip(b"\0") == b"reno"
+
+    run(main())
+
+
 # The pool.
+
+
+def test_buffers_begin_where_pages_do() -> None:
+    pool = Pool()
+    kept = [pool.keep(0, BUFFER) for _ in range(3)]
+    for memory in (pool.buffer, *kept):
+        assert len(memory) == BUFFER
+        assert ctypes.addressof(ctypes.c_char.from_buffer(memory)) % mmap.PAGESIZE == 0
+    for one in kept:
+        pool.give_back(one)
 
 
 def test_small_remainders_are_copied() -> None:

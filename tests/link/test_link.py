@@ -4,6 +4,7 @@ import json
 import selectors
 import socket
 import struct
+import sys
 import threading
 import time
 
@@ -19,7 +20,7 @@ from rpcsys.errors import (
     UnknownKey,
     WaitTimeout,
 )
-from rpcsys.link import Link, error_of, parse_address, tracker_defaults, tune
+from rpcsys.link import Dialling, Link, error_of, parse_address, tracker_defaults, tune
 
 MAGIC = struct.pack("<i", 0x2F271)
 WELCOME = {"ok": True, "tracker": "rpcsys", "version": "0", "capabilities": []}
@@ -161,18 +162,51 @@ def test_a_vanished_peer_is_noticed_within_15_s():
 # --- the hello ---------------------------------------------------------------------------------
 
 
-def test_nothing_is_paced_between_two_ends_of_one_machine():
+def congestion(sock):
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+
+
+def unsent(sock):
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="options of Linux")
+def test_between_two_ends_of_one_machine_nothing_is_paced_and_little_waits_unsent():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with socket.create_connection(listener.getsockname()) as client, listener.accept()[0] as server:
-            tune(client)
-            tune(server)
             for sock in (client, server):
-                used = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-                assert used.rstrip(b"\0") == b"reno"
+                tune(sock)
+                assert congestion(sock) == b"reno"
+                assert 0 < unsent(sock) <= 1 << 20
     with socket.socket() as unconnected:
-        usual = unconnected.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        usual = congestion(unconnected), unsent(unconnected)
         tune(unconnected)
-        assert unconnected.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16) == usual
+        assert (congestion(unconnected), unsent(unconnected)) == usual
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="options of Linux")
+def test_a_connection_that_is_dialled_has_the_same():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dialling = Dialling(*listener.getsockname())
+        sock = None
+        with selectors.DefaultSelector() as selector:
+            while sock is None:
+                selector.register(*dialling.awaited)
+                assert selector.select(30)
+                selector.unregister(dialling.awaited[0])
+                sock = dialling.advance()
+        with sock:
+            assert congestion(sock) == b"reno"
+            assert 0 < unsent(sock) <= 1 << 20
+
+
+def test_a_system_without_these_options_has_connections_all_the_same(monkeypatch):
+    monkeypatch.delattr(socket, "TCP_CONGESTION", raising=False)
+    monkeypatch.delattr(socket, "TCP_NOTSENT_LOWAT", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as client:
+            tune(client)
+            assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_our_tracker_is_told_from_tvms():
