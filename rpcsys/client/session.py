@@ -194,8 +194,8 @@ class Session(Closing):
 
     def _builtin(self, name: str, *args: Any, deadline_s: Optional[float] = None) -> Any:
         """Call one of the functions that make up a session."""
-        head, buffers = frames.encode_head({"f": name, "a": list(args)})
-        return self._channel.call(head, buffers, self._result, deadline_s)
+        lead, buffers = frames.lead(frames.CALL, {"f": name, "a": list(args)})
+        return self._result(self._channel.call(lead, buffers, deadline_s))
 
     def _result(self, frame: Frame) -> Any:
         """The result in a RESULT frame, as a user sees it."""
@@ -203,7 +203,7 @@ class Session(Closing):
         if plan.memo is None:
             plan.memo = result_maker(plan.head.get("r"))
         if plan.memo:
-            return plan.memo(frame.buffers)
+            return plan.memo(frame)
         return to_user(frame.get("r"), self._of_ref)
 
     def _of_ref(self, ref: Ref) -> Any:

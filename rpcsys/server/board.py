@@ -13,8 +13,10 @@ A board that could not be cleaned after a session (``unclean`` says why) has no 
 
 from __future__ import annotations
 
+from rpcsys.server import actions as do
 from rpcsys.server import events as ev
 from rpcsys.server.backoff import Backoff
+from rpcsys.server.imports import Imports
 from rpcsys.server.job import TVM, TVM_END
 from rpcsys.server.limits import breach
 from rpcsys.server.sessions import Child, Session
@@ -25,11 +27,11 @@ GRACE_GONE_S = 0.4
 GRACE_DONE_S = 2.0
 """For a session process to exit after it said that it is done, and for a TVM client to be told its time is over."""
 
-TVM_QUIET_S = 0.01
-"""The same for TVM's clients, who are greeted unseen: half of them have made their first call by then."""
-
 FIRST_CALL_S = 0.005
 """Nothing is forked for so long after a session was opened: its client makes its first call."""
+
+TVM_QUIET_S = 0.01
+"""The same for TVM's clients, who are greeted unseen: half of them have made their first call by then."""
 
 KILL_AGAIN_S = 5.0
 """A killed process is dead within milliseconds, unless the kernel holds it."""
@@ -60,9 +62,8 @@ class Board:
         self.sessions: dict[int, Session] = {}
         self.children: dict[int, Child] = {}
         self.zygote = "starting"
-        self._import_s = import_s
+        self._imports = Imports(import_s)
         self._memory = memory
-        self._imports: tuple[str, float] | None = None
         self._zygote_since = 0.0
         self._child_pause = Backoff()
         self._quiet_until: float | None = None
@@ -89,31 +90,28 @@ class Board:
 
     # What happened to the processes
 
-    def zygote_up(self, now: float, shared: bool) -> list[ev.Action]:
+    def zygote_up(self, now: float, shared: bool) -> list[do.Action]:
         """Children can be made from now on; ``shared``: without namespaces of their own."""
         self.shared = shared
         self.zygote = "up"
-        self._imports = None
+        self._imports.done(None)
         self._zygote_since = now
         return []
 
     def importing(self, now: float, child: int | None, what: str) -> None:
         """A zygote or a child has begun an import, which has its time."""
-        imports = (what, now + self._import_s)
-        if child is None:
-            self._imports = imports
-        elif child in self.children:
-            self.children[child].imports = imports
+        if child is None or child in self.children:
+            self._imports.begun(now, child, what)
 
-    def zygote_down(self, now: float, cleaned: tuple[str, ...]) -> list[ev.Action]:
+    def zygote_down(self, now: float, cleaned: tuple[str, ...]) -> list[do.Action]:
         """The zygote died, and with it every session."""
-        self._imports = None
+        self._imports.done(None)
         if self.zygote == "up" and now - self._zygote_since >= ZYGOTE_PROVEN_S:
             self._zygote_pause.worked()
         self.zygote = "down"
-        actions: list[ev.Action] = []
+        actions: list[do.Action] = []
         if self._zygote_pause.failed(now):
-            actions.append(ev.Log("error", "the zygote died, and its sessions with it; starting another"))
+            actions.append(do.Log("error", "the zygote died, and its sessions with it; starting another"))
         for number in list(self.children):
             actions += self._buried(now, number, cleaned)
         return actions
@@ -123,17 +121,18 @@ class Board:
         child = self.children.get(number)
         if child is None or child.state != "starting":
             return False
-        child.state, child.imports = "waiting", None
+        child.state = "waiting"
+        self._imports.done(number)
         return True
 
-    def limit_asked(self, number: int, limit_s: float) -> list[ev.Action]:
+    def limit_asked(self, number: int, limit_s: float) -> list[do.Action]:
         """A session is to be shorter than its lease, unless that was renewed since it was asked for."""
         session = self._served_by(number)
         if session is None:
             return []
         if session.renewed:
             until = None if session.limit_s is None else session.started + session.limit_s
-            return [ev.Extend(number, until)]
+            return [do.Extend(number, until)]
         session.limit(limit_s)
         if session.state == "running":
             session.due = session.overdue_at()
@@ -155,14 +154,14 @@ class Board:
             session.removed += event.removed
             self._expect_end(session, now + GRACE_DONE_S)
 
-    def memory_exceeded(self, now: float, number: int) -> list[ev.Action]:
+    def memory_exceeded(self, now: float, number: int) -> list[do.Action]:
         """The session of a child has more memory than it may."""
         session = self._served_by(number)
         if session is None or session.state != "running":
             return []
         return self.end(now, session, "memory")
 
-    def child_dead(self, now: float, event: ev.ChildDead) -> list[ev.Action]:
+    def child_dead(self, now: float, event: ev.ChildDead) -> list[do.Action]:
         """A child and everything below it is dead."""
         child = self.children.get(event.child)
         if child is None:
@@ -175,10 +174,10 @@ class Board:
         if child.state in ("starting", "waiting") and self._child_pause.failed(now):
             how = f"signal {-event.status}" if event.status < 0 else f"status {event.status}"
             line = f"a waiting session process died ({how}); making another, with growing pauses"
-            return [ev.Log("error", line), *self._buried(now, event.child, event.cleaned)]
+            return [do.Log("error", line), *self._buried(now, event.child, event.cleaned)]
         return self._buried(now, event.child, event.cleaned)
 
-    def hung_up(self, now: float, session: Session) -> list[ev.Action]:
+    def hung_up(self, now: float, session: Session) -> list[do.Action]:
         """The client of a session is gone."""
         session.gone = True
         if session.state == "running":
@@ -190,7 +189,7 @@ class Board:
             return self._clean(session)
         return []
 
-    def end(self, now: float, session: Session, outcome: str) -> list[ev.Action]:
+    def end(self, now: float, session: Session, outcome: str) -> list[do.Action]:
         """End a session now, whatever it does."""
         session.outcome = session.outcome or outcome
         if session.state in ("opening", "overdue"):
@@ -203,20 +202,20 @@ class Board:
         session.kills += 1
         if session.kills == MAX_KILLS:
             return [
-                ev.Kill(session.child),
+                do.Kill(session.child),
                 *self.spoil(f"no signal ends the process of session {session.number}"),
             ]
-        return [ev.Kill(session.child)]
+        return [do.Kill(session.child)]
 
-    def spoil(self, why: str) -> list[ev.Action]:
+    def spoil(self, why: str) -> list[do.Action]:
         """The board is not clean, and will not be: nobody is to get it."""
         if self.unclean:
             return []
         self.unclean = why
         line = f"this board is not clean and is not offered any more: {why}; see to it, then start this server again"
-        return [ev.Log("error", line)]
+        return [do.Log("error", line)]
 
-    def start_failed(self, number: int, why: str) -> list[ev.Action]:
+    def start_failed(self, number: int, why: str) -> list[do.Action]:
         """A session got no process. The child it was meant for is of no use any more."""
         session = self.sessions.get(number)
         if session is None or session.child is None:
@@ -225,7 +224,7 @@ class Board:
         self.children[child] = Child("doomed")
         session.outcome, session.fault = "crashed", f"a session could not start: {why}"
         session.unanswered = True
-        return [ev.Kill(child), *self._clean(session)]
+        return [do.Kill(child), *self._clean(session)]
 
     def removed(self, number: int) -> Session | None:
         """Nothing of a session is left: its slot is free."""
@@ -239,9 +238,10 @@ class Board:
         session.state = "ending"
         session.due = due if session.due is None else min(session.due, due)
 
-    def _buried(self, now: float, number: int, cleaned: tuple[str, ...]) -> list[ev.Action]:
+    def _buried(self, now: float, number: int, cleaned: tuple[str, ...]) -> list[do.Action]:
         session = self._served_by(number)
         del self.children[number]
+        self._imports.done(number)
         if session is None:
             return []
         session.child = session.due = None
@@ -260,13 +260,13 @@ class Board:
             return []
         return self._clean(session)
 
-    def _clean(self, session: Session) -> list[ev.Action]:
+    def _clean(self, session: Session) -> list[do.Action]:
         session.state = "cleaning"
         session.due = None
         idle = "idle" if len(self.sessions) == 1 else "busy"
         words = () if session.kind == TVM else self._last_words(session)
         return [
-            ev.Finish(session.number, session.conn, words, idle if self.shared else "", session.unanswered)
+            do.Finish(session.number, session.conn, words, idle if self.shared else "", session.unanswered)
         ]
 
     def _last_words(self, session: Session) -> tuple[str, ...]:
@@ -288,9 +288,7 @@ class Board:
     def deadline(self, spares: bool) -> float | None:
         """When :meth:`tick` or :meth:`settle` has something to do."""
         times = [session.due for session in self.sessions.values()]
-        if self._imports is not None:
-            times.append(self._imports[1])
-        times += [child.imports[1] for child in self.children.values() if child.imports is not None]
+        times.append(self._imports.deadline())
         if not spares:
             pass
         elif self.zygote == "down":
@@ -300,45 +298,36 @@ class Board:
             times.append(max(waits, default=None))
         return min((time for time in times if time is not None), default=None)
 
-    def tick(self, now: float) -> list[ev.Action]:
+    def tick(self, now: float) -> list[do.Action]:
         """End what is over its time."""
-        actions: list[ev.Action] = []
+        actions: list[do.Action] = []
         for session in list(self.sessions.values()):
             if session.due is not None and now >= session.due:
                 actions += self._overdue(now, session)
         return actions
 
-    def hanging(self, now: float) -> tuple[list[ev.Action], list[str]]:
+    def hanging(self, now: float) -> tuple[list[do.Action], list[str]]:
         """End what imports for too long; also what that was, in a line each."""
-        actions: list[ev.Action] = []
+        actions: list[do.Action] = []
         lines = []
-        if self._imports is not None and now >= self._imports[1]:
-            lines.append(self._hangs(self._imports[0]))
-            self._imports = None
-            actions.append(ev.KillZygote())
-        for number, child in self.children.items():
-            if child.imports is not None and now >= child.imports[1]:
-                lines.append(self._hangs(child.imports[0]))
-                child.imports = None
-                actions.append(ev.Kill(number))
+        for child, line in self._imports.hanging(now):
+            actions.append(do.KillZygote() if child is None else do.Kill(child))
+            lines.append(line)
         return actions, lines
 
-    def _hangs(self, what: str) -> str:
-        return f"{what}: the import is not done after {self._import_s:g} s (does it wait for something? --import-timeout gives it longer)"
-
-    def _overdue(self, now: float, session: Session) -> list[ev.Action]:
+    def _overdue(self, now: float, session: Session) -> list[do.Action]:
         if session.state == "running":
             return self.end(now, session, "timeout")
         if session.state == "overdue":
             return self._clean(session)
         return self.end(now, session, "lost" if session.gone else "ended")
 
-    def settle(self, now: float, spares: bool) -> tuple[list[ev.Action], list[Session]]:
+    def settle(self, now: float, spares: bool) -> tuple[list[do.Action], list[Session]]:
         """Hand sessions to waiting children, and with ``spares`` make the children that are missing.
 
         Also returns the sessions that have begun by this.
         """
-        actions: list[ev.Action] = []
+        actions: list[do.Action] = []
         begun = []
         waiting = [number for number, child in self.children.items() if child.state == "waiting"]
         for session in self.sessions.values():
@@ -350,12 +339,12 @@ class Board:
             return actions, begun
         if self.zygote == "down" and self._zygote_pause.allows(now):
             self.zygote = "starting"
-            actions.append(ev.StartZygote())
+            actions.append(do.StartZygote())
         if self.zygote == "up" and self._child_pause.allows(now) and not self._quiet(now):
             actions += [self._spawn() for _ in range(self._missing())]
         return actions, begun
 
-    def _assign(self, now: float, session: Session, number: int) -> ev.Action:
+    def _assign(self, now: float, session: Session, number: int) -> do.Action:
         child = self.children[number]
         child.state, child.session = "serving", session.number
         session.child = number
@@ -371,7 +360,7 @@ class Board:
             quiet_s = self._quiet_s if session.opening else min(TVM_QUIET_S, self._quiet_s)
             self._quiet_until = now + quiet_s
             session.due = session.overdue_at()
-        return ev.Start(
+        return do.Start(
             session.number,
             session.conn,
             number,
@@ -399,7 +388,7 @@ class Board:
         unused = sum(child.state in ("starting", "waiting") for child in self.children.values())
         return max(max(self.slots - running, self.spares) - unused, 0)
 
-    def _spawn(self) -> ev.Action:
+    def _spawn(self) -> do.Action:
         self._last_child += 1
         self.children[self._last_child] = Child()
-        return ev.Spawn(self._last_child)
+        return do.Spawn(self._last_child)

@@ -59,7 +59,7 @@ class Cleaner:
         return workdirs.make(self._folder, session)
 
     def start(self, session: int, sweep: str) -> None:
-        """Begin to remove what a session has left; ``sweep`` as in :class:`rpcsys.server.events.Finish`."""
+        """Begin to remove what a session has left; ``sweep`` as in :class:`rpcsys.server.actions.Finish`."""
         self._orders.put((session, sweep))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="rpcsys-cleaner", daemon=True)

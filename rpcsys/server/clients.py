@@ -1,7 +1,8 @@
 """The server's end of its clients' connections: accepting, reading greetings, watching for their end.
 
 The supervisor never reads a byte past the greeting. It keeps a descriptor of every session's connection, to
-see the client hang up, and to shut the connection down when the session is over: whoever else may have
+see the client hang up, to see that one that only takes nothing is not taken for dead, whatever its session does and
+whoever sends (TVM's runtime, too), and to shut the connection down when the session is over: whoever else may have
 inherited it can then not keep the client waiting.
 """
 
@@ -12,7 +13,7 @@ import socket
 from collections.abc import Callable
 
 from rpcsys.errors import ProtocolError
-from rpcsys.link import tune
+from rpcsys.link import LOOK_S, be_patient, tune
 from rpcsys.server import events as ev
 from rpcsys.server.loop import GONE, Loop
 from rpcsys.wire.handshake import (
@@ -64,6 +65,7 @@ class Clients:
         self._sockets: dict[int, socket.socket] = {}
         self._adopted: dict[int, bool] = {}
         self._paused_until: float | None = None
+        self._look_at = 0.0
         if listener is not None:
             self._listen(listener)
 
@@ -80,15 +82,22 @@ class Clients:
             self._listener = None
         self._paused_until = None
 
-    def resume_at(self) -> float | None:
-        """When :meth:`resume` is wanted."""
-        return self._paused_until
+    def due(self) -> float | None:
+        """When :meth:`look` is wanted."""
+        times = [self._look_at] if self._sockets else []
+        if self._paused_until is not None:
+            times.append(self._paused_until)
+        return min(times, default=None)
 
-    def resume(self, now: float) -> None:
-        """Take connections again after a pause."""
+    def look(self, now: float) -> None:
+        """Take connections again after a pause, and be patient with clients that take nothing."""
         if self._listener is not None and self._paused_until is not None and now >= self._paused_until:
             self._paused_until = None
             self._listen(self._listener)
+        if self._sockets and now >= self._look_at:
+            self._look_at = now + LOOK_S
+            for sock in self._sockets.values():
+                be_patient(sock)
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(BURST):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rpcsys.server import actions as do
 from rpcsys.server import events as ev
 
 CHECK, RECOVER = "health check", "recovery"
@@ -33,14 +34,14 @@ class CommandDone(ev.Event):
 
 
 @dataclass(frozen=True)
-class Run(ev.Action):
+class Run(do.Action):
     """Run one of the keeper's commands: :class:`CommandDone` follows."""
 
     what: str
 
 
 @dataclass(frozen=True)
-class TellHealth(ev.Action):
+class TellHealth(do.Action):
     """Tell our tracker what is wrong with this board, "" for nothing."""
 
     problem: str
@@ -75,7 +76,7 @@ class Health:
         """When :meth:`settle` has something to run."""
         return None if self.running else self._due
 
-    def settle(self, now: float, *, idle: bool) -> list[ev.Action]:
+    def settle(self, now: float, *, idle: bool) -> list[do.Action]:
         """Run what is due. A board in use is not recovered, and checked only if another slot is to be offered."""
         if self.running or self._due is None or now < self._due:
             return []
@@ -86,7 +87,7 @@ class Health:
         self._due = None
         return self._run(RECOVER if recover else CHECK)
 
-    def done(self, now: float, event: CommandDone) -> list[ev.Action]:
+    def done(self, now: float, event: CommandDone) -> list[do.Action]:
         """A command is done."""
         if event.what != self.running:
             return []
@@ -98,23 +99,23 @@ class Health:
             return self._unfit(now, event.problem)
         was, self.problem = self.problem, ""
         self._fresh, self._pause, self._due = True, PAUSE_S[0], now + EVERY_S
-        return [ev.Log("info", "the health check passes again: this board is offered")] if was else []
+        return [do.Log("info", "the health check passes again: this board is offered")] if was else []
 
-    def _recovered(self, now: float, problem: str) -> list[ev.Action]:
+    def _recovered(self, now: float, problem: str) -> list[do.Action]:
         line = f"the recovery command failed: {problem}" if problem else "the recovery command was run"
-        told: list[ev.Action] = [ev.Log("warning" if problem else "info", line)]
+        told: list[do.Action] = [do.Log("warning" if problem else "info", line)]
         if self._check:
             return told + self._run(CHECK)
         self._fresh = True
         return told
 
-    def _unfit(self, now: float, problem: str) -> list[ev.Action]:
+    def _unfit(self, now: float, problem: str) -> list[do.Action]:
         was, self.problem = self.problem, f"the health check failed: {problem}"
         self._fresh = False
         self._due = now + self._pause
         self._pause = min(2 * self._pause, PAUSE_S[1])
-        return [] if was else [ev.Log("error", f"{self.problem}; not offered until it passes")]
+        return [] if was else [do.Log("error", f"{self.problem}; not offered until it passes")]
 
-    def _run(self, what: str) -> list[ev.Action]:
+    def _run(self, what: str) -> list[do.Action]:
         self.running = what
         return [Run(what)]

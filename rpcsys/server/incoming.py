@@ -12,7 +12,7 @@ from __future__ import annotations
 import select
 import threading
 from collections import deque
-from typing import Deque
+from typing import Deque, Optional
 
 from rpcsys.server.faults import error_fields
 from rpcsys.server.outgoing import Outgoing
@@ -78,7 +78,10 @@ class Incoming:
 
     def _taken(self) -> Frame:
         frame = self.waiting.popleft()
-        self._count(frame, -1)
+        if frame.kind == frames.CHUNK:
+            self._count(frame, -1)
+        else:
+            self._bytes -= frame.plan.weight
         self.late = True
         return frame
 
@@ -128,7 +131,10 @@ class Incoming:
 
     def sort(self, frame: Frame) -> None:
         """What must not wait for the calls before it is done at once; the rest keeps its order."""
-        if frame.kind == frames.CANCEL:
+        if frame.kind == frames.CALL:
+            self._bytes += frame.plan.weight
+            self.waiting.append(frame)
+        elif frame.kind == frames.CANCEL:
             self._cancel_waiting(frame)
         elif frame.kind == frames.PING:
             self._out.send(frames.pack(frames.PONG, frame.call_id), _PATIENCE_S)
@@ -141,11 +147,11 @@ class Incoming:
 
     def _sort_all(self, first: Frame) -> None:
         """Put in order all that came in one read."""
-        self.sort(first)
-        frame = self._stream.buffered()
+        reader = self._stream.reader
+        frame: Optional[Frame] = first
         while frame is not None:
             self.sort(frame)
-            frame = self._stream.buffered()
+            frame = reader.next() if reader.unread else None
 
     def _sort_late(self) -> None:
         while self._unsorted:

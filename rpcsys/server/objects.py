@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, List, Sequence, Union
+from typing import Any, Callable, Dict, List, Union
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError, ValueNotSupported
 from rpcsys.wire import dtypes, frames
-from rpcsys.wire.frames import Buffer
+from rpcsys.wire.frames import Buffer, Frame, Lead
 from rpcsys.wire.heads import HeadTable, signature
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.tensor import Tensor, as_tensor, maker
@@ -15,7 +15,7 @@ from rpcsys.wire.values import InOut, Out, Ref
 
 #: Objects one session may keep: a client that never frees anything must not fill the table without end.
 MAX_OBJECTS = 1 << 20
-_NOTHING = b'{"r":null}'
+_NOTHING = Lead(frames.RESULT, b'{"r":null}')
 _PLAIN_CALL = {"f", "a"}
 #: Targets that are no functions: what they take or give comes in pieces.
 _STREAMED = ("session.upload", "session.download")
@@ -115,8 +115,8 @@ def to_function(value: Any, objects: Objects, pool: Pool, written: List[Any]) ->
 
 def plain_call(
     head: Dict[str, Any], resolve: Callable[[Any], Callable[..., Any]]
-) -> Union[Callable[[Sequence[Any]], Any], bool]:
-    """What runs a CALL, given its buffers, where its head alone decides the arguments; else False.
+) -> Union[Callable[[Frame], Any], bool]:
+    """What runs a CALL, given its frame, where its head alone decides the arguments; else False.
 
     Plain calls of functions with scalars and arrays. What keeps, writes, names or transfers is not among them.
     ``resolve`` finds a function by what the head names; raises as that does.
@@ -124,7 +124,7 @@ def plain_call(
     target = head.get("f")
     if head.keys() != _PLAIN_CALL or target in _STREAMED or type(head["a"]) is not list:
         return False
-    makers: List[Callable[[Sequence[Any]], Any]] = []
+    makers: List[Callable[[Frame], Any]] = []
     for item in head["a"]:
         kind = type(item)
         make = _constant(item) if kind is not dict and kind is not list else maker(item)
@@ -132,19 +132,19 @@ def plain_call(
             return False
         makers.append(make)
     if type(target) is not str:  # an object of the session, which may be freed and its number mean nothing
-        return lambda buffers: resolve(target)(*[make(buffers) for make in makers])
+        return lambda frame: resolve(target)(*[make(frame) for make in makers])
     function = resolve(target)
     if all(type(item) is not dict and type(item) is not list for item in head["a"]):
         constants = tuple(head["a"])
-        return lambda buffers: function(*constants)
+        return lambda frame: function(*constants)
     if len(makers) == 1:
         only = makers[0]
-        return lambda buffers: function(only(buffers))
-    return lambda buffers: function(*[make(buffers) for make in makers])
+        return lambda frame: function(only(frame))
+    return lambda frame: function(*[make(frame) for make in makers])
 
 
-def _constant(value: Any) -> Callable[[Sequence[Any]], Any]:
-    return lambda buffers: value
+def _constant(value: Any) -> Callable[[Frame], Any]:
+    return lambda frame: value
 
 
 def as_array(tensor: Tensor) -> Any:
@@ -196,10 +196,10 @@ def from_function(value: Any, objects: Objects) -> Any:
 def returned(call_id: int, result: Any, objects: Objects, heads: HeadTable) -> List[Buffer]:
     """The RESULT of a function that wrote into nothing; its head is remembered if it is one array or scalar."""
     if result is None:
-        return frames.pack(frames.RESULT, call_id, _NOTHING)
-    key, buffers = signature((), (result,))
-    head = heads.get(key)
-    if head is None:
-        head, buffers = frames.encode_head({"r": from_function(result, objects)})
-        heads.put(key, head)
-    return frames.pack(frames.RESULT, call_id, head, buffers)
+        return _NOTHING.pieces(call_id)
+    key, buffers = signature(None, (result,))
+    lead = heads.get(key)
+    if lead is None:
+        lead, buffers = frames.lead(frames.RESULT, {"r": from_function(result, objects)})
+        heads.put(key, lead)
+    return lead.pieces(call_id, buffers)

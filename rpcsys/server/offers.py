@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rpcsys.server import actions as do
 from rpcsys.server import events as ev
 from rpcsys.server.backoff import shortened
 from rpcsys.server.parking import MakeKey
@@ -75,36 +76,36 @@ class Offers:
         self.ours = False
         self.keys: dict[str, Key] = {}
         self.asked = 0
-        self.unreported: list[ev.Action] = []
+        self.unreported: list[do.Action] = []
         self._pause = RETRY_S[0]
         self._next: float | None = None
         self._complained = False
 
-    def open(self, now: float) -> list[ev.Action]:
+    def open(self, now: float) -> list[do.Action]:
         """Start connecting."""
         self.link = "connecting"
         self._next = now + ANSWER_S
-        return [ev.Connect(self.proxy)]
+        return [do.Connect(self.proxy)]
 
-    def abandon(self) -> list[ev.Action]:
+    def abandon(self) -> list[do.Action]:
         """Take every key back for good. Our tracker is told of leases that nobody can use any more."""
         leased = [key for key in self.keys.values() if key.lease is not None]
         self.keys.clear()
         return [
-            action for key in leased for action in self.report(ev.Ended(key.lease or "", key.epoch, "unused"))
+            action for key in leased for action in self.report(do.Ended(key.lease or "", key.epoch, "unused"))
         ]
 
     def owing(self) -> bool:
         """Whether ends of leases wait for a link to our tracker that is being made."""
         return bool(self.unreported) and self.link in ("connecting", "registering")
 
-    def close(self) -> list[ev.Action]:
+    def close(self) -> list[do.Action]:
         """Offer nothing any more: a tracker drops what a closed connection offered."""
         was, self.link = self.link, "closed"
         self._next = None
-        return [ev.Disconnect()] if was not in ("down", "closed") else []
+        return [do.Disconnect()] if was not in ("down", "closed") else []
 
-    def up(self, now: float, ours: bool, running: tuple[tuple[str, int, float], ...]) -> list[ev.Action]:
+    def up(self, now: float, ours: bool, running: tuple[tuple[str, int, float], ...]) -> list[do.Action]:
         """The tracker answers: say who we are."""
         if self.link != "connecting":
             return []
@@ -112,15 +113,15 @@ class Offers:
             return self._foreign()
         self.link, self.ours = "registering", ours
         self._next = now + ANSWER_S
-        return [ev.Register(running)]
+        return [do.Register(running)]
 
-    def _foreign(self) -> list[ev.Action]:
+    def _foreign(self) -> list[do.Action]:
         """The link is kept, idle: its end says that the tracker may be another one."""
         self.link, self._next, self._pause = "foreign", None, RETRY_S[0]
         self._failures = self._proxies  # as if all were tried: none leads to a tracker of ours
-        return [ev.Log("info", "the tracker behind the proxy is TVM's: the proxy offers this board there")]
+        return [do.Log("info", "the tracker behind the proxy is TVM's: the proxy offers this board there")]
 
-    def registered(self, now: float) -> list[ev.Action]:
+    def registered(self, now: float) -> list[do.Action]:
         """The registration is taken: report what ended meanwhile."""
         if self.link != "registering":
             return []
@@ -129,9 +130,9 @@ class Offers:
         self._complained = False
         self._next = None if self.ours else now + POLL_S
         kept, self.unreported = self.unreported, []
-        return [ev.Log("info", "registered with the tracker"), *(kept if self.ours else [])]
+        return [do.Log("info", "registered with the tracker"), *(kept if self.ours else [])]
 
-    def down(self, now: float, event: ev.LinkDown) -> list[ev.Action]:
+    def down(self, now: float, event: ev.LinkDown) -> list[do.Action]:
         """The link broke or could not be made: try again after a pause. One log line until it is back."""
         if self.link in ("down", "closed"):
             return []
@@ -163,10 +164,10 @@ class Offers:
         """Whether there are proxies, and none has led to a tracker of ours so far."""
         return bool(self._proxies) and self._led_at is None
 
-    def _complaint(self, why: str) -> ev.Action:
+    def _complaint(self, why: str) -> do.Action:
         if self._leads_nowhere:
-            return ev.Log("info", "no proxy leads to a tracker of ours: this board waits there under its key")
-        return ev.Log("warning", f"no tracker: {why}; trying again until it is back")
+            return do.Log("info", "no proxy leads to a tracker of ours: this board waits there under its key")
+        return do.Log("warning", f"no tracker: {why}; trying again until it is back")
 
     def plain_at(self, now: float) -> list[int]:
         """The proxies at which connections wait under the plain key."""
@@ -178,30 +179,30 @@ class Offers:
             return []
         return list(range(self._proxies))
 
-    def parked(self, matchkey: str) -> list[ev.Action]:
+    def parked(self, matchkey: str) -> list[do.Action]:
         """A connection waits for the client of a match key: now it can be offered."""
         key = self.keys.get(matchkey)
         if key is None or key.put or self.link != "up":
             return []
         key.put = True
-        return [ev.Offer(matchkey)]
+        return [do.Offer(matchkey)]
 
-    def withdraw(self, now: float) -> list[ev.Action]:
+    def withdraw(self, now: float) -> list[do.Action]:
         """Take back what is offered; a tracker drops what a closed connection offered. Nothing if nothing is."""
         if self.link != "up" or not (self.keys or self.asked):
             return []
         self.link, self.asked, self._next = "down", 0, now
         self._led_at = now
         self.keys.clear()
-        return [ev.Disconnect()]
+        return [do.Disconnect()]
 
-    def offer(self, free: int) -> list[ev.Action]:
+    def offer(self, free: int) -> list[do.Action]:
         """Offer what is missing for ``free`` slots."""
         if self.link != "up":
             return []
         missing = free - len(self.keys) - self.asked
         self.asked += max(missing, 0)
-        return [MakeKey() if self._proxies else ev.Offer() for _ in range(missing)]
+        return [MakeKey() if self._proxies else do.Offer() for _ in range(missing)]
 
     def offered(self, matchkey: str) -> None:
         """A key that was asked for is out, or, behind proxies, made."""
@@ -255,11 +256,11 @@ class Offers:
                 return True
         return False
 
-    def report(self, action: ev.Started | ev.Ended) -> list[ev.Action]:
+    def report(self, action: do.Started | do.Ended) -> list[do.Action]:
         """Tell our tracker about a lease now, or, of its end, when the tracker is back."""
         if self.link == "up":
             return [action] if self.ours else []
-        if isinstance(action, ev.Ended):
+        if isinstance(action, do.Ended):
             self.unreported = [*self.unreported, action][-MAX_UNREPORTED:]
         return []
 
@@ -268,7 +269,7 @@ class Offers:
         times = [key.taken_at + self._unused_s() for key in self.keys.values() if key.taken_at is not None]
         return min([*times, *([] if self._next is None else [self._next])], default=None)
 
-    def tick(self, now: float) -> list[ev.Action]:
+    def tick(self, now: float) -> list[do.Action]:
         """Connect, poll, give up, renew: whatever is due."""
         actions = self._renew(now)
         if self._next is None or now < self._next:
@@ -277,10 +278,10 @@ class Offers:
             return [*actions, *self.open(now)]
         if self.link == "up":
             self._next = now + POLL_S
-            return [*actions, ev.Poll()]
+            return [*actions, do.Poll()]
         return [
             *actions,
-            ev.Disconnect(),
+            do.Disconnect(),
             *self.down(now, ev.LinkDown(now, f"it did not answer for {ANSWER_S:g} s")),
         ]
 
@@ -288,12 +289,12 @@ class Offers:
         """On TVM's tracker a key may have been taken just after the last poll."""
         return UNUSED_S if self.ours else UNUSED_S - POLL_S
 
-    def _renew(self, now: float) -> list[ev.Action]:
-        actions: list[ev.Action] = []
+    def _renew(self, now: float) -> list[do.Action]:
+        actions: list[do.Action] = []
         for key in list(self.keys.values()):
             if key.taken_at is not None and now >= key.taken_at + self._unused_s():
                 self.use(key)
-                actions.append(ev.Log("info", "a match key was taken and not used: offering a new one"))
+                actions.append(do.Log("info", "a match key was taken and not used: offering a new one"))
                 if key.lease is not None:
-                    actions += self.report(ev.Ended(key.lease, key.epoch, "unused"))
+                    actions += self.report(do.Ended(key.lease, key.epoch, "unused"))
         return actions

@@ -34,7 +34,8 @@ class Outgoing:
 
     def send(self, pieces: Sequence[Buffer], wait_s: float = -1) -> None:
         """Send one frame. With ``wait_s``, give up when another thread sends for that long."""
-        if not self._lock.acquire(True, wait_s):
+        lock = self._lock
+        if not (lock.acquire() if wait_s < 0 else lock.acquire(True, wait_s)):
             return
         try:
             if self.held:
@@ -42,13 +43,14 @@ class Outgoing:
                 self.held = []
             self._stream.send(pieces, self.on_full)
         finally:
-            self._lock.release()
+            lock.release()
 
     def hold(self, pieces: Sequence[Buffer]) -> None:
         """Send one frame with those that follow; at once if it is large, or if enough are held back."""
-        if len(self.held) + 1 < BATCH and sum(map(len, pieces)) <= SMALL:
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces) if sum(map(len, pieces)) <= SMALL else b""
+        if len(self.held) + 1 < BATCH and 0 < len(data) <= SMALL:
             with self._lock:
-                self.held.append(b"".join(pieces))
+                self.held.append(data)
         else:
             self.send(pieces)
 

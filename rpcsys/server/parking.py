@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 from dataclasses import dataclass
 
+from rpcsys.server import actions as do
 from rpcsys.server import events as ev
 from rpcsys.server.backoff import Backoff
 
@@ -79,12 +80,12 @@ class Paired(ev.Event):
 
 
 @dataclass(frozen=True)
-class MakeKey(ev.Action):
+class MakeKey(do.Action):
     """Make a match key: :class:`KeyMade` follows."""
 
 
 @dataclass(frozen=True)
-class Park(ev.Action):
+class Park(do.Action):
     """Dial a proxy and say which key is served: Parked, Answering, and Paired or Unparked follow.
 
     ``offered``: the key is a match key that the tracker knows from this server itself.
@@ -97,7 +98,7 @@ class Park(ev.Action):
 
 
 @dataclass(frozen=True)
-class Unpark(ev.Action):
+class Unpark(do.Action):
     """Close a place without a word; nothing more is heard of it."""
 
     place: int
@@ -128,7 +129,7 @@ class Parking:
         self._put_off: set[int] = set()
         self._last = 0
 
-    def parked(self, now: float, number: int) -> list[ev.Action]:
+    def parked(self, now: float, number: int) -> list[do.Action]:
         """A place waits from now on."""
         place = self.places.get(number)
         if place is None:
@@ -138,7 +139,7 @@ class Parking:
         if self._told[place.proxy]:
             return []
         self._told[place.proxy] = True
-        return [ev.Log("info", f"waiting for clients at the proxy at {self._proxies[place.proxy]}")]
+        return [do.Log("info", f"waiting for clients at the proxy at {self._proxies[place.proxy]}")]
 
     @property
     def waiting(self) -> int:
@@ -162,7 +163,7 @@ class Parking:
         else:
             self._pause(now, place)
 
-    def lost(self, event: Unparked) -> list[ev.Action]:
+    def lost(self, event: Unparked) -> list[do.Action]:
         """A place is no more."""
         place = self.places.pop(event.place, None)
         if place is None:
@@ -181,7 +182,7 @@ class Parking:
 
     def _failed(
         self, now: float, place: Place, why: str, chance: float = 0.0, *, takes_one: bool = False
-    ) -> list[ev.Action]:
+    ) -> list[do.Action]:
         if not takes_one:
             # It may be another one when it is back; one connection is to find that out.
             self._takes_one[place.proxy] = self._works[place.proxy] = False
@@ -189,7 +190,7 @@ class Parking:
             return []
         self._told[place.proxy] = False
         name = self._proxies[place.proxy]
-        return [ev.Log("warning", f"the proxy at {name}: {why}; trying again until it works")]
+        return [do.Log("warning", f"the proxy at {name}: {why}; trying again until it works")]
 
     def _pause(self, now: float, place: Place, chance: float = 0.0) -> bool:
         """Leave a place's proxy alone for a while. Whether this is the first time in a row."""
@@ -202,10 +203,10 @@ class Parking:
 
     # What is wanted, and when
 
-    def settle(self, now: float, wanted: list[tuple[int, str]]) -> list[ev.Action]:
+    def settle(self, now: float, wanted: list[tuple[int, str]]) -> list[do.Action]:
         """Bring the places to what is ``wanted``: (proxy, key), as often as it should be there."""
         missing = collections.Counter(wanted)
-        actions: list[ev.Action] = []
+        actions: list[do.Action] = []
         for number, place in list(self.places.items()):
             if missing[place.proxy, place.key]:
                 missing[place.proxy, place.key] -= 1
@@ -217,7 +218,7 @@ class Parking:
             actions += self._dial(now, proxy, key, count)
         return actions
 
-    def _dial(self, now: float, proxy: int, key: str, count: int) -> list[ev.Action]:
+    def _dial(self, now: float, proxy: int, key: str, count: int) -> list[do.Action]:
         if self._takes_one[proxy]:
             count = min(count, 0 if self._others_wait(Place(proxy, key, None)) else 1)
         elif not self._works[proxy]:
@@ -225,14 +226,14 @@ class Parking:
         if count and not self._pauses[proxy].allows(now):
             self._put_off.add(proxy)
             return []
-        actions: list[ev.Action] = []
+        actions: list[do.Action] = []
         for _ in range(count):
             self._last += 1
             self.places[self._last] = Place(proxy, key, now + CONNECT_S)
             actions.append(Park(self._last, proxy, key, key != self._key))
         return actions
 
-    def close(self) -> list[ev.Action]:
+    def close(self) -> list[do.Action]:
         """Wait for nobody any more."""
         numbers = list(self.places)
         self.places.clear()
@@ -245,9 +246,9 @@ class Parking:
         times += [self._pauses[proxy].until for proxy in self._put_off]
         return min((time for time in times if time is not None), default=None)
 
-    def tick(self, now: float) -> list[ev.Action]:
+    def tick(self, now: float) -> list[do.Action]:
         """Give up what takes too long."""
-        actions: list[ev.Action] = []
+        actions: list[do.Action] = []
         for number, place in list(self.places.items()):
             if place.until is not None and now >= place.until:
                 del self.places[number]

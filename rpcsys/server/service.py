@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rpcsys import serve
 from rpcsys.errors import ConfigError
+from rpcsys.server import actions as do
 from rpcsys.server import events as ev
 from rpcsys.server import figures, isolation, processes, spawner, workdirs
 from rpcsys.server.cache import Cache
@@ -63,7 +64,7 @@ class Service:
         self._folder = _make_folder()
         self._clock = time.monotonic
         self._events: collections.deque[ev.Event] = collections.deque()
-        self._end: ev.Exit | None = None
+        self._end: do.Exit | None = None
         self._loop = Loop()
         common = (self._events.append, self._clock)
         self._cleaner = Cleaner(self._loop, self._folder, config.slots, *common)
@@ -179,7 +180,7 @@ class Service:
             "parked": self._state.parking.waiting,
         }
 
-    def _log(self, action: ev.Log) -> None:
+    def _log(self, action: do.Log) -> None:
         told = dict(action.fields)
         extra = {"event": action.event, "fields": told} if action.event else None
         log.log(getattr(logging, action.level.upper()), "%s", action.text, extra=extra)
@@ -192,7 +193,7 @@ class Service:
         """Seconds until something is due without any descriptor being ready."""
         if self._events:
             return 0.0
-        due = [self._state.deadline(), self._clients.resume_at(), self._memory.due(), self._commands.due()]
+        due = [self._state.deadline(), self._clients.due(), self._memory.due(), self._commands.due()]
         due.append(self._watchdog.due())
         if self._spawner.sweeping:
             due.append(self._clock() + spawner.AGAIN_S)
@@ -203,7 +204,7 @@ class Service:
 
     def _work(self) -> None:
         """What follows from the descriptors that were ready, and from the time."""
-        self._clients.resume(self._clock())
+        self._clients.look(self._clock())
         self._watchdog.look(self._clock())
         self._memory.look()
         self._commands.look()
@@ -227,11 +228,11 @@ class Service:
 
     # Actions
 
-    def _carry_out(self, actions: list[ev.Action]) -> None:
+    def _carry_out(self, actions: list[do.Action]) -> None:
         for action in actions:
             _ACTIONS[type(action)](self, action)
 
-    def _start(self, action: ev.Start) -> None:
+    def _start(self, action: do.Start) -> None:
         try:
             if action.note:
                 self._cleaner.note()
@@ -241,12 +242,12 @@ class Service:
         except OSError as error:
             self._events.append(ev.StartFailed(self._clock(), action.session, error.strerror or str(error)))
 
-    def _workdir(self, action: ev.Start) -> str:
+    def _workdir(self, action: do.Start) -> str:
         if action.kind == TVM_END:
             return self._folder  # its session's own may be full, or gone
         return self._cleaner.place(action.session)
 
-    def _job(self, action: ev.Start, workdir: str) -> Job:
+    def _job(self, action: do.Start, workdir: str) -> Job:
         config = self._config
         options = {
             "tvm": config.tvm,
@@ -269,20 +270,20 @@ class Service:
             words=action.words,
         )
 
-    def _finish(self, action: ev.Finish) -> None:
+    def _finish(self, action: do.Finish) -> None:
         if action.error:
             kind, text = action.error
             self._clients.tell(action.conn, kind, text, unanswered=action.unanswered)
         self._clients.drop(action.conn)
         self._cleaner.start(action.session, action.sweep)
 
-    def _announce(self, action: ev.Announce) -> None:
+    def _announce(self, action: do.Announce) -> None:
         host = self._config.proxies[0][0] if self._config.proxies else self._config.host
         serve.announce("server", host, self._port, http_port=self._config.http_port or None)
         if self._port is not None and not self._host.startswith("127.") and self._host != "::1":
             log.warning("listening on %s: whoever reaches port %d may run code here", self._host, self._port)
 
-    def _exit(self, action: ev.Exit) -> None:
+    def _exit(self, action: do.Exit) -> None:
         self._end = action
 
 
@@ -345,29 +346,29 @@ def _tracker(act: Callable[[TrackerLink, Any], None]) -> Callable[[Service, Any]
 
 
 _ACTIONS: dict[type, Callable[[Service, Any], None]] = {
-    ev.Connect: _tracker(lambda link, action: link.connect(action.proxy)),
-    ev.Disconnect: _tracker(lambda link, action: link.close()),
-    ev.Register: _tracker(lambda link, action: link.register(action.running)),
-    ev.Offer: _tracker(lambda link, action: link.offer(action.matchkey)),
+    do.Connect: _tracker(lambda link, action: link.connect(action.proxy)),
+    do.Disconnect: _tracker(lambda link, action: link.close()),
+    do.Register: _tracker(lambda link, action: link.register(action.running)),
+    do.Offer: _tracker(lambda link, action: link.offer(action.matchkey)),
     MakeKey: _tracker(lambda link, action: link.make_key()),
-    ev.Poll: _tracker(lambda link, action: link.poll()),
-    ev.Started: _tracker(TrackerLink.report),
-    ev.Ended: _tracker(TrackerLink.report),
-    ev.StartZygote: lambda service, action: service._spawner.start(),
-    ev.KillZygote: lambda service, action: service._spawner.kill_zygote(),
-    ev.Spawn: lambda service, action: service._spawner.spawn(action.child),
-    ev.Extend: lambda service, action: service._spawner.extend(action.child, action.until),
+    do.Poll: _tracker(lambda link, action: link.poll()),
+    do.Started: _tracker(TrackerLink.report),
+    do.Ended: _tracker(TrackerLink.report),
+    do.StartZygote: lambda service, action: service._spawner.start(),
+    do.KillZygote: lambda service, action: service._spawner.kill_zygote(),
+    do.Spawn: lambda service, action: service._spawner.spawn(action.child),
+    do.Extend: lambda service, action: service._spawner.extend(action.child, action.until),
     Run: lambda service, action: service._commands.run(action.what),
     TellHealth: _tracker(lambda link, action: link.tell_health(action.problem)),
-    ev.Kill: lambda service, action: service._spawner.kill(action.child),
-    ev.Start: Service._start,
-    ev.Refuse: lambda service, action: service._clients.refuse(action.conn, action.how),
-    ev.Drop: lambda service, action: service._clients.drop(action.conn),
-    ev.Finish: Service._finish,
-    ev.Announce: Service._announce,
+    do.Kill: lambda service, action: service._spawner.kill(action.child),
+    do.Start: Service._start,
+    do.Refuse: lambda service, action: service._clients.refuse(action.conn, action.how),
+    do.Drop: lambda service, action: service._clients.drop(action.conn),
+    do.Finish: Service._finish,
+    do.Announce: Service._announce,
     Park: lambda service, action: service._places.park(action),
     Unpark: lambda service, action: service._places.unpark(action.place),
-    ev.StopListening: lambda service, action: service._clients.stop_listening(),
-    ev.Log: Service._log,
-    ev.Exit: Service._exit,
+    do.StopListening: lambda service, action: service._clients.stop_listening(),
+    do.Log: Service._log,
+    do.Exit: Service._exit,
 }

@@ -156,17 +156,18 @@ class Session:
 
     def serve(self) -> None:
         """Take frames until the client says goodbye. Raises `Ended` and `ProtocolError`."""
+        incoming, out, watcher = self.incoming, self.out, self._watcher
         while True:
-            frame = self.incoming.next()
+            frame = incoming.next()
             if frame.kind == frames.CALL:
-                if self.incoming.waiting or self.incoming.late or self.out.held:
+                if incoming.late or incoming.waiting or out.held:
                     self._call_in_a_row(frame)
                 else:
                     pieces = self._run(frame)
                     # Let go of now, the memory that its arrays lie in, still in the caches, is there for the next.
-                    frame = self._watcher.call = NO_CALL
+                    frame = watcher.call = NO_CALL
                     if pieces:
-                        self.out.send(pieces)
+                        out.send(pieces)
                 continue
             if frame.kind == frames.GOODBYE:
                 return
@@ -232,13 +233,15 @@ class Session:
 
     def _call_in_a_row(self, frame: Frame) -> None:
         """A call with others around it. Replies may wait for each other, but never for a call that may last."""
-        target = repr(frame.plan.head.get("f"))
+        target = frame.plan.head.get("f")
+        if type(target) is not str:
+            target = repr(target)
         if target not in self._quick:
             self.out.flush()
         started = time.perf_counter()
         looked = started - self._looked <= LOOK_S and target in self._quick
         # An upload begins at once, and what has come of it is kept though it be cancelled.
-        if self.incoming.late and not looked and frame.plan.head.get("f") != "session.upload":
+        if self.incoming.late and not looked and target != "session.upload":
             self._looked = started
             if self.incoming.taken_back(frame):
                 return
@@ -262,7 +265,7 @@ class Session:
         try:
             call = frame.plan.memo
             if call:
-                pieces = returned(frame.call_id, call(frame.buffers), self.objects, self._heads)
+                pieces = returned(frame.call_id, call(frame), self.objects, self._heads)
             else:
                 pieces = self._answer(frame)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
@@ -284,7 +287,7 @@ class Session:
         if plan.memo is None:
             plan.memo = plain_call(plan.head, self._operations.resolve)
             if plan.memo:
-                return returned(frame.call_id, plan.memo(buffers), self.objects, self._heads)
+                return returned(frame.call_id, plan.memo(frame), self.objects, self._heads)
         head = plan.head
         target = head.get("f")
         if target == "session.upload":

@@ -13,14 +13,10 @@ LATE_S = 0.5
 
 @dataclass
 class Child:
-    """A process for one session: ``starting``, ``waiting``, ``serving`` it, or ``doomed``.
-
-    ``imports``: what it imports, and until when that may take.
-    """
+    """A process for one session: ``starting``, ``waiting``, ``serving`` it, or ``doomed``."""
 
     state: str = "starting"
     session: int | None = None
-    imports: tuple[str, float] | None = None
 
 
 @dataclass

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rpcsys.server import actions as do
 from rpcsys.server import events as ev
 from rpcsys.server.board import Board
 from rpcsys.server.health import CommandDone, Health, TellHealth
@@ -45,17 +46,17 @@ class Tracked:
         self._told_problem = ""
         self._told_deployed: tuple[Any, ...] = ()
 
-    def _report_end(self, session: Session, outcome: str) -> list[ev.Action]:
+    def _report_end(self, session: Session, outcome: str) -> list[do.Action]:
         if session.lease is None:
             return []
-        ended = ev.Ended(
+        ended = do.Ended(
             session.lease, session.epoch, outcome, session.cleaned, session.removed, session.fault
         )
         return self.offers.report(ended)
 
     # The link
 
-    def _link_up(self, event: ev.LinkUp) -> list[ev.Action]:
+    def _link_up(self, event: ev.LinkUp) -> list[do.Action]:
         running = tuple(
             (session.lease, session.epoch, event.now - session.started)
             for session in self.board.sessions.values()
@@ -63,50 +64,50 @@ class Tracked:
         )
         return self.offers.up(event.now, event.ours, running)
 
-    def _link_down(self, event: ev.LinkDown) -> list[ev.Action]:
+    def _link_down(self, event: ev.LinkDown) -> list[do.Action]:
         for visitor in self.visitors:
             visitor.early_until = None
         return self.offers.down(event.now, event)
 
-    def _registered(self, event: ev.Registered) -> list[ev.Action]:
+    def _registered(self, event: ev.Registered) -> list[do.Action]:
         self._told_problem = ""  # who registers is taken to be well
         self._told_deployed = ()
         return self.offers.registered(event.now)
 
-    def _offered(self, event: ev.Offered) -> list[ev.Action]:
+    def _offered(self, event: ev.Offered) -> list[do.Action]:
         self.offers.offered(event.matchkey)
         return []
 
-    def _key_made(self, event: KeyMade) -> list[ev.Action]:
+    def _key_made(self, event: KeyMade) -> list[do.Action]:
         self.offers.offered(event.matchkey)
         return []
 
-    def _pending(self, event: ev.Pending) -> list[ev.Action]:
+    def _pending(self, event: ev.Pending) -> list[do.Action]:
         self.offers.pending(event.now, event.matchkeys)
         return []
 
     # Leases
 
-    def _taken(self, event: ev.Taken) -> list[ev.Action]:
+    def _taken(self, event: ev.Taken) -> list[do.Action]:
         if self.offers.taken(event):
             return []
         for session in [*self.visitors, *self.board.sessions.values()]:
             if session.matchkey == event.matchkey and session.lease is None:
                 return self._leased(session, event)
         text = "the tracker has handed out a match key that is not in use any more"
-        ended = ev.Ended(event.lease, event.epoch, "unused")
-        return [ev.Log("warning", text), *self.offers.report(ended)]
+        ended = do.Ended(event.lease, event.epoch, "unused")
+        return [do.Log("warning", text), *self.offers.report(ended)]
 
-    def _leased(self, session: Session, event: ev.Taken) -> list[ev.Action]:
+    def _leased(self, session: Session, event: ev.Taken) -> list[do.Action]:
         """The tracker's word came after its client."""
         session.leased(event.lease, event.epoch, event.limit_s)
         session.early_until = None
         if session.state != "running":
             return []
         session.due = session.overdue_at()
-        return self.offers.report(ev.Started(event.lease, event.epoch, session.peer))
+        return self.offers.report(do.Started(event.lease, event.epoch, session.peer))
 
-    def _limit(self, event: ev.Limit) -> list[ev.Action]:
+    def _limit(self, event: ev.Limit) -> list[do.Action]:
         """The lease was renewed. Before its session is opened there is nothing to extend but the limit."""
         if self.offers.limit(event.lease, event.epoch, event.limit_s):
             return []
@@ -115,7 +116,7 @@ class Tracked:
                 return self._extend(session, event)
         return []
 
-    def _extend(self, session: Session, event: ev.Limit) -> list[ev.Action]:
+    def _extend(self, session: Session, event: ev.Limit) -> list[do.Action]:
         session.renewed = True
         running = session.state == "running"
         passed = event.now - session.started if running else 0.0
@@ -124,27 +125,27 @@ class Tracked:
             return []
         session.due = session.overdue_at()
         until = None if event.limit_s is None else event.now + event.limit_s
-        return [ev.Extend(session.child, until)]
+        return [do.Extend(session.child, until)]
 
-    def _end_lease(self, event: ev.EndLease) -> list[ev.Action]:
+    def _end_lease(self, event: ev.EndLease) -> list[do.Action]:
         if self.offers.end(event.lease, event.epoch) or event.reason == UNUSED:
             return []
         for visitor in self.visitors:
             if (visitor.lease, visitor.epoch) == (event.lease, event.epoch):
                 self.visitors.remove(visitor)
-                return [ev.Drop(visitor.conn), *self._report_end(visitor, "ended")]
+                return [do.Drop(visitor.conn), *self._report_end(visitor, "ended")]
         for session in self.board.sessions.values():
             if (session.lease, session.epoch) == (event.lease, event.epoch):
                 line = f"session {session.number} is ended by the tracker: {event.reason}"
-                return [ev.Log("info", line), *self.board.end(event.now, session, "ended")]
+                return [do.Log("info", line), *self.board.end(event.now, session, "ended")]
         return []
 
     # Health, and what follows from it
 
-    def _command_done(self, event: CommandDone) -> list[ev.Action]:
+    def _command_done(self, event: CommandDone) -> list[do.Action]:
         return self.health.done(event.now, event)
 
-    def _offer(self, now: float) -> list[ev.Action]:
+    def _offer(self, now: float) -> list[do.Action]:
         """Offer what is free, if the board is fit; tell the tracker if it is not."""
         actions = self.health.settle(now, idle=not self.board.sessions)
         actions += self._tell_problem()
@@ -168,19 +169,19 @@ class Tracked:
 
     # Places at proxies
 
-    def _parked(self, event: Parked) -> list[ev.Action]:
+    def _parked(self, event: Parked) -> list[do.Action]:
         actions = self.parking.parked(event.now, event.place)
         place = self.parking.places.get(event.place)
         return actions if place is None else actions + self.offers.parked(place.key)
 
-    def _answering(self, event: Answering) -> list[ev.Action]:
+    def _answering(self, event: Answering) -> list[do.Action]:
         self.parking.answering(event.now, event.place)
         return []
 
-    def _unparked(self, event: Unparked) -> list[ev.Action]:
+    def _unparked(self, event: Unparked) -> list[do.Action]:
         return self.parking.lost(event)
 
-    def _tell_problem(self) -> list[ev.Action]:
+    def _tell_problem(self) -> list[do.Action]:
         problem = STOPPING if self.stopping else self.board.unclean or self.health.problem
         if problem == self._told_problem or not self._tracker_is_ours():
             return []
@@ -191,7 +192,7 @@ class Tracked:
         """Whether a tracker listens that knows more than TVM's."""
         return self.offers.link == "up" and bool(self.offers.ours)
 
-    def _announce_deployed(self) -> list[ev.Action]:
+    def _announce_deployed(self) -> list[do.Action]:
         """Keep the tracker's word on deployed modules up to date."""
         if self.hosting is None or not self._tracker_is_ours():
             return []
@@ -200,17 +201,17 @@ class Tracked:
             self._told_deployed = actions[0].modules
         return list(actions)
 
-    def _take_leave(self) -> list[ev.Action]:
+    def _take_leave(self) -> list[do.Action]:
         """The server is being stopped. A tracker that is owed the ends of leases hears of them before the link closes."""
         leased = any(session.lease is not None for session in self.board.sessions.values())
         return self._tell_problem() if leased or self.offers.owing() else self.offers.close()
 
-    def _turn_away(self, now: float) -> list[ev.Action]:
+    def _turn_away(self, now: float) -> list[do.Action]:
         """Nobody gets a board that is not clean."""
         waiting, self.visitors = self.visitors, []
-        actions: list[ev.Action] = []
+        actions: list[do.Action] = []
         if self.policy.tracked:
             actions = self.offers.withdraw(now) + self._tell_problem() + self.parking.close()
         for visitor in waiting:
-            actions += [ev.Refuse(visitor.conn, "mismatch"), *self._report_end(visitor, "unused")]
+            actions += [do.Refuse(visitor.conn, "mismatch"), *self._report_end(visitor, "unused")]
         return actions

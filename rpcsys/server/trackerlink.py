@@ -14,6 +14,7 @@ from typing import Any
 
 from rpcsys.errors import ConnectError, ProtocolError
 from rpcsys.link import Link
+from rpcsys.server import actions as do
 from rpcsys.server import events as ev
 from rpcsys.server.backoff import chance
 from rpcsys.server.loop import Loop
@@ -106,13 +107,13 @@ class TrackerLink:
         else:
             self._command("pending", tracker.GetPending())
 
-    def report(self, action: ev.Started | ev.Ended) -> None:
+    def report(self, action: do.Started | do.Ended) -> None:
         """Tell our tracker about a lease."""
         if self._link is None:
             return
         number = self._link.next_id()
         self._reported.add(number)
-        if isinstance(action, ev.Started):
+        if isinstance(action, do.Started):
             self._send(control.LeaseStarted(number, action.lease, action.epoch, action.peer))
             return
         lists = {"processes": list(action.cleaned), "removed": list(action.removed)}

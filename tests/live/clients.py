@@ -2,7 +2,8 @@
 
 ``python -m tests.live.clients KIND HOST:PORT KEY LIBRARY [LIMIT_S]`` asks the tracker for a device,
 says when it has one, then does what lines of JSON on its standard input tell it and answers each
-with a line of JSON. KIND is ``rpcsys`` (our client, an rpcsys/1 session) or ``tvm`` (TVM's client).
+with a line of JSON: functions of tests/live/hostile, ``put`` and ``get`` (a file of so many bytes), ``close``. KIND is
+``rpcsys`` (our client, an rpcsys/1 session) or ``tvm`` (TVM's client).
 :class:`Client` is the other end, for tests.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import random
 import signal
 import subprocess
 import sys
@@ -30,6 +32,8 @@ LEASE_S = 40.0
 class Worker(Protocol):
     """One leased device."""
 
+    session: Any
+
     def call(self, name: str, *args: Any) -> Any:
         """Call one of the functions of tests/live/hostile."""
 
@@ -41,7 +45,7 @@ class RpcsysWorker:
     def __init__(self, address: str, key: str, library: str, limit_s: float | None) -> None:
         import rpcsys
 
-        self.session = rpcsys.connect_tracker(address).request(key, session_timeout=limit_s)
+        self.session: Any = rpcsys.connect_tracker(address).request(key, session_timeout=limit_s)
 
     def call(self, name: str, *args: Any) -> Any:
         answer = self.session.get_function("hostile." + name)(*args)
@@ -77,12 +81,30 @@ def say(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
+def contents(count: int) -> bytes:
+    """So many bytes, none of them where another could be."""
+    return random.Random(count).randbytes(count)
+
+
+def put(worker: Worker, count: int) -> None:
+    """Upload a file of ``count`` bytes."""
+    worker.session.upload(bytearray(contents(count)), "contents")
+
+
+def get(worker: Worker, count: int) -> bool:
+    """Download what `put` has uploaded; whether it is right."""
+    return bytes(worker.session.download("contents")) == contents(count)
+
+
+OWN: dict[str, Callable[..., Any]] = {"close": lambda worker: worker.close(), "put": put, "get": get}
+
+
 def obey(worker: Worker, line: str) -> bool:
     """Do what one line asks for and answer it. False when that was the last."""
     name, args = json.loads(line)
     started = time.monotonic()
     try:
-        value = worker.close() if name == "close" else worker.call(name, *args)
+        value = OWN[name](worker, *args) if name in OWN else worker.call(name, *args)
     except Exception as error:
         family = [kind.__name__ for kind in type(error).__mro__]
         say(error=family, message=str(error), took_s=time.monotonic() - started)

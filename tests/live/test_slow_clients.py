@@ -26,6 +26,8 @@ pytestmark = pytest.mark.live
 KEY = "patient"
 OTHERS_S = 5.0  # what takes others some milliseconds, on a machine with other things to do
 NOTICED_S = 15.0  # what is promised
+STUCK_NOTICED_S = 40.0  # the same where the client took nothing for some seconds
+STUCK_S = 8.0
 LARGE = 1 << 30
 TRICKLE_S = 3.0
 
@@ -129,19 +131,21 @@ def elsewhere() -> Iterator[Elsewhere]:
 
 
 CLIENT = """
-import sys, time
+import os, signal, sys, time
 import rpcsys
 session = rpcsys.connect(sys.argv[1], int(sys.argv[2]), key=sys.argv[3])
 print(session.get_function("hostile.pid")(), flush=True)
-if sys.argv[4] == "reading":
+if sys.argv[4] != "nothing":
     sys.stdin.readline()
     session.get_function("hostile.bytes").submit(256 << 20)
+if sys.argv[4] == "stopped":
+    os.kill(os.getpid(), signal.SIGSTOP)
 time.sleep(600)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("doing", ["nothing", "reading"])
+@pytest.mark.parametrize("doing", ["nothing", "reading", "stopped"])
 def test_one_that_vanishes_without_a_word(server: Daemon, elsewhere: Elsewhere, doing: str, record_property):
     port = str(server.address[1])
     client = subprocess.Popen(
@@ -151,20 +155,23 @@ def test_one_that_vanishes_without_a_word(server: Daemon, elsewhere: Elsewhere, 
     )  # fmt: skip
     try:
         pid = int(client.stdout.readline())
-        if doing == "reading":
+        noticed_s = STUCK_NOTICED_S if doing == "stopped" else NOTICED_S
+        if doing != "nothing":
             client.stdin.write("now\n")
             client.stdin.flush()
             wait_until(
                 lambda: psutil.Process(pid).memory_info().rss > 256 << 20, 20, "a result is on its way"
             )
+        if doing == "stopped":
+            time.sleep(STUCK_S)
         elsewhere.cut()
         began = time.monotonic()
         client.send_signal(signal.SIGKILL)
         others_are_served(server)
-        wait_until(lambda: not alive(pid), NOTICED_S + 5, "its session is gone")
+        wait_until(lambda: not alive(pid), noticed_s + 5, "its session is gone")
         took = time.monotonic() - began
         record_property(f"a client that did {doing} was missed after", f"{took:.1f} s")
-        assert took < NOTICED_S + 0.5
+        assert took < noticed_s + 0.5
         others_are_served(server)
     finally:
         client.kill()

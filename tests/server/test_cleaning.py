@@ -40,7 +40,8 @@ def test_directories_for_the_next_sessions_are_made_when_one_has_ended(scene):
     assert scene.ready() == []
     scene.finish(1)
     assert [type(event) for event in scene.told] == [ev.Removed]
-    wait_until(lambda: len(scene.ready()) == AHEAD, 15, "directories are made ahead")
+    wait_until(lambda: len(scene.cleaner._ready) == AHEAD, 15, "directories are made ahead")
+    assert len(scene.ready()) == AHEAD
     places = [scene.cleaner.place(session) for session in range(2, 4 + AHEAD)]
     assert len(set(places)) == AHEAD + 2
     assert all(os.listdir(place) == [] and os.path.isdir(workdirs.temporary(place)) for place in places)
@@ -50,7 +51,8 @@ def test_directories_for_the_next_sessions_are_made_when_one_has_ended(scene):
 def test_what_was_made_ahead_may_be_gone(scene):
     scene.cleaner.place(1)
     scene.finish(1)
-    wait_until(lambda: len(scene.ready()) == AHEAD, 15, "directories are made ahead")
+    wait_until(lambda: len(scene.cleaner._ready) == AHEAD, 15, "directories are made ahead")
+    assert len(scene.ready()) == AHEAD
     for name in scene.ready():
         for _ in workdirs.removal(os.path.join(scene.folder, name)):
             pass

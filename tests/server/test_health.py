@@ -2,6 +2,7 @@
 
 import pytest
 
+from rpcsys.server import actions as do
 from rpcsys.server import events as ev
 from rpcsys.server.health import CHECK, EVERY_S, FAULTS, PAUSE_S, RECOVER, CommandDone, Run, TellHealth
 from tests.server.transcripts import Transcript
@@ -38,7 +39,7 @@ def session(scene, key, fault=False):
         scene.say(ev.SessionOpened, child)
         scene.say(ev.ChildDone, child, "closed")
         actions = scene.bury(child)
-    for spawned in [action for action in scene.out if isinstance(action, ev.Spawn)][-1:]:
+    for spawned in [action for action in scene.out if isinstance(action, do.Spawn)][-1:]:
         actions += scene.say(ev.ChildReady, spawned.child)
     return actions
 
@@ -46,8 +47,8 @@ def session(scene, key, fault=False):
 def test_the_check_decides_before_the_first_offer(begin):
     scene, registered = begin(health_check=True)
     assert scene.out.count(Run(CHECK)) == 1
-    assert ev.Offer not in kinds(registered)
-    assert kinds(scene.say(CommandDone, CHECK)) == [ev.Offer]
+    assert do.Offer not in kinds(registered)
+    assert kinds(scene.say(CommandDone, CHECK)) == [do.Offer]
 
 
 def test_it_is_run_again_after_every_session(begin):
@@ -55,8 +56,8 @@ def test_it_is_run_again_after_every_session(begin):
     (key,) = scene.offers(scene.say(CommandDone, CHECK))
     ended = session(scene, key)
     assert Run(CHECK) in ended
-    assert ev.Offer not in kinds(ended)
-    assert kinds(scene.say(CommandDone, CHECK)) == [ev.Offer]
+    assert do.Offer not in kinds(ended)
+    assert kinds(scene.say(CommandDone, CHECK)) == [do.Offer]
 
 
 def test_it_is_run_once_a_minute_while_the_board_is_idle(begin):
@@ -83,7 +84,7 @@ def test_a_board_that_is_not_fit_says_so_and_is_looked_at_with_growing_pauses(be
     assert max(pauses) == PAUSE_S[1]
     assert len([line for line in scene.logged() if "not offered" in line]) == 1
     scene.tick(PAUSE_S[1])
-    assert kinds(scene.say(CommandDone, CHECK)) == [TellHealth, ev.Offer]
+    assert kinds(scene.say(CommandDone, CHECK)) == [TellHealth, do.Offer]
 
 
 def test_a_recovery_is_tried_before_the_next_check(begin):
@@ -92,7 +93,7 @@ def test_a_recovery_is_tried_before_the_next_check(begin):
     assert scene.tick(PAUSE_S[0]) == [Run(RECOVER)]
     assert scene.say(CommandDone, RECOVER, "no switch") == [Run(CHECK)]
     assert any("no switch" in line for line in scene.logged())
-    assert kinds(scene.say(CommandDone, CHECK)) == [TellHealth, ev.Offer]
+    assert kinds(scene.say(CommandDone, CHECK)) == [TellHealth, do.Offer]
 
 
 def test_faults_in_a_row_are_a_reason_to_recover(begin):
@@ -100,12 +101,12 @@ def test_faults_in_a_row_are_a_reason_to_recover(begin):
     keys = scene.offers(registered)
     for number in range(FAULTS):
         actions = session(scene, keys[0], fault=True)
-        (ended,) = [action for action in actions if isinstance(action, ev.Ended)]
+        (ended,) = [action for action in actions if isinstance(action, do.Ended)]
         assert (ended.outcome, ended.fault) == ("crashed", "its process died before the session was open")
         keys = scene.offers(actions) if number < FAULTS - 1 else []
     assert Run(RECOVER) in actions
-    assert ev.Offer not in kinds(actions)
-    assert kinds(scene.say(CommandDone, RECOVER)) == [ev.Offer]
+    assert do.Offer not in kinds(actions)
+    assert kinds(scene.say(CommandDone, RECOVER)) == [do.Offer]
 
 
 def test_what_a_session_does_wrong_is_no_fault(begin):
@@ -117,9 +118,9 @@ def test_what_a_session_does_wrong_is_no_fault(begin):
         (child,) = [n for n, child in scene.state.board.children.items() if child.state == "serving"]
         scene.say(ev.SessionOpened, child)
         actions = scene.bury(child, -11)
-        (ended,) = [action for action in actions if isinstance(action, ev.Ended)]
+        (ended,) = [action for action in actions if isinstance(action, do.Ended)]
         assert (ended.outcome, ended.fault) == ("crashed", "")
-        for spawned in [action for action in scene.out if isinstance(action, ev.Spawn)][-1:]:
+        for spawned in [action for action in scene.out if isinstance(action, do.Spawn)][-1:]:
             actions += scene.say(ev.ChildReady, spawned.child)
         keys = scene.offers(actions)
         scene.now += 1
@@ -133,7 +134,7 @@ def test_a_session_that_cannot_start_or_cannot_be_cleaned_is_a_fault(begin):
     scene.visit(1, key=key)
     actions = scene.say(ev.StartFailed, 1, "no space left")
     actions += scene.say(ev.Removed, 1, left=("/tmp/x",))
-    (ended,) = [action for action in actions if isinstance(action, ev.Ended)]
+    (ended,) = [action for action in actions if isinstance(action, do.Ended)]
     assert ended.fault == "it could not be cleaned: /tmp/x is left"
     (told,) = [action for action in scene.out if isinstance(action, TellHealth)]
     assert "/tmp/x" in told.problem
@@ -150,10 +151,10 @@ def test_what_is_told_is_told_again_to_a_tracker_that_is_back(begin):
 
 def test_tvms_tracker_is_told_nothing_and_offered_nothing(begin):
     scene, registered = begin(ours=False, health_check=True)
-    assert ev.Offer not in kinds(registered)
+    assert do.Offer not in kinds(registered)
     scene.offers(scene.say(CommandDone, CHECK))
     scene.tick(EVERY_S)
-    assert ev.Disconnect in kinds(scene.say(CommandDone, CHECK, "x"))
+    assert do.Disconnect in kinds(scene.say(CommandDone, CHECK, "x"))
     assert not any(isinstance(action, TellHealth) for action in scene.out)
 
 
@@ -172,7 +173,7 @@ def test_a_free_slot_is_checked_while_another_is_in_use(begin):
     ]
     scene.say(ev.ChildDone, child, "closed")
     assert Run(CHECK) in scene.bury(child)
-    assert ev.Offer in kinds(scene.say(CommandDone, CHECK))
+    assert do.Offer in kinds(scene.say(CommandDone, CHECK))
 
 
 # --- renewal -------------------------------------------------------------------------------------------
@@ -186,8 +187,8 @@ def test_a_renewal_moves_the_end_of_a_running_session(begin):
     scene.now += 5
     (told,) = scene.say(ev.Limit, "l", 1, 20.0)
     assert (told.until, told.child) == (scene.now + 20, 1)
-    assert ev.Kill not in kinds(scene.tick(20))
-    assert ev.Kill in kinds(scene.tick(1))
+    assert do.Kill not in kinds(scene.tick(20))
+    assert do.Kill in kinds(scene.tick(1))
 
 
 def test_a_renewal_outlasts_what_the_client_asked_for_at_first(begin):
@@ -197,9 +198,9 @@ def test_a_renewal_outlasts_what_the_client_asked_for_at_first(begin):
     scene.say(ev.Taken, "l", 1, key, "ann", "10.0.0.5", 2.0)
     scene.visit(1, key=key)
     scene.say(ev.Limit, "l", 1, 8.0)
-    assert kinds(scene.say(ev.LimitAsked, 1, 2.0)) == [ev.Extend]
+    assert kinds(scene.say(ev.LimitAsked, 1, 2.0)) == [do.Extend]
     assert scene.tick(7) == []
-    assert ev.Kill in kinds(scene.tick(2))
+    assert do.Kill in kinds(scene.tick(2))
 
 
 def test_no_limit_any_more(begin):
@@ -207,7 +208,7 @@ def test_no_limit_any_more(begin):
     (key,) = scene.offers(registered)
     scene.say(ev.Taken, "l", 1, key, "ann", "10.0.0.5", 2.0)
     scene.visit(1, key=key)
-    assert scene.say(ev.Limit, "l", 1, None) == [ev.Extend(1, None)]
+    assert scene.say(ev.Limit, "l", 1, None) == [do.Extend(1, None)]
     assert scene.tick(1000) == []
 
 
@@ -217,5 +218,5 @@ def test_a_renewal_before_the_session_and_one_of_another_lease(begin):
     scene.say(ev.Taken, "l", 7, key, "ann", "10.0.0.5", 2.0)
     assert scene.say(ev.Limit, "l", 6, 50.0) == []
     assert scene.say(ev.Limit, "l", 7, 50.0) == []
-    started = [action for action in scene.visit(1, key=key) if isinstance(action, ev.Start)]
+    started = [action for action in scene.visit(1, key=key) if isinstance(action, do.Start)]
     assert started[0].limit_s == 50

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from rpcsys.server import actions as do
 from rpcsys.server import events as ev
 from rpcsys.server.offers import LED_S, RETRY_S, UNUSED_S
 from rpcsys.server.parking import (
@@ -66,7 +67,7 @@ class Behind(Transcript):
             keys.append(f"k:{self._keys}")
             for park in only(self.say(KeyMade, keys[-1]), Park):
                 assert park.offered
-                assert self.say(Parked, park.place) == [ev.Offer(park.key)]
+                assert self.say(Parked, park.place) == [do.Offer(park.key)]
         return keys
 
     def place_of(self, key):
@@ -101,9 +102,9 @@ def led():
 
 def test_a_tracker_is_looked_for_first():
     script = Behind(TWO)
-    assert [type(action) for action in script.out[-2:]] == [ev.Announce, ev.Connect]
+    assert [type(action) for action in script.out[-2:]] == [do.Announce, do.Connect]
     assert script.say(ev.LinkDown, "it closed the connection") == []
-    assert script.tick(RETRY_S[0]) == [ev.Connect(1)]
+    assert script.tick(RETRY_S[0]) == [do.Connect(1)]
     parks = script.say(ev.LinkDown, "refused")
     assert [(type(action), action.proxy) for action in parks] == [(Park, 0), (Park, 1)]
 
@@ -111,7 +112,7 @@ def test_a_tracker_is_looked_for_first():
 def test_a_client_that_comes_is_a_session_and_another_place_is_dialled_when_it_is_over(plain):
     first = min(plain.state.parking.places)
     actions = plain.pair(first, 7)
-    assert only(actions, ev.Start) == [ev.Start(1, 7, 1, "rpcsys/1", "peer7")]
+    assert only(actions, do.Start) == [do.Start(1, 7, 1, "rpcsys/1", "peer7")]
     assert not only(actions, Park)
     # elsewhere one place too many waits now
     assert len(only(actions, Unpark)) == len(plain.policy.proxies) - 1
@@ -122,7 +123,7 @@ def test_a_client_that_comes_is_a_session_and_another_place_is_dialled_when_it_i
 
 def test_the_proxy_knows_the_match_keys_of_a_plain_place(plain):
     assert only(
-        plain.pair(min(plain.state.parking.places), 7, key="k:0.25", session=None, timeout_s=3), ev.Start
+        plain.pair(min(plain.state.parking.places), 7, key="k:0.25", session=None, timeout_s=3), do.Start
     )
     assert plain.state.board.sessions[1].limit_s == 3
 
@@ -199,7 +200,7 @@ def test_a_place_that_is_being_answered_is_not_closed():
     for place in (one, two):
         script.say(Parked, place)
         script.say(Answering, place)
-    assert only(script.pair(one, 1), ev.Start)
+    assert only(script.pair(one, 1), do.Start)
     assert two in script.state.parking.places
     assert script.pair(two, 2) == []  # it waits for a slot, as it would without a proxy
     assert [visitor.conn for visitor in script.state.visitors] == [2]
@@ -215,7 +216,7 @@ def test_a_proxy_that_sends_clients_that_are_none_is_asked_less_and_less():
         script.pair(park.place, conn)
         (session,) = script.state.board.sessions.values()
         over = script.say(ev.ChildDone, session.child, "lost") + script.bury(session.child)
-        for spawn in only(script.log[-2][1] + over, ev.Spawn):
+        for spawn in only(script.log[-2][1] + over, do.Spawn):
             script.say(ev.ChildReady, spawn.child)
         began = script.now
         while not only(script.log[-1][1], Park):
@@ -225,7 +226,7 @@ def test_a_proxy_that_sends_clients_that_are_none_is_asked_less_and_less():
         pauses.append(round(script.now - began, 3))
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, PAUSE_S, PAUSE_S]
     script.say(Parked, park.place)
-    assert only(script.pair(park.place, 99, key="k:1"), ev.Start)
+    assert only(script.pair(park.place, 99, key="k:1"), do.Start)
     (session,) = script.state.board.sessions.values()
     script.say(ev.SessionOpened, session.child)
     assert only(script.say(ev.ChildDone, session.child, "closed") + script.bury(session.child), Park)
@@ -233,7 +234,7 @@ def test_a_proxy_that_sends_clients_that_are_none_is_asked_less_and_less():
 
 
 def test_a_pairing_nobody_waits_for_any_more_is_dropped(plain):
-    assert plain.pair(99, 7) == [ev.Drop(7)]
+    assert plain.pair(99, 7) == [do.Drop(7)]
 
 
 def test_stopping_takes_no_more(plain):
@@ -260,17 +261,17 @@ def test_a_match_key_is_offered_once_a_connection_waits_for_its_client():
     assert script.say(ev.Registered) == [MakeKey()]
     (park,) = script.say(KeyMade, "k:1")
     assert park == Park(park.place, 0, "k:1", True)
-    assert script.say(Parked, park.place) == [ev.Offer("k:1")]
+    assert script.say(Parked, park.place) == [do.Offer("k:1")]
     assert script.say(Parked, park.place) == []
 
 
 def test_a_lease_through_a_proxy(led):
     led.say(ev.Taken, "L1", 7, "k:1", "ann", "10.0.0.5", 60.0)
     actions = led.pair(led.place_of("k:1"), 5, "k:1")
-    assert only(actions, ev.Start) == [ev.Start(1, 5, 1, "rpcsys/1", "peer5", 60.0, "L1")]
-    assert only(actions, ev.Started) == [ev.Started("L1", 7, "peer5")]
+    assert only(actions, do.Start) == [do.Start(1, 5, 1, "rpcsys/1", "peer5", 60.0, "L1")]
+    assert only(actions, do.Started) == [do.Started("L1", 7, "peer5")]
     over = led.say(ev.ChildDone, 1, "closed") + led.bury(1)
-    assert only(over, ev.Ended)[0].lease == "L1"
+    assert only(over, do.Ended)[0].lease == "L1"
     assert led.keyed(over) == ["k:2"]
 
 
@@ -278,11 +279,11 @@ def test_a_match_key_serves_once(led):
     led.say(ev.Taken, "L1", 7, "k:1", "ann", "10.0.0.5", None)
     place = led.place_of("k:1")
     led.pair(place, 5, "k:1")
-    assert led.pair(place, 6, "k:1") == [ev.Drop(6)]
+    assert led.pair(place, 6, "k:1") == [do.Drop(6)]
 
 
 def test_a_place_that_pairs_with_another_key_is_refused(led):
-    assert ev.Refuse(6, "mismatch") in led.pair(led.place_of("k:1"), 6, "k:forged")
+    assert do.Refuse(6, "mismatch") in led.pair(led.place_of("k:1"), 6, "k:forged")
     assert [park.key for park in only(led.tick(0.1), Park)] == ["k:1"]  # it waits again
 
 
@@ -292,7 +293,7 @@ def test_a_place_that_breaks_is_dialled_again_under_its_key(led):
     (park,) = only(led.tick(0.2), Park)
     assert park.key == "k:1"
     assert led.say(Parked, park.place) == []  # the tracker knows it
-    assert only(led.pair(park.place, 5, "k:1"), ev.Start)
+    assert only(led.pair(park.place, 5, "k:1"), do.Start)
 
 
 def test_a_match_key_that_nobody_uses_is_renewed(led):
@@ -305,7 +306,7 @@ def test_a_match_key_that_nobody_uses_is_renewed(led):
 def test_the_other_proxy_takes_over(led):
     place = led.place_of("k:1")
     assert Unpark(place) in led.say(ev.LinkDown, "it closed the connection")
-    assert led.tick(RETRY_S[0]) == [ev.Connect(1)]
+    assert led.tick(RETRY_S[0]) == [do.Connect(1)]
     assert led.led() == ["k:2"]
     assert led.state.parking.places[led.place_of("k:2")].proxy == 1
 
@@ -314,7 +315,7 @@ def test_a_client_that_is_on_its_way_when_the_link_breaks_is_waited_for(led):
     led.say(ev.Taken, "L1", 7, "k:1", "ann", "10.0.0.5", None)
     place = led.place_of("k:1")
     assert Unpark(place) not in led.say(ev.LinkDown, "gone")
-    assert only(led.pair(place, 5, "k:1"), ev.Start)
+    assert only(led.pair(place, 5, "k:1"), do.Start)
 
 
 def test_proxies_that_led_to_a_tracker_are_given_time_before_plain_places(led):
@@ -323,10 +324,10 @@ def test_proxies_that_led_to_a_tracker_are_given_time_before_plain_places(led):
         if led.now > 100 + LED_S - 1:
             break
         actions = led.tick(0.5)
-        if only(actions, ev.Connect):
+        if only(actions, do.Connect):
             actions += led.say(ev.LinkDown, "gone")
         assert not only(actions, Park)
-    tried = [at.now for at, actions in led.log if only(actions, ev.Connect)]
+    tried = [at.now for at, actions in led.log if only(actions, do.Connect)]
     assert max(later - earlier for earlier, later in itertools.pairwise(tried)) <= RETRY_S[1] + 0.5
     assert {park.key for park in only(led.tick(3) + led.say(ev.LinkDown, "gone"), Park)} == {"k"}
 
@@ -355,9 +356,9 @@ def test_where_the_tracker_is_tvms_the_proxy_registers_the_board():
     script = Behind(TWO)
     parks = script.say(ev.LinkUp, False)
     assert [(type(action), action.proxy, action.key) for action in parks] == [(Park, 0, "k")]
-    assert not only(script.tick(30), ev.Connect)
+    assert not only(script.tick(30), do.Connect)
     assert only(script.say(ev.LinkDown, "gone"), Park)  # at the other proxy too, until it is known what comes
-    assert script.tick(RETRY_S[0]) == [ev.Connect(1)]
+    assert script.tick(RETRY_S[0]) == [do.Connect(1)]
     script.replay()
 
 

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from rpcsys.server import actions as do
 from rpcsys.server import events as ev
 from rpcsys.server import trackerlink
 from rpcsys.server.loop import Loop
@@ -213,8 +214,8 @@ def test_orders_of_later_trackers_are_refused_politely(ours):
 
 def test_reports_about_leases(ours):
     register(ours)
-    ours.link.report(ev.Started("L1", 7, "10.0.0.1:5"))
-    ours.link.report(ev.Ended("L1", 7, "crashed", ("sleep",)))
+    ours.link.report(do.Started("L1", 7, "10.0.0.1:5"))
+    ours.link.report(do.Ended("L1", 7, "crashed", ("sleep",)))
     started, ended = ours.hear(), ours.hear()
     assert (started["op"], started["lease"], started["peer"]) == ("lease_started", "L1", "10.0.0.1:5")
     assert (ended["op"], ended["outcome"]) == ("lease_ended", "crashed")
@@ -289,7 +290,7 @@ def test_tvms_tracker_that_stopped_answering(tvms):
 def test_the_last_reports_are_heard_before_the_link_closes(ours, monkeypatch):
     monkeypatch.setattr(trackerlink, "FAREWELL_S", 3600.0)
     register(ours)
-    ours.link.report(ev.Ended("L1", 1, "closed"))
+    ours.link.report(do.Ended("L1", 1, "closed"))
     heard = ours.hear()
     answer = threading.Timer(0.3, ours.say, [{"id": heard["id"], "ok": True}])
     answer.start()
@@ -300,7 +301,7 @@ def test_the_last_reports_are_heard_before_the_link_closes(ours, monkeypatch):
 
 def test_a_tracker_that_hears_nothing_holds_up_no_end(ours):
     register(ours)
-    ours.link.report(ev.Ended("L1", 1, "closed"))
+    ours.link.report(do.Ended("L1", 1, "closed"))
     started = time.monotonic()
     ours.link.finish()
     assert FAREWELL_S <= time.monotonic() - started < SOON_S

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 
+from rpcsys.server import actions as do
 from rpcsys.server import events as ev
 from rpcsys.server.policy import Policy
 from rpcsys.server.state import State
 
-QUIET = (ev.Log,)
+QUIET = (do.Log,)
 
 
 class Transcript:
@@ -46,26 +47,26 @@ class Transcript:
         return actions
 
     def logged(self):
-        return [action.text for _, actions in self.log for action in actions if isinstance(action, ev.Log)]
+        return [action.text for _, actions in self.log for action in actions if isinstance(action, do.Log)]
 
     # Shorthands
 
     def boot(self):
         """A zygote with a ready child for every slot; returns what these led to."""
         spawned = self.say(ev.ZygoteUp)
-        assert spawned == [ev.Spawn(number + 1) for number in range(self.policy.slots)]
+        assert spawned == [do.Spawn(number + 1) for number in range(self.policy.slots)]
         return [action for child in spawned for action in self.say(ev.ChildReady, child.child)]
 
     def register(self, ours=True):
         """Up to the offers of a tracker; the match keys are ``k:1`` and so on."""
-        assert isinstance(self.say(ev.LinkUp, ours)[0], ev.Register)
+        assert isinstance(self.say(ev.LinkUp, ours)[0], do.Register)
         offers = self.say(ev.Registered)
         return self.offers(offers)
 
     def offers(self, actions):
         keys = []
         for action in actions:
-            if isinstance(action, ev.Offer):
+            if isinstance(action, do.Offer):
                 self._keys = getattr(self, "_keys", 0) + 1
                 keys.append(f"k:{self._keys}")
                 self.say(ev.Offered, keys[-1])
@@ -79,7 +80,7 @@ class Transcript:
         """A child dies, and its session's directory is removed."""
         actions = self.say(ev.ChildDead, child, status, cleaned)
         for action in actions:
-            if isinstance(action, ev.Finish):
+            if isinstance(action, do.Finish):
                 actions += self.say(ev.Removed, action.session)
         return actions
 
@@ -106,3 +107,15 @@ def snapshot(thing):
     return (
         {key: snapshot(value) for key, value in vars(thing).items()} if hasattr(thing, "__dict__") else thing
     )
+
+
+def kinds(actions):
+    return [type(action) for action in actions]
+
+
+def only(actions, kind):
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def taken(script, key="k:1", lease="L1", epoch=1, limit_s=None):
+    return script.say(ev.Taken, lease, epoch, key, "user", "10.0.0.1", limit_s)

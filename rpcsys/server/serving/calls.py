@@ -56,7 +56,7 @@ class Calls:
             if plan.memo is None:
                 plan.memo = self._plain(plan.head)
             if plan.memo:
-                return returned(frame.call_id, plan.memo(frame.buffers), self._nothing, self._heads)
+                return returned(frame.call_id, plan.memo(frame), self._nothing, self._heads)
             return self._answer(frame)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             return frames.encode(frames.ERROR, frame.call_id, described(error))

@@ -1,4 +1,5 @@
-"""What can happen to deployed modules, and what the supervisor may do about it; beside :mod:`rpcsys.server.events`.
+"""What can happen to deployed modules, and what the supervisor may do about it; beside :mod:`rpcsys.server.events` and
+:mod:`rpcsys.server.actions`.
 
 ``child`` is below zero: a host's or a deployer's number.
 """
@@ -8,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Tuple
 
-from rpcsys.server.events import Action, Event
+from rpcsys.server.actions import Action
+from rpcsys.server.events import Event
 from rpcsys.server.serving.store import Version
 
 # ------------------------------------------------------------------ events

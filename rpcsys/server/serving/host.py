@@ -18,6 +18,7 @@ import time
 from typing import Any, Dict, NoReturn, Optional, Tuple
 
 from rpcsys.errors import ProtocolError
+from rpcsys.link import LOOK_S, be_patient
 from rpcsys.server import messages
 from rpcsys.server.faults import error_fields
 from rpcsys.server.serving.calls import Calls
@@ -68,6 +69,7 @@ class Host(Crew):
         self._succeeded = False
         self._told: Tuple[int, ...] = ()
         self._stuck = False
+        self._look_at = 0.0
 
     def run(self) -> NoReturn:
         """Serve until the supervisor wants no more; this thread keeps watch."""
@@ -126,6 +128,7 @@ class Host(Crew):
             return None
         try:
             if events & select.EPOLLOUT:
+                line.by = None if line.greeted else line.by  # it takes something
                 line.flush()
             if events & select.EPOLLIN:
                 found = line.receive(self._leaving)
@@ -258,6 +261,7 @@ class Host(Crew):
             )
         for line in [line for line in self._lines.values() if line.by is not None and now >= line.by]:
             self._drop(line)
+        self._be_patient(now)
         if stuck and not self._stuck:
             self._stuck = self._tell(stuck=True)
         self._report()
@@ -268,6 +272,13 @@ class Host(Crew):
                 LEAVE_S if self._leaving else REPORT_S if self._lines or self._told[:2] != (0, 0) else IDLE_S
             )
             self._next_look = min(now + pause, self._desk.deadline())
+
+    def _be_patient(self, now: float) -> None:
+        """A client that takes nothing is not taken for dead before its time is over."""
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            for line in self._lines.values():
+                be_patient(line.socket)
 
     def _report(self) -> None:
         desk = self._desk
