@@ -83,10 +83,6 @@ class Stream:
             frame = self.reader.received(count)
         return frame
 
-    def buffered(self) -> Optional[Frame]:
-        """The next frame that has been received already; None without looking at the socket."""
-        return self.reader.next() if self.reader.unread else None
-
     def send(
         self, pieces: Sequence[Buffer], on_full: Optional[Callable[[], None]] = None, patient: bool = False
     ) -> None:
@@ -100,13 +96,13 @@ class Stream:
         while pieces:
             try:
                 if len(pieces) == 1:
-                    count = left = self.socket.send(pieces[0], flags)
+                    count = self.socket.send(pieces[0], flags)
+                    if count == len(pieces[0]):
+                        return
                 else:
-                    count = left = self.socket.sendmsg(pieces[:_MAX_PIECES], (), flags)
-                for piece in pieces:
-                    left -= len(piece)
-                if not left:
-                    return
+                    count = self.socket.sendmsg(pieces[:_MAX_PIECES], (), flags)
+                    if count == sum(map(len, pieces)):
+                        return
             except BlockingIOError:
                 if on_full is not None:
                     on_full()

@@ -6,6 +6,7 @@ from typing import Any, Callable, Iterable, List, Sequence, Union
 
 from rpcsys.errors import ValueNotSupported
 from rpcsys.wire import dtypes
+from rpcsys.wire.frames import Frame
 from rpcsys.wire.tensor import Tensor, as_tensor, maker
 from rpcsys.wire.values import InOut, Out, Ref
 
@@ -59,10 +60,10 @@ def _numpy_or_tensor(tensor: Tensor) -> Any:
         return tensor
 
 
-def result_maker(head: Any) -> Union[Callable[[Sequence[Any]], Any], bool]:
-    """What makes a result from a frame's buffers, if its head alone decides it; else False."""
+def result_maker(head: Any) -> Union[Callable[[Frame], Any], bool]:
+    """What makes a result from a frame, if its head alone decides how; else False."""
     if type(head) is not dict and type(head) is not list:
-        return lambda buffers: head
+        return lambda frame: head
     return maker(head) or False
 
 

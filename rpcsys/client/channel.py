@@ -26,12 +26,14 @@ from rpcsys.client.replies import TICK_S, Replies
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionClosed, SessionLost
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
-from rpcsys.wire.frames import Buffer, Frame
+from rpcsys.wire.frames import Buffer, Frame, Lead
 
 #: Calls under way up to which another one is sent at once: the device has nothing better to do.
 FEW = 2
 #: Calls that make a batch. More save little: one system call and one wake-up of the device are shared by these.
 BATCH = 16
+#: The number of a call has four bytes; 0 is none.
+LAST_ID = 0xFFFFFFFF
 #: A call above this many bytes is worth a system call of its own, and not worth copying.
 SMALL = 4096
 
@@ -60,25 +62,18 @@ class Channel:
 
     # -------------------------------------------------------------- calls
 
-    def call(
-        self,
-        head: bytes,
-        buffers: Sequence[Buffer],
-        convert: Callable[[Frame], Any],
-        deadline_s: Optional[float] = None,
-    ) -> Any:
-        """Send a CALL and wait for its result, which ``convert`` makes of the reply.
+    def call(self, lead: Lead, buffers: Sequence[Buffer] = (), deadline_s: Optional[float] = None) -> Frame:
+        """Send a CALL and wait for its RESULT.
 
         Raises what the call raised on the device, `DeadlineExceeded`, or a `SessionError`.
         """
-        if deadline_s is None:
-            frame = self._exchange(head, buffers)
-            if frame is not None:
-                return convert(frame)
-        return self.finish(self.start(head, buffers, convert, deadline_s))
+        frame = self.exchange(lead, buffers) if deadline_s is None else None
+        if frame is None:
+            frame = self.finish(self.start(lead, buffers, _as_it_is, deadline_s))
+        return frame
 
-    def _exchange(self, head: bytes, buffers: Sequence[Buffer]) -> Optional[Frame]:
-        """Send a CALL and read until its RESULT, with both locks held; None if anybody else is about.
+    def exchange(self, lead: Lead, buffers: Sequence[Buffer]) -> Optional[Frame]:
+        """`call`, with both locks held from the sending to the RESULT; None, and nothing done, if anybody else is about.
 
         What `start` and `finish` do, without an object for a call that this very thread waits for, and of which
         nobody else has to be told.
@@ -93,8 +88,8 @@ class Channel:
             try:
                 if replies.pending or self.held or self._freed or replies.broken is not None:
                     return None
-                call_id = self._next_id = (self._next_id % 0xFFFFFFFF) + 1
-                pieces = frames.pack(frames.CALL, call_id, head, buffers)
+                call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
+                pieces = lead.pieces(call_id, buffers)
                 # With no other call under way the device has nothing to send, and the system may do the waiting.
                 stream.send(pieces, self._while_full_reading, True)
             finally:
@@ -132,7 +127,7 @@ class Channel:
 
     def submit(
         self,
-        head: bytes,
+        lead: Lead,
         buffers: Sequence[Buffer],
         convert: Callable[[Frame], Any],
         deadline_s: Optional[float] = None,
@@ -142,12 +137,12 @@ class Channel:
         future = pending.future = CallFuture(self, pending)
         if not self._helper.running:
             self._helper.start()
-        self._start(head, buffers, pending, deadline_s)
+        self._start(lead, buffers, pending, deadline_s)
         return future
 
     def start(
         self,
-        head: bytes,
+        lead: Lead,
         buffers: Sequence[Buffer],
         convert: Callable[[Frame], Any],
         deadline_s: Optional[float] = None,
@@ -157,29 +152,26 @@ class Channel:
         """Send a CALL; what to wait for with `finish`. ``sink`` takes the CHUNKs that come before the reply."""
         pending = Pending(0, convert)
         pending.sink = sink
-        self._start(head, buffers, pending, deadline_s)
+        self._start(lead, buffers, pending, deadline_s)
         return pending
 
     def _start(
-        self, head: bytes, buffers: Sequence[Buffer], pending: Pending, deadline_s: Optional[float]
+        self, lead: Lead, buffers: Sequence[Buffer], pending: Pending, deadline_s: Optional[float]
     ) -> None:
         replies = self._replies
         deadline_ms = 0
         if deadline_s is not None:
             pending.deadline_s = deadline_s
             deadline_ms = max(1, min(int(deadline_s * 1000), 0xFFFFFFFF))
-        if buffers:
-            pending.bytes = sum(map(len, buffers))
+        size = pending.bytes = lead.body_bytes
         with self._send_lock:
-            call_id = pending.call_id = self._next_id = (self._next_id % 0xFFFFFFFF) + 1
-            pieces = frames.pack(frames.CALL, call_id, head, buffers, deadline_ms=deadline_ms)
+            call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
+            pending.call_id = call_id
+            pieces = lead.pieces(call_id, buffers, deadline_ms)
             under_way = len(replies.pending)
-            if (
-                under_way >= self._window_calls
-                or replies.bytes_under_way + pending.bytes > self._window_bytes
-            ):
-                self._wait_for_window(pending.bytes)
-            may_wait = under_way > FEW and pending.future is not None and pending.bytes <= SMALL
+            if under_way >= self._window_calls or replies.bytes_under_way + size > self._window_bytes:
+                self._wait_for_window(size)
+            may_wait = under_way > FEW and pending.future is not None and size <= SMALL
             replies.expect(pending)
             if self._freed:
                 # Beside the call, not part of it: it goes out before, and though the call may be cancelled.
@@ -215,7 +207,7 @@ class Channel:
     def ping(self, deadline_s: float) -> None:
         """Wait for a PONG, which comes while a call runs, too. Raises `DeadlineExceeded` or a `SessionError`."""
         with self._send_lock:
-            call_id = self._next_id = (self._next_id % 0xFFFFFFFF) + 1
+            call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
             pending = Pending(call_id, lambda frame: None)
             self._replies.expect(pending)
             self._send(frames.pack(frames.PING, call_id))
@@ -285,7 +277,7 @@ class Channel:
         self.held[call_id] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if len(self.held) >= BATCH:
             self._send([])
-        else:
+        elif not self._helper.looking:
             self._helper.wake()
 
     def _send(self, pieces: Sequence[Buffer]) -> None:
@@ -328,7 +320,8 @@ class Channel:
     def _wait_for_peer(self) -> None:
         if self._replies.broken is not None:
             raise self._replies.broken
-        self._stream.wait(TICK_S, write=True)
+        if not self._stream.wait(TICK_S, write=True):
+            self._replies.be_patient()
 
     def _wait_for_window(self, size: int) -> None:
         """Wait until the device can hold another call of ``size`` bytes; called with the send lock held."""
@@ -365,3 +358,7 @@ class Channel:
     def broken(self) -> Optional[RpcsysError]:
         """Why nothing works any more, or None."""
         return self._replies.broken
+
+
+def _as_it_is(frame: Frame) -> Frame:
+    return frame

@@ -101,8 +101,8 @@ def _send(
     channel: Channel, arguments: List[Any], stream: BinaryIO, size: int, progress: Optional[Progress]
 ) -> str:
     """One upload: from where ``stream`` is to its end."""
-    head, _ = frames.encode_head({"f": "session.upload", "a": arguments})
-    pending = channel.start(head, (), lambda frame: frame.get("r"))
+    lead, _ = frames.lead(frames.CALL, {"f": "session.upload", "a": arguments})
+    pending = channel.start(lead, (), lambda frame: frame.get("r"))
     try:
         _send_pieces(channel, pending, stream, size, progress, *arguments[2:3])
     except BaseException as problem:
@@ -230,8 +230,8 @@ def _receive(
         except Exception as error:  # noqa: BLE001 - it is raised again where the download waits
             problem = error
 
-    head, _ = frames.encode_head({"f": "session.download", "a": [name, offset] if offset else [name]})
-    pending = channel.start(head, (), lambda frame: frame.get("r"), sink=take)
+    lead, _ = frames.lead(frames.CALL, {"f": "session.download", "a": [name, offset] if offset else [name]})
+    pending = channel.start(lead, (), lambda frame: frame.get("r"), sink=take)
     end = channel.finish(pending)
     if problem is not None:
         raise problem

@@ -29,13 +29,14 @@ _log = logging.getLogger("rpcsys.session")
 class Helper:
     """Sends what is held back and not flushed, reads what nobody waits for in `result`, calls users' callbacks.
 
-    Callbacks run in a thread of their own, which holds no lock of the session.
+    Callbacks run in a thread of their own, which holds no lock of the session. While it is ``looking`` at what is held
+    back, it need not be woken.
     """
 
     def __init__(self, channel: Channel, replies: Replies) -> None:
         self._channel = channel
         self._replies = replies
-        self._looking = False
+        self.looking = False
         self._alarm = threading.Event()
         self._callbacks: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self.running = False
@@ -47,8 +48,8 @@ class Helper:
             threading.Thread(target=self._run, name="rpcsys-futures", daemon=True).start()
 
     def wake(self) -> None:
-        """There is something to do, or to stop for. Costs next to nothing while it is looking anyway."""
-        if not self._looking:
+        """There is something to do, or to stop for."""
+        if not self.looking:
             self._alarm.set()
 
     def call_back(self, callback: Callable[[Any], Any], what: Any) -> None:
@@ -74,7 +75,7 @@ class Helper:
 
     def _look_after_held(self) -> None:
         """Flush batches that do not fill, for as long as there are any."""
-        self._looking = True
+        self.looking = True
         quiet, pause = 0, FLUSH_S
         while quiet < _QUIET_LOOKS:
             batches = self._channel.batches
@@ -85,7 +86,7 @@ class Helper:
                 quiet = 0
                 if self._channel.batches == batches:
                     self._flush()
-        self._looking = False
+        self.looking = False
         if self._channel.held:  # added while this still looked as if it were looking
             self._alarm.set()
 

@@ -19,46 +19,33 @@ class Pending:
     ``failed``: its future has no result. ``runs_since``: when it became the oldest, if it has a deadline.
     """
 
-    __slots__ = (
-        "bytes",
-        "call_id",
-        "convert",
-        "deadline_s",
-        "done",
-        "error",
-        "failed",
-        "frame",
-        "future",
-        "runs_since",
-        "sink",
-        "wake",
-    )
+    # What most calls leave as it is costs nothing as long as it stands here.
+    done = failed = False
+    frame: Optional[Frame] = None
+    error: Optional[BaseException] = None
+    future: Optional[CallFuture] = None
+    sink: Optional[Callable[[Frame], None]] = None
+    wake: Optional[threading.Lock] = None
+    bytes = 0
+    deadline_s: Optional[float] = None
+    runs_since: Optional[float] = None
 
     def __init__(self, call_id: int, convert: Callable[[Frame], Any]) -> None:
         self.call_id = call_id
         self.convert = convert
-        self.done = False
-        self.failed = False
-        self.frame: Optional[Frame] = None
-        self.error: Optional[BaseException] = None
-        self.future: Optional[CallFuture] = None
-        self.sink: Optional[Callable[[Frame], None]] = None
-        self.wake: Optional[threading.Lock] = None
-        self.bytes = 0
-        self.deadline_s: Optional[float] = None
-        self.runs_since: Optional[float] = None
 
 
 class CallFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not subscriptable on 3.8
     """The future of one submitted call. Waiting for it reads the session."""
 
+    # What Future's own constructor sets, but for the condition: making one costs as much as the rest of a call,
+    # and since waiting for a future reads the session, futures of one session can share it.
+    _state = "PENDING"
+    _result = None
+    _exception = None
+
     def __init__(self, channel: Channel, pending: Pending) -> None:
-        # What Future's own sets, but for the condition: making one costs as much as the rest of a call,
-        # and since waiting for a future reads the session, futures of one session can share it.
         self._condition = channel.condition
-        self._state = "PENDING"
-        self._result = None
-        self._exception = None
         self._waiters: List[Any] = []
         self._done_callbacks: List[Callable[[Any], Any]] = []
         self._channel = channel
@@ -92,6 +79,18 @@ class CallFuture(concurrent.futures.Future):  # type: ignore[type-arg]  # not su
         self._pending.failed = self._pending.done = True
         wake(self._pending)
         return True
+
+    def set_result(self, result: Any) -> None:
+        """As `concurrent.futures.Future`'s, but that nobody sleeps on the condition: `result` reads the session."""
+        with self._condition:
+            if self._state != "PENDING":
+                raise concurrent.futures.InvalidStateError(f"{self._state}: {self!r}")
+            self._result = result
+            self._state = "FINISHED"
+            for waiter in self._waiters:
+                waiter.add_result(self)
+        if self._done_callbacks:
+            self._invoke_callbacks()  # type: ignore[attr-defined]  # all that follows from a result
 
     def running(self) -> bool:
         """Whether the call is under way, on the device or on its way there."""

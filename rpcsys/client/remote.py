@@ -22,7 +22,7 @@ from rpcsys.client.pending import CallFuture
 from rpcsys.client.timing import TimingResult, told
 from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost
 from rpcsys.wire import frames
-from rpcsys.wire.frames import Buffer, Frame
+from rpcsys.wire.frames import Buffer, Frame, Lead
 from rpcsys.wire.heads import Key, signature
 from rpcsys.wire.tensor import Tensor
 from rpcsys.wire.values import InOut, Ref
@@ -47,7 +47,7 @@ class RemoteFunction:
     def __init__(self, session: Session, target: Target, name: str, owner: Any = None) -> None:
         self._session = session
         self._target = target
-        self._leads: Tuple[Key, ...] = ((target, False), (target, True))  # of the keys of heads, by ``keep``
+        self._about: Tuple[Key, ...] = ((target, False), (target, True))  # in the keys of heads, by ``keep``
         self._wanted: Dict[str, str] = {}  # how results are encoded, by their places
         self._owner = owner  # keeps the module or the function alive on the device
         self.name = name
@@ -57,14 +57,27 @@ class RemoteFunction:
 
     def __call__(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> Any:
         session = self._session
-        head, buffers, convert = self._encode(args, keep)
-        return session._channel.call(head, buffers, convert or session._result, deadline_s)
+        channel = session._channel
+        key, buffers = signature(self._about[keep], args)
+        lead, convert = session._heads.get(key), None
+        if lead is None:
+            lead, buffers, convert = self._encode(args, keep, key)
+        frame = channel.exchange(lead, buffers) if deadline_s is None else None
+        if frame is None:
+            frame = channel.call(lead, buffers, deadline_s)
+        if convert is not None:
+            return convert(frame)
+        make = frame.plan.memo
+        return make(frame) if make else session._result(frame)
 
     def submit(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> CallFuture:
         """Call without waiting; a `concurrent.futures.Future`. Calls run in the order they are sent."""
         session = self._session
-        head, buffers, convert = self._encode(args, keep)
-        return session._channel.submit(head, buffers, convert or session._result, deadline_s)
+        key, buffers = signature(self._about[keep], args)
+        lead, convert = session._heads.get(key), None
+        if lead is None:
+            lead, buffers, convert = self._encode(args, keep, key)
+        return session._channel.submit(lead, buffers, convert or session._result, deadline_s)
 
     def time_evaluator(
         self,
@@ -96,27 +109,24 @@ class RemoteFunction:
         """
         same = copy.copy(self)
         same._wanted = dict(results)
-        same._leads = tuple((*lead, *sorted(results.items())) for lead in self._leads)
+        same._about = tuple((*about, *sorted(results.items())) for about in self._about)
         return same
 
-    def _encode(self, args: Sequence[Any], keep: bool) -> Tuple[bytes, Sequence[Buffer], Optional[Convert]]:
-        """The head of a call, the buffers behind it, and what makes its result if it writes into arguments."""
-        heads = self._session._heads
-        key, buffers = signature(self._leads[keep], args)
-        head = heads.get(key)
-        if head is not None:
-            return head, buffers, None
+    def _encode(
+        self, args: Sequence[Any], keep: bool, key: Optional[Key]
+    ) -> Tuple[Lead, Sequence[Buffer], Optional[Convert]]:
+        """The lead of a call, the buffers behind it, and what makes its result if it writes into arguments."""
         fields: Dict[str, Any] = {"f": _target_head(self._target), "a": list(args)}
         if keep:
             fields["keep"] = True
         if self._wanted:
             fields["encode"] = self._wanted
-        head, buffers = frames.encode_head(fields)
-        heads.put(key, head)
+        lead, buffers = frames.lead(frames.CALL, fields)
+        self._session._heads.put(key, lead)
         written = outputs_of(args)
         if written:
-            return head, buffers, functools.partial(_with_written, self._session, written)
-        return head, buffers, None
+            return lead, buffers, functools.partial(_with_written, self._session, written)
+        return lead, buffers, None
 
 
 class TimeEvaluator:
@@ -189,8 +199,8 @@ class RemoteModule:
             fields["outputs"] = list(outputs)
         if keep:
             fields["keep"] = True
-        head, buffers = frames.encode_head(fields)
-        result: Dict[str, Any] = self._session._channel.call(head, buffers, self._session._result)
+        session = self._session
+        result: Dict[str, Any] = session._result(session._channel.call(*frames.lead(frames.CALL, fields)))
         return result
 
     def time_evaluator(

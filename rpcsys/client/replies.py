@@ -24,6 +24,7 @@ from typing import Callable, Deque, Dict, Optional
 from rpcsys.client import faults
 from rpcsys.client.pending import Pending, settle, wake
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost
+from rpcsys.link import LOOK_S, be_patient
 from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
@@ -61,6 +62,7 @@ class Replies:
         self.broken: Optional[RpcsysError] = None
         self.watched = False
         self.last_read = 0.0
+        self._look_at = 0.0
         stream.tick(TICK_S)
 
     # -------------------------------------------------------------- calls under way
@@ -193,10 +195,12 @@ class Replies:
     def _take_the_rest(self) -> None:
         """Hand out what came in the same read: its waiters then need not read at all."""
         try:
-            frame = self._stream.buffered()
-            while frame is not None:
+            reader = self._stream.reader
+            while reader.unread:
+                frame = reader.next()
+                if frame is None:
+                    return
                 self.dispatch(frame)
-                frame = self._stream.buffered()
         except ProtocolError as error:
             self.break_(self.nonsense(error))
 
@@ -213,9 +217,12 @@ class Replies:
     def dispatch(self, frame: Frame) -> None:
         """Give a frame to whom it belongs."""
         if frame.kind == frames.RESULT or frame.kind == frames.PONG:
-            pending = self._answered(frame)
+            pending = self.pending.pop(frame.call_id, None)
             if pending is not None:
-                self._complete(pending, frame, None)
+                self.bytes_under_way -= pending.bytes
+                self._complete(pending, frame)
+            elif self._stopping:
+                self._stopping.pop(frame.call_id, None)
             return
         try:
             self._take(frame)
@@ -255,9 +262,12 @@ class Replies:
             self._stopping.pop(frame.call_id, None)
         return pending
 
-    def _complete(self, pending: Pending, frame: Optional[Frame], error: Optional[BaseException]) -> None:
+    def _complete(
+        self, pending: Pending, frame: Optional[Frame], error: Optional[BaseException] = None
+    ) -> None:
         pending.frame = frame
-        pending.error = error
+        if error is not None:
+            pending.error = error
         future = pending.future
         if future is not None:
             pending.future = (
@@ -265,10 +275,12 @@ class Replies:
             )
             settle(future, pending)
         pending.done = True  # last: whoever sees it takes the result at once
-        wake(pending)
+        if pending.wake is not None:
+            wake(pending)
 
     def enforce(self) -> None:
         """Hang up on a device that does not end what it was to end; whoever waits calls it now and then."""
+        self.be_patient()
         now = time.monotonic()
         call = self.oldest()
         if call is not None and call.deadline_s is not None:
@@ -280,6 +292,13 @@ class Replies:
                 self.give_up(why)
         if self._stopping and now >= min(self._stopping.values()):
             self.give_up(f"the device did not stop a cancelled call within {GRACE_S:g} s; hung up")
+
+    def be_patient(self) -> None:
+        """See that a device that takes nothing is not taken for dead while it answers; whoever waits calls it now and then."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            be_patient(self._stream.socket)
 
     # -------------------------------------------------------------- the end
 

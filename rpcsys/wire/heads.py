@@ -9,18 +9,18 @@ from __future__ import annotations
 import sys
 from typing import Any, Dict, Hashable, List, Optional, Sequence, Tuple
 
-from rpcsys.wire.frames import REMEMBERED_BYTES, REMEMBERED_HEADS, Buffer
+from rpcsys.wire.frames import REMEMBERED_BYTES, REMEMBERED_HEADS, Buffer, Lead
 from rpcsys.wire.tensor import Tensor
 
 _SCALARS = (bool, int, type(None))
 _PLAIN_KINDS = "biufc"
 _ndarray: Any = None
 
-Key = Tuple[Hashable, ...]
+Key = Tuple[Any, ...]
 
 
-def signature(lead: Key, values: Sequence[Any]) -> Tuple[Optional[Key], Sequence[Buffer]]:
-    """What decides the head of ``values``, behind ``lead``; and their memory, in order.
+def signature(about: Hashable, values: Sequence[Any]) -> Tuple[Optional[Key], Sequence[Buffer]]:
+    """What decides the head of ``values``, ``about`` being what else does; and their memory, in order.
 
     The key is None if any of them is more than an array in C order or a scalar: then its head depends on
     more than can be seen at a glance. Else the memory is what belongs to a head that `HeadTable` knows by
@@ -28,10 +28,14 @@ def signature(lead: Key, values: Sequence[Any]) -> Tuple[Optional[Key], Sequence
     """
     ndarray = _ndarray or _find_ndarray()
     try:
-        if len(values) == 1 and type(values[0]) is ndarray:
-            (value,) = values
-            return (*lead, value.dtype, value.shape), (value.data.cast("B"),)
-        key: List[Hashable] = [*lead]
+        if len(values) == 1:
+            value = values[0]
+            kind = type(value)
+            if kind is ndarray and value.flags.c_contiguous:
+                return (about, value.dtype, value.shape), values
+            if kind in _SCALARS:
+                return (about, kind, value), ()
+        key: List[Any] = [about]
         buffers: List[Buffer] = []
         for value in values:
             kind = type(value)
@@ -40,12 +44,15 @@ def signature(lead: Key, values: Sequence[Any]) -> Tuple[Optional[Key], Sequence
                 key.append(value.dtype)
                 key.append(value.shape)
             elif kind in _SCALARS:
-                key.append((kind, value))
+                key.append(kind)
+                key.append(value)
             elif kind is memoryview:
                 buffers.append(value.cast("B"))
-                key.append((value.format, value.shape))
+                key.append(value.format)
+                key.append(value.shape)
             elif kind is Tensor and value.dtype != "strings" and value.device == "cpu:0":
                 buffers.append(value.data)
+                key.append(Tensor)
                 key.append((value.dtype, value.shape, len(value.data)))
             else:
                 return None, ()
@@ -66,19 +73,19 @@ def _plain(part: Any) -> bool:
     return not hasattr(part, "isnative") or bool(part.isnative and part.kind in _PLAIN_KINDS)
 
 
-class HeadTable(Dict[Optional[Key], bytes]):
-    """A bounded number of short heads by the signature of what they describe. Holds bytes only.
+class HeadTable(Dict[Optional[Key], Lead]):
+    """Leads of a bounded number of short heads, by the signature of what they describe. Holds bytes only.
 
     Little-endian machines only, since there a native array is what the wire wants; elsewhere nothing is
     ever remembered.
     """
 
-    def put(self, key: Optional[Key], head: bytes) -> None:
-        """Remember ``head`` if it is short and follows from ``key``, which None never does; all are forgotten when there are too many."""
+    def put(self, key: Optional[Key], lead: Lead) -> None:
+        """Remember ``lead`` if its head is short and follows from ``key``, which None never does; all are forgotten when there are too many."""
         if key is None or sys.byteorder != "little" or not all(map(_plain, key)):
             return
-        if len(head) > REMEMBERED_BYTES or len(repr(key)) > 2 * REMEMBERED_BYTES:
+        if len(lead.head) > REMEMBERED_BYTES or len(repr(key)) > 2 * REMEMBERED_BYTES:
             return
         if len(self) >= REMEMBERED_HEADS:
             self.clear()
-        self[key] = head
+        self[key] = lead

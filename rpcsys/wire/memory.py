@@ -17,6 +17,7 @@ from typing import Dict, List, Optional, Sequence
 from rpcsys.errors import LimitExceeded
 
 ALIGNMENT = 64
+PAGE = mmap.PAGESIZE
 #: Above this, blocks have huge pages.
 LARGE = 1 << 20
 # Huge pages are 2 MiB on the machines that have them; a multiple lets one block serve many sizes.
@@ -73,16 +74,15 @@ class Pool:
         """
         if size > LARGE:
             return self._mapping(size)
-        return self._pages(size) if size >= mmap.PAGESIZE else _aligned(size)
+        return self._pages(size) if size >= PAGE else _aligned(size)
 
-    def take_behind(self, before: int, size: int) -> Optional[memoryview]:
-        """``before`` bytes, then at least ``size`` bytes from a 64-byte boundary on; None if no mapping is free.
+    def take_behind(self, size: int) -> Optional[mmap.mmap]:
+        """A page, then at least ``size`` bytes; None if no mapping is free. For a head and an array that come together.
 
-        For a head and an array that are received together; ``before`` is at most a page.
+        What is no larger than `LARGE` stays the pool's for good.
         """
-        page = mmap.PAGESIZE
-        mapping = self._of_pages(page + size) if page + size <= LARGE else self._large(page + size)
-        return None if mapping is None else memoryview(mapping)[page - before :]
+        whole = PAGE + size
+        return self._of_pages(whole) if whole <= LARGE else self._large(whole)
 
     def take_all(self, sizes: Sequence[int]) -> List[memoryview]:
         """One block for each size, each on a boundary of its own; small ones share one allocation."""

@@ -29,15 +29,16 @@ BOTH_WAYS = ("tensor", "strings", "ref")
 class Plan:
     """A parsed head and the sizes, in bytes, of the buffers it names. Nothing in it may be changed.
 
-    ``weight`` says how many bytes a frame of it holds on to. ``memo`` is for whoever handles such frames, to remember what follows from the head alone.
+    ``weight`` says how many bytes a frame of it holds on to. ``memo`` is for whoever handles such frames, and ``like`` for who reads them, to remember what follows from the head alone.
     """
 
-    __slots__ = ("body_bytes", "head", "memo", "sizes", "weight")
+    __slots__ = ("body_bytes", "head", "like", "memo", "sizes", "weight")
 
     def __init__(self, head: Dict[str, Any], sizes: Tuple[int, ...], head_bytes: int = 0) -> None:
         self.head = head
         self.sizes = sizes
         self.memo: Any = None
+        self.like: Any = None
         self.body_bytes = sum(sizes)
         self.weight = self.body_bytes + head_bytes * PARSED
 

@@ -11,6 +11,8 @@ The rules of this file:
   ahead in which the next body, received together with its head, lies where an array must. If it is another
   frame, what came is moved, and nothing more is lost; nor is an array expected while frames come so close
   that one read holds several.
+- Such a frame is handed out in the object of the last one, and in its memory, if nobody else refers to them any
+  more, which their reference counts tell: whoever keeps a frame, an array of it, or a part of that, keeps it unharmed.
 
 Its known weakness: bytes of a body that arrive unexpectedly in the same read as their head (64 KiB at
 most) are copied once more to their place.
@@ -18,9 +20,9 @@ most) are copied once more to their place.
 
 from __future__ import annotations
 
-import functools
-import struct
-from typing import Any, Callable, Dict, List, Optional, Tuple
+import mmap
+from sys import getrefcount
+from typing import Callable, Dict, List, Optional, Tuple
 
 from rpcsys.errors import LimitExceeded, ProtocolError
 from rpcsys.wire.frames import (
@@ -34,8 +36,9 @@ from rpcsys.wire.frames import (
     REMEMBERED_BYTES,
     REMEMBERED_HEADS,
     Frame,
+    form,
 )
-from rpcsys.wire.memory import Pool
+from rpcsys.wire.memory import LARGE, PAGE, Pool
 from rpcsys.wire.plan import Plan, parse
 
 _SCRATCH = 64 << 10
@@ -62,8 +65,9 @@ class FrameReader:
         self._start = 0  # scratch[start:unread] is received and not yet understood; both 0 when nothing is
         self.unread = 0
         self._body: Optional[_Body] = None  # the frame whose body is being received
-        self._expected: Optional[_Expected] = None  # what the next frame may be like
-        self._ahead: Optional[memoryview] = None  # where it is being received, if it is that one
+        self._expected: Optional[_Expected] = None  # what the next frame may be like, if it comes alone
+        self._like: Optional[_Expected] = None  # and if it comes with others: the last one that had no body
+        self._ahead: Optional[mmap.mmap] = None  # where it is being received, if it is that one
         self._crowded = False  # whether the last read held more than one frame
 
     def read(self, fill: Callable[[memoryview, int, int], int], flags: int = 0) -> Optional[Frame]:
@@ -72,20 +76,40 @@ class FrameReader:
         Raises `EOFError` when the stream has ended, and whatever ``fill`` raises: then nothing has happened.
         """
         expected = self._expected
-        place = None
-        if expected is not None and not self.unread and self._body is None:
-            size = expected.body_bytes
-            place = self._pool.take_behind(expected.start, size) if size else self._scratch
-        if expected is None or place is None:
+        if expected is None or self.unread or self._body is not None:
             return self._filled(fill(self.space(), 0, flags))
+        frame = expected.frame
+        alone = getrefcount(frame) == expected.alone
+        if alone:
+            frame.body = frame.views = None  # its memory may be the next one's
+        if not expected.body_bytes:
+            place, mapping = self._scratch, None
+        elif getrefcount(expected.mapping) == expected.idle:
+            place, mapping = expected.place, expected.mapping
+        else:
+            place = self.space()
+            mapping, self._ahead = self._ahead, None
+            if mapping is None:
+                return self._filled(fill(place, 0, flags))
         count = fill(place, 0, flags)
         self._crowded = False
         if count == expected.end:
             opening, deadline_ms, call_id, rest = expected.parts(place)
             if opening == expected.opening and rest == expected.rest:
-                body = (place[expected.start : count],) if size else ()
-                return Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.plan, body)
-        self._ahead = place if size else None
+                if mapping is not expected.mapping:  # too large to be held on to
+                    return Frame(
+                        expected.kind, expected.flags, deadline_ms, call_id, expected.plan, None, mapping
+                    )
+                if not alone:
+                    frame = expected.another()
+                frame.deadline_ms = deadline_ms
+                frame.call_id = call_id
+                if mapping is None:
+                    frame.views = ()
+                else:
+                    frame.body = mapping
+                return frame
+        self._ahead = mapping
         return self._filled(count)
 
     def _filled(self, count: int) -> Optional[Frame]:
@@ -103,9 +127,9 @@ class FrameReader:
             self._crowded = False
             expected = self._expected
             if expected is not None and expected.body_bytes:
-                place = self._ahead = self._pool.take_behind(expected.start, expected.body_bytes)
-                if place is not None:
-                    return place
+                self._ahead = expected.moor(self._pool)
+                if self._ahead is not None:
+                    return memoryview(self._ahead)[PAGE - expected.start :]
             return self._scratch
         if body.remaining > _SCRATCH // 4:
             return body.space()
@@ -125,10 +149,11 @@ class FrameReader:
             self.unread += count
         return self.next()
 
-    def _received_ahead(self, place: memoryview, count: int) -> Optional[Frame]:
+    def _received_ahead(self, mapping: mmap.mmap, count: int) -> Optional[Frame]:
         expected = self._expected
         assert expected is not None
         self._ahead = None
+        place = memoryview(mapping)[PAGE - expected.start :]
         if count > expected.start:
             opening, deadline_ms, call_id, rest = expected.parts(place)
             if opening == expected.opening and rest == expected.rest:
@@ -200,6 +225,12 @@ class FrameReader:
     def _next_head(self) -> Optional[Frame]:
         start = self._start
         have = self.unread - start
+        like = self._like
+        if like is not None and have >= like.end:
+            opening, deadline_ms, call_id, rest = like.parts(self._scratch, start)
+            if opening == like.opening and rest == like.rest:
+                self._consumed(start + like.end)
+                return Frame(like.kind, like.flags, deadline_ms, call_id, like.plan, ())
         if have < HEADER_BYTES:
             self._rewind()
             return None
@@ -219,8 +250,10 @@ class FrameReader:
         else:
             self._consumed(body_start)
         if not body_bytes and not plan.sizes:
-            if alone and head_bytes <= REMEMBERED_BYTES and kind != CHUNK:
-                self._expected = _Expected(kind, flags, head, plan)
+            if head_bytes <= REMEMBERED_BYTES and kind != CHUNK:
+                self._like = _like(kind, flags, head, plan)
+                if alone:
+                    self._expected = self._like
             return Frame(kind, flags, deadline_ms, call_id, plan, _NO_CHUNK if kind == CHUNK else ())
         frame = Frame(
             kind, flags, deadline_ms, call_id, plan, self._pool.take_all(_sizes(kind, plan, body_bytes))
@@ -312,11 +345,28 @@ def _sizes(kind: int, plan: Plan, body_bytes: int) -> Tuple[int, ...]:
 class _Expected:
     """What the next frame may look like.
 
-    Its body would lie from ``start`` to ``end``; ``alone`` is its size if it has none, else -1. ``parts`` takes its
-    header and head apart: the ``opening``, deadline, call_id, and the ``rest``, which holds the head.
+    Its body would lie from ``start`` to ``end``. ``parts`` takes its header and head apart: the ``opening``, deadline,
+    call_id, and the ``rest``, which holds the head. ``mapping`` has room for such a frame at ``place``, the body on a page,
+    and as many references as ``idle`` while nobody uses it. ``frame`` is the last of them, or shall be; nobody else knows
+    it while it has as many references as ``alone``.
     """
 
-    __slots__ = ("alone", "body_bytes", "end", "flags", "kind", "opening", "parts", "plan", "rest", "start")
+    __slots__ = (
+        "alone",
+        "body_bytes",
+        "end",
+        "flags",
+        "frame",
+        "idle",
+        "kind",
+        "mapping",
+        "opening",
+        "parts",
+        "place",
+        "plan",
+        "rest",
+        "start",
+    )
 
     def __init__(self, kind: int, flags: int, head: bytes, plan: Plan) -> None:
         self.kind = kind
@@ -325,15 +375,39 @@ class _Expected:
         self.body_bytes = plan.body_bytes
         self.start = HEADER_BYTES + len(head)
         self.end = self.start + plan.body_bytes
-        self.alone = -1 if plan.body_bytes else self.start
-        self.parts = _parts(len(head))
+        self.parts = form(len(head)).unpack_from
         lead = HEADER.pack(len(head), kind, flags, 0, 0, 0, plan.body_bytes) + head
         self.opening, _, _, self.rest = self.parts(lead)
+        self.another()
+        self.idle = 0
+        self.mapping: Optional[mmap.mmap] = None
+        self.place = memoryview(b"")
+
+    def another(self) -> Frame:
+        """A frame of its own, the last having gone to somebody who keeps it."""
+        frame = self.frame = Frame(self.kind, self.flags, 0, 0, self.plan, None)
+        self.alone = getrefcount(frame)
+        return frame
+
+    def moor(self, pool: Pool) -> Optional[mmap.mmap]:
+        """Memory for such a frame; None if there is none now. What the pool never gives up is remembered."""
+        self.mapping, self.place = None, memoryview(b"")
+        mapping = pool.take_behind(self.body_bytes)
+        if mapping is not None and len(mapping) <= LARGE:
+            self.mapping = mapping
+            self.place = memoryview(mapping)[PAGE - self.start :]
+            del mapping
+            self.idle = getrefcount(self.mapping)
+            return self.mapping
+        return mapping
 
 
-@functools.lru_cache(REMEMBERED_HEADS)
-def _parts(head_bytes: int) -> Callable[[Any], Tuple[Any, ...]]:
-    return struct.Struct(f"<8sII{8 + head_bytes}s").unpack_from
+def _like(kind: int, flags: int, head: bytes, plan: Plan) -> _Expected:
+    """What a frame without a body is like, made once for most plans."""
+    like: Optional[_Expected] = plan.like
+    if like is None or like.kind != kind or like.flags != flags:
+        like = plan.like = _Expected(kind, flags, head, plan)
+    return like
 
 
 class _Body:

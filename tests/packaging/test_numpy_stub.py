@@ -142,8 +142,11 @@ import numpy
 from rpcsys.server import capabilities, objects
 from rpcsys.client import arrays
 from rpcsys.wire import dtypes
+from rpcsys.wire.frames import Frame
+from rpcsys.wire.plan import Plan
 from rpcsys.wire.tensor import Tensor, as_tensor, maker
-tensor = maker({"@": "tensor", "dtype": "float32", "shape": [2], "buffer": 0})([b"12345678"])
+frame = Frame(2, 0, 0, 1, Plan({}, ()), [b"12345678"])
+tensor = maker({"@": "tensor", "dtype": "float32", "shape": [2], "buffer": 0})(frame)
 print(json.dumps([hasattr(numpy, "__rpcsys_stub__"), dtypes.import_numpy() is None, objects.import_numpy() is None, arrays.np is None,
                   capabilities.capabilities()["numpy"], type(tensor).__name__, as_tensor(memoryview(b"ab")).shape, as_tensor(3)]))
 """

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import ValueNotSupported
 from rpcsys.wire import frames
+from rpcsys.wire.frames import Lead
 from rpcsys.wire.heads import HeadTable, signature
 from rpcsys.wire.tensor import Tensor
 from tests.wire import strategies
@@ -18,6 +19,8 @@ from tests.wire import strategies
 pytestmark = pytest.mark.skipif(
     sys.byteorder != "little", reason="heads are remembered on little-endian machines"
 )
+
+EMPTY = Lead(frames.CALL, b"{}")
 
 plain = st.one_of(
     st.none(),
@@ -38,7 +41,7 @@ def known(args):
 def remembered(args):
     table, found = HeadTable(), known(args)
     if found is not None:
-        table.put(found[0], b"{}")
+        table.put(found[0], EMPTY)
     return bool(table)
 
 
@@ -46,15 +49,15 @@ def remembered(args):
 def test_a_remembered_head_is_the_one_that_would_be_made(calls):
     table = HeadTable()
     for args in calls:
-        head, buffers = frames.encode_head({"f": "f", "a": args})
+        made = frames.encode(frames.CALL, 7, {"f": "f", "a": args}, deadline_ms=9)
+        lead, _ = frames.lead(frames.CALL, {"f": "f", "a": args})
         found = known(args)
         if found is None:
             continue
         key, memory = found
-        table.put(key, head)
+        table.put(key, lead)
         if key in table:
-            assert list(map(bytes, memory)) == list(map(bytes, buffers))
-            assert table[key] == head
+            assert b"".join(table[key].pieces(7, memory, 9)) == b"".join(made)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +71,7 @@ def test_a_remembered_head_is_the_one_that_would_be_made(calls):
         True,
         None,
         np.float64(1).reshape(1),
+        np.zeros((0, 2)),
     ],
 )
 def test_common_arguments_are_remembered(arg):
@@ -77,11 +81,26 @@ def test_common_arguments_are_remembered(arg):
 @pytest.mark.parametrize(
     "arg",
     [1.5, "text", b"bytes", [1], np.ones((2, 3)).T, np.ones(2, ">f4"), np.array(["a"]), np.array(["a"], object),
-     np.zeros((0, 2)), np.ones(2, "M8[s]"), Tensor("strings", (1,), ["a"]), Tensor("uint8", (1,), b"x", "gpu:0"),
+     np.ones(2, "M8[s]"), Tensor("strings", (1,), ["a"]), Tensor("uint8", (1,), b"x", "gpu:0"),
      np.float32(2)],
 )  # fmt: skip
 def test_what_depends_on_more_is_not_remembered(arg):
     assert not remembered([arg])
+
+
+@pytest.mark.parametrize("size", [0, 1, frames.JOINED, frames.JOINED + 1, 5 * frames.JOINED])
+@pytest.mark.parametrize("lead_by", [(), (np.arange(5),), (7, memoryview(b"x" * 6000))])
+def test_small_arrays_are_joined_and_large_ones_are_sent_from_where_they_are(size, lead_by):
+    array = np.arange(size, dtype=np.uint8).reshape(1, size)
+    lead, _ = frames.lead(frames.CALL, {"a": [*lead_by, array]})
+    _, buffers = signature(None, (*lead_by, array))
+    if size:
+        pieces = lead.pieces(3, buffers)
+        assert b"".join(pieces) == b"".join(frames.encode(frames.CALL, 3, {"a": [*lead_by, array]}))
+        assert (len(pieces) == 1) == (lead.body_bytes <= frames.JOINED)
+        assert sum(map(len, pieces)) == len(b"".join(pieces))
+        if len(pieces) > 1:
+            assert np.shares_memory(np.frombuffer(pieces[-1], np.uint8), array)
 
 
 def test_equal_looking_scalars_are_told_apart():
@@ -99,17 +118,17 @@ def test_a_tensor_of_the_wrong_length_never_meets_a_remembered_head():
 def test_the_table_is_bounded():
     table = HeadTable()
     for number in range(3 * frames.REMEMBERED_HEADS):
-        table.put((number,), b"{}")
+        table.put((number,), EMPTY)
         assert len(table) <= frames.REMEMBERED_HEADS
-    table.put(("long",), b"x" * (frames.REMEMBERED_BYTES + 1))
-    table.put(("k" * 5000,), b"{}")
+    table.put(("long",), Lead(frames.CALL, b"x" * (frames.REMEMBERED_BYTES + 1)))
+    table.put(("k" * 5000,), EMPTY)
     assert table.get(("long",)) is None
     assert table.get(("k" * 5000,)) is None
-    assert table.get((3 * frames.REMEMBERED_HEADS - 1,)) == b"{}"
+    assert table.get((3 * frames.REMEMBERED_HEADS - 1,)) is EMPTY
 
 
 def test_a_big_endian_machine_remembers_nothing(monkeypatch):
     monkeypatch.setattr(sys, "byteorder", "big")
     table = HeadTable()
-    table.put((1,), b"{}")
+    table.put((1,), EMPTY)
     assert table.get((1,)) is None

@@ -6,12 +6,14 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rpcsys.errors import ProtocolError
 from rpcsys.wire import frames
+from rpcsys.wire.memory import Pool
 from rpcsys.wire.reader import FrameReader
+from rpcsys.wire.tensor import maker
 
 
 def address(buffer) -> int:
@@ -117,6 +119,36 @@ def test_a_frame_that_is_kept_is_not_overwritten_by_the_next():
     source = FrameReader()
     kept = [frame for number in range(5) for frame in receive(source, call(number, 50_000, number))]
     assert [bytes(frame.buffers[0]) for frame in kept] == [bytes([number]) * 50_000 for number in range(5)]
+
+
+KEEP = {
+    "nothing": lambda frame: None,
+    "frame": lambda frame: frame,
+    "made": lambda frame: maker(frame.plan.head["a"][0])(frame),
+    "part of what was made": lambda frame: maker(frame.plan.head["a"][0])(frame)[5:].reshape(1, -1),
+    "array": lambda frame: np.frombuffer(frame.buffers[0], np.uint8),
+    "slice": lambda frame: frame.buffers[0][7:],
+}
+
+
+@example(300, [("frame", 0)] * 9)
+@example(300, [("made", 0)] * 9)
+@given(
+    st.sampled_from([300, 30_000, 2_000_000]),
+    st.lists(st.tuples(st.sampled_from(sorted(KEEP)), st.integers(0, 3)), max_size=30),
+)
+def test_memory_is_used_again_only_when_nothing_of_it_is_left(size, steps):
+    """Whatever of a frame is kept, and however its memory is referred to, later ones land elsewhere."""
+    source, kept = FrameReader(pool=Pool(cap=6 << 20)), []
+    for number, (how, dropped) in enumerate(steps):
+        kept += [(number, KEEP[how](frame)) for frame in read(source, call(number, size, number))]
+        del kept[:dropped]
+        for old, what in kept:
+            if isinstance(what, frames.Frame):
+                assert what.call_id == old
+                what = what.buffers[0]
+            if what is not None:
+                assert (np.frombuffer(what, np.uint8) == old).all()
 
 
 def test_memory_taken_ahead_is_no_more_than_the_last_body():
