@@ -74,6 +74,33 @@ with rpcsys.connect("127.0.0.1", int(sys.argv[2]), key="board") as session:
     }))
 """
 
+# Keeps every fourth frame, every fourth array and every fourth part of one, and what it has kept must stay as it was.
+KEEPING = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from rpcsys.wire.frames import CALL, encode
+from rpcsys.wire.reader import FrameReader
+from rpcsys.wire.tensor import Tensor
+reader, kept, last, again = FrameReader(), [], None, 0
+for number in range(400):
+    sent = b"".join(encode(CALL, number, {"args": [Tensor("uint8", [999], bytes([number % 256]) * 999)]}))
+    def fill(place, count, flags):
+        place[:len(sent)] = sent
+        return len(sent)
+    frame = reader.read(fill)
+    again += id(frame) == last
+    last = id(frame)
+    keep = [lambda: None, lambda: frame, lambda: frame.buffers[0], lambda: frame.buffers[0][7:]][number % 4]()
+    if keep is not None:
+        kept.append((number, keep))
+    del frame, keep
+changed = [
+    number for number, what in kept
+    if set(bytes(getattr(what, "buffers", [what])[0])) != {number % 256} or getattr(what, "call_id", number) != number
+]
+print(json.dumps({"changed": changed, "again": again > 100, "kept": len(kept)}))
+"""
+
 
 @pytest.fixture(scope="session")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -153,6 +180,13 @@ def test_import_rpcsys_loads_nothing_else(version: str, board: Path) -> None:
 def test_an_old_python_is_told_what_it_lacks(version: str, board: Path) -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import rpcsys\ntry: rpcsys.lab\nexcept ImportError as e: print(e)"
     assert "needs Python 3.10" in bare(pythons()[version], "-c", code, board)
+
+
+@pytest.mark.parametrize("version", pythons())
+def test_memory_is_used_again_only_when_nobody_has_it(version: str, board: Path) -> None:
+    """Reference counts tell, and what they count differs between Pythons."""
+    seen = json.loads(bare(pythons()[version], "-c", KEEPING, board))
+    assert seen == {"changed": [], "again": True, "kept": 300}
 
 
 @contextlib.contextmanager

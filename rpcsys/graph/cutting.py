@@ -27,7 +27,9 @@ class Part:
 
 
 def cut(flow: Flow, parts: Sequence[Part], *, exact: bool = False) -> Stages:
-    """The stages that ``parts`` are to become. They stand in an order in which they can run, and hold every node.
+    """The stages that ``parts`` are to become. They stand in an order in which they can run.
+
+    Together they hold every node that has work to do; constants that are in none, and results of the whole, come from the last.
 
     Raises
     ------
@@ -45,7 +47,9 @@ class _Cutter:
         self._outputs = dict.fromkeys(self._graph.outputs)
         self._core = [self._own_work(part) for part in parts]
         self._home = {index: place for place, core in enumerate(self._core) for index in core}
-        self._results = [self._constant_results(part) for part in parts]
+        loose = frozenset(range(len(flow.nodes))).difference(*(part.nodes for part in parts))
+        self._results = [self._constant_results(part.nodes) for part in parts]
+        self._results[-1] |= self._constant_results(loose)
         self._members = [
             self._with_constants(core | results)
             for core, results in zip(self._core, self._results, strict=True)
@@ -75,11 +79,11 @@ class _Cutter:
         useful = part.nodes & self._flow.useful
         return (useful & self._flow.live) or useful
 
-    def _constant_results(self, part: Part) -> frozenset[int]:
-        """The constant nodes of this part that make an output of the whole."""
+    def _constant_results(self, nodes: frozenset[int]) -> frozenset[int]:
+        """The constant ones of these nodes that make an output of the whole."""
         return frozenset(
             index
-            for index in part.nodes & self._flow.useful - self._home.keys()
+            for index in nodes & self._flow.useful - self._home.keys()
             if not self._outputs.keys().isdisjoint(self._flow.nodes[index].outputs)
         )
 

@@ -78,17 +78,7 @@ def _around(flow: Flow, region: set[int]) -> list[Part]:
     after = (flow.downstream(region) & work) - region
     beside = work - region - before - after
     parts = {"before": before, "region": region, "beside": beside, "after": after}
-    return _parts(flow, {name: nodes for name, nodes in parts.items() if nodes})
-
-
-def _parts(flow: Flow, nodes: Mapping[str, set[int]], targets: Mapping[str, str] | None = None) -> list[Part]:
-    """Parts of these nodes; constants that are results of the whole and nobody's work go with the last."""
-    loose = set(range(len(flow.nodes))).difference(*nodes.values())
-    last = list(nodes)[-1]
-    return [
-        Part(name, frozenset(own | loose if name == last else own), (targets or {}).get(name, ""))
-        for name, own in nodes.items()
-    ]
+    return [Part(name, frozenset(nodes)) for name, nodes in parts.items() if nodes]
 
 
 def _path_text(flow: Flow, path: Iterable[int]) -> str:
@@ -104,22 +94,24 @@ def _pieces(flow: Flow, region: set[int]) -> list[Part]:
     What lies between two nodes of one depth has that depth too, so every piece is convex, and what a piece needs
     lies no deeper than itself.
     """
+    own = flow.useful & flow.live | region
     depth: dict[int, int] = {}
-    for index in sorted(flow.useful & flow.live | region):
+    # A region of constants is needed through others, too.
+    for index in sorted(own | flow.downstream(region)):
         inside = index in region
         depth[index] = max(
             (depth[i] + ((i in region) != inside) for i in flow.before[index] if i in depth),
             default=int(inside),
         )
     parts: dict[str, set[int]] = {}
-    for level in sorted(set(depth.values())):
-        nodes = {index for index in depth if depth[index] == level}
+    for level in sorted({depth[index] for index in own}):
+        nodes = {index for index in own if depth[index] == level}
         if level % 2:
             for piece in _connected(flow, nodes):
                 parts[f"region{sum(name.startswith('region') for name in parts)}"] = piece
         else:
             parts[f"rest{level // 2}"] = nodes
-    return _parts(flow, parts)
+    return [Part(name, frozenset(nodes)) for name, nodes in parts.items()]
 
 
 def _connected(flow: Flow, nodes: set[int]) -> list[set[int]]:
@@ -159,8 +151,8 @@ def _by_marks(flow: Flow, annotation: Annotation, exact: bool) -> Stages:
     if not placed:
         raise UsageError("no node of the model depends on its inputs: there is nothing to divide")
     numbers = sorted(set(placed.values()))
-    nodes = {f"stage{n}": {index for index, stage in placed.items() if stage == n} for n in numbers}
-    return cut(flow, _parts(flow, nodes, {f"stage{n}": devices.get(n, "") for n in numbers}), exact=exact)
+    nodes = {n: frozenset(index for index, stage in placed.items() if stage == n) for n in numbers}
+    return cut(flow, [Part(f"stage{n}", nodes[n], devices.get(n, "")) for n in numbers], exact=exact)
 
 
 def _check_order(flow: Flow, stage_of: Mapping[int, int]) -> None:

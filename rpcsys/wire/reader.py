@@ -78,8 +78,8 @@ class FrameReader:
         expected = self._expected
         if expected is None or self.unread or self._body is not None:
             return self._filled(fill(self.space(), 0, flags))
+        alone = getrefcount(expected.frame) == expected.alone
         frame = expected.frame
-        alone = getrefcount(frame) == expected.alone
         if alone:
             frame.body = frame.views = None  # its memory may be the next one's
         if not expected.body_bytes:
@@ -385,9 +385,10 @@ class _Expected:
 
     def another(self) -> Frame:
         """A frame of its own, the last having gone to somebody who keeps it."""
-        frame = self.frame = Frame(self.kind, self.flags, 0, 0, self.plan, None)
-        self.alone = getrefcount(frame)
-        return frame
+        self.frame = Frame(self.kind, self.flags, 0, 0, self.plan, None)
+        # Counted here as it is in `FrameReader.read`: what a local variable or the call itself adds differs between Pythons.
+        self.alone = getrefcount(self.frame)
+        return self.frame
 
     def moor(self, pool: Pool) -> Optional[mmap.mmap]:
         """Memory for such a frame; None if there is none now. What the pool never gives up is remembered."""

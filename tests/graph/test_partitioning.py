@@ -7,6 +7,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 from rpcsys import graph
 from rpcsys.errors import ModelError, UsageError
@@ -105,7 +106,35 @@ def test_constants_make_no_region_of_their_own() -> None:
     assert shape_of(stages) == {"before": (["Relu"], ()), "region": (["Exp", "Add"], ("before",))}
 
 
-@settings(max_examples=40, deadline=None)
+def through_constants() -> onnx.ModelProto:
+    """``x`` plus what is made of ``k``, and ``loose`` beside it; all three are constants."""
+    constants = {name: onnx.numpy_helper.from_array(numbers(2, 3)) for name in ("k", "loose")}
+    return make(
+        [
+            *(
+                helper.make_node("Constant", [], [name], name, value=value)
+                for name, value in constants.items()
+            ),
+            node("Neg", "k", "j", name="j"),
+            node("Add", "x j", "sum", name="sum"),
+            node("Add", "sum loose", "y", name="y"),
+        ],
+        values("x"),
+        values("y", "loose"),
+    )
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_region_of_constants_comes_before_what_needs_it(several: bool) -> None:
+    stages = graph.partition(through_constants(), ["k"], several=several)
+    region, after = stages
+    assert [output.name for output in region.outputs] == ["k"]
+    assert "k" in [item.name for item in after.inputs]
+    x = {"x": numbers(2, 3)}
+    assert_same(run_stages(stages, x), run(through_constants(), x))
+
+
+@settings(max_examples=100, deadline=None)
 @given(network=networks(), data=st.data())
 def test_random_regions_give_the_same_bits(network: onnx.ModelProto, data: st.DataObject) -> None:
     chosen = data.draw(st.sets(st.sampled_from([item.output[0] for item in network.graph.node]), min_size=1))
