@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, Iterator, List, Optional, Sequence
 
 from rpcsys.stream import Stream
 from rpcsys.wire.frames import Buffer
@@ -18,12 +18,15 @@ from rpcsys.wire.frames import Buffer
 BATCH = 16
 #: A reply above this many bytes is worth a system call of its own, and not worth copying.
 SMALL = 4096
+#: So much is given to the system at a time, which waits until all of it is on its way. To be asked whether the client takes
+#: more costs more than a system call; but between two of these, what it sends is read.
+STRETCH = 2 << 20
 
 
 class Outgoing:
     """The sending half of a session's stream.
 
-    ``held``: replies that wait for others to join them; ``on_full`` is called while the client takes nothing.
+    ``held``: replies that wait for others to join them; ``on_full`` is called while the client takes nothing, and now and then in a long reply.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -41,9 +44,18 @@ class Outgoing:
             if self.held:
                 pieces = [b"".join(self.held), *pieces]
                 self.held = []
-            self._stream.send(pieces, self.on_full)
+            if sum(map(len, pieces)) <= STRETCH:
+                self._stream.send(pieces, self.on_full, True)
+            else:
+                self._send_long(pieces)
         finally:
             lock.release()
+
+    def _send_long(self, pieces: Sequence[Buffer]) -> None:
+        for number, part in enumerate(_stretches(pieces)):
+            if number and self.on_full is not None:
+                self.on_full()
+            self._stream.send(part, self.on_full, True)
 
     def hold(self, pieces: Sequence[Buffer]) -> None:
         """Send one frame with those that follow; at once if it is large, or if enough are held back."""
@@ -79,3 +91,20 @@ class Outgoing:
                 self._stream.socket.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # the end of the connection has to say it
+
+
+def _stretches(pieces: Sequence[Buffer]) -> Iterator[List[Buffer]]:
+    """``pieces`` in parts of `STRETCH` bytes."""
+    part: List[Buffer] = []
+    room = STRETCH
+    for piece in pieces:
+        left = memoryview(piece)
+        while left:
+            part.append(left[:room])
+            left = left[room:]
+            room -= len(part[-1])
+            if not room:
+                yield part
+                part, room = [], STRETCH
+    if part:
+        yield part

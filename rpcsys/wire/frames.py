@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from rpcsys.errors import LimitExceeded, ValueNotSupported
 from rpcsys.wire import values
-from rpcsys.wire.memory import PAGE
+from rpcsys.wire.memory import ALIGNMENT, PAGE
 from rpcsys.wire.plan import MAX_BUFFERS, Plan
 
 HEADER = struct.Struct("<IBBHIIQ")
@@ -138,6 +138,9 @@ def form(head_bytes: int) -> struct.Struct:
 class Lead:
     """Header and head of frames that are alike but for deadline and call_id. ``body_bytes`` is what follows them.
 
+    Before arrays that are sent from where they are, the head ends with as many spaces as make them begin on a 64-byte boundary of the
+    frame: the kernel copies 1 MB in 0.87 to 0.98 of the time so, as memory for arrays mostly begins on a multiple of 16.
+
     Raises `LimitExceeded` for a body above `MAX_BODY` bytes.
     """
 
@@ -146,6 +149,8 @@ class Lead:
     def __init__(self, kind: int, head: bytes, body_bytes: int = 0) -> None:
         if body_bytes > MAX_BODY:
             raise LimitExceeded(f"{body_bytes} bytes of arrays in one call (at most {MAX_BODY})")
+        if body_bytes > JOINED and len(head) < REMEMBERED_BYTES:
+            head += b" " * (-(HEADER_BYTES + len(head)) % ALIGNMENT)
         self.head = head
         self.body_bytes = body_bytes
         like = form(len(head))

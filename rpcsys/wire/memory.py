@@ -22,9 +22,9 @@ PAGE = mmap.PAGESIZE
 LARGE = 1 << 20
 # Huge pages are 2 MiB on the machines that have them; a multiple lets one block serve many sizes.
 _GRAIN = 2 << 20
-# From a page to LARGE, so many blocks are kept for each power of two: a bytearray of 1 MB is zeroed and
+# From a page to LARGE and a page before it, so many blocks are kept for each power of two: a bytearray of 1 MB is zeroed and
 # meets 256 page faults each time. Few, because every mapping is one of the 65,530 a process may have;
-# all of them together are 8 MB. A fresh mapping is slower than a bytearray, so beyond them it is that.
+# all of them together are 12 MB. A fresh mapping is slower than a bytearray, so beyond them it is that.
 _PAGES_KEPT = 4
 
 
@@ -34,6 +34,17 @@ def _aligned(total: int) -> memoryview:
     address = ctypes.addressof(ctypes.c_char.from_buffer(block))
     start = -address % ALIGNMENT
     return memoryview(block)[start : start + total]
+
+
+def _new(size: int) -> mmap.mmap:
+    """A mapping of its own, of huge pages where it is large."""
+    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if size > LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            block.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            pass  # a kernel without huge pages: slower, and right
+    return block
 
 
 def _references_when_free() -> int:
@@ -79,10 +90,10 @@ class Pool:
     def take_behind(self, size: int) -> Optional[mmap.mmap]:
         """A page, then at least ``size`` bytes; None if no mapping is free. For a head and an array that come together.
 
-        What is no larger than `LARGE` stays the pool's for good.
+        For arrays of at most `LARGE` bytes it stays the pool's for good.
         """
         whole = PAGE + size
-        return self._of_pages(whole) if whole <= LARGE else self._large(whole)
+        return self._of_pages(whole) if size <= LARGE else self._large(whole)
 
     def take_all(self, sizes: Sequence[int]) -> List[memoryview]:
         """One block for each size, each on a boundary of its own; small ones share one allocation."""
@@ -117,7 +128,7 @@ class Pool:
                 return mapping
         if len(kept) == _PAGES_KEPT:
             return None
-        kept.append(mmap.mmap(-1, 1 << order, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        kept.append(_new(1 << order))
         return kept[-1]
 
     def _mapping(self, size: int) -> memoryview:
@@ -129,14 +140,9 @@ class Pool:
             if rounded <= len(mapping) <= 2 * rounded and sys.getrefcount(mapping) == _FREE:
                 return mapping
         try:
-            block = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            block = _new(rounded)
         except (OSError, OverflowError):
             raise LimitExceeded(f"no memory here for {size} bytes of arrays") from None
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            try:
-                block.madvise(mmap.MADV_HUGEPAGE)
-            except OSError:
-                pass  # a kernel without huge pages: slower, and right
         self._keep(block)
         return block
 

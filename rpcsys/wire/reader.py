@@ -394,7 +394,7 @@ class _Expected:
         """Memory for such a frame; None if there is none now. What the pool never gives up is remembered."""
         self.mapping, self.place = None, memoryview(b"")
         mapping = pool.take_behind(self.body_bytes)
-        if mapping is not None and len(mapping) <= LARGE:
+        if mapping is not None and self.body_bytes <= LARGE:
             self.mapping = mapping
             self.place = memoryview(mapping)[PAGE - self.start :]
             del mapping

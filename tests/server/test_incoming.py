@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from rpcsys.server.incoming import MAX_CHUNK_BYTES, WINDOW_CALLS, Incoming
-from rpcsys.server.outgoing import BATCH, SMALL, Outgoing
+from rpcsys.server.outgoing import BATCH, SMALL, STRETCH, Outgoing
 from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames
 from tests.device import until
@@ -141,6 +141,7 @@ def test_neither_end_locks_the_other(ends):
     incoming, out, peer = ends
     calls = joined(*[a_call(number, pad="x" * 3000) for number in range(1, 201)])
     got = []
+    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bytes(16))
 
     def client():
         peer.socket.sendall(calls)
@@ -152,6 +153,27 @@ def test_neither_end_locks_the_other(ends):
     thread.join(20)
     assert len(got[0].buffers[0]) == 4 * MB
     assert numbers(incoming, 200) == list(range(1, 201))
+
+
+def test_what_comes_during_a_long_reply_is_read_before_its_end(ends):
+    """Also while the client takes all of it as fast as it is sent."""
+    incoming, out, peer = ends
+    read, replies = [], []
+
+    def looking():
+        on_full()
+        read.append(bool(incoming._unsorted))
+
+    on_full, out.on_full = out.on_full, looking
+    thread = threading.Thread(target=lambda: replies.append(peer.receive()), daemon=True)
+    thread.start()
+    peer.socket.sendall(joined(a_call(1), a_call(2)))
+    parts = [b"first", bytes(STRETCH), b"", bytes(2 * STRETCH - 5)]
+    out.send(frames.encode(frames.RESULT, 7, {"r": parts}))
+    thread.join(20)
+    assert replies[0].get("r") == parts
+    assert read.index(True) < len(read) - 1
+    assert numbers(incoming, 2) == [1, 2]
 
 
 # ---------------------------------------------------------------- replies that share a journey
