@@ -13,7 +13,7 @@ BUILD := build/deb
 DIST := dist
 DEVICE := $(BIN)/python tests/device_files.py
 # More than there are cores: most tests wait for daemons more than they compute.
-FAST := $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 3 / 2 )))
+FAST := $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-slow lint fix bench deb docs clean

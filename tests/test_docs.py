@@ -14,6 +14,7 @@ from tests.device_files import ROOT
 CHECK = ROOT / "docs" / "check.py"
 
 
+@pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.timeout(500)
 def test_links_lead_somewhere_and_examples_run() -> None:

@@ -108,6 +108,7 @@ def test_a_device_is_leased_from_an_empty_folder(installed: Path, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_packs_the_same_archive_as_a_checkout(installed: Path, tmp_path: Path) -> None:
     pytest.importorskip("zopfli")
     archives = []

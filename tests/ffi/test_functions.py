@@ -156,6 +156,7 @@ print(resident() - before, tensors.lent(), functions.held())
 """
 
 
+@pytest.mark.slow
 def test_no_leak_in_100_000_calls(board, functions_so, tvm_libraries, record_property) -> None:
     grown, lent, held = map(int, bare(board, LEAK, tvm_libraries, functions_so).split())
     record_property("bytes grown in 100,000 rounds", grown)

@@ -137,6 +137,7 @@ def test_a_megabyte_of_nothing(tracker: Daemon, peers, record_property, nothing)
     check(good, f"beside megabytes of {nothing!r}", record_property)
 
 
+@pytest.mark.slow
 def test_one_that_never_reads_its_events(tracker: Daemon, peers, record_property):
     """Its place changes all the time, and it is told so, until it is dropped."""
     with TrackerProbe(tracker.address) as server, Good(tracker) as good:

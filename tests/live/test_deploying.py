@@ -149,6 +149,7 @@ def test_deployed_modules_survive_a_restart(edge):
         assert np.array_equal(five(x), x * 5)
 
 
+@pytest.mark.slow
 def test_the_old_version_finishes_its_calls(edge):
     with edge.deployment() as deployment:
         deployment.put(edge.library(2.0), "scale")

@@ -119,6 +119,7 @@ def is_lost(lab: FaultLab, answer: dict) -> None:
         assert "\n" not in answer["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["ours", "tvm"])
 def test_a_killed_tracker_is_not_noticed_by_sessions(fault_lab: FaultLab, flavour: str, record_property):
     lab = fault_lab.start(slots=2, tracker_flavour=flavour)
@@ -164,6 +165,7 @@ def test_a_killed_zygote_is_replaced(lab: FaultLab):
 # --- the link to the tracker -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["ours", "tvm"])
 def test_a_server_that_is_there_before_its_tracker(daemons: Daemons, flavour: str):
     """It serves at once and registers when the tracker comes."""
@@ -175,6 +177,7 @@ def test_a_server_that_is_there_before_its_tracker(daemons: Daemons, flavour: st
     wait_free(daemons.tracker(flavour=flavour, port=port), KEY, 1, LOST_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["ours", "tvm"])
 def test_a_match_key_that_is_never_used_is_renewed(daemons: Daemons, flavour: str, record_property):
     tracker = daemons.tracker(flavour=flavour)

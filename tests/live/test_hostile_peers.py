@@ -58,6 +58,7 @@ HALF_OPENINGS = {
 }
 
 
+@pytest.mark.slow
 @ours_only
 def test_half_a_handshake_is_dropped(lab: FaultLab, record_property):
     """All of them at once, and one that sends a byte a second to look alive."""
@@ -333,6 +334,7 @@ def test_a_client_stopped_inside_a_large_result_holds_up_nobody(lab: FaultLab):
     assert stopped.read()["value"] == LARGE_BYTES
 
 
+@pytest.mark.slow
 def test_a_client_stopped_in_the_queue_holds_up_nobody(lab: FaultLab, record_property):
     """The device offered to it is offered to the next when it has not come for a while."""
     holders = [lab.client().leased(), lab.client().leased()]

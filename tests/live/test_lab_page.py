@@ -93,6 +93,7 @@ def test_the_lab_is_shown_live(lab, page):
     assert page.complaints() == []
 
 
+@pytest.mark.slow
 def test_pictures_and_ages_go_on(lab, page):
     lab.server("rpi4", "shelf-1")
     lab.request("ann", "rpi4")

@@ -97,6 +97,7 @@ def test_the_library_calls_what_was_deployed(
         np.testing.assert_allclose(loaded(frame), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_slow_line_is_measured_and_not_worth_it(
     network: onnx.ModelProto, frame: Any, daemons: Daemons
 ) -> None:

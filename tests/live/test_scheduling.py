@@ -75,6 +75,7 @@ def sharer(tracker: Daemon, source: str, threads: int, seconds: float) -> subpro
     )
 
 
+@pytest.mark.slow
 def test_tvm_clients_share_fairly_by_address(daemons: Daemons, record_property):
     pytest.importorskip("tvm")
     tracker = daemons.tracker()

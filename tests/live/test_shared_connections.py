@@ -262,6 +262,7 @@ def test_a_client_that_takes_nothing_holds_nobody_up(server, connect):
             assert np.array_equal(witness(X, deadline_s=START_S), X * 2)
 
 
+@pytest.mark.slow
 def test_who_says_nothing_after_the_handshake_is_dropped(server, connect):
     with socket.create_connection(server.address) as sock:
         sock.sendall(greeting())

@@ -43,6 +43,7 @@ def test_a_session_lasts_until_the_next_offer(daemons: Daemons, tracker: Daemon,
     assert "offers itself again" in line
 
 
+@pytest.mark.slow
 def test_what_nobody_used_is_no_fault(daemons: Daemons, tracker: Daemon, viewer: rpcsys.Tracker):
     """The server goes on asking for match keys, and makes a new one after some seconds."""
     pytest.importorskip("tvm")

@@ -82,6 +82,7 @@ def test_why(daemons, tmp_path, end):
         wait_free(tracker, KEY, 1, 30)
 
 
+@pytest.mark.slow
 def test_why_when_the_server_is_killed(daemons, tmp_path):
     tracker = daemons.tracker("--state-dir", str(tmp_path / "state"))
     server = daemons.server(KEY, "--tvm", "off", tracker=tracker)

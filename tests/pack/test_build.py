@@ -58,6 +58,7 @@ def test_the_manifest(tmp_path: Path, build: Build) -> None:
     assert any("no licence" in remark for remark in packed.remarks)
 
 
+@pytest.mark.slow
 def test_the_same_bytes_each_time(tmp_path: Path, build: Build) -> None:
     folder = build("libtvm_ffi.so", TARGET, "-Wl,-rpath,/somewhere").parent
     first, second = (packing.pack(TARGET, tmp_path / name, folder=folder).path for name in ("a", "b"))

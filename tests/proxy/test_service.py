@@ -252,6 +252,7 @@ def test_garbage_ends_its_own_connection_at_once(proxy, data) -> None:
     assert "Traceback" not in proxy.stderr()
 
 
+@pytest.mark.slow
 def test_half_an_opening_is_dropped_within_10_s(proxy) -> None:
     started = time.monotonic()
     halves = [Probe(proxy.address) for _ in range(6)]

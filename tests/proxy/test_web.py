@@ -190,6 +190,7 @@ def test_only_pages_of_the_lab_may_open_one(proxy, web_port, origin, taken) -> N
     asyncio.run(meet())
 
 
+@pytest.mark.slow
 def test_what_is_no_websocket_is_answered_and_dropped(proxy, web_port) -> None:
     with socket.create_connection(("127.0.0.1", web_port), timeout=20) as stranger:
         stranger.sendall(b"GET /ws HTTP/1.1\r\nHost: x\r\n\r\n")

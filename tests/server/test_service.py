@@ -212,6 +212,7 @@ def test_waiting_children_that_are_killed_are_replaced(server):
 # Strangers
 
 
+@pytest.mark.slow
 def test_silence_after_half_a_greeting(server):
     sock = knock(server, opening()[:9])
     start = time.monotonic()

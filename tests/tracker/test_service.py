@@ -255,6 +255,7 @@ def test_a_reset_takes_what_was_offered(tracker, connect):
 # --- peers that mean no good -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_silence_in_the_middle_of_something_is_dropped_within_10_s(tracker, connect):
     silent = [socket.create_connection(tracker.address, timeout=30) for _ in range(3)]
     silent[1].sendall(b"\x71")
@@ -318,6 +319,7 @@ def test_garbage_kills_nothing_and_takes_no_memory(tracker, connect):
     assert "Traceback" not in tracker.stderr()
 
 
+@pytest.mark.slow
 def test_who_never_reads_is_dropped_and_costs_bounded_memory(tracker, connect):
     """The replies it asks for would fill gigabytes."""
     servers = connect()
