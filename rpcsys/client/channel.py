@@ -67,12 +67,12 @@ class Channel:
 
         Raises what the call raised on the device, `DeadlineExceeded`, or a `SessionError`.
         """
-        frame = self.exchange(lead, buffers) if deadline_s is None else None
+        frame = self._exchange(lead, buffers) if deadline_s is None else None
         if frame is None:
             frame = self.finish(self.start(lead, buffers, _as_it_is, deadline_s))
         return frame
 
-    def exchange(self, lead: Lead, buffers: Sequence[Buffer]) -> Optional[Frame]:
+    def _exchange(self, lead: Lead, buffers: Sequence[Buffer]) -> Optional[Frame]:
         """`call`, with both locks held from the sending to the RESULT; None, and nothing done, if anybody else is about.
 
         What `start` and `finish` do, without an object for a call that this very thread waits for, and of which

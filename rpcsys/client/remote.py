@@ -57,14 +57,11 @@ class RemoteFunction:
 
     def __call__(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> Any:
         session = self._session
-        channel = session._channel
         key, buffers = signature(self._about[keep], args)
         lead, convert = session._heads.get(key), None
         if lead is None:
             lead, buffers, convert = self._encode(args, keep, key)
-        frame = channel.exchange(lead, buffers) if deadline_s is None else None
-        if frame is None:
-            frame = channel.call(lead, buffers, deadline_s)
+        frame = session._channel.call(lead, buffers, deadline_s)
         if convert is not None:
             return convert(frame)
         make = frame.plan.memo

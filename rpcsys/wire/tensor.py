@@ -100,7 +100,7 @@ def maker(head: Any) -> Optional[Callable[[Frame], Any]]:
     if dtype is None or not dtype.itemsize:
         return None
 
-    def array(frame: Frame) -> Any:
+    def made(frame: Frame) -> Any:
         # As `Frame.buffers` has it, but for the view between.
         body = frame.body
         return (
@@ -109,7 +109,7 @@ def maker(head: Any) -> Optional[Callable[[Frame], Any]]:
             else make(shape, dtype, body, mmap.PAGESIZE)
         )
 
-    return array
+    return made
 
 
 def _nested(flat: Sequence[Any], shape: Tuple[int, ...]) -> Any:

@@ -34,12 +34,12 @@ def test_a_tar_whatever_its_names(made: Path) -> None:
 
 
 def test_a_library_is_itself() -> None:
-    assert linking.link("/work/a.so") == "/work/a.so"
+    assert linking.link("/models/a.so") == "/models/a.so"
 
 
 def test_only_what_can_be_linked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"notes\.txt"):
-        linking.link("/work/notes.txt")
+        linking.link("/models/notes.txt")
     broken = tmp_path / "broken.tar"
     broken.write_bytes(b"x" * 1024)
     with pytest.raises(ValueError, match=r"broken\.tar"):
