@@ -4,7 +4,7 @@ import json
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rpcsys.errors import ProtocolError
@@ -241,6 +241,7 @@ def test_any_json_gives_a_message_or_a_documented_error(value):
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
+@example([b"\x00", b"\x00", b"\x01\x00"])  # a length whose frame has not come
 def test_a_reader_holds_no_more_than_it_was_fed(pieces):
     reader = FrameReader(magic=False)
     fed = given_out = 0
@@ -249,7 +250,8 @@ def test_a_reader_holds_no_more_than_it_was_fed(pieces):
             reader.feed(piece)
             fed += len(piece)
             given_out += sum(len(frame) + 4 for frame in frames(reader))
-            assert len(reader._buffer) - reader._at == fed - given_out
+            length_taken = 4 if reader._due else 0
+            assert len(reader._buffer) - reader._at == fed - given_out - length_taken
     except ProtocolError:
         pass
 
