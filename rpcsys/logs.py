@@ -6,7 +6,8 @@
     {"time": "2026-11-20T09:14:18.123Z", "level": "info", "daemon": "rpcsys-tracker", "event": "granted", "lease": …}
 
 What happened comes first, then ``field=value``; a value with white space, quotes or what cannot be printed stands in
-JSON's quotes, so that a line stays a line whatever a stranger calls himself. A line that is a sentence is ``message`` in
+JSON's quotes, so that a line stays a line whatever a stranger calls himself; anywhere else, what cannot be printed is
+written as Python escapes it, and the lines of a traceback are indented. A line that is a sentence is ``message`` in
 its JSON, with ``event`` and fields beside it where a program may want them. Standard library only.
 """
 
@@ -24,6 +25,15 @@ FORMATS = ("text", "json")
 
 _encode = json.JSONEncoder(default=str).encode
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
+
+
+def printable(text: str) -> str:
+    r"""``text`` with an escape (``\n``, ``\x1b``) in the place of each character that cannot be printed."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text
+    )
 
 
 def note(log: logging.Logger, level: int, event: str, **fields: Any) -> None:
@@ -98,7 +108,7 @@ class Formatter(logging.Formatter):
         if fields and not event:
             message = f"{message} {pairs(fields)}"
         line = self._text(record.created, record.levelname, message)
-        return f"{line}\n{trace}" if trace else line
+        return "\n  ".join([line, *map(printable, trace.splitlines())]) if trace else line
 
     def line(
         self, at: float, level: str, event: str, fields: Mapping[str, Any], words: Words = in_words
@@ -112,12 +122,12 @@ class Formatter(logging.Formatter):
         return self._text(at, level, f"{event} {words(event, fields)}")
 
     def _text(self, at: float, level: str, message: str) -> str:
-        return f"{self._stamp(at)},{int(at * 1000) % 1000:03d} {self._daemon} {level} {message}"
+        return f"{self._stamp(at)},{int(at * 1000) % 1000:03d} {self._daemon} {level} {printable(message)}"
 
     def _object(self, at: float, level: str, told: Mapping[str, Any]) -> str:
         time_ = f"{self._stamp(at)}.{int(at * 1000) % 1000:03d}Z"
         head = {"time": time_, "level": level.lower(), "daemon": self._daemon}
-        return _encode({**head, **told})
+        return _encode({**head, **told}).replace("\x7f", "\\u007f")  # the one that JSON takes for printable
 
     def _stamp(self, at: float) -> str:
         second, stamp = self._stamps

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import sys
 
 import pytest
 from hypothesis import given
@@ -76,9 +77,32 @@ def test_through_logging(form):
     if form == "text":
         assert made[0].endswith(" rpcsys-server INFO a sentence about 3 things")
         assert made[1].endswith(" rpcsys-server WARNING set_aside server=board")
-        assert made[2].splitlines()[-1] == "ValueError: odd"
+        assert made[2].splitlines()[-1] == "  ValueError: odd"
     else:
         assert json.loads(made[0])["message"] == "a sentence about 3 things"
         assert json.loads(made[1])["event"] == "set_aside"
         assert "ValueError: odd" in json.loads(made[2])["traceback"]
         assert all(len(one.splitlines()) == 1 for one in made)
+
+
+@pytest.mark.parametrize("form", logs.FORMATS)
+@given(text=st.text())
+def test_nothing_unprintable_from_anywhere(form, text):
+    formatter = logs.Formatter("rpcsys-server", form)
+    try:
+        raise ValueError(text)
+    except ValueError:
+        record = logging.LogRecord("test", logging.ERROR, "", 0, "it said %s", (text,), sys.exc_info())
+    first, *trace = formatter.format(record).split("\n")
+    assert first.isprintable()
+    assert all(line.isprintable() and line.startswith("  ") for line in trace)
+    if form == "json":
+        assert json.loads(first)["message"] == f"it said {text}"
+
+
+def test_a_forged_line():
+    formatter = logs.Formatter("rpcsys-server")
+    record = logging.LogRecord(
+        "test", logging.ERROR, "", 0, "x\n2026-01-01 rpcsys-server INFO \x1b[2J", (), None
+    )
+    assert formatter.format(record).endswith(r" ERROR x\n2026-01-01 rpcsys-server INFO \x1b[2J")

@@ -125,8 +125,15 @@ class Clients:
         self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
         return conn
 
-    def take_back(self, sock: socket.socket) -> int:
-        """Take over a connection that another process of ours has had."""
+    def take_back(self, descriptor: int) -> int:
+        """Take over a connection that another process of ours has had. Raises `ProtocolError` for any other descriptor."""
+        try:
+            sock = socket.socket(fileno=descriptor)
+        except OSError:
+            raise ProtocolError("no socket") from None
+        if sock.type != socket.SOCK_STREAM or sock.family not in (socket.AF_INET, socket.AF_INET6):
+            sock.detach()
+            raise ProtocolError("no connection of a client")
         self._last += 1
         conn = self._last
         sock.setblocking(False)

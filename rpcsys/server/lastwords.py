@@ -19,12 +19,12 @@ class LastWords:
     def __init__(self) -> None:
         self._pipes: dict[int, int] = {}
 
-    def keep(self, child: int, descriptor: int) -> None:
-        """A session has said where it prints. User code shares its process, so anything may come."""
+    def keep(self, child: int, descriptor: int) -> int | None:
+        """A session has said where it prints; what is returned is not taken. User code shares its process, so anything may come."""
         if child in self._pipes or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-        else:
-            self._pipes[child] = descriptor
+            return descriptor
+        self._pipes[child] = descriptor
+        return None
 
     def tell(self, child: int) -> None:
         """The session is dead: write what it left to standard error, and forget it."""

@@ -6,7 +6,6 @@ supervisor's, which kills it before it says that the zygote is down.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -15,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rpcsys.errors import ProtocolError
 from rpcsys.server import events as ev
 from rpcsys.server import launch, messages, processes
 from rpcsys.server.job import Job
@@ -36,7 +36,8 @@ class Spawner:
     """One zygote at a time. What happens is told to ``feed``, with ``now`` from ``clock``.
 
     ``on_service``: hears what children with numbers below zero, which serve no session, say beside that: the child, its
-    message, and the descriptor with it.
+    message, and the descriptor with it, which it returns if it does not take it. Raises `ProtocolError` or KeyError for what
+    none of them says.
     """
 
     def __init__(
@@ -55,11 +56,12 @@ class Spawner:
         self._control: socket.socket | None = None
         self._tethers: dict[int, socket.socket] = {}
         self._pids: dict[int, int] = {}
+        self._allowed: dict[int, messages.Allowance] = {}
         self._cleaned: dict[int, str] = {}
         self._last_words = LastWords()
         self._sweep_until = 0.0
         self.sweeping = False
-        self.on_service: Callable[[int, dict[str, Any], int | None], None] | None = None
+        self.on_service: Callable[[int, dict[str, Any], int | None], int | None] | None = None
 
     def start(self) -> None:
         """Start a zygote; an :class:`~rpcsys.server.events.ZygoteDown` follows if that fails."""
@@ -93,6 +95,7 @@ class Spawner:
             return
         ours.setblocking(False)
         self._tethers[child] = ours
+        self._allowed[child] = _allowance(child, self._clock())
         self._loop.add(ours.fileno(), lambda: self._hear_child(child, ours))
         self._order(theirs.fileno(), spawn=child)
         theirs.close()
@@ -150,25 +153,31 @@ class Spawner:
     def _hear(self) -> None:
         assert self._control is not None
         try:
-            data, _ = messages.receive(self._control)
+            data, extra = messages.receive(self._control)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if not data:
-            self._lost()
-            return
-        said = json.loads(data)
+            data, extra = b"", None
+        if extra is not None:
+            os.close(extra)
+        try:
+            self._hear_zygote(messages.heard(data, messages.OF_ZYGOTE))
+        except (ProtocolError, KeyError, TypeError):
+            self._lost()  # it is gone, or user code has written to it
+
+    def _hear_zygote(self, said: dict[str, Any]) -> None:
+        now = self._clock()
         if "importing" in said:
-            self._feed(ev.Importing(self._clock(), said["importing"]))
+            self._feed(ev.Importing(now, said["importing"]))
         elif "ready" in said:
-            self._feed(ev.ZygoteUp(self._clock(), said["shared"]))
+            self._feed(ev.ZygoteUp(now, said["shared"]))
         elif "failed" in said:
-            self._feed(ev.Failed(self._clock(), said["failed"]))
+            self._feed(ev.Failed(now, said["failed"]))
         else:
-            self._hear_last_words(said["dead"])
-            self._forget(said["dead"])
-            self._feed(_death(self._clock(), said))
+            death = ev.ChildDead(now, said.pop("dead"), **said)
+            self._hear_last_words(death.child)
+            self._forget(death.child)
+            self._feed(death)
 
     def _hear_last_words(self, child: int) -> None:
         """What a dead child said may lie unread behind the news of its death."""
@@ -184,42 +193,45 @@ class Spawner:
             return False
         except OSError:
             data, extra = b"", None
-        said = _parse(data)
-        if child < 0 and said is not None and self.on_service is not None:
-            self.on_service(child, said, extra)
-        elif extra is not None:
-            self._last_words.keep(child, extra)
         try:
-            if said is None:
-                self._forget(child)
-            else:
-                self._take(child, said)
-        except (KeyError, TypeError, ValueError, OverflowError):
-            self._forget(child)  # user code has written to it
+            self._allowed[child].spend(self._clock(), len(data))
+            said = messages.heard(data, messages.OF_CHILD if child > 0 else messages.OF_SERVICE)
+            if child < 0 and self.on_service is not None:
+                extra = self.on_service(child, said, extra)
+            elif "printed" in said and extra is not None:
+                extra = self._last_words.keep(child, extra)
+            self._take(child, said)
+        except (ProtocolError, KeyError):
+            self._forget(child)  # it is gone, or user code has written to it
+            if child < 0:
+                self.kill(child)
+        if extra is not None:
+            os.close(extra)
         return True
 
     def _take(self, child: int, said: dict[str, Any]) -> None:
+        """One message of a child. Raises KeyError for what no child says."""
         now = self._clock()
         if "printed" in said:
             pass  # the descriptor beside it is all
         elif "importing" in said:
-            self._feed(ev.Importing(now, str(said["importing"]), child))
+            self._feed(ev.Importing(now, said["importing"], child))
         elif "ready" in said:
-            self._pids.setdefault(child, int(said["pid"]))
+            self._pids.setdefault(child, said["pid"])
             self._feed(ev.ChildReady(now, child))
-        elif "failed" in said:
-            self._feed(ev.Failed(now, str(said["failed"])))
+        elif "failed" in said and child not in self._pids:
+            self._feed(ev.Failed(now, said["failed"]))
         elif "opened" in said:
             self._feed(ev.SessionOpened(now, child))
         elif "limit_s" in said:
-            self._feed(ev.LimitAsked(now, child, float(said["limit_s"])))
+            self._feed(ev.LimitAsked(now, child, said["limit_s"]))
         elif child > 0:
-            word = said.get("outcome")
-            removed = tuple(str(name)[:200] for name in said.get("removed") or ())[: messages.MAX_NAMES]
-            self._feed(ev.ChildDone(now, child, word if word in OUTCOMES else "closed", removed))
+            outcome = said["outcome"] if said["outcome"] in OUTCOMES else "closed"
+            self._feed(ev.ChildDone(now, child, outcome, said.get("removed", ())))
 
     def _forget(self, child: int) -> None:
         self._pids.pop(child, None)
+        self._allowed.pop(child, None)
         self._last_words.tell(child)
         tether = self._tethers.pop(child, None)
         if tether is not None:
@@ -272,15 +284,7 @@ class Spawner:
             time.sleep(AGAIN_S)
 
 
-def _death(now: float, said: dict[str, Any]) -> ev.ChildDead:
-    lists = {name: tuple(said[name]) for name in ("cleaned", "stuck", "removed")}
-    return ev.ChildDead(now, said["dead"], said["status"], starved=said["starved"], **lists)
-
-
-def _parse(data: bytes) -> dict[str, Any] | None:
-    """What a child says; user code shares its process, so anything may come. None for no more use."""
-    try:
-        said = json.loads(data) if data else None
-    except ValueError:
-        return None
-    return said if isinstance(said, dict) else None
+def _allowance(child: int, now: float) -> messages.Allowance:
+    if child > 0:
+        return messages.Allowance(now, messages.ALLOWED)
+    return messages.Allowance(now, messages.ALLOWED_OF_SERVICE, messages.ALLOWED_S)

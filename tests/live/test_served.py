@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
 import rpcsys
 from rpcsys.errors import (
+    Busy,
     RemoteArgumentError,
     RemoteError,
     RemoteFunctionError,
     ServerRefused,
+    SessionLost,
 )
 from tests.live import deployed
 from tests.live.daemons import START_S, Daemons
@@ -39,7 +43,7 @@ def scale(server):
 def test_it_is_called_like_a_model(scale):
     assert (scale.name, scale.kind) == ("scale", "rpcsys.python")
     assert scale.version.startswith("0001-")
-    assert set(scale.functions) == {"main", "nap", "seen", "pid", "fail", "keeps"}
+    assert set(scale.functions) == {"main", "nap", "seen", "pid", "fail", "keeps", "babble"}
     x = np.arange(6, dtype="float32").reshape(2, 3)
     assert np.array_equal(scale(x), x * 2)
     assert np.array_equal(scale.submit(x).result(START_S), x * 2)
@@ -59,6 +63,33 @@ def test_an_onnx_file_is_built_by_the_server(server):
         assert np.array_equal(model.run({"x": x}, outputs=["y"])["y"], x * 3)
         with pytest.raises(RemoteArgumentError, match="wants float32"):
             model(x.astype("float64"))
+
+
+@pytest.mark.parametrize(
+    "words", [b"[" * 60000, b'{"load": [1e999, 0, 0]}', b'{"moved": "me", "greeted": false}', b"\xff", b"{}"]
+)
+def test_a_module_that_talks_nonsense_to_the_server_ends_its_host_alone(server, words):
+    with (
+        rpcsys.connect(*server.address, serve="scale") as scale,
+        rpcsys.connect(*server.address, serve="model") as model,
+    ):
+        before = scale["pid"]()
+        try:
+            assert scale["babble"](words) > 0
+        except SessionLost:
+            pass  # its host was ended first
+        assert np.array_equal(model(np.ones(1, "float32")), [3.0])
+    assert server.running()
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        try:
+            with rpcsys.connect(*server.address, serve="scale") as scale:
+                assert scale(np.ones(1, "float32")) == 2.0
+                assert words == b"{}" or words.startswith(b'{"moved') or scale["pid"]() != before
+                return
+        except (Busy, SessionLost, AssertionError):
+            time.sleep(0.1)
+    raise AssertionError("the module is not served again")
 
 
 def test_clients_share_one_process_and_it_computes_for_several_at_once(server):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import socket
 import time
 
@@ -60,16 +59,24 @@ def descriptors() -> list[str]:
 
 
 @register("board.babble")
-def babble() -> int:
+def babble(which: int) -> int:
     """Say what no session says, to whoever listens at this process's sockets; how many there were."""
-    nonsense = [b'{"ready": 1}', b'{"limit_s": "long"}', b'{"outcome": "closed", "removed": 7}', b"[", b"{}"]
+    nonsense = [
+        b'{"ready": 1}',
+        b'{"limit_s": "long"}',
+        b'{"outcome": "closed", "removed": 7}',
+        b"[" * 60000,
+        b"{}",
+        b'{"load": [1e999, 0, 0]}',
+        b'{"failed": "x\\n2026-01-01 00:00:00,000 rpcsys-server INFO forged"}',
+    ]
     count = 0
     for number in map(int, os.listdir("/proc/self/fd")):
         try:
             with socket.socket(fileno=os.dup(number)) as sock:
                 if sock.family == socket.AF_UNIX:
                     count += 1
-                    sock.send(random.choice(nonsense))
+                    sock.send(nonsense[which % len(nonsense)])
         except OSError:
             continue
     return count

@@ -139,12 +139,14 @@ def test_the_directory_of_sessions_may_vanish(server, daemons):
 
 
 def test_a_session_that_talks_nonsense_to_the_server(server):
-    for _ in range(10):
+    for which in range(7):
         with session(server) as one:
-            assert ask(one, "babble")
+            assert ask(one, "babble", which)
     assert server.running()
     with session(server) as one:
         assert ask(one, "pid")
+    lines = server.stderr().splitlines()
+    assert all(line.isprintable() and " rpcsys-server " in line for line in lines)
 
 
 # Processes that are killed

@@ -32,7 +32,8 @@ class Host:
     """One process of a version.
 
     ``state``: as above, or ``doomed``; ``tried_by``: the deployer for whom it is only tried; ``since``: when it began to serve;
-    ``stuck``: to be succeeded; ``load``: calls that run, calls that wait, clients; ``given``: clients not yet in its load.
+    ``stuck``: to be succeeded; ``load``: calls that run, calls that wait, clients; ``given``: clients not yet in its load;
+    ``handed``: clients in all, but for those it gave back.
     """
 
     version: Version
@@ -44,6 +45,7 @@ class Host:
     functions: Tuple[str, ...] = ()
     load: Tuple[int, int, int] = (0, 0, 0)
     given: int = 0
+    handed: int = 0
 
 
 class Fleet:

@@ -131,8 +131,9 @@ class Hosting(Fleet):
     def moved(self, event: Moved) -> List[do.Action]:
         """A connection comes back from a host; its successor goes on with it."""
         host = self.hosts.get(event.child)
-        if host is None:
+        if host is None or not host.handed:
             return [do.Drop(event.conn)]
+        host.handed -= 1
         until = event.now + WAIT_S
         self.visitors.append(Visitor(event.conn, event.peer, host.version.name, until, False, event.greeted))
         return []
@@ -200,12 +201,15 @@ class Hosting(Fleet):
     def changed(self, event: Changed) -> List[do.Action]:
         """The disk says something else now."""
         deployer = self.deployers.get(event.child)
-        if deployer is not None:
-            deployer.changed = True
+        if deployer is None:
+            return []
+        deployer.changed = True
         return [Reread()]
 
     def asked(self, event: Asked) -> List[do.Action]:
         """Tell of each module its state, and of its host the calls that run, the calls that wait, and the clients."""
+        if event.child not in self.deployers:
+            return []
         states = {
             name: [self._state_of(name), *self.load(name)] for name in list(self.catalogue)[:MAX_LISTED]
         }
@@ -288,6 +292,7 @@ class Hosting(Fleet):
                 text = f"the module {name!r} has {MAX_CLIENTS} clients here, which is all that it takes; try again later"
                 return [self._turn_away(visitor, "Busy", text)]
             host.given += 1
+            host.handed += 1
             return [Hand(child, visitor.conn, visitor.peer, visitor.fresh, visitor.greeted)]
         if name in self._faults:
             text = f"the module {name!r} cannot be served now: {self._faults[name]}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rpcsys.server import events as ev
@@ -49,44 +48,21 @@ class Hosts:
 
     # -------------------------------------------------------------- what they say
 
-    def hear(self, child: int, said: Dict[str, Any], descriptor: Optional[int]) -> None:
-        """One message of a host or a deployer; what comes with it is closed if it is nothing that is wanted."""
+    def hear(self, child: int, said: Dict[str, Any], descriptor: Optional[int]) -> Optional[int]:
+        """One checked message of a host or a deployer, with a descriptor, which is returned if it is nothing that is wanted.
+
+        Raises `ProtocolError` or KeyError for what none of them says: a module has written to it.
+        """
         now = self._clock()
-        try:
-            event = self._event(now, child, said, descriptor)
-        except (KeyError, TypeError, ValueError):
-            self._spawner.kill(child)  # a module has written to it
-            event = None
+        if "moved" in said and descriptor is not None:
+            peer, greeted = said["moved"], said["greeted"]
+            conn = self._clients.take_back(descriptor)
+            self._feed(events.Moved(now, child, conn, peer, greeted))
+            return None
+        event = _event(now, child, said)
         if event is not None:
             self._feed(event)
-        if descriptor is not None and not isinstance(event, events.Moved):
-            os.close(descriptor)
-
-    def _event(
-        self, now: float, child: int, said: Dict[str, Any], descriptor: Optional[int]
-    ) -> Optional[ev.Event]:
-        if "moved" in said and descriptor is not None:
-            peer, greeted = str(said["moved"]), bool(said["greeted"])
-            conn = self._clients.take_back(socket.socket(fileno=descriptor))
-            return events.Moved(now, child, conn, peer, greeted)
-        if "load" in said:
-            running, waiting, clients = map(int, said["load"])
-            return events.Load(now, child, running, waiting, clients)
-        if "loaded" in said:
-            about = said["loaded"]
-            return events.Loaded(now, child, str(about["kind"]), tuple(map(str, about["functions"])))
-        if "unloadable" in said:
-            return events.Unloadable(now, child, str(said["unloadable"]))
-        if "stuck" in said:
-            return events.Stuck(now, child)
-        if "try" in said:
-            version = Version(*map(str, said["try"]))
-            return events.Try(now, child, version) if is_name(version.name) else None
-        if "changed" in said:
-            return events.Changed(now, child)
-        if "states" in said:
-            return events.Asked(now, child)
-        return None
+        return descriptor
 
     # -------------------------------------------------------------- what they are told
 
@@ -157,3 +133,22 @@ ACTIONS: List[Tuple[type, Callable[[Hosts, Any], None]]] = [
     (events.TurnAway, Hosts.turn_away),
     (events.TellDeployed, Hosts.announce),
 ]
+
+
+def _event(now: float, child: int, said: Dict[str, Any]) -> Optional[ev.Event]:
+    if "load" in said:
+        return events.Load(now, child, *said["load"])
+    if "loaded" in said:
+        return events.Loaded(now, child, *said["loaded"])
+    if "unloadable" in said:
+        return events.Unloadable(now, child, said["unloadable"])
+    if "stuck" in said:
+        return events.Stuck(now, child)
+    if "try" in said:
+        version = Version(*said["try"])
+        return events.Try(now, child, version) if is_name(version.name) else None
+    if "changed" in said:
+        return events.Changed(now, child)
+    if "states" in said:
+        return events.Asked(now, child)
+    return None
