@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector, generate_latest
@@ -34,6 +35,12 @@ _SILENCE_S = 10.0
 _MAX_HEADERS = 16 << 10
 _MAX_BODY = 1 << 10  # there is nothing to send here
 
+MAX_UNREAD = 64 << 20
+"""Bytes of pages that those who asked have not taken yet, in all: who comes then is told to come again."""
+
+TAKEN_S = 30.0
+"""How long somebody may take for a page."""
+
 
 def metrics_page(collector: Collector) -> Page:
     """A page of ``collector``'s figures, and of the process's own, in Prometheus's text format.
@@ -47,7 +54,7 @@ def metrics_page(collector: Collector) -> Page:
         loop = asyncio.get_running_loop()
         return CONTENT_TYPE_LATEST, await loop.run_in_executor(None, generate_latest, taken)
 
-    return page
+    return shared(page)
 
 
 class _Taken(CollectorRegistry):
@@ -63,6 +70,19 @@ class _Taken(CollectorRegistry):
         yield from self._process.collect()
 
 
+def shared(make: Callable[[], Awaitable[Content]]) -> Page:
+    """A page that takes a while: whoever asks while it is being made gets the same one."""
+    making: asyncio.Future[Content] | None = None
+
+    async def page() -> Content:
+        nonlocal making
+        if making is None or making.done():
+            making = asyncio.ensure_future(make())
+        return await asyncio.shield(making)
+
+    return page
+
+
 def health_page() -> tuple[str, bytes]:
     """The loop runs, or nobody would read this."""
     return "text/plain; charset=utf-8", b"ok\n"
@@ -70,7 +90,10 @@ def health_page() -> tuple[str, bytes]:
 
 def serve_pages(listener: socket.socket, pages: dict[str, Page]) -> Acceptor:
     """Serve pages by path on a listening socket; closing what is returned ends it."""
-    routes: Iterable[Any] = [(path, _PageHandler, {"page": page}) for path, page in pages.items()]
+    unread = _Unread()
+    routes: Iterable[Any] = [
+        (path, _PageHandler, {"page": page, "unread": unread}) for path, page in pages.items()
+    ]
     # Requests are no news, and what strangers send is their own fault.
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
     logging.getLogger("tornado.general").setLevel(logging.ERROR)
@@ -80,22 +103,50 @@ def serve_pages(listener: socket.socket, pages: dict[str, Page]) -> Acceptor:
         body_timeout=_SILENCE_S,
         max_header_size=_MAX_HEADERS,
         max_body_size=_MAX_BODY,
-        max_buffer_size=4 * _MAX_HEADERS,
     )
-    return Acceptor(listener, lambda sock, address: server.handle_stream(IOStream(sock), address))
+
+    def greet(sock: socket.socket, address: Any) -> None:
+        server.handle_stream(IOStream(sock, max_buffer_size=8 * _MAX_HEADERS), address)
+
+    return Acceptor(listener, greet)
+
+
+@dataclass
+class _Unread:
+    """What all connections together have not taken yet."""
+
+    size: int = 0
 
 
 class _PageHandler(RequestHandler):
-    def initialize(self, page: Page) -> None:
+    def initialize(self, page: Page, unread: _Unread) -> None:
         self._page = page
+        self._unread = unread
 
     async def get(self) -> None:
+        if self._unread.size >= MAX_UNREAD:
+            self.set_status(503)
+            self.set_header("Retry-After", "5")
+            self.finish("too many pages are under way\n")
+            return
         content = self._page()
         kind, body = content if isinstance(content, tuple) else await content
         self.set_header("Content-Type", kind)
         for name, value in _HEADERS.items():
             self.set_header(name, value)
-        self.finish(body)  # not awaited: a client that has left is no news
+        self._unread.size += len(body)
+        taken = self.finish(body)
+        try:
+            await asyncio.wait_for(taken, TAKEN_S)
+        except (OSError, asyncio.TimeoutError):
+            self._hang_up()  # a client that has left, or does not read, is no news
+        finally:
+            self._unread.size -= len(body)
+
+    def _hang_up(self) -> None:
+        stream = getattr(self.request.connection, "stream", None)
+        if stream is not None:
+            stream.close()
 
     async def head(self) -> None:
         await self.get()

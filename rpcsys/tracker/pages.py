@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from rpcsys.daemon.http import Content, Page, health_page, metrics_page
+from rpcsys.daemon.http import Content, Page, health_page, metrics_page, shared
 from rpcsys.tracker import overview, summary
 from rpcsys.tracker.records import Peer
 
@@ -39,7 +39,7 @@ def pages(service: Service) -> dict[str, Page]:
     return {
         "/healthz": health_page,
         "/metrics": metrics_page(service.observer.figures),
-        "/api/summary": lambda: _summary(service),
+        "/api/summary": shared(lambda: _summary(service)),
         "/api/lab": _fresh_enough(_as_json(lambda: overview.lab(service.state, now())), now),
         "/api/day": _fresh_enough(_as_json(lambda: service.observer.levels.day(now())), now),
         **{path: _file(name, kind) for path, (name, kind) in _FILES.items()},

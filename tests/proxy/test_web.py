@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import socket
@@ -199,3 +200,51 @@ def test_what_is_no_websocket_is_answered_and_dropped(proxy, web_port) -> None:
         silent.sendall(b"GET /ws HTTP/1.1\r\n")
         assert silent.recv(100) == b""  # after 10 s
     wait_until(lambda: "Traceback" not in proxy.stderr(), 1, "no traceback")
+
+
+def upgraded(port: int) -> socket.socket:
+    """A WebSocket of which nothing was said yet."""
+    sock = socket.create_connection(("127.0.0.1", port), timeout=20)
+    sock.sendall(
+        b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n"):
+        answer += sock.recv(1)
+    assert answer.startswith(b"HTTP/1.1 101 "), answer
+    return sock
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_unfinished_messages_take_no_memory(proxy, web_port, final) -> None:
+    before = rss_mb([proxy.pid])
+    socks = [upgraded(web_port) for _ in range(24)]
+    first = (0x82 if final else 0x02).to_bytes(1, "big")
+    for sock in socks:
+        sock.settimeout(0.2)
+        with contextlib.suppress(OSError):  # it is not taken any more, or ended
+            sock.sendall(first + b"\xff" + (60 << 20).to_bytes(8, "big") + b"mask")
+            for _ in range(20):
+                sock.sendall(bytes(1 << 20))
+    assert rss_mb([proxy.pid]) - before < 30
+    for sock in socks:
+        sock.close()
+    assert Stream(proxy.address, "client:k").answer() == MISMATCH
+
+
+def test_a_message_of_any_length_is_passed_on(proxy, web_port) -> None:
+    async def meet() -> None:
+        stream = await WebStream.open(web_port, "server:k")
+        other = Stream(proxy.address, "client:k")
+        await stream.answer()
+        met(other)
+        before = rss_mb([proxy.pid])
+        sending = asyncio.ensure_future(stream.connection.write_message(BLOB * 4, binary=True))
+        digest = await asyncio.to_thread(lambda: hashlib.sha256(other.read(4 * len(BLOB))).digest())
+        await sending
+        assert digest == hashlib.sha256(BLOB * 4).digest()
+        assert rss_mb([proxy.pid]) - before < 40
+        other.close()
+
+    asyncio.run(meet())

@@ -1,0 +1,83 @@
+"""Pages, and those who ask for them and do not read."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+
+from rpcsys.daemon import http as pages
+from rpcsys.daemon.http import serve_pages, shared
+
+
+def served(page, ask):
+    """What ``ask(port)`` says in a thread while the page is served at ``/page``."""
+
+    async def run():
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        door = serve_pages(listener, {"/page": page})
+        try:
+            return await asyncio.to_thread(ask, door.port)
+        finally:
+            door.close()
+
+    return asyncio.run(run())
+
+
+def status(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", "/page")
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.status
+
+
+def test_what_is_not_read_is_bounded_and_let_go(monkeypatch) -> None:
+    made = []
+    monkeypatch.setattr(pages, "MAX_UNREAD", 64 << 20)
+    monkeypatch.setattr(pages, "TAKEN_S", 3.0)
+
+    def page():
+        made.append(1)
+        return "text/plain", bytes(16 << 20)
+
+    def ask(port):
+        socks = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(40)]
+        for sock in socks:
+            sock.sendall(b"GET /page HTTP/1.1\r\nHost: x\r\n\r\n")
+        first = [sock.recv(12) for sock in socks]
+        later = status(port)
+        while later == 503:
+            later = status(port)
+        for sock in socks:
+            sock.close()
+        return first, later
+
+    first, later = served(page, ask)
+    assert sorted({line[9:] for line in first}) == [b"200", b"503"]
+    assert sum(line.endswith(b"200") for line in first) <= 5  # one of which had room when it came
+    assert later == 200  # the others were hung up on
+    assert len(made) <= 6
+
+
+def test_a_page_that_takes_long_is_made_once_for_all_who_wait() -> None:
+    made = []
+
+    async def make():
+        made.append(1)
+        await asyncio.sleep(1)
+        return "text/plain", b"page"
+
+    def ask(port):
+        connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=30) for _ in range(20)]
+        for connection in connections:
+            connection.request("GET", "/page")
+        bodies = [connection.getresponse().read() for connection in connections]
+        for connection in connections:
+            connection.close()
+        return bodies
+
+    assert served(shared(make), ask) == [b"page"] * 20
+    assert len(made) < 20
