@@ -229,9 +229,20 @@ class FrameError(RpcsysError):
         self.stage = stage
 
 
+def printable(text: str, keep: str = "") -> str:
+    """``text`` with an escape for each character that no terminal should be given, but for those in ``keep``.
+
+    What is printable is for `str.isprintable` to say, here and wherever names come in: no control characters, nor
+    those that cannot be seen or that turn the text around them (U+200B, U+202E, tags).
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+
+
 def one_line(error: BaseException, limit: Optional[int] = 500) -> str:
     """What a person is shown of an error: its message on one line, at most ``limit`` characters."""
     args = getattr(error, "args", ())
     text = str(args[0]) if isinstance(error, RemoteError) and args else str(error)
-    line = " ".join(text.split()) or type(error).__name__
+    line = printable(" ".join(text.split())) or type(error).__name__
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"

@@ -21,19 +21,12 @@ import sys
 import time
 from typing import Any, Callable, Container, Dict, Mapping, Tuple
 
+from rpcsys.errors import printable
+
 FORMATS = ("text", "json")
 
 _encode = json.JSONEncoder(default=str).encode
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
-
-
-def printable(text: str) -> str:
-    r"""``text`` with an escape (``\n``, ``\x1b``) in the place of each character that cannot be printed."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text
-    )
 
 
 def note(log: logging.Logger, level: int, event: str, **fields: Any) -> None:
@@ -141,10 +134,59 @@ class Formatter(logging.Formatter):
         return stamp
 
 
+STRANGER_LINES = 10
+STRANGERS_LINES = 50
+STRANGERS_S = 60.0
+"""Lines about one stranger, and about all of them, in so many seconds: enough to find who it is, and no flood."""
+
+
+class StrangerLimit(logging.Filter):
+    """Leaves out lines about strangers that come too fast; the last says so, and the first that comes later how many.
+
+    Such a line's record has ``stranger``, an address: whoever connects can cause it, as often as he likes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began = float("-inf")
+        self._lines: Dict[str, int] = {}
+        self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        stranger = getattr(record, "stranger", "")
+        if not stranger:
+            return True
+        if not self._began <= record.created < self._began + STRANGERS_S:
+            self._began = record.created
+            self._lines.clear()
+        count, total = self._lines.get(stranger, 0) + 1, sum(self._lines.values()) + 1
+        if count > STRANGER_LINES or total > STRANGERS_LINES:
+            self._left_out += 1
+            return False
+        self._lines[stranger] = count
+        if self._left_out:
+            _add(record, f"{self._left_out} lines about strangers were left out before")
+            self._left_out = 0
+        if total == STRANGERS_LINES or count == STRANGER_LINES:
+            whom = "strangers" if total == STRANGERS_LINES else stranger
+            _add(record, f"more lines about {whom} are left out for {STRANGERS_S:g} s")
+        return True
+
+
+def _add(record: logging.LogRecord, text: str) -> None:
+    fields = getattr(record, "fields", None)
+    if fields is None:
+        record.msg, record.args = f"{record.getMessage()} ({text})", ()
+    else:
+        fields["note"] = text
+
+
 def setup(daemon: str, *, silent: bool = False, form: str = "text") -> None:
     """Log to standard error; ``silent`` leaves warnings and errors only."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Formatter(daemon, form))
+    handler.addFilter(StrangerLimit())
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

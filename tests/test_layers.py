@@ -44,7 +44,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "board": ("pack", "client"),
     "data": (),
     "errors": (),
-    "logs": (),
+    "logs": ("errors",),
 }
 
 #: Packages from outside, and the parts that may know them. One that is not listed may be used anywhere.

@@ -106,3 +106,38 @@ def test_a_forged_line():
         "test", logging.ERROR, "", 0, "x\n2026-01-01 rpcsys-server INFO \x1b[2J", (), None
     )
     assert formatter.format(record).endswith(r" ERROR x\n2026-01-01 rpcsys-server INFO \x1b[2J")
+
+
+def strangers(limit, *said):
+    """The messages that are left of lines about strangers, each said at a time."""
+    records = []
+    for at, stranger in said:
+        record = logging.LogRecord("x", logging.INFO, "", 0, "from %s", (stranger,), None)
+        record.created, record.stranger = at, stranger
+        if limit.filter(record):
+            records.append(record.getMessage())
+    return records
+
+
+def test_a_stranger_does_not_fill_the_log():
+    limit = logs.StrangerLimit()
+    flood = strangers(limit, *((n / 100, "10.0.0.9") for n in range(1000)))
+    assert len(flood) == logs.STRANGER_LINES
+    assert flood[-1] == "from 10.0.0.9 (more lines about 10.0.0.9 are left out for 60 s)"
+    assert strangers(limit, (11.0, "10.0.0.8")) == [
+        "from 10.0.0.8 (990 lines about strangers were left out before)"
+    ]
+    assert strangers(limit, (61.0, "10.0.0.9")) == ["from 10.0.0.9"]
+
+
+def test_many_strangers_do_not_fill_the_log():
+    limit = logs.StrangerLimit()
+    flood = strangers(limit, *((0.0, f"10.0.{n // 250}.{n % 250}") for n in range(5000)))
+    assert len(flood) == logs.STRANGERS_LINES
+    assert flood[-1].endswith("(more lines about strangers are left out for 60 s)")
+    assert len(strangers(limit, (-5.0, "10.0.0.1"))) == 1  # the clock was set back
+
+
+def test_lines_about_no_stranger_are_all_written():
+    limit = logs.StrangerLimit()
+    assert len(strangers(limit, *((0.0, "") for _ in range(1000)))) == 1000

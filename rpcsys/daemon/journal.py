@@ -39,6 +39,7 @@ class Journal(logging.Handler):
         self._behind = next(one for one in self._root.handlers if isinstance(one, logging.StreamHandler))
         assert isinstance(self._behind.formatter, logs.Formatter)
         self._form = self._behind.formatter
+        self.filters = self._behind.filters
         self._root.removeHandler(self._behind)
         self._root.addHandler(self)
         self._box: deque[str] = deque()

@@ -41,7 +41,10 @@ class Onward:
             self._counts.total() >= config.max_waiting
             or self._counts[address] >= config.max_waiting_per_address
         ):
-            log.warning("%s of %s dropped: too many of them (--max-waiting…)", kind, stream.where)
+            stranger = {"stranger": address}
+            log.warning(
+                "%s of %s dropped: too many of them (--max-waiting…)", kind, stream.where, extra=stranger
+            )
             stream.sock.close()
             return
         self._counts[address] += 1
@@ -63,7 +66,8 @@ class Onward:
             stream.sock.close()
             if not isinstance(error, OSError):
                 raise
-            log.warning("cannot relay to %s:%d: %s", *target, error.strerror or error)
+            stranger = {"stranger": stream.address}
+            log.warning("cannot relay to %s:%d: %s", *target, error.strerror or error, extra=stranger)
             return
         self._join(stream.sock, sock, kind, lambda: self._over(stream))
 

@@ -133,7 +133,7 @@ class Service:
         stream.sock.close()
         if reason:
             self.figures.dropped += 1
-            log.info("stream from %s dropped: %s", stream.where, reason)
+            log.info("stream from %s dropped: %s", stream.where, reason, extra={"stranger": stream.address})
 
     def _opened(self, stream: Stream) -> None:
         said = stream.opening.greeting
@@ -184,12 +184,14 @@ class Service:
             assert self.config.tracker is not None
             self._onward.relay(stream, self.config.tracker, LINK)
         elif self.tracker is not None and self.tracker.ours is None:
-            log.info("link of %s dropped: the tracker has not answered yet", stream.where)
+            stranger = {"stranger": stream.address}
+            log.info("link of %s dropped: the tracker has not answered yet", stream.where, extra=stranger)
             stream.sock.close()
         else:
             why = "TVM's tracker, which knows no links" if self.tracker is not None else "no tracker"
             refusal = {"ok": False, "error": NO_CONTROL_LINK, "message": f"the proxy has {why}"}
-            log.info("link of %s refused: %s", stream.where, refusal["message"])
+            stranger = {"stranger": stream.address}
+            log.info("link of %s refused: %s", stream.where, refusal["message"], extra=stranger)
             dismiss(stream.sock, tracker.MAGIC_BYTES + tracker.encode(refusal))
 
     # Actions.
@@ -263,7 +265,8 @@ class Service:
         stream = self.waiting.pop(action.conn)
         self.hangups.remove(stream.sock)
         self.figures.refused[action.code or "closed"] += 1
-        note(log, logging.INFO, "refused", key=stream.key, peer=stream.where, reason=action.reason)
+        fields = {"key": stream.key, "peer": stream.where, "reason": action.reason}
+        log.info("refused", extra={"fields": fields, "stranger": stream.address})
         dismiss(stream.sock, _CODES[action.code])
 
     # The tracker.

@@ -114,6 +114,8 @@ class State:
     def _opened(self, event: Opened) -> list[Action]:
         if self.draining:
             return [Refuse(event.conn, "", "the proxy is stopping")]
+        if not event.key.isprintable():
+            return [Refuse(event.conn, MISMATCH, "its key holds what cannot be printed")]
         return self._server(event) if event.role == SERVER else self._client(event)
 
     def _client(self, event: Opened) -> list[Action]:

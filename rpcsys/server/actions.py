@@ -165,13 +165,14 @@ class Log(Action):
     """Tell the log. ``level`` is ``info``, ``warning`` or ``error``.
 
     ``event`` and ``fields`` say the same to machines, where it is something that happened to a session: ``began``
-    or ``ended``.
+    or ``ended``. ``stranger``: the address of the one it is about, who could make any number of such lines.
     """
 
     level: str
     text: str
     event: str = ""
     fields: tuple[tuple[str, Any], ...] = ()
+    stranger: str = ""
 
 
 @dataclass(frozen=True)

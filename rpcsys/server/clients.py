@@ -169,7 +169,7 @@ class Clients:
         except BlockingIOError:
             return
         except (ProtocolError, OSError) as error:
-            why = f"{peer}: {error}" if isinstance(error, ProtocolError) else ""
+            why = str(error) if isinstance(error, ProtocolError) else ""
             self._loop.remove(sock.fileno())
             self._feed(ev.Broken(self._clock(), conn, why))
             return

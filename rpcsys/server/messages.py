@@ -23,8 +23,7 @@ import os
 import socket
 from typing import Any, Dict, Mapping
 
-from rpcsys.errors import ProtocolError
-from rpcsys.logs import printable
+from rpcsys.errors import ProtocolError, printable
 from rpcsys.wire.checks import Check, flag, integer, items, seconds, sentence, text
 
 MAX_BYTES = 65536

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Union
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError, ValueNotSupported
 from rpcsys.wire import dtypes, frames
+from rpcsys.wire.checks import shown
 from rpcsys.wire.frames import Buffer, Frame, Lead
 from rpcsys.wire.heads import HeadTable, signature
 from rpcsys.wire.memory import Pool
@@ -60,7 +61,7 @@ class Objects:
             return self._kept[id]
         except (KeyError, TypeError):
             raise RemoteFunctionError(
-                f"there is no object {id!r} in this session (freed, or another session's)",
+                f"there is no object {shown(id)} in this session (freed, or another session's)",
                 type="RemoteFunctionError",
             ) from None
 
@@ -111,6 +112,22 @@ def to_function(value: Any, objects: Objects, pool: Pool, written: List[Any]) ->
     if kind is dict:
         return {key: to_function(item, objects, pool, written) for key, item in value.items()}
     return value
+
+
+def run_by_name(module: Any, named: Any, outputs: Any) -> Dict[str, Any]:
+    """Run a module's main by names that came from a client. Raises `RemoteArgumentError` for what are none."""
+    wanted = outputs if outputs is not None else []
+    if (
+        type(named) is not dict
+        or type(wanted) is not list
+        or not all(type(n) is str for n in [*named, *wanted])
+    ):
+        raise RemoteArgumentError(
+            "main is run with its inputs by name, and a list of the names of outputs",
+            type="RemoteArgumentError",
+        )
+    result: Dict[str, Any] = module.run(named, outputs)
+    return result
 
 
 def plain_call(

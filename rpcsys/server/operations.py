@@ -10,6 +10,7 @@ from rpcsys.module import loading
 from rpcsys.module.module import Module
 from rpcsys.server import objects, registry, usercode
 from rpcsys.server.evaluator import measure
+from rpcsys.wire.checks import shown
 from rpcsys.wire.tensor import as_tensor
 
 if TYPE_CHECKING:
@@ -24,19 +25,21 @@ class Operations:
         self._objects = session.objects
         self._directory = session.directory
         self._allow_pickle = allow_pickle
-        self._named: Dict[str, Callable[..., Any]] = {
-            "session.has_function": self._has_function,
-            "session.load_module": self._load_module,
-            "session.listdir": self._directory.listdir,
-            "session.remove": self._directory.remove,
-            "session.offer": session.files.offer,
-            "session.memory": session.objects.memory,
-            "session.put": self._put,
-            "session.get": self._get,
-            "session.run": usercode.runner(allow_pickle),
-            "session.time": self._time,
-            "session.functions": registry.names,
-        }
+        self._named: Dict[str, Callable[..., Any]] = {}
+        self._add("session.has_function", self._has_function, str)
+        self._add("session.load_module", self._load_module, str)
+        self._add("session.listdir", self._directory.listdir, str, optional=1)
+        self._add("session.remove", self._directory.remove, str)
+        self._add("session.offer", session.files.offer, str, int, str)
+        self._add("session.memory", session.objects.memory)
+        self._add("session.put", self._put, object)
+        self._add("session.get", self._get, object)
+        self._add("session.run", usercode.runner(allow_pickle), str, (bytes, memoryview), more=True)
+        self._add("session.time", self._time, (str, int, list), (list, tuple), dict)
+        self._add("session.functions", registry.names)
+
+    def _add(self, name: str, function: Callable[..., Any], *kinds: Any, **more: Any) -> None:
+        self._named[name] = registry.taking(name, function, *kinds, **more)
 
     def resolve(self, target: Any) -> Callable[..., Any]:
         """The callable for what a CALL names: a function, an object, or ``[object, name]``.
@@ -45,13 +48,13 @@ class Operations:
         """
         if type(target) is str:
             return self._named.get(target) or self._registered(target)
-        if type(target) is list and len(target) == 2:
+        if type(target) is list and len(target) == 2 and type(target[1]) is str:
             function: Callable[..., Any] = self.module(target[0]).function(target[1])
             return function
         value = self._objects.get(target)
         if not callable(value):
             raise RemoteFunctionError(
-                f"object {target!r} of this session is no function", type="RemoteFunctionError"
+                f"object {shown(target)} of this session is no function", type="RemoteFunctionError"
             )
         return value  # type: ignore[no-any-return]
 
@@ -60,7 +63,7 @@ class Operations:
         value = self._objects.get(id)
         if not hasattr(value, "function"):
             raise RemoteFunctionError(
-                f"object {id!r} of this session is no module", type="RemoteFunctionError"
+                f"object {shown(id)} of this session is no module", type="RemoteFunctionError"
             )
         return value  # type: ignore[no-any-return]
 

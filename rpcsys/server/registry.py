@@ -7,6 +7,9 @@ A module named by ``--import`` registers its functions where sessions find them:
 
 Arguments come as numpy arrays where numpy is installed, else as `rpcsys.wire.tensor.Tensor`; a result
 may be anything the wire can carry, or a function, which then stays on the device.
+
+A user's function that fails is answered with its traceback. The functions that come with the server say what they
+take (`taking`): wrong arguments are the client's fault, and are told in one line.
 """
 
 from __future__ import annotations
@@ -14,9 +17,12 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, TypeVar
 
-from rpcsys.errors import ConfigError
+from rpcsys.errors import ConfigError, RemoteArgumentError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+MAX_SLEEP_S = 10**6
+"""Twelve days: the system's clocks take no sleep without end."""
 
 _functions: dict[str, Callable[..., Any]] = {}
 
@@ -34,6 +40,37 @@ def register(name: str) -> Callable[[Function], Function]:
         return function
 
     return add
+
+
+def taking(
+    name: str, function: Callable[..., Any], *kinds: Any, optional: int = 0, more: bool = False
+) -> Callable[..., Any]:
+    """``function`` for clients, called ``name``: refuses arguments that are not of these ``kinds``, one each.
+
+    A kind is a type, or several as `isinstance` takes them; True and False are no numbers. The last ``optional`` may be
+    left out, and with ``more`` any others may follow. What it returns raises `RemoteArgumentError`.
+    """
+
+    def checked(*args: Any) -> Any:
+        enough = len(kinds) - optional <= len(args) and (more or len(args) <= len(kinds))
+        if not enough or not all(map(_is_of, args, kinds)):
+            got = ", ".join(type(arg).__name__ for arg in args[:8]) or "nothing"
+            raise RemoteArgumentError(
+                "{} takes ({}), and got ({})".format(name, ", ".join(map(_named, kinds)), got),
+                type="RemoteArgumentError",
+            )
+        return function(*args)
+
+    return checked
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and (kind is object or type(value) is not bool)
+
+
+def _named(kind: Any) -> str:
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    return " or ".join("any" if one is object else one.__name__ for one in kinds)
 
 
 def lookup(name: str) -> Callable[..., Any]:
@@ -56,11 +93,17 @@ def _nop(*args: Any) -> None:
     return None
 
 
-@register("testing.sleep")
 def _sleep(seconds: float) -> None:
+    if not 0 <= seconds <= MAX_SLEEP_S:
+        raise RemoteArgumentError(
+            f"testing.sleep takes seconds, from 0 to {MAX_SLEEP_S}", type="RemoteArgumentError"
+        )
     time.sleep(seconds)
 
 
-@register("testing.fail")
 def _fail(message: str = "asked to fail") -> None:
     raise RuntimeError(message)
+
+
+register("testing.sleep")(taking("testing.sleep", _sleep, (int, float)))
+register("testing.fail")(taking("testing.fail", _fail, str, optional=1))

@@ -182,7 +182,7 @@ class Service:
 
     def _log(self, action: do.Log) -> None:
         told = dict(action.fields)
-        extra = {"event": action.event, "fields": told} if action.event else None
+        extra = {"event": action.event, "fields": told} if action.event else {"stranger": action.stranger}
         log.log(getattr(logging, action.level.upper()), "%s", action.text, extra=extra)
         if action.event == "ended":
             self._figures.ended(told["outcome"], told["lasted_s"], told["fault"])

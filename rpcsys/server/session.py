@@ -24,6 +24,7 @@ from rpcsys.server.objects import (
     keep_arrays,
     plain_call,
     returned,
+    run_by_name,
     to_function,
 )
 from rpcsys.server.operations import Operations
@@ -299,7 +300,7 @@ class Session:
         if "k" in head:
             result = self._run_by_name(frame, written)
         else:
-            args = _listed(head.get("a", ()))
+            args = listed(head.get("a", ()))
             if args:
                 args = [
                     to_function(values.build(arg, buffers), self.objects, self._pool, written) for arg in args
@@ -312,7 +313,7 @@ class Session:
         if type(target) is not list or len(target) != 2 or target[1] != "main":
             raise ProtocolError("only a module's main is run by names")
         named = to_function(frame.get("k"), self.objects, self._pool, written)
-        return self._operations.module(target[0]).run(named, frame.get("outputs"))
+        return run_by_name(self._operations.module(target[0]), named, frame.get("outputs"))
 
     def _result(self, call_id: int, result: Any, written: List[Any], keep: bool) -> List[Buffer]:
         if keep:
@@ -325,7 +326,8 @@ class Session:
         return frames.encode(frames.RESULT, call_id, fields)
 
 
-def _listed(value: Any) -> Sequence[Any]:
+def listed(value: Any) -> Sequence[Any]:
+    """The arguments of a call, which are a list. Raises `ProtocolError`."""
     if not isinstance(value, (list, tuple)):
         raise ProtocolError("the arguments of a call are a list")
     return value

@@ -41,6 +41,10 @@ def _loaded(pickled: bytes) -> Callable[..., Any]:
             f"the function needs the module {error.name!r}, which this device has not; upload and import it in the function, "
             "or send it along: cloudpickle.register_pickle_by_value(module)"
         ) from None
+    except Exception as error:  # noqa: BLE001 - what is broken, or refuses, may raise anything
+        raise _refusal(
+            f"what was sent for session.run cannot be loaded ({type(error).__name__}: {error})"
+        ) from None
     if not callable(function):
         raise _refusal(f"session.run takes a function, not a {type(function).__name__}")
     return function  # type: ignore[no-any-return]

@@ -32,11 +32,11 @@ NOT_FREE = "its key is not free here (used already, renewed, or another server's
 
 
 class Visited(Tracked):
-    """``openings``: strangers, and until when they must have greeted."""
+    """``openings``: strangers, until when they must have greeted, and where they are from."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
-        self.openings: dict[int, float] = {}
+        self.openings: dict[int, tuple[float, str]] = {}
 
     def _accepted(self, event: ev.Accepted) -> list[do.Action]:
         if self.stopping:
@@ -44,12 +44,17 @@ class Visited(Tracked):
         actions: list[do.Action] = []
         if len(self.openings) >= MAX_OPENINGS:
             actions = self._drop_opening(next(iter(self.openings)))
-        self.openings[event.conn] = event.now + HANDSHAKE_S
+        self.openings[event.conn] = event.now + HANDSHAKE_S, event.peer
         return actions
 
     def _broken(self, event: ev.Broken) -> list[do.Action]:
+        _, peer = self.openings.get(event.conn, (0.0, ""))
         actions = self._drop_opening(event.conn)
-        return [_warning(f"connection dropped: {event.why}"), *actions] if event.why else actions
+        return (
+            [_warning(peer, f"connection from {peer} dropped: {event.why}"), *actions]
+            if event.why
+            else actions
+        )
 
     def _drop_opening(self, conn: int) -> list[do.Action]:
         return [] if self.openings.pop(conn, None) is None else [do.Drop(conn)]
@@ -74,7 +79,7 @@ class Visited(Tracked):
         refusal = self._refusal(event, key, keyed)
         if refusal:
             how = "version" if event.session not in (None, SESSION) else "mismatch"
-            actions = [_warning(f"{event.peer} refused: {refusal}"), do.Refuse(event.conn, how)]
+            actions = [_warning(event.peer, f"{event.peer} refused: {refusal}"), do.Refuse(event.conn, how)]
             if place is not None:
                 self.parking.over(event.now, place, served=False)
             return actions + (self._wasted(key) if key else [])
@@ -139,13 +144,14 @@ class Visited(Tracked):
     def _next_visitor(self) -> float | None:
         """When :meth:`_tick_visitors` has something to do."""
         held_back = (visitor.early_until for visitor in self.visitors if visitor.early_until is not None)
-        return min((*self.openings.values(), *held_back), default=None)
+        return min((*(until for until, _ in self.openings.values()), *held_back), default=None)
 
     def _tick_visitors(self, now: float) -> list[do.Action]:
         actions: list[do.Action] = []
-        for conn, until in list(self.openings.items()):
+        for conn, (until, peer) in list(self.openings.items()):
             if now >= until:
-                actions += [_warning(f"no greeting within {HANDSHAKE_S:g} s: connection dropped")]
+                text = f"connection from {peer} dropped: no greeting within {HANDSHAKE_S:g} s"
+                actions.append(_warning(peer, text))
                 actions += self._drop_opening(conn)
         for visitor in self.visitors:
             if visitor.early_until is not None and now >= visitor.early_until:
@@ -153,5 +159,6 @@ class Visited(Tracked):
         return actions
 
 
-def _warning(text: str) -> do.Action:
-    return do.Log("warning", text)
+def _warning(peer: str, text: str) -> do.Action:
+    """A line about a stranger at ``peer``, ``host:port``."""
+    return do.Log("warning", text, stranger=peer.rpartition(":")[0] or peer)

@@ -236,7 +236,8 @@ class Connection:
 
     def drop(self, reason: str, *, politely: bool = False) -> None:
         """End the connection, ``politely`` after what was to be sent. For the state it is gone at once."""
-        log.info("connection from %s dropped: %s", self.address, reason)
+        stranger = {"stranger": self.address}
+        log.info("connection from %s dropped: %s", self.address, reason, extra=stranger)
         if politely:
             self._service.lost(self)
             self.close()

@@ -112,7 +112,10 @@ class Service:
             try:
                 connection.work()
             except Exception:  # a fault of ours costs one connection, not all of them
-                log.exception("a frame from %s met a fault of the tracker's", connection.address)
+                stranger = {"stranger": connection.address}
+                log.exception(
+                    "a frame from %s met a fault of the tracker's", connection.address, extra=stranger
+                )
                 connection.drop("its frame met a fault")
         self.flush()
 

@@ -1,7 +1,8 @@
 """Device keys and match keys.
 
 A **key** names a kind of device (``rpi4``, ``127.0.0.1:5555``). It may hold colons, and no white space
-(a session's greeting is split there), comma or bracket (TVM's proxy lists its keys as ``proxy[K1,K2]``).
+(a session's greeting is split there), comma or bracket (TVM's proxy lists its keys as ``proxy[K1,K2]``), nor, as any
+name that people are shown, what is not printable.
 
 A **match key** is ``KEY:RANDOM`` and is the right to one session. TVM makes the random part from a float,
 its C++ server from six digits, which may collide; ours are 128 bits from the operating system, and are
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 
 # What hmac.compare_digest is; importing hmac would load OpenSSL, 3.5 MB of a board's memory.
 from _operator import _compare_digest
@@ -28,9 +28,7 @@ MAX_MATCH_KEY = MAX_KEY + 129
 SERVER_PREFIX = "server:"
 _PROXY_PREFIX = "proxy["
 
-# Lone surrogates are valid in JSON but have no UTF-8 form, so they could be printed nowhere.
-_KEY = re.compile(r"[^\s,\[\]\x00-\x1f\x7f\ud800-\udfff]+")
-_MATCH_KEY = re.compile(r"[^\s\x00-\x1f\x7f\ud800-\udfff]+")
+_NOT_IN_KEYS = frozenset(" ,[]")
 
 
 def is_key(text: object) -> bool:
@@ -41,12 +39,13 @@ def is_key(text: object) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _is_key(text: str) -> bool:
     # Remembered because the same few keys come with every request and every offer.
-    return len(text) <= MAX_KEY and _KEY.fullmatch(text) is not None
+    return 0 < len(text) <= MAX_KEY and text.isprintable() and _NOT_IN_KEYS.isdisjoint(text)
 
 
 def is_match_key(text: object) -> bool:
     """Whether ``text`` may be a match key; the form of its random part is the server's own business."""
-    return isinstance(text, str) and len(text) <= MAX_MATCH_KEY and _MATCH_KEY.fullmatch(text) is not None
+    # Of white space only the blank is printable.
+    return isinstance(text, str) and 0 < len(text) <= MAX_MATCH_KEY and text.isprintable() and " " not in text
 
 
 def new_match_key(key: str) -> str:

@@ -264,7 +264,9 @@ def _parse_tvm(value: list[Any]) -> Tvm:
     except ProtocolError as error:
         problem = str(error)
     # TVM's client reads a request's reply as [code, value], and shows it if the code is not success.
-    raise BadMessage(problem, [FAIL, problem] if code == REQUEST else FAIL) from None
+    if code == REQUEST:
+        raise BadMessage(problem, [FAIL, problem], fatal=False) from None
+    raise BadMessage(problem, FAIL) from None
 
 
 def _parse_via(value: dict[str, Any]) -> control.Via:

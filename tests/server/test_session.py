@@ -186,7 +186,7 @@ def test_what_is_not_there(shared, target):
         ({"f": "session.upload", "a": [1]}, "ProtocolError"),
         ({"f": "session.download", "a": ["a", "b"]}, "ProtocolError"),
         ({"f": "testing.echo", "a": [Ref(12345)]}, "RemoteFunctionError"),
-        ({"f": "testing.sleep"}, "TypeError"),
+        ({"f": "testing.sleep"}, "RemoteArgumentError"),
         ({"f": "testing.nop", "a": [Out((1 << 45,), "uint8")]}, "LimitExceeded"),
         ({}, "RemoteFunctionError"),
     ],

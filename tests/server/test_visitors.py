@@ -57,8 +57,8 @@ def test_half_a_greeting_and_silence(direct):
 
 def test_garbage_is_dropped_with_a_line(direct):
     direct.say(ev.Accepted, 1, "peer")
-    assert direct.say(ev.Broken, 1, "peer: not the opening of a session") == [do.Drop(1)]
-    assert "connection dropped: peer: not the opening of a session" in direct.logged()
+    assert direct.say(ev.Broken, 1, "not the opening of a session") == [do.Drop(1)]
+    assert "connection from peer dropped: not the opening of a session" in direct.logged()
 
 
 def test_of_too_many_strangers_the_oldest_goes(direct):

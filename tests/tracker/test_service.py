@@ -200,14 +200,17 @@ def test_timers_run_without_anybody_speaking(connect):
     assert client.receive()["error"] == "WaitTimeout"
 
 
-def test_wrong_objects_are_answered_and_wrong_lists_end_the_connection(connect):
+def test_wrong_objects_and_requests_are_answered_and_other_wrong_lists_end_the_connection(connect):
     client = connect()
     client.ask(HELLO)
     assert client.ask({"op": "request", "id": 5})["error"] == "BadRequest"
     assert client.ask([1]) == 0
-    code, reason = client.ask([4, "a b", "", 1])
-    assert code == -1
-    assert "a b" in reason
+    for key in ("a b", "a\u202eb", "a\x9b2J"):
+        code, reason = client.ask([4, key, "", 1])
+        assert code == -1
+        assert ascii(key) in reason
+    assert client.ask([1]) == 0
+    assert client.ask([3, "a\u200bb", [9, "k:1"], None]) == -1
     assert client.ended()
 
 

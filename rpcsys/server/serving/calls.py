@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List
 from rpcsys.errors import ProtocolError, RemoteArgumentError, RemoteFunctionError
 from rpcsys.module.module import Module
 from rpcsys.server.faults import described
-from rpcsys.server.objects import Objects, from_function, plain_call, returned, to_function
+from rpcsys.server.objects import Objects, from_function, plain_call, returned, run_by_name, to_function
 from rpcsys.wire import frames, values
 from rpcsys.wire.encoding import encoded
 from rpcsys.wire.frames import Buffer, Frame
@@ -81,7 +81,7 @@ class Calls:
             if name != "main":
                 raise ProtocolError("only a module's main is run by names")
             named = to_function(frame.get("k"), self._nothing, self._pool(), written)
-            result: Any = self._module.run(named, frame.get("outputs"))
+            result: Any = run_by_name(self._module, named, frame.get("outputs"))
         else:
             args = head.get("a", [])
             if type(args) is not list:

@@ -23,8 +23,9 @@ from rpcsys.server.faults import described
 from rpcsys.server.files import Files
 from rpcsys.server.job import Job
 from rpcsys.server.outgoing import Outgoing
+from rpcsys.server.registry import taking
 from rpcsys.server.serving.store import SUFFIXES, Store, is_name
-from rpcsys.server.session import HELLO_S, VERSION
+from rpcsys.server.session import HELLO_S, VERSION, listed
 from rpcsys.server.transfers import Directory, translated
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
@@ -80,9 +81,9 @@ class Deployer:
         self._directory = Directory(folder)
         self._files = Files(self._out, self._directory, None)
         self._functions: Dict[str, Callable[..., Any]] = {
-            "deploy.put": self._put,
-            "deploy.list": self._list,
-            "deploy.remove": self._remove,
+            "deploy.put": taking("deploy.put", self._put, str, str),
+            "deploy.list": taking("deploy.list", self._list),
+            "deploy.remove": taking("deploy.remove", self._remove, str),
         }
 
     def run(self) -> str:
@@ -138,7 +139,7 @@ class Deployer:
                 raise RemoteFunctionError(
                     "a connection that deploys has " + ", ".join(self._functions), type="RemoteFunctionError"
                 )
-            pieces = frames.encode(frames.RESULT, frame.call_id, {"r": function(*frame.get("a", ()))})
+            pieces = frames.encode(frames.RESULT, frame.call_id, {"r": function(*listed(frame.get("a", ())))})
         except OSError as error:
             pieces = frames.encode(frames.ERROR, frame.call_id, described(translated("--deploy", error)))
         except Ended:

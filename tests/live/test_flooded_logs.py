@@ -1,0 +1,67 @@
+"""Strangers that say nonsense, or nothing, again and again: the logs say from where, and stay short."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from tests.live.daemons import Daemon, Daemons, wait_until
+from tests.live.probe import opening
+
+pytestmark = pytest.mark.live
+
+MANY = 300
+MOST_LINES = 30
+
+
+@pytest.fixture(params=["tracker", "proxy", "server"])
+def daemon(daemons: Daemons, request: pytest.FixtureRequest) -> Daemon:
+    return daemons.server("k") if request.param == "server" else getattr(daemons, request.param)()
+
+
+def knock(daemon: Daemon, data: bytes) -> socket.socket:
+    sock = socket.create_connection(daemon.address, timeout=30)
+    sock.sendall(data)
+    return sock
+
+
+def ended(sock: socket.socket) -> None:
+    with sock:
+        try:
+            while sock.recv(4096):
+                pass
+        except ConnectionError:
+            pass
+
+
+def told(daemon: Daemon) -> list[str]:
+    lines = [line for line in daemon.stderr().splitlines() if "127.0.0.1" in line and "serving" not in line]
+    assert all("connection dropped" not in line for line in lines)
+    return lines
+
+
+def flood(daemon: Daemon, data: bytes) -> None:
+    for _ in range(MANY):
+        ended(knock(daemon, data))
+    wait_until(
+        lambda: "more lines about 127.0.0.1 are left out" in "\n".join(told(daemon)), 10, "a word about it"
+    )
+    assert len(daemon.stderr().splitlines()) <= MOST_LINES
+
+
+def test_nonsense(daemon: Daemon):
+    flood(daemon, b"GET / HTTP/1.1\r\n\r\n")
+
+
+def test_keys_of_nobody(daemons: Daemons):
+    flood(daemons.server("k"), opening("another:1"))
+
+
+@pytest.mark.slow
+def test_silence(daemon: Daemon):
+    held = [knock(daemon, b"") for _ in range(MANY)]
+    for sock in held:
+        ended(sock)
+    wait_until(lambda: "more lines about" in "\n".join(told(daemon)), 10, "a word about them")
+    assert len(daemon.stderr().splitlines()) <= MOST_LINES
