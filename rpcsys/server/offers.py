@@ -166,14 +166,15 @@ class Offers:
 
     def _complaint(self, why: str) -> do.Action:
         if self._leads_nowhere:
-            return do.Log("info", "no proxy leads to a tracker of ours: this board waits there under its key")
+            text = f"no proxy leads to a tracker of ours ({why}): this board waits there under its key"
+            return do.Log("info", text)
         return do.Log("warning", f"no tracker: {why}; trying again until it is back")
 
     def plain_at(self, now: float) -> list[int]:
         """The proxies at which connections wait under the plain key."""
         if self.link == "foreign":
             return [self.proxy]
-        if self.link not in ("down", "connecting") or self._failures < self._proxies:
+        if self.link not in ("down", "connecting", "registering") or self._failures < self._proxies:
             return []
         if self._led_at is not None and now < self._led_at + LED_S:
             return []

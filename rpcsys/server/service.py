@@ -158,7 +158,7 @@ class Service:
             "address": config.custom_addr,
             "labels": {**labels(config.name), **dict(config.labels)},
             "loads": (*loads(), *kinds(pickle=config.allow_pickle)),
-            "identity": self._places.identity,
+            "identity": os.urandom(16).hex(),  # known to nobody else: it gives the name and the leases back
         }
 
     # Seen from outside

@@ -7,6 +7,7 @@ no id and come in the order of the requests.
 from __future__ import annotations
 
 import collections
+import logging
 import select
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,11 @@ from rpcsys.server.loop import Loop
 from rpcsys.server.parking import KeyMade
 from rpcsys.wire import control, tracker
 from rpcsys.wire.keys import new_match_key
+
+log = logging.getLogger(__name__)
+
+NOTE_EVERY_S = 10.0
+"""How often it is logged that the tracker says what cannot be."""
 
 MAX_UNANSWERED = 100
 """Commands without a reply: match keys for every slot, and polls for a minute."""
@@ -53,6 +59,7 @@ class TrackerLink:
         self._registration = 0
         self._replies: collections.deque[str] = collections.deque()
         self._reported: set[int] = set()
+        self._note_at = 0.0
 
     def connect(self, which: int = 0) -> None:
         """Start connecting to one of the addresses: LinkUp or LinkDown follows."""
@@ -156,10 +163,10 @@ class TrackerLink:
         except ConnectError as error:
             self._down(str(error))
 
-    def _down(self, why: str) -> None:
+    def _down(self, why: str, none: bool = False) -> None:
         said = self._link.tracker if self._link is not None else {}
         self.close()
-        none = said.get("error") == control.NO_CONTROL_LINK
+        none = none or said.get("error") == control.NO_CONTROL_LINK
         self._feed(ev.LinkDown(self._clock(), why, chance(), none))
 
     def _advance(self) -> None:
@@ -184,6 +191,7 @@ class TrackerLink:
         except tracker.BadMessage as error:
             if error.fatal:
                 raise
+            self._note_refused(str(error))
             self._send(error.reply)
             return
         if isinstance(parsed, control.Answer):
@@ -211,9 +219,23 @@ class TrackerLink:
         self._reported.discard(answer.id)
         if answer.id != self._registration:
             return
-        if not answer.ok:
+        if answer.error == control.NO_CONTROL_LINK:
+            self._down(answer.message, none=True)
+        elif not answer.ok:
             raise ProtocolError(f"it refused the registration: {answer.message or answer.error}")
-        self._feed(ev.Registered(self._clock()))
+        else:
+            self._feed(ev.Registered(self._clock()))
+
+    def _note_refused(self, why: str) -> None:
+        """Log what cannot be obeyed: whom the tracker has sent here for it waits in vain."""
+        now = self._clock()
+        if now >= self._note_at:
+            self._note_at = now + NOTE_EVERY_S
+            log.warning(
+                "what the tracker says is refused: %s. It is broken, or of another version: restart it, or install "
+                "the same version on both",
+                why,
+            )
 
     def _hear_reply(self, reply: Any) -> None:
         """A reply to one of TVM's codes."""

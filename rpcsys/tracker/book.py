@@ -10,6 +10,7 @@ from rpcsys.tracker.events import Started
 from rpcsys.tracker.labels import Facts, Pair, Pool, Wants, facts_of_key
 from rpcsys.tracker.lines import Lines
 from rpcsys.tracker.records import OURS, Condition, Lease, Offer, Peer, Place, Queue, Server, Waiting
+from rpcsys.tracker.relays import Relays
 from rpcsys.tracker.shares import Shares
 
 GRACE_S = 6.0
@@ -23,12 +24,17 @@ STEP_S = 600.0
 STEPS = 3
 """Every so long a request's effective priority rises by one, so many times: nothing starves."""
 
+EPOCHS_AHEAD = 86_400_000
+"""How far above the time in milliseconds an epoch of another run may be: a clock that was set back by a day. Beyond,
+it is not believed: epochs that rise from there would reach what the wire's numbers hold, and no server took a lease."""
+
 
 class Book:
     """All records. Two books are equal when every record is. Dictionaries stand for ordered sets."""
 
     def __init__(self, started: Started) -> None:
         self.started_at = self.left_at = started.at
+        self.relays = Relays.of(started.proxy_from)
         self.instance = started.instance
         self.stop_key = started.stop_key
         self.limits = dict(started.limits)
@@ -39,6 +45,8 @@ class Book:
         self.leases: dict[str, Lease] = {}
         self.server_names: dict[str, int] = {}
         self.identities: dict[str, int] = {}
+        self.heirs: dict[str, int] = {}
+        self.not_named: dict[str, None] = {}
         self.by_fact: dict[Pair, dict[int, None]] = {}
         self.conditions: dict[str, Condition] = {}
         self.places: dict[str, Place] = {}
@@ -118,6 +126,13 @@ class Book:
         if self.server_names.get(peer.name) == peer.conn:
             del self.server_names[peer.name]
         peer.name = ""
+
+    def believe(self, at: float, epoch: int) -> bool:
+        """Have the next epochs be above one of a run before this; whether it can be one."""
+        plausible = epoch <= int(at * 1000) + EPOCHS_AHEAD
+        if plausible:
+            self.epoch = max(self.epoch, epoch)
+        return plausible
 
     def condition(self, peer: Peer) -> Condition | None:
         """What is wrong with a server, None for nothing."""
@@ -246,7 +261,7 @@ class Book:
         queue = self.queues[lease.key]
         del queue.leases[lease.lease]
         self.shares.end(at, lease.user)
-        if lease.started or lease.how != OURS:
+        if lease.user and (lease.started or lease.how != OURS):  # others began when their server says
             queue.lengths.append(at - lease.since)
         server = None if lease.server is None else self.peers.get(lease.server)
         if server is not None:

@@ -16,6 +16,9 @@ FAILURES = 3
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 3600.0
 
+MAX_MISSED = 4096
+"""Addresses remembered whose clients could open no session. Beyond, the first is forgotten."""
+
 
 class Conditions(Granting):
     """A book in which servers are judged. Every method returns what has to be done about it."""
@@ -47,6 +50,8 @@ class Conditions(Granting):
 
     def unreached(self, at: float, lease: Lease, reason: str) -> list[Action]:
         """A client could not open its session. If that happens to it elsewhere too, the client is the cause."""
+        if len(self.missed) >= MAX_MISSED and lease.address not in self.missed:
+            del self.missed[next(iter(self.missed))]
         before = self.missed.setdefault(lease.address, lease.server_name)
         if before != lease.server_name:
             return []

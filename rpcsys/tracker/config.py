@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_network
 
 from rpcsys.logs import FORMATS
 from rpcsys.serve import Parser, port_number
@@ -17,7 +18,8 @@ _PORTS = 9  # TVM's default range is 9190 to 9198
 @dataclass(frozen=True)
 class Config:
     """How a tracker is started. ``port_end`` is exclusive; ``http_port`` 0 is off; without ``stop_key`` no message
-    can end it; ``state_dir`` None remembers nothing beyond the run; ``limits`` is the longest session in seconds, by key.
+    can end it; ``state_dir`` None remembers nothing beyond the run; ``limits`` is the longest session in seconds, by key;
+    ``proxy_from`` are addresses and networks of proxies, none for those on this machine.
     """
 
     host: str = "0.0.0.0"
@@ -30,6 +32,7 @@ class Config:
     state_dir: str | None = None
     history_days: float = 90.0
     log_format: str = "text"
+    proxy_from: tuple[str, ...] = ()
 
 
 def parse(arguments: Sequence[str] | None = None) -> Config:
@@ -73,6 +76,15 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         metavar="KEY=SECONDS",
         help="end sessions on devices of KEY after so long, those of TVM's clients too; repeatable",
     )
+    parser.add_argument(
+        "--proxy-from",
+        action="append",
+        default=[],
+        type=_network,
+        metavar="ADDRESS",
+        help="believe a proxy there, or in a network such as 10.0.0.0/24, whom it relays; repeatable (default: "
+        "proxies on this machine)",
+    )
     parser.add_argument("--silent", action="store_true", help="log warnings and errors only")
     parser.add_argument(
         "--log-format", choices=FORMATS, default=Config.log_format, help="lines for people or JSON"
@@ -89,7 +101,17 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         flags.state_dir,
         flags.history_days,
         flags.log_format,
+        tuple(flags.proxy_from),
     )
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ip_network(text, strict=False))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no address: write numbers, as in 10.0.0.5 or 10.0.0.0/24"
+        ) from None
 
 
 def _days(text: str) -> float:

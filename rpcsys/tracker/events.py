@@ -10,7 +10,7 @@ plain JSON details. By ``kind``:
 =============  =====================================================================================
 ``granted``    a lease begins: lease, epoch, key, server, user, address, limit_s, waited_s, priority,
                arrival (the request's), how (``ours``, ``silent``: one of TVM's servers, ``inferred``:
-               behind TVM's proxy)
+               behind TVM's proxy), identity (of the server: `rpcsys.tracker.records.Server`)
 ``begun``      its session was opened: lease, peer
 ``limited``    it was renewed: lease, limit_s (from its beginning, None for no limit)
 ``over``       it is over: lease, epoch, key, server, user, address, since, held_s, outcome, reason (a
@@ -24,6 +24,7 @@ plain JSON details. By ``kind``:
 ``set_aside``  it failed in a row: server, reason, failures, pause_s, until (seconds since 1970)
 ``trusted``    it works again: server
 ``unhealthy``  its own health check failed: server, reason; ``healthy``: server
+``not_named``  what a proxy says is not believed: address (its own), reason (a sentence for people)
 ``drained``    an operator takes it out: server, by; ``enabled``: undoes that and a `set_aside`
 =============  =====================================================================================
 
@@ -69,6 +70,8 @@ class Started:
     stop_key: str | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
     """The longest session in seconds, by key."""
+    proxy_from: tuple[str, ...] = ()
+    """Addresses and networks of the proxies that are believed; none: those on the tracker's machine."""
 
 
 @frozen
@@ -176,7 +179,9 @@ def from_json(plain: dict[str, Any]) -> Any:
     if kind is Received:
         values["message"] = parse_to_tracker(values.get("message"))
     try:
-        if kind is Restored:
+        if kind is Started:
+            values["proxy_from"] = tuple(values["proxy_from"])
+        elif kind is Restored:
             values["records"] = tuple(from_json(record) for record in values["records"])
         if kind is not None:
             return kind(**values)

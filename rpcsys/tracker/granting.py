@@ -144,6 +144,8 @@ class Granting(Book):
             least(request.limit_s, self.limits.get(offer.key)) if ours else None,
             OURS if ours else INFERRED if views.is_proxy(server) else SILENT,
         )
+        if server.server is not None:
+            lease.identity = server.server.identity
         self.add_lease(lease)
         return lease
 
@@ -265,8 +267,9 @@ def _granted(lease: Lease, offer: Offer, host: str) -> dict[str, Any]:
 
 
 def _taken(server: Peer, lease: Lease, offer: Offer) -> Send:
+    lease.told = ask(server)
     told = control.Taken(
-        id=ask(server),
+        id=lease.told,
         lease=lease.lease,
         epoch=lease.epoch,
         matchkey=offer.match_key,
@@ -293,5 +296,6 @@ def _recorded(at: float, request: Waiting, lease: Lease) -> Record:
             "priority": request.priority,
             "arrival": request.arrival,
             "how": lease.how,
+            "identity": lease.identity,
         },
     )

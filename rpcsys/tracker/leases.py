@@ -20,6 +20,9 @@ from rpcsys.wire.control import Running
 AWAY_S = 10.0
 """How long a lease outlives its server's connection: servers are back within 5 s, if they live."""
 
+LONGEST_S = 30 * 86400.0
+"""A session that the tracker knows by its server's word alone counts as no longer than this: it goes into sums."""
+
 RENEWAL_S, POLLING_S = 6.0, 3.5
 """A TVM server makes a new match key 8 s after the old one was taken, if nobody came, and asks every 2 s until then."""
 
@@ -86,21 +89,20 @@ class Leases(Conditions):
         found = self.leases.get(lease)
         if found is None or found.epoch != epoch or peer.server is None:
             return None
-        away = found.server is None and found.key == peer.server.key
-        return found if away or found.server == peer.conn else None
+        return found if _is_of(found, peer, peer.server) else None
 
     def go_on(self, at: float, peer: Peer, server: Server, running: Running) -> None:
-        """A session that went on while its server had no tracker."""
+        """A session that went on while its server had no tracker. What is another server's is left to that one."""
         lease = self.leases.get(running.lease)
-        self.epoch = max(self.epoch, running.epoch)
-        began = at - running.since_s
-        if lease is not None and lease.epoch == running.epoch:
-            self._attach(peer, lease)
-            if not lease.started:
-                lease.started, lease.started_at = True, began
-            return
+        began = at - min(running.since_s, LONGEST_S)
         if lease is not None:
-            self.remove_lease(at, lease)
+            if lease.epoch == running.epoch and _is_of(lease, peer, server):
+                self._attach(peer, lease)
+                if not lease.started:
+                    lease.started, lease.started_at = True, max(began, lease.since)
+            return
+        if self._may_grant(running) or not self.believe(at, running.epoch):
+            return
         unknown = Lease(
             lease=running.lease,
             epoch=running.epoch,
@@ -114,15 +116,26 @@ class Leases(Conditions):
             limit_s=None,
             started=True,
             started_at=began,
+            identity=server.identity,
         )
         self.add_lease(unknown)
+
+    def _may_grant(self, running: Running) -> bool:
+        """Whether a name is one that a lease of this run may get some day."""
+        ours = running.lease.startswith(f"{self.instance}-")
+        return ours and (running.lease != f"{self.instance}-{running.epoch}" or running.epoch > self.epoch)
+
+    def heard_of(self, lease: Lease) -> bool:
+        """Whether a lease's server has said that it knows of it."""
+        server = None if lease.server is None else self.peers.get(lease.server)
+        return server is not None and server.heard >= lease.told
 
     def _attach(self, peer: Peer, lease: Lease) -> None:
         before = None if lease.server is None else self.peers.get(lease.server)
         if before is not None:
             before.serving.pop(lease.lease, None)
         self.deadlines.drop(("away", lease.lease))
-        lease.server, lease.server_name = peer.conn, peer.name
+        lease.server, lease.server_name, lease.told = peer.conn, peer.name, 0
         peer.serving[lease.lease] = lease
 
     # What becomes of leases whose server is gone.
@@ -190,3 +203,11 @@ class Leases(Conditions):
         """A TVM server asks which match keys are left, which it does between sessions only."""
         for lease in peer.serving.values():
             lease.polled_at = at
+
+
+def _is_of(lease: Lease, peer: Peer, server: Server) -> bool:
+    """Whether a lease is one of a server's: it came by this connection, or by one that is gone, of the same server."""
+    if lease.server is not None:
+        return lease.server == peer.conn
+    same = lease.identity == server.identity if lease.identity else lease.server_name == server.name
+    return same and lease.key == server.key

@@ -35,7 +35,7 @@ _LOOKS_NOTED = 12
 ABSENT_S = 60.0
 """Servers that have not come back so long after a restart are gone."""
 
-_WARNINGS = frozenset(("set_aside", "unhealthy"))
+_WARNINGS = frozenset(("set_aside", "unhealthy", "not_named"))
 
 
 class Observer:

@@ -89,7 +89,8 @@ class Place:
 class Lease:
     """A match key that was handed out. ``server`` and ``holder`` are connections; both may have left.
 
-    ``polled_at``: when one of TVM's servers last asked for match keys: it does not during a session.
+    ``polled_at``: when one of TVM's servers last asked for match keys: it does not during a session. ``identity`` is its
+    server's, "" for unknown; ``told`` the number of the question that told the server of it.
     """
 
     lease: str
@@ -107,6 +108,8 @@ class Lease:
     started_at: float | None = None
     polled_at: float | None = None
     reason: str = ""
+    identity: str = ""
+    told: int = 0
 
     @property
     def until(self) -> float | None:
@@ -117,7 +120,11 @@ class Lease:
 
 @dataclass(slots=True)
 class Server:
-    """How one of our servers has registered itself."""
+    """How one of our servers has registered itself.
+
+    ``identity`` is a digest of the one it says, which nobody else knows: that one is its own through broken connections
+    and restarts of the tracker; "" if it says none.
+    """
 
     name: str
     key: str
@@ -171,9 +178,10 @@ class Peer:
     """A connection, with all that vanishes when it ends.
 
     ``local`` is the address at which it reached the tracker; ``report`` what a TVM server calls itself, and where
-    it is; ``name`` what the tracker calls a server; ``asked`` counts the questions that the tracker has put to it.
+    it is; ``name`` what the tracker calls a server; ``asked`` counts the questions that the tracker has put to it, and
+    ``heard`` is the last that it has answered well.
     ``address`` is its own also if it came through proxies: then ``gate`` is where clients find the outermost of them, and
-    ``proxies`` how many there are. ``deployed``: its modules, found at a proxy with ``deployed_key``. ``fresh``: nothing else was said yet. Dictionaries stand for ordered sets.
+    ``proxies`` how many there are; without a gate, they are not believed. ``deployed``: its modules, found at a proxy with ``deployed_key``. ``fresh``: nothing else was said yet. Dictionaries stand for ordered sets.
     """
 
     conn: int
@@ -184,6 +192,7 @@ class Peer:
     server: Server | None = None
     name: str = ""
     asked: int = 0
+    heard: int = 0
     gate: tuple[str, int] | None = None
     proxies: int = 0
     fresh: bool = True

@@ -64,7 +64,7 @@ class Restoring(Requests):
         details = record.details
         if details["how"] != OURS:
             return  # nobody can say whether it still is
-        self.epoch = max(self.epoch, details["epoch"])
+        self.believe(at, details["epoch"])
         lease = Lease(
             lease=details["lease"],
             epoch=details["epoch"],
@@ -76,6 +76,7 @@ class Restoring(Requests):
             address=details["address"],
             since=record.at,
             limit_s=details["limit_s"],
+            identity=details.get("identity", ""),
         )
         self.add_lease(lease)
 

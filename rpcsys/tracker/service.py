@@ -86,7 +86,9 @@ class Service:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self.observer = Observer(self, config)
-        started = Started(self.clock.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits))
+        started = Started(
+            self.clock.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits), config.proxy_from
+        )
         self.state = State(started)
         self.perform(Restored(started.at, self.observer.restored()))
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)

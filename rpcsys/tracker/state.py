@@ -20,6 +20,7 @@ next match key; and who does not say its name is told from others by its address
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 
 from rpcsys import __version__
 from rpcsys.tracker import deployed, summary, views
@@ -55,6 +56,9 @@ MAX_MODULES = 250
 
 MAX_PROXIES = 8
 """In a chain: more are a mistake, or a loop."""
+
+MAX_NOT_NAMED = 256
+"""Addresses of proxies that are not believed and told of in the log."""
 
 CAPABILITIES = ("session/1", "labels", "count", "tickets", "why", "drain", "renew", "resolve")
 
@@ -98,6 +102,7 @@ class State(Restoring):
             actions.append(Record(at, "gone", {"server": peer.name, "reason": reason}))
             self.forget_health(peer.name)
         actions += self.detach(at, peer)
+        name = peer.name
         self.forget_server(peer)
         self.unname_peer(peer)
         for lease in list(peer.holding.values()):
@@ -105,18 +110,32 @@ class State(Restoring):
         for key in peer.serves:
             self.serve_no_more(at, peer.conn, key)
         del self.peers[peer.conn]
+        actions += self._inherited(name)
         return actions + (self.weigh_all(at) if peer.serves else [])
 
     def _via(self, at: float, peer: Peer, message: control.Via) -> list[Action]:
         """A proxy says whom it relays. The first is the one next to the tracker, and the one clients go to."""
         if not peer.fresh or peer.proxies == MAX_PROXIES:
             return [Close(peer.conn, f"its way is told too late, or through more than {MAX_PROXIES} proxies")]
-        if peer.gate is None:
+        peer.proxies += 1
+        if not self.relays.include(peer.address, peer.local):
+            return self._not_named(at, peer.address)
+        if peer.proxies == 1:
             host, port = message.proxy
             peer.gate = (host or peer.address, port)
         peer.address = message.address[0]
-        peer.proxies += 1
         return []
+
+    def _not_named(self, at: float, address: str) -> list[Action]:
+        """A proxy says something that nobody has told the tracker to believe. Told once of each address."""
+        if address in self.not_named or len(self.not_named) >= MAX_NOT_NAMED:
+            return []
+        self.not_named[address] = None
+        reason = (
+            f"a proxy at {address} relays connections and is not believed, so boards behind it have no labels and "
+            f"no limits: if it is yours, start the tracker with --proxy-from {address}"
+        )
+        return [Record(at, "not_named", {"address": address, "reason": reason})]
 
     # TVM's messages.
 
@@ -203,7 +222,8 @@ class State(Restoring):
         lease = self._own(peer, message.lease)
         if lease is None:
             return [done(peer, message.id)]
-        missed = self.unreached(at, lease, message.problem) if message.problem and not lease.started else []
+        blamed = message.problem and not lease.started and self.heard_of(lease)
+        missed = self.unreached(at, lease, message.problem) if blamed else []
         why = message.problem or "its client gave it back"
         return [*self.end(lease, "released", why), *missed, done(peer, message.id)]
 
@@ -241,13 +261,21 @@ class State(Restoring):
         if message.slots > MAX_SLOTS or max(len(message.labels), len(message.loads)) > MAX_LABELS:
             problem = f"more than {MAX_SLOTS} slots, or {MAX_LABELS} labels or kinds of files"
             return [refusal(peer, message.id, "BadRequest", problem)]
+        if len(message.running) > message.slots:
+            return [refusal(peer, message.id, "BadRequest", "it runs more sessions than it has slots")]
+        if peer.proxies and peer.gate is None:
+            reason = (
+                "the tracker was not told to believe the proxy: start it with --proxy-from and its address"
+            )
+            return [refusal(peer, message.id, control.NO_CONTROL_LINK, reason)]
         host, port = peer.reached_at(message.address, message.port)
-        actions = self._supersede(at, peer, message, host)
-        name = self.name_peer(peer, message.name)
+        identity = message.identity and blake2b(message.identity.encode(), digest_size=16).hexdigest()
+        actions = self._supersede(at, peer, identity)
+        name = self._name(peer, message, host)
         labels = dict(message.labels)
         facts = facts_of(message.key, name, labels, message.loads)
         server = Server(name, message.key, message.slots, host, port, labels, message.loads, facts)
-        server.identity = message.identity
+        server.identity = identity
         self.describe(peer, server)
         self.serve(peer, message.key)
         for running in message.running:
@@ -257,24 +285,36 @@ class State(Restoring):
         actions.append(Record(at, "joined", {**details, **ours}))
         return [*actions, done(peer, message.id, server=name), *self.weigh_all(at), *self._is_back(at, name)]
 
-    def _supersede(self, at: float, peer: Peer, message: control.Register, host: str) -> list[Action]:
+    def _supersede(self, at: float, peer: Peer, identity: str) -> list[Action]:
         """Drop the same server's connection from before, if the tracker has not noticed its end yet."""
-        conn = self._before(message, host)
+        conn = self.identities.get(identity)
         if conn is None or conn == peer.conn:
             return []
-        reason = f"{message.name} has registered again, over another connection"
+        reason = f"{self.peers[conn].name} has registered again, over another connection"
         return [*self._part(at, self.peers[conn], reason), Close(conn, reason)]
 
-    def _before(self, message: control.Register, host: str) -> int | None:
-        """The connection of the same server. Its identity tells; or that two cannot listen on one port of one host."""
-        if message.identity in self.identities:
-            return self.identities[message.identity]
-        conn = self.server_names.get(message.name)
-        before = None if conn is None else self.peers[conn].server
-        if before is None or message.port is None:
-            return None
-        same = (before.key, before.host, before.port) == (message.key, host, message.port)
-        return conn if same else None
+    def _name(self, peer: Peer, message: control.Register, host: str) -> str:
+        """Name a server. If it was started anew at the place of one whose connection is not known to be dead, it is
+        the heir of that name.
+        """
+        name = self.name_peer(peer, message.name)
+        before = self.peers[self.server_names[message.name]].server
+        place = (message.key, host, message.port)
+        if (
+            name != message.name
+            and before is not None
+            and message.port is not None
+            and place == (before.key, before.host, before.port)
+        ):
+            self.heirs[message.name] = peer.conn
+        return name
+
+    def _inherited(self, name: str) -> list[Action]:
+        """A name is free: its heir registers again, and gets it."""
+        heir = self.peers.get(self.heirs.pop(name, 0))
+        if heir is None or heir.server is None:
+            return []
+        return [Close(heir.conn, f"its name {name} is free again: it is to register under that")]
 
     def _drain(self, at: float, peer: Peer, message: control.Drain) -> list[Action]:
         return self._set_condition(at, peer, message.id, message.server or "", self.drain)
@@ -313,6 +353,8 @@ class State(Restoring):
         return [refusal(peer, message.id, "BadRequest", f"this tracker does not support {message.op!r}")]
 
     def _acknowledged(self, at: float, peer: Peer, message: Answer) -> list[Action]:
+        if message.ok and peer.heard < message.id <= peer.asked:
+            peer.heard = message.id
         return []
 
     # Time.

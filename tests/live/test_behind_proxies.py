@@ -76,6 +76,23 @@ def test_with_a_tracker(daemons: Daemons, proxies: str, trackers: str):
     assert len(client.summary().get("leases", [])) <= 2
 
 
+def test_a_proxy_that_was_not_named_offers_its_boards_as_tvms_are_offered(daemons: Daemons):
+    tracker = daemons.tracker("--proxy-from", "192.0.2.1")
+    proxy = daemons.proxy("--tracker", tracker.where)
+    server = behind(daemons, proxy)
+    wait_free(tracker, KEY, 1, START_S)
+    client = rpcsys.connect_tracker(tracker.address)
+    for _ in range(2):
+        with client.request(KEY, wait_timeout=START_S) as session:
+            works(session)
+    assert all(not row["limits"] for row in client.summary()["servers"])
+    wait_until(lambda: "not_named" in tracker.stderr(), SOON_S, "the tracker says so")
+    (line,) = [line for line in tracker.stderr().splitlines() if "not_named" in line]
+    assert "WARNING" in line
+    assert "--proxy-from 127.0.0.1" in line
+    assert "--proxy-from" in server.stderr()
+
+
 @pytest.mark.parametrize("trackers", [None, "ours"])
 def test_tvms_client(daemons: Daemons, trackers: str | None):
     key = "board"  # TVM's summary counts none with a colon

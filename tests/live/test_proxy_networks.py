@@ -61,8 +61,8 @@ class NetLab:
         self.start_server(self.far.hosts[0])
         return self
 
-    def start_tracker(self) -> None:
-        self.tracker = self.daemon(self.middle, "rpcsys.tracker", TRACKER_PORT)
+    def start_tracker(self, *flags: str) -> None:
+        self.tracker = self.daemon(self.middle, "rpcsys.tracker", TRACKER_PORT, *flags)
         self.tracker.address = (self.near.hosts[0], TRACKER_PORT)  # where it is for clients
 
     def start_proxy(self, room: Room, *flags: str) -> Daemon:
@@ -330,7 +330,7 @@ def test_one_of_two_proxies_is_killed(lab: NetLab, tmp_path: Path, record_proper
     to_tracker = lab.networks.cable(lab.middle, aside)
     to_board = lab.networks.cable(aside, lab.board)
     lab.far = lab.networks.cable(lab.middle, lab.board)
-    lab.start_tracker()
+    lab.start_tracker("--proxy-from", "127.0.0.1", "--proxy-from", to_tracker.hosts[1])
     lab.proxy = lab.start_proxy(lab.middle, "--tracker", f"127.0.0.1:{TRACKER_PORT}")
     tracker = f"{to_tracker.hosts[0]}:{TRACKER_PORT}"
     second = lab.start_proxy(aside, "--tracker", tracker, "--custom-addr", to_clients.hosts[0])

@@ -212,6 +212,24 @@ def test_orders_of_later_trackers_are_refused_politely(ours):
     assert not ours.taken()
 
 
+def test_a_lease_that_cannot_be_is_refused_and_logged_now_and_then(ours, caplog):
+    register(ours)
+    told = {"op": "taken", "lease": "L1", "matchkey": "k:1", "user": "u", "address": "a", "limit_s": None}
+    for number in range(3):
+        ours.say({**told, "id": number, "epoch": 2**53 + 1})
+        assert not ours.hear()["ok"]
+    assert not ours.taken()
+    (line,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert "epoch" in line
+
+
+def test_a_tracker_that_does_not_believe_the_proxy(ours):
+    ours.link.register(())
+    ours.say({"id": ours.hear()["id"], "ok": False, "error": "NoControlLink", "message": "type --proxy-from"})
+    (down,) = ours.told()
+    assert (type(down), down.none, down.why) == (ev.LinkDown, True, "type --proxy-from")
+
+
 def test_reports_about_leases(ours):
     register(ours)
     ours.link.report(do.Started("L1", 7, "10.0.0.1:5"))

@@ -11,6 +11,21 @@ def test_limits_by_key():
     assert parse([]).limits == ()
 
 
+def test_proxies_that_are_believed():
+    config = parse(["--proxy-from", "10.0.0.5", "--proxy-from", "fd00::/8", "--proxy-from", "10.1.2.3/16"])
+    assert config.proxy_from == ("10.0.0.5/32", "fd00::/8", "10.1.0.0/16")
+    assert parse([]).proxy_from == ()
+
+
+@pytest.mark.parametrize("text", ["proxy.lab", "10.0.0.5:9090", "10.0.0.0/33", ""])
+def test_what_is_no_address(text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(["--proxy-from", text])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "10.0.0.0/24" in line
+
+
 @pytest.mark.parametrize(
     "text", ["rpi4", "rpi4=", "=600", "rpi4=0", "rpi4=-1", "rpi4=nan", "rpi4=1e99", "a b=1"]
 )

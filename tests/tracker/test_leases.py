@@ -2,7 +2,8 @@
 
 import pytest
 
-from rpcsys.tracker.leases import AWAY_S
+from rpcsys.tracker.book import EPOCHS_AHEAD
+from rpcsys.tracker.leases import AWAY_S, LONGEST_S
 from rpcsys.wire import control
 from tests.tracker.transcripts import Scene
 
@@ -299,15 +300,108 @@ def test_names_are_made_different(scene):
 
 
 def test_a_server_that_registers_again_replaces_its_dead_connection(scene):
-    old = scene.server()
+    old = scene.server(identity="1f2e")
     scene.put(old, "rpi4:old")
-    new = scene.server()
+    new = scene.server(identity="1f2e")
     assert scene.closed == [old]
     assert scene.queue() == (0, 0)
     assert scene.put(old, "rpi4:older") == []
     scene.put(new, "rpi4:new")
     (row,) = scene.summary()["servers"]
     assert (row["name"], row["free"]) == ("board", 1)
+
+
+@pytest.mark.parametrize("identity", ["", "9a8b"])
+def test_nobody_else_takes_a_servers_name(scene, identity):
+    board = scene.server(identity="1f2e")
+    scene.put(board, "rpi4:1")
+    other = scene.server(identity=identity, address="10.0.0.8")
+    assert scene.closed == []
+    assert [row["name"] for row in scene.summary()["servers"]] == ["board", "board-2"]
+    assert scene.queue() == (1, 0)
+    scene.leave(other)
+    assert [row["name"] for row in scene.summary()["servers"]] == ["board"]
+
+
+def test_a_board_that_was_started_anew_gets_its_name_when_its_old_connection_ends(scene):
+    before, after = scene.server(identity="before"), scene.server(identity="after")
+    scene.leave(before)
+    assert scene.closed == [after], "so that it registers again"
+    scene.leave(after)
+    scene.server(identity="after")
+    assert [row["name"] for row in scene.summary()["servers"]] == ["board"]
+    assert not scene.state.heirs
+
+
+def test_one_elsewhere_keeps_the_name_it_got(scene):
+    before = scene.server()
+    scene.server(port=9091)
+    scene.leave(before)
+    assert scene.closed == []
+
+
+def test_the_identity_is_kept_as_a_digest(scene):
+    server = scene.server(identity="s3cr3t-identity")
+    lease_of(scene, server, scene.client())
+    assert "s3cr3t" not in repr(vars(scene.state)) + repr(scene.records)
+    assert scene.recorded("granted")[0]["identity"]
+
+
+# --- what a server says of leases ---------------------------------------------------------------
+
+
+LIMIT = 2**53
+
+
+def test_no_server_raises_the_epochs_to_their_limit(scene):
+    for number, epoch in enumerate((LIMIT, LIMIT - 1, int(scene.now * 1000) + EPOCHS_AHEAD + 1)):
+        scene.server(port=number, running=[{"lease": "old-1", "epoch": epoch}])
+    assert scene.summary()["leases"] == []
+    server = scene.server(port=7)
+    assert lease_of(scene, server, scene.client())["epoch"] == int(scene.now * 1000)
+
+
+@pytest.mark.parametrize("back", [{"identity": "9a8b"}, {"identity": ""}, {"identity": "9a8b", "key": "x"}])
+def test_a_lease_comes_back_with_its_own_server_alone(scene, back):
+    board = scene.server(identity="1f2e")
+    lease = lease_of(scene, board, scene.client())
+    scene.ask(board, "lease_started", **lease)
+    thief = scene.server(port=1, running=[lease], **back)
+    scene.ask(thief, "lease_ended", **lease, outcome="closed")
+    assert [row["server"] for row in scene.summary()["leases"]] == ["board"]
+    scene.leave(board)
+    thief = scene.server(running=[lease], **back)
+    scene.ask(thief, "lease_ended", **lease, outcome="closed")
+    assert [row["state"] for row in scene.summary()["leases"]] == ["server away"]
+    scene.leave(thief)
+    scene.server(identity="1f2e", running=[lease])
+    assert [row["state"] for row in scene.summary()["leases"]] == ["running"]
+
+
+def test_a_lease_that_is_over_or_to_come_is_nobodys(scene):
+    lease = lease_of(scene, scene.server(), scene.client())
+    later = {"lease": f"run-{lease['epoch'] + 1}", "epoch": lease["epoch"] + 1}
+    wrong = {"lease": f"run-{lease['epoch'] + 1}", "epoch": lease["epoch"]}
+    for number, told in enumerate((later, wrong, {**lease, "epoch": lease["epoch"] - 1}), start=1):
+        scene.server(port=number, running=[told])
+    (row,) = scene.summary()["leases"]
+    assert row["holder"] == "ann"
+
+
+def test_no_more_sessions_than_slots(scene):
+    running = [{"lease": f"old-{number}", "epoch": number} for number in (1, 2, 3)]
+    conn = scene.connect()
+    (answer,) = scene.ask(conn, "register", key="rpi4", name="board", port=1, slots=2, running=running)
+    assert answer["error"] == "BadRequest"
+    scene.server(slots=3, running=running)
+    assert len(scene.summary()["leases"]) == 3
+
+
+def test_how_long_a_session_ran_before_goes_into_no_estimate(scene):
+    server = scene.server(running=[{"lease": "old-1", "epoch": 1, "since_s": 1e300}])
+    scene.ask(server, "lease_ended", lease="old-1", epoch=1, outcome="closed")
+    assert scene.recorded("over")[0]["held_s"] == LONGEST_S
+    assert not scene.state.queues["rpi4"].lengths
 
 
 def test_a_registration_can_be_repeated(scene):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rpcsys.tracker.state import MAX_PROXIES
+from rpcsys.tracker.state import MAX_NOT_NAMED, MAX_PROXIES
 from tests.tracker.transcripts import Scene
 
 PROXY, BOARD = "10.0.0.3", "192.168.7.20"
@@ -14,7 +14,7 @@ PROXY, BOARD = "10.0.0.3", "192.168.7.20"
 
 @pytest.fixture
 def scene():
-    scene = Scene()
+    scene = Scene(proxy_from=("10.0.0.0/8", "127.0.0.1"))
     yield scene
     assert scene.replayed() == scene.state
 
@@ -141,6 +141,50 @@ def test_an_identity_is_free_when_its_server_has_left(scene):
         scene.leave(board(scene, identity="1f2e"))
     assert not scene.state.identities
     assert not scene.closed
+
+
+STRANGER = "172.16.0.66"
+
+
+def test_a_proxy_that_was_not_named_is_not_believed(scene):
+    client = scene.connect(STRANGER)
+    assert scene.say(client, via("10.9.9.9")) == []
+    scene.say(client, [4, "rpi4", "", 1])
+    assert scene.ask(scene.client(), "why", key="rpi4")[0]["why"]["queue"][0]["address"] == STRANGER
+    (told,) = scene.recorded("not_named")
+    assert told["address"] == STRANGER
+    assert f"--proxy-from {STRANGER}" in told["reason"]
+
+
+def test_it_is_told_of_once_and_of_so_many(scene):
+    for number in range(MAX_NOT_NAMED + 9):
+        for _ in range(2):
+            scene.say(scene.connect(f"172.16.{number // 250}.{number % 250}"), via("10.9.9.9"))
+    assert len(scene.recorded("not_named")) == MAX_NOT_NAMED
+
+
+def test_a_server_behind_it_is_told_that_no_link_leads_there(scene):
+    conn = scene.connect(STRANGER)
+    scene.say(conn, via())
+    (answer,) = scene.ask(conn, "register", key="rpi4", name="board", port=None)
+    assert (answer["ok"], answer["error"]) == (False, "NoControlLink")
+    assert "--proxy-from" in answer["message"]
+    assert scene.summary()["servers"] == []
+
+
+def test_in_a_chain_only_what_named_ones_say_is_believed(scene):
+    board(scene, via(STRANGER, (None, 9090)), via("10.9.9.9", (None, 7)))
+    assert granted(scene) == (PROXY, 9090, "rpi4:1")
+    assert scene.recorded("not_named")[0]["address"] == STRANGER
+    assert {peer.address for peer in scene.state.peers.values() if peer.server} == {STRANGER}
+
+
+def test_by_default_proxies_on_the_trackers_machine_are_believed():
+    scene = Scene()
+    for at, believed in (("127.0.0.1", True), ("::1", True), ("10.0.0.1", True), ("10.0.0.2", False)):
+        conn = scene.connect(at)  # the tracker is at 10.0.0.1
+        scene.say(conn, via())
+        assert (scene.state.peers[conn].address == BOARD) == believed
 
 
 def test_the_summary_is_json(scene):

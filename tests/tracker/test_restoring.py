@@ -97,6 +97,19 @@ def test_epochs_and_arrivals_rise_over_restarts(before):
     assert scene.state.arrivals > before.state.arrivals
 
 
+def test_a_file_with_an_epoch_at_its_limit_heals(before):
+    server, client = before.server(), before.client()
+    before.state.epoch = 2**53 - 2
+    before.put(server, "rpi4:1")
+    assert before.request(client)["leases"][0]["epoch"] == 2**53 - 1
+    scene = again(before)
+    back = scene.server(identity="new", slots=2)
+    scene.wait(SETTLE_S)
+    scene.put(back, "rpi4:2")
+    assert scene.request(scene.client())["leases"][0]["epoch"] == int(scene.now * 1000)
+    assert scene.replayed() == scene.state
+
+
 def test_places_are_kept_and_nothing_is_handed_out_before_all_are_back(before):
     server = before.server()
     clients = [before.client(user) for user in ("ann", "bob", "eve")]

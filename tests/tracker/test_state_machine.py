@@ -23,7 +23,7 @@ class TrackerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scene = Scene()
+        self.scene = Scene(proxy_from=("10.0.0.0/8",))
         self.alive: set[int] = set()
         self.offered: dict[str, int] = {}
         self.granted: dict[str, int] = {}

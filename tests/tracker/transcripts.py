@@ -16,10 +16,14 @@ class Scene:
     """Events go in through JSON, and so do actions on their way out, as if both had been logged."""
 
     def __init__(
-        self, stop_key: str | None = None, limits: dict[str, float] | None = None, now: float = START
+        self,
+        stop_key: str | None = None,
+        limits: dict[str, float] | None = None,
+        now: float = START,
+        proxy_from: tuple[str, ...] = (),
     ) -> None:
         self.now = now
-        started = events.Started(self.now, "run", stop_key, limits or {})
+        started = events.Started(self.now, "run", stop_key, limits or {}, proxy_from)
         self.log: list[dict[str, Any]] = [events.to_json(started)]
         self.state = State(started)
         self.heard: dict[int, list[Any]] = {}
