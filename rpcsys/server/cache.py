@@ -1,14 +1,13 @@
 """Files kept between sessions by their SHA-256, so that the same model is sent to a board once.
 
 ``objects/HASH`` are whole files, read-only; ``partial/HASH`` are uploads that broke off, to be resumed
-by a later session. A session is given a hard link (a copy where file systems differ: ``ways`` lead past
-mounts of a session's own, which the system does not link across either), and the hash
-is computed again each time: a file that a session has damaged, or a bad disk, costs one more upload
-and is never used. What was not used for longest goes first when the cache is full.
+by a later session. A session is given a copy, of which the hash is computed while it is made: a file that a session
+has damaged, or a bad disk, costs one more upload and is never used. A link would be changed under the sessions that have it
+(docs/decisions/0013-cached-files-are-copied.md). What was not used for longest goes first when the cache is full.
 
 Several session processes use one folder at the same time: objects appear by rename, and a partial file
-is locked by the one that writes it. Known weakness: a session runs with the server's rights and could
-change an object while another session uses its link; sessions of one board trust each other that far.
+is locked by the one that writes it. Sessions run with the server's rights and may put anything there: what is no plain
+file is not opened.
 """
 
 from __future__ import annotations
@@ -16,12 +15,16 @@ from __future__ import annotations
 import errno
 import os
 import re
-from typing import Any, BinaryIO, Callable, List, Optional, Sequence, Tuple
+import stat
+from typing import Any, BinaryIO, Callable, List, Optional, Tuple
 
 from rpcsys.errors import ConfigError
 
 _NAME = re.compile(r"[0-9a-f]{64}\Z")
 _PIECE = 1 << 20
+#: Room is made for so many bytes at a time, or for a part of the cap if that is more: to look for it costs a listing.
+_ROOM = 1 << 20
+_ROOM_PART = 64
 
 
 def valid(digest: Any) -> bool:
@@ -39,16 +42,13 @@ def new_hash() -> Any:
 class Cache:
     """A folder of files by content, at most ``cap`` bytes of them.
 
-    ``ways``: directories, and by which other path a link is made to and from each.
-
     Raises `ConfigError` when the folder cannot be made or written to.
     """
 
-    def __init__(self, folder: str, cap: int, ways: Sequence[Sequence[str]] = ()) -> None:
+    def __init__(self, folder: str, cap: int) -> None:
         self._objects = os.path.join(folder, "objects")
         self._partial = os.path.join(folder, "partial")
         self._cap = cap
-        self._ways = ways
         try:
             for path in (self._objects, self._partial):
                 os.makedirs(path, mode=0o700, exist_ok=True)
@@ -56,63 +56,84 @@ class Cache:
             raise ConfigError(f"cannot use {folder} as a cache: {error.strerror or error}") from None
 
     def place(self, digest: str, target: str) -> bool:
-        """Put the file of that content at the path ``target``; False when it is not here, or damaged.
+        """Put a copy of the file of that content at the path ``target``; False when it is not here, or damaged.
 
         Raises OSError when ``target`` cannot be written.
         """
         path = os.path.join(self._objects, digest)
+        fresh = target + ".rpcsys-new"
         try:
-            with open(path, "rb") as stream:
-                sound = hash_of(stream) == digest
-            if not sound:
-                os.unlink(path)
+            source = _open(path, os.O_RDONLY)
+        except OSError:  # perhaps only now: another session made room, or a link of its own
+            return False
+        try:
+            with source, open(fresh, "wb", buffering=0) as copy:
+                actual = new_hash()
+
+                def take(piece: memoryview) -> None:
+                    actual.update(piece)
+                    write_all(copy, piece)
+
+                feed(source, take)
+            if actual.hexdigest() != digest:
+                _forget(path)
                 return False
             os.utime(path)
-            _link(path, target, self._ways)
-        except FileNotFoundError:  # perhaps only now: another session made room
+            os.chmod(fresh, 0o444)
+            os.replace(fresh, target)
+        except FileNotFoundError:
             return False
+        finally:
+            _forget(fresh)
         return True
 
-    def resume(self, digest: str, size: int) -> Optional[Partial]:
-        """The upload of that content, ``size`` bytes when it is whole, as far as an earlier session got with it.
+    def resume(self, digest: str) -> Optional[Partial]:
+        """The upload of that content, as far as an earlier session got with it.
 
         None while another session writes it. Raises OSError.
         """
         path = os.path.join(self._partial, digest)
-        stream = open(path, "a+b", buffering=0)  # noqa: SIM115 - the partial's own from here on
+        stream = _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         if not _lock(stream):
             stream.close()
             return None
         os.utime(path)
-        self._make_room(size, path)
-        return Partial(path, stream, digest, os.path.join(self._objects, digest), self._ways)
+        return Partial(self, path, stream, os.path.join(self._objects, digest))
 
-    def offset(self, digest: str) -> int:
-        """How many bytes of that content an earlier session left."""
+    def offset(self, digest: str, size: int) -> int:
+        """How many of the ``size`` bytes of that content an earlier session left."""
         try:
-            return os.stat(os.path.join(self._partial, digest)).st_size
+            left = os.lstat(os.path.join(self._partial, digest))
         except FileNotFoundError:
             return 0
+        return left.st_size if stat.S_ISREG(left.st_mode) and left.st_size <= size else 0
 
-    def _make_room(self, wanted: int, spared: str) -> None:
-        """Remove what was not used for longest until ``wanted`` bytes fit under the cap in place of ``spared``."""
+    def room(self, wanted: int, spared: str) -> int:
+        """Make room for the file ``spared`` to have ``wanted`` bytes and some more: so many it may have.
+
+        What was not used for longest is removed. Raises OSError where that does not do.
+        """
         files = [entry for entry in self._files() if entry[2] != spared]
         total = sum(size for _, size, _ in files)
+        more = min(wanted + max(_ROOM, self._cap // _ROOM_PART), self._cap)
         for _, size, path in sorted(files):
-            if total + wanted <= self._cap:
-                return
+            if total + more <= self._cap:
+                break
             if not self._in_use(path):
                 _forget(path)
                 total -= size
+        if total + wanted > self._cap:
+            raise OSError(errno.EDQUOT, "the cache is full of uploads under way")
+        return more
 
     def _in_use(self, path: str) -> bool:
         """Whether a session is writing that file now."""
         if os.path.dirname(path) != self._partial:
             return False
         try:
-            with open(path, "rb") as stream:
+            with _open(path, os.O_RDONLY) as stream:
                 return not _lock(stream)
-        except FileNotFoundError:
+        except OSError:
             return False
 
     def _files(self) -> List[Tuple[float, int, str]]:
@@ -121,7 +142,7 @@ class Cache:
         for folder in (self._objects, self._partial):
             for entry in os.scandir(folder):
                 try:
-                    status = entry.stat()
+                    status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # another session made room at the same time
                 found.append((status.st_mtime, status.st_blocks * 512, entry.path))
@@ -133,53 +154,56 @@ class Partial:
 
     Attributes
     ----------
-    stream : to be written to
-    digest : the SHA-256 of what is there
-    wanted : what that must be in the end
+    wanted : the SHA-256 that it must have in the end
     """
 
-    def __init__(
-        self, path: str, stream: BinaryIO, wanted: str, goal: str, ways: Sequence[Sequence[str]]
-    ) -> None:
+    def __init__(self, cache: Cache, path: str, stream: BinaryIO, goal: str) -> None:
+        self._cache = cache
         self._path = path
         self._goal = goal
-        self._ways = ways
-        self.stream = stream
-        self.wanted = wanted
-        self.digest = new_hash()
+        self._stream = stream
+        self._have = self._room = 0
+        self.wanted = os.path.basename(path)
 
-    def rewind(self, offset: int) -> bool:
-        """Go on behind the first ``offset`` bytes; False if there are not so many."""
-        if os.fstat(self.stream.fileno()).st_size < offset:
+    def rewind(self, offset: int, take: Callable[[Any], Any]) -> bool:
+        """Give the first ``offset`` bytes to ``take``, and go on behind them; False if there are not so many."""
+        if os.fstat(self._stream.fileno()).st_size < offset:
             return False
-        self.stream.truncate(offset)
-        self.stream.seek(0)
-        feed(self.stream, self.digest.update)
+        self._stream.truncate(offset)
+        self._stream.seek(0)
+        feed(self._stream, take)
+        self._have = self._room = offset
         return True
 
-    def finish(self, target: str) -> None:
-        """It is whole, and kept from now on; the file is at ``target``, too. Raises OSError."""
-        os.fchmod(self.stream.fileno(), 0o444)
+    def write(self, piece: memoryview) -> None:
+        """Append bytes, in room that is made for them as they come. Raises OSError."""
+        self._have += len(piece)
+        if self._have > self._room:
+            self._room = self._cache.room(self._have, self._path)
+        write_all(self._stream, piece)
+
+    def finish(self) -> None:
+        """It is whole, and kept from now on. Raises OSError."""
+        os.fchmod(self._stream.fileno(), 0o444)
         os.replace(self._path, self._goal)
-        self.stream.close()
-        _link(self._goal, target, self._ways)
+        self._stream.close()
 
     def leave(self) -> None:
         """Keep what there is for a later session."""
-        self.stream.close()
+        self._stream.close()
 
     def discard(self) -> None:
-        """Remove it: its content is not what it was said to be."""
-        if not self.stream.closed:
+        """Remove it: its content is not what it was said to be, or there is no room for it."""
+        if not self._stream.closed:
             _forget(self._path)
-            self.stream.close()
+            self._stream.close()
 
 
-def hash_of(stream: BinaryIO) -> str:
-    """The SHA-256 of the rest of ``stream``, in hexadecimal digits."""
-    digest = new_hash()
-    feed(stream, digest.update)
-    return str(digest.hexdigest())
+def write_all(stream: BinaryIO, piece: Any) -> None:
+    """Write to an unbuffered file, which may take a part at a time. Raises OSError."""
+    left = memoryview(piece)
+    while left:
+        left = left[stream.write(left) :]
 
 
 def feed(stream: BinaryIO, take: Callable[[Any], Any]) -> None:
@@ -192,32 +216,13 @@ def feed(stream: BinaryIO, take: Callable[[Any], Any]) -> None:
         count = read(buffer)
 
 
-def _link(path: str, target: str, ways: Sequence[Sequence[str]]) -> None:
-    """The same file under another name, or a copy of it on another file system."""
-    _forget(target)
-    for names in ((path, target), (_by(path, ways), _by(target, ways))):
-        try:
-            os.link(*names)
-            return
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EROFS):
-                raise
-    _copy(path, target)
-
-
-def _by(path: str, ways: Sequence[Sequence[str]]) -> str:
-    """``path`` by the way that leads there."""
-    for place, way in ways:
-        if path.startswith(os.path.join(place, "")):
-            return way + path[len(place.rstrip("/")) :]
-    return path
-
-
-def _copy(path: str, target: str) -> None:
-    # shutil would do, and load four compression libraries that a board's waiting processes need not hold.
-    with open(path, "rb") as source, open(target, "wb") as copy:
-        feed(source, copy.write)
-    os.chmod(target, 0o444)
+def _open(path: str, flags: int) -> BinaryIO:
+    """A plain file, unbuffered, and nothing that waits or leads elsewhere. Raises OSError."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no plain file")
+    return open(descriptor, "r+b" if flags & os.O_RDWR else "rb", buffering=0)
 
 
 def _lock(stream: BinaryIO) -> bool:

@@ -89,8 +89,6 @@ def _furnish(job: Job, settings: dict[str, Any], rooms: isolation.Rooms | None) 
         return
     if rooms is not None and job.kind != TVM_END:
         rooms.open(os.path.dirname(job.workdir))
-        if job.options.get("cache"):
-            job.options["cache"].append(rooms.ways())
     _stay_in(job.workdir)
     if settings["read_only"]:
         os.environ["XDG_CACHE_HOME"] = workdirs.temporary(

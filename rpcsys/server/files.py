@@ -13,7 +13,7 @@ from rpcsys.errors import ProtocolError, RpcsysError
 from rpcsys.server import cache as caches
 from rpcsys.server.faults import described, error_fields
 from rpcsys.server.outgoing import Outgoing
-from rpcsys.server.transfers import Directory, Upload, file_error, hashed, translated
+from rpcsys.server.transfers import Directory, Upload, begun_elsewhere, hashed, translated
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame
 
@@ -40,30 +40,23 @@ class Files:
             here = cache.place(digest, target)
         except OSError as error:
             raise translated(name, error) from None
-        return {"here": here, "offset": 0 if here else cache.offset(digest)}
+        return {"here": here, "offset": 0 if here else cache.offset(digest, size)}
 
     def begin(self, frame: Frame) -> None:
         """A CALL of ``session.upload``: name, size, and with a cache the SHA-256 and the byte to begin at."""
         name, size, digest, offset = _upload_arguments(frame)
-        upload = Upload(self._directory, name, frame.call_id, self._part(name, size, digest, offset))
-        self._uploads[frame.call_id] = upload
+        kept = self._kept(size, digest) if digest is not None else None
+        if kept is None and offset:
+            raise begun_elsewhere(name)
+        self._uploads[frame.call_id] = Upload(self._directory, name, frame.call_id, size, kept, offset)
 
-    def _part(self, name: str, size: int, digest: Any, offset: int) -> Optional[caches.Partial]:
+    def _kept(self, size: int, digest: Any) -> Optional[caches.Partial]:
         """Where an upload outlives its session; None if this one does not."""
-        cache = self._opened(size, digest) if digest is not None else None
+        cache = self._opened(size, digest)
         try:
-            part = None if cache is None else cache.resume(digest, size)
-            if part is not None and part.rewind(offset):
-                return part
-        except OSError as error:
-            raise translated(name, error) from None
-        if part is not None:
-            part.leave()
-        if part is not None or offset:
-            raise file_error(
-                f"{name}: what an earlier session left of it is gone; upload it again", retryable=True
-            )
-        return None
+            return None if cache is None else cache.resume(digest)
+        except OSError:
+            return None
 
     def _opened(self, size: Any, digest: Any) -> Optional[caches.Cache]:
         """The cache, if there is one and a file of that size has a place in it."""
@@ -124,6 +117,6 @@ def _upload_arguments(frame: Frame) -> tuple[str, int, Any, int]:
     if not isinstance(arguments, list) or not arguments or not isinstance(arguments[0], str):
         raise ProtocolError("an upload names one file")
     name, size, digest, offset = [*arguments, *[0, None, 0][len(arguments) - 1 :]][:4]
-    if type(offset) is not int or offset < 0:
-        raise ProtocolError("an upload begins at a byte")
+    if type(size) is not int or type(offset) is not int or not 0 <= offset <= size:
+        raise ProtocolError("an upload has a number of bytes, and begins at one of them")
     return name, size, digest, offset

@@ -52,8 +52,7 @@ class Rooms:
 
     ``folder`` holds the directories of all sessions, none of which is seen after :meth:`open` but one. The paths in
     ``keep`` stay where they are. ``size``: bytes that each of the directories in memory may take, by default
-    half of the machine's. ``shared``: a directory that all may write to, and that links are to lead into; see
-    :meth:`ways`. ``read_only``: nothing else on a disk can be written to. Raises OSError.
+    half of the machine's. ``shared``: a directory that all may write to. ``read_only``: nothing else on a disk can be written to. Raises OSError.
     """
 
     def __init__(
@@ -71,9 +70,6 @@ class Rooms:
         # By its parent: the folder itself may be made anew while this process waits.
         self._parent = _handle(os.path.dirname(folder))
         kept = [(path, _handle(path)) for path in sorted(set(hidden(keep)))]
-        self._ways = (
-            [(shared, f"/proc/self/fd/{_handle(shared)}")] if shared and os.path.isdir(shared) else []
-        )
         if read_only:
             close_disks()
         for place in sorted({os.path.realpath(place) for place in SHARED if os.path.isdir(place)}):
@@ -97,26 +93,15 @@ class Rooms:
         if not self._in_shared:
             self._cover()  # only now: what is mounted on the folder itself lies in the way from its parent
         os.makedirs(home, 0o700, exist_ok=True)
-        place = f"/proc/self/fd/{handle}"
-        mount(place, home, BIND)
+        mount(f"/proc/self/fd/{handle}", home, BIND)
         if self._read_only:
             open_again(home)
-        if self._ways:
-            self._ways.append((home, place))
-        else:
-            os.close(handle)
+        os.close(handle)
 
     def _cover(self) -> None:
         """Hide the directories of all sessions."""
         os.makedirs(self._folder, 0o700, exist_ok=True)
         mount("tmpfs", self._folder, NOSUID | NODEV, "tmpfs", "mode=700,size=64k")
-
-    def ways(self) -> list[tuple[str, str]]:
-        """The shared directory and the session's, and how each is reached beside the mounts made here.
-
-        The system links no file into another mount, though it be of the same file system.
-        """
-        return self._ways
 
 
 def _leave_the_hosts() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Optional
 
-from rpcsys.errors import RemoteFileError
-from rpcsys.server.cache import Partial, new_hash
+from rpcsys.errors import ProtocolError, RemoteFileError
+from rpcsys.server.cache import Partial, new_hash, write_all
 from rpcsys.server.paths import confine
 from rpcsys.wire.frames import LAST, Frame
 
@@ -81,71 +81,101 @@ class Directory:
         return size, read()
 
 
-class Part:
-    """A file on its way in that ends with its session. Its interface is that of `cache.Partial`."""
-
-    wanted = None
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.stream = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by finish or discard
-        self.digest = new_hash()
-
-    def finish(self, target: str) -> None:
-        """It is whole: the file is at ``target`` now."""
-        self.stream.close()
-        os.replace(self._path, target)
-
-    def discard(self) -> None:
-        """Leave nothing of it behind."""
-        self.stream.close()
-        try:
-            os.unlink(self._path)
-        except FileNotFoundError:
-            pass
-
-    leave = discard
-
-
 class Upload:
-    """A file on its way in. It appears under its name when the last piece is there and the hash is right.
+    """A file of ``size`` bytes on its way in. It appears under its name when the last piece is there and the hash is right.
 
-    ``part``: what was begun by an earlier session, to be gone on with.
+    ``kept``: where it outlives its session, with the first ``offset`` bytes of it, which an earlier session left.
     """
 
-    def __init__(self, directory: Directory, name: str, call_id: int, part: Partial | None = None) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        name: str,
+        call_id: int,
+        size: int,
+        kept: Optional[Partial] = None,
+        offset: int = 0,
+    ) -> None:
         self.name = name
+        self._size = size
+        self._left = size - offset
+        self._kept = kept
+        self._wanted = kept.wanted if kept is not None else None
+        self._resumed = bool(offset)
+        self._digest = new_hash()
         self._target = directory.fresh(name)
+        self._path = os.path.join(directory.root, f"{_PRIVATE}{call_id}")
         try:
-            self._part = part or Part(os.path.join(directory.root, f"{_PRIVATE}{call_id}"))
+            self._stream = open(self._path, "wb", buffering=0)  # noqa: SIM115 - closed by `discard`
+            if kept is not None and not kept.rewind(offset, self._write):
+                self.leave()
+                raise begun_elsewhere(name)
         except OSError as error:
             raise translated(name, error) from None
 
     def take(self, frame: Frame) -> bool:
-        """Write one CHUNK; whether it was the last."""
+        """Write one CHUNK; whether it was the last. Raises `ProtocolError` for more than was announced."""
         piece = memoryview(frame.buffers[0])
-        part = self._part
+        self._left -= len(piece)
+        if self._left < 0:
+            raise ProtocolError(
+                f"{self.name!r} is longer than the {self._size} bytes announced; did it change meanwhile?"
+            )
         try:
-            part.digest.update(piece)
-            while piece:
-                piece = piece[part.stream.write(piece) :]
+            self._write(piece)
+            self._keep(piece)
             if not frame.flags & LAST:
                 return False
-            actual = part.digest.hexdigest()
-            if frame.plan.head.get("sha256") != actual or part.wanted not in (None, actual):
-                raise file_error(f"{self.name!r} changed on its way to the device; upload it again")
-            part.finish(self._target)
+            actual = self._digest.hexdigest()
+            if frame.plan.head.get("sha256") != actual or self._wanted not in (None, actual):
+                text = f"{self.name!r} changed on its way to the device; upload it again"
+                raise file_error(
+                    text, retryable=self._resumed
+                )  # what was left of it may be the cause, and goes
+            os.replace(self._path, self._target)
         except OSError as error:
             raise translated(self.name, error) from None
+        self._finish_kept()
         return True
+
+    def _write(self, piece: Any) -> None:
+        self._digest.update(piece)
+        write_all(self._stream, piece)
+
+    def _keep(self, piece: memoryview) -> None:
+        """What cannot be kept arrives all the same."""
+        try:
+            if self._kept is not None:
+                self._kept.write(piece)
+        except OSError:
+            self._drop_kept()
+
+    def _finish_kept(self) -> None:
+        try:
+            if self._kept is not None:
+                self._kept.finish()
+        except OSError:
+            self._drop_kept()
+
+    def _drop_kept(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.discard()
 
     def leave(self) -> None:
         """It breaks off here: kept for a later session where that is possible."""
-        self._part.leave()
+        if self._kept is not None:
+            self._kept.leave()
+        self.discard()
 
     def discard(self) -> None:
         """Leave nothing of it behind."""
-        self._part.discard()
+        self._drop_kept()
+        self._stream.close()
+        try:
+            os.unlink(self._path)
+        except FileNotFoundError:
+            pass
 
 
 def hashed(pieces: Iterator[bytes], send: Callable[[bytes], None], offset: int = 0) -> dict[str, Any]:
@@ -163,6 +193,11 @@ def hashed(pieces: Iterator[bytes], send: Callable[[bytes], None], offset: int =
 def file_error(message: str, *, retryable: bool = False) -> RemoteFileError:
     """A `RemoteFileError` that says ``message``."""
     return RemoteFileError(message, type="RemoteFileError", retryable=retryable)
+
+
+def begun_elsewhere(name: str) -> RemoteFileError:
+    """For an upload that is to go on where there is nothing to go on with."""
+    return file_error(f"{name}: what an earlier session left of it is gone; upload it again", retryable=True)
 
 
 def translated(name: str, error: OSError) -> RemoteFileError:

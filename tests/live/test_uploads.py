@@ -127,8 +127,8 @@ def test_two_sessions_at_once_and_the_cap(daemons):
 
 
 @pytest.mark.parametrize("where", ["beside", "elsewhere"])
-def test_sessions_share_one_file_on_the_disk(daemons, where):
-    """Also where each of them has mounts of its own, which no link can be made across."""
+def test_what_a_session_does_to_its_copy_reaches_nobody_else(daemons, where):
+    """Neither a session that has the same file now, nor one that comes later."""
     folder = workdirs.make_folder("/var" if where == "elsewhere" else str(daemons.folder))
     cache = os.path.join(folder, "cache")
     try:
@@ -139,13 +139,15 @@ def test_sessions_share_one_file_on_the_disk(daemons, where):
         with rpcsys.connect(*server.address, key="k") as one, rpcsys.connect(*server.address, key="k") as two:
             for session in (one, two):
                 session.upload(source)
-            kept = os.stat(os.path.join(cache, "objects", _hash(source)))
-            copies = [os.stat(f"/proc/{session.info['pid']}/cwd/model") for session in (one, two)]
-            assert {copy.st_ino for copy in copies} == {kept.st_ino}
-            assert kept.st_nlink == 3
-            assert kept.st_mode & 0o222 == 0
-            one.remove("model")
+            with open(f"/proc/{one.info['pid']}/cwd/model", "r+b") as copy:
+                copy.write(b"changed")
+            assert one.download("model") != source.read_bytes()
             assert two.download("model") == source.read_bytes()
+        with rpcsys.connect(*server.address, key="k") as three:
+            sent = []
+            three.upload(source, progress=lambda done, total: sent.append(done))
+            assert sent == [3 * MB]  # it was here
+            assert three.download("model") == source.read_bytes()
     finally:
         daemons.stop()
         shutil.rmtree(folder)

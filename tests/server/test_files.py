@@ -114,6 +114,55 @@ def test_a_wrong_hash_leaves_nothing(tmp_path, said):
         assert call(raw, "session.offer", "f", len(data), announced) == {"here": False, "offset": 0}
 
 
+def test_more_than_was_announced_is_kept_nowhere(tmp_path):
+    with cached(tmp_path) as device:
+        raw = device.raw()
+        raw.call(1, "session.upload", "f", 10, digest(b"x"), 0)
+        raw.send(frames.CHUNK, 1, body=b"x" * 11)
+        assert raw.receive().get("type") == "ProtocolError"
+        assert os.listdir(device.workdir) == []
+        assert [names for _, _, names in os.walk(tmp_path / "cache") if names] == []
+
+
+def test_an_announced_upload_takes_no_room(tmp_path):
+    data = os.urandom(MB)
+    with cached(tmp_path, cap=2 * MB) as device:
+        raw = device.raw()
+        assert upload(raw, "f", data, digest(data), 0) == "f"
+        raw.call(1, "session.upload", "g", 2 * MB, digest(b"g"), 0)
+        assert call(raw, "session.offer", "h", MB, digest(data))["here"] is True
+
+
+def test_a_beginning_that_another_client_has_made_up(tmp_path):
+    data = os.urandom(2 * MB)
+    with cached(tmp_path) as device:
+        raw = device.raw()
+        raw.call(1, "session.upload", "f", len(data), digest(data), 0)
+        raw.send(frames.CHUNK, 1, body=b"x" * MB)
+        assert call(raw, "session.listdir") == []
+    with cached(tmp_path) as device:
+        raw = device.raw()
+        assert call(raw, "session.offer", "f", len(data), digest(data))["offset"] == MB
+        assert upload(raw, "f", data, digest(data), MB)["retryable"]
+        assert call(raw, "session.offer", "f", len(data), digest(data))["offset"] == 0
+        assert upload(raw, "f", data, digest(data), 0) == "f"
+        assert (device.workdir / "f").read_bytes() == data
+
+
+def test_a_cache_that_takes_nothing_is_no_hindrance(tmp_path):
+    data = os.urandom(2 * MB)
+    with cached(tmp_path, cap=64 * MB) as device:
+        raw = device.raw()
+        raw.call(1, "session.upload", "f", len(data), digest(data), 0)
+        assert call(raw, "session.listdir") == []
+        (tmp_path / "cache" / "partial" / digest(data)).unlink()
+        for start in (0, MB):
+            raw.send(frames.CHUNK, 1, body=data[start : start + MB])
+        raw.send(frames.CHUNK, 1, {"sha256": digest(data)}, flags=frames.LAST)
+        assert raw.receive().get("r") == "f"
+        assert (device.workdir / "f").read_bytes() == data
+
+
 def test_a_beginning_that_is_gone_is_said_to_be_worth_another_try(tmp_path):
     with cached(tmp_path) as device:
         raw = device.raw()
@@ -139,7 +188,19 @@ def test_offers_that_make_no_sense(tmp_path, args):
         assert call(device.raw(), "session.offer", *args)["type"] == "ProtocolError"
 
 
-@pytest.mark.parametrize("args", [[], [5], ["f", 1, "x"], ["f", 1, "0" * 64, -1], ["f", 1, "0" * 64, "0"]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        [5],
+        ["f", 1, "x"],
+        ["f", 1, "0" * 64, -1],
+        ["f", 1, "0" * 64, "0"],
+        ["f", 1, "0" * 64, 2],
+        ["f", -1],
+        ["f", "1"],
+    ],
+)
 def test_uploads_that_make_no_sense(tmp_path, args):
     with cached(tmp_path) as device:
         assert call(device.raw(), "session.upload", *args)["type"] == "ProtocolError"

@@ -38,7 +38,7 @@ def names(path):
 
 
 def test_a_file_appears_when_it_is_whole(directory, tmp_path):
-    upload = Upload(directory, "a/b/model.so", 7)
+    upload = Upload(directory, "a/b/model.so", 7, 100)
     assert not upload.take(chunk(b"first "))
     assert names(tmp_path / "a" / "b") == []
     assert directory.listdir() == ["a"]
@@ -49,13 +49,13 @@ def test_a_file_appears_when_it_is_whole(directory, tmp_path):
 
 
 def test_an_empty_file(directory, tmp_path):
-    assert Upload(directory, "empty", 1).take(chunk(b"", last=True, sha256=digest(b"")))
+    assert Upload(directory, "empty", 1, 100).take(chunk(b"", last=True, sha256=digest(b"")))
     assert (tmp_path / "empty").read_bytes() == b""
 
 
 def test_a_file_replaces_the_one_of_its_name(directory, tmp_path):
     (tmp_path / "f").write_bytes(b"old")
-    upload = Upload(directory, "f", 1)
+    upload = Upload(directory, "f", 1, 100)
     upload.take(chunk(b"new"))
     assert (tmp_path / "f").read_bytes() == b"old"
     upload.take(chunk(b"", last=True, sha256=digest(b"new")))
@@ -64,7 +64,7 @@ def test_a_file_replaces_the_one_of_its_name(directory, tmp_path):
 
 @pytest.mark.parametrize("sha256", [None, digest(b"other"), "", 5, digest(b"data").upper()])
 def test_a_wrong_hash_leaves_nothing(directory, tmp_path, sha256):
-    upload = Upload(directory, "f", 1)
+    upload = Upload(directory, "f", 1, 100)
     with pytest.raises(RemoteFileError, match="changed on its way to the device; upload it again"):
         upload.take(chunk(b"data", last=True, sha256=sha256))
     upload.discard()
@@ -77,7 +77,7 @@ def test_names_that_lead_out(directory, name):
         with pytest.raises(PathError):
             use(name)
     with pytest.raises(PathError):
-        Upload(directory, name, 1)
+        Upload(directory, name, 1, 100)
 
 
 def test_a_link_that_leads_out(directory, tmp_path):
@@ -85,13 +85,13 @@ def test_a_link_that_leads_out(directory, tmp_path):
     with pytest.raises(PathError):
         directory.listdir("link")
     with pytest.raises(PathError):
-        Upload(directory, "link/passwd", 1)
+        Upload(directory, "link/passwd", 1, 100)
 
 
 @pytest.mark.parametrize("name", [".rpcsys-1", "a/.rpcsys-1"])
 def test_the_servers_own_names(directory, name):
     with pytest.raises(RemoteFileError, match="a name kept for the server"):
-        Upload(directory, name, 1)
+        Upload(directory, name, 1, 100)
 
 
 def test_what_the_system_refuses_is_said_in_its_words(directory, tmp_path):
@@ -104,9 +104,9 @@ def test_what_the_system_refuses_is_said_in_its_words(directory, tmp_path):
         (lambda: directory.listdir("file"), "file: Not a directory"),
         (lambda: directory.existing("folder"), "there is no file 'folder'"),
         (lambda: directory.pieces("none"), "there is no file 'none'"),
-        (lambda: Upload(directory, "file/below", 1), "file/below: "),
+        (lambda: Upload(directory, "file/below", 1, 100), "file/below: "),
         (
-            lambda: Upload(directory, "folder", 1).take(chunk(b"", last=True, sha256=digest(b""))),
+            lambda: Upload(directory, "folder", 1, 100).take(chunk(b"", last=True, sha256=digest(b""))),
             "folder: Is a directory",
         ),
     ):
@@ -147,6 +147,18 @@ def device():
 def answer(raw):
     frame = raw.receive()
     return frame.kind, frame.call_id, frame.get("r", frame.get("type"))
+
+
+def test_more_than_was_announced_ends_an_upload(device):
+    raw = device.raw()
+    raw.call(1, "session.upload", "f", 10)
+    raw.send(frames.CHUNK, 1, body=b"x" * 10)
+    raw.send(frames.CHUNK, 1, body=b"x")
+    assert answer(raw) == (frames.ERROR, 1, "ProtocolError")
+    raw.send(frames.CHUNK, 1, body=b"x" * 1000)
+    raw.call(2, "session.listdir")
+    assert answer(raw) == (frames.RESULT, 2, [])
+    assert names(device.workdir) == []
 
 
 def test_uploads_that_mingle(device):
