@@ -247,6 +247,14 @@ class EndLease(Event):
 
 
 @dataclass(frozen=True)
+class Confirmed(Event):
+    """Our tracker has taken in that a lease is over."""
+
+    lease: str
+    epoch: int
+
+
+@dataclass(frozen=True)
 class Stop(Event):
     """Someone wants the server to stop. The second time: now. ``patient``: when its sessions have ended by themselves."""
 

@@ -41,8 +41,8 @@ SELDOM_S = 20.0
 LED_S = 30.0
 """Proxies that have led to a tracker are taken to do so again: it may be starting anew."""
 
-MAX_UNREPORTED = 100
-"""Ends of leases kept for a tracker that is away; its own records say the rest."""
+MAX_UNREPORTED = 512
+"""Ends of leases that no tracker has confirmed. A server has at most 256 slots, and none is leased again before its tracker is back."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Offers:
         self.ours = False
         self.keys: dict[str, Key] = {}
         self.asked = 0
-        self.unreported: list[do.Action] = []
+        self.unreported: dict[tuple[str, int], do.Ended] = {}
         self._pause = RETRY_S[0]
         self._next: float | None = None
         self._complained = False
@@ -129,8 +129,8 @@ class Offers:
         self._pause, self._failures = RETRY_S[0], 0
         self._complained = False
         self._next = None if self.ours else now + POLL_S
-        kept, self.unreported = self.unreported, []
-        return [do.Log("info", "registered with the tracker"), *(kept if self.ours else [])]
+        owed = self.unreported.values() if self.ours else ()
+        return [do.Log("info", "registered with the tracker"), *owed]
 
     def down(self, now: float, event: ev.LinkDown) -> list[do.Action]:
         """The link broke or could not be made: try again after a pause. One log line until it is back."""
@@ -194,8 +194,7 @@ class Offers:
             return []
         self.link, self.asked, self._next = "down", 0, now
         self._led_at = now
-        self.keys.clear()
-        return [do.Disconnect()]
+        return [*self.abandon(), do.Disconnect()]
 
     def offer(self, free: int) -> list[do.Action]:
         """Offer what is missing for ``free`` slots."""
@@ -249,21 +248,23 @@ class Offers:
                 return True
         return False
 
-    def end(self, lease: str, epoch: int) -> bool:
-        """The tracker takes an unused key's lease back; whether there was one."""
-        for key in self.keys.values():
+    def end(self, lease: str, epoch: int) -> None:
+        """The tracker takes a lease back: if its key is unused, it serves nobody any more."""
+        for key in list(self.keys.values()):
             if key.lease == lease and key.epoch == epoch:
                 self.use(key)
-                return True
-        return False
 
     def report(self, action: do.Started | do.Ended) -> list[do.Action]:
-        """Tell our tracker about a lease now, or, of its end, when the tracker is back."""
-        if self.link == "up":
-            return [action] if self.ours else []
+        """Tell our tracker about a lease now; of its end, again whenever it is back, until it has confirmed that."""
         if isinstance(action, do.Ended):
-            self.unreported = [*self.unreported, action][-MAX_UNREPORTED:]
-        return []
+            self.unreported[action.lease, action.epoch] = action
+            if len(self.unreported) > MAX_UNREPORTED:
+                del self.unreported[next(iter(self.unreported))]
+        return [action] if self.link == "up" and self.ours else []
+
+    def confirmed(self, lease: str, epoch: int) -> None:
+        """Our tracker knows that a lease is over."""
+        self.unreported.pop((lease, epoch), None)
 
     def deadline(self) -> float | None:
         """When :meth:`tick` has something to do."""

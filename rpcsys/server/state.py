@@ -273,6 +273,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[do.Action]]] = {
     ev.Taken: State._taken,
     ev.Limit: State._limit,
     ev.EndLease: State._end_lease,
+    ev.Confirmed: State._confirmed,
     Parked: State._parked,
     Answering: State._answering,
     Unparked: State._unparked,

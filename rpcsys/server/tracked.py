@@ -111,10 +111,15 @@ class Tracked:
         """The lease was renewed. Before its session is opened there is nothing to extend but the limit."""
         if self.offers.limit(event.lease, event.epoch, event.limit_s):
             return []
+        session = self._holder(event)
+        return [] if session is None else self._extend(session, event)
+
+    def _holder(self, event: ev.Limit | ev.EndLease) -> Session | None:
+        """The client that has come with a lease."""
         for session in [*self.visitors, *self.board.sessions.values()]:
             if (session.lease, session.epoch) == (event.lease, event.epoch):
-                return self._extend(session, event)
-        return []
+                return session
+        return None
 
     def _extend(self, session: Session, event: ev.Limit) -> list[do.Action]:
         session.renewed = True
@@ -128,16 +133,21 @@ class Tracked:
         return [do.Extend(session.child, until)]
 
     def _end_lease(self, event: ev.EndLease) -> list[do.Action]:
-        if self.offers.end(event.lease, event.epoch) or event.reason == UNUSED:
+        """The tracker ends a lease, or takes back an unused one. It always hears of the end, even if it has heard before."""
+        self.offers.end(event.lease, event.epoch)
+        session = self._holder(event)
+        if session is None:
+            return self.offers.report(do.Ended(event.lease, event.epoch, "unused"))
+        if event.reason == UNUSED:
             return []
-        for visitor in self.visitors:
-            if (visitor.lease, visitor.epoch) == (event.lease, event.epoch):
-                self.visitors.remove(visitor)
-                return [do.Drop(visitor.conn), *self._report_end(visitor, "ended")]
-        for session in self.board.sessions.values():
-            if (session.lease, session.epoch) == (event.lease, event.epoch):
-                line = f"session {session.number} is ended by the tracker: {event.reason}"
-                return [do.Log("info", line), *self.board.end(event.now, session, "ended")]
+        if session in self.visitors:
+            self.visitors.remove(session)
+            return [do.Drop(session.conn), *self._report_end(session, "ended")]
+        line = f"session {session.number} is ended by the tracker: {event.reason}"
+        return [do.Log("info", line), *self.board.end(event.now, session, "ended")]
+
+    def _confirmed(self, event: ev.Confirmed) -> list[do.Action]:
+        self.offers.confirmed(event.lease, event.epoch)
         return []
 
     # Health, and what follows from it

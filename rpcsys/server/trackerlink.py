@@ -58,7 +58,7 @@ class TrackerLink:
         self._told_up = False
         self._registration = 0
         self._replies: collections.deque[str] = collections.deque()
-        self._reported: set[int] = set()
+        self._reported: dict[int, do.Started | do.Ended] = {}
         self._note_at = 0.0
 
     def connect(self, which: int = 0) -> None:
@@ -119,7 +119,7 @@ class TrackerLink:
         if self._link is None:
             return
         number = self._link.next_id()
-        self._reported.add(number)
+        self._reported[number] = action
         if isinstance(action, do.Started):
             self._send(control.LeaseStarted(number, action.lease, action.epoch, action.peer))
             return
@@ -216,7 +216,9 @@ class TrackerLink:
         )
 
     def _hear_answer(self, answer: control.Answer) -> None:
-        self._reported.discard(answer.id)
+        report = self._reported.pop(answer.id, None)
+        if isinstance(report, do.Ended):
+            self._feed(ev.Confirmed(self._clock(), report.lease, report.epoch))
         if answer.id != self._registration:
             return
         if answer.error == control.NO_CONTROL_LINK:

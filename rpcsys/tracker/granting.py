@@ -137,7 +137,7 @@ class Granting(Book):
             offer.key,
             offer.conn,
             server.name or f"{offer.host}:{offer.port}",
-            None if request.id is None else peer.conn,
+            peer.conn,
             request.user,
             peer.address,
             at,

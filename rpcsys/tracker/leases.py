@@ -87,9 +87,16 @@ class Leases(Conditions):
     def reported(self, peer: Peer, lease: str, epoch: int) -> Lease | None:
         """The lease that a server speaks of, if it is one of its own."""
         found = self.leases.get(lease)
-        if found is None or found.epoch != epoch or peer.server is None:
+        if (
+            found is None
+            or found.epoch != epoch
+            or peer.server is None
+            or not _is_of(found, peer, peer.server)
+        ):
             return None
-        return found if _is_of(found, peer, peer.server) else None
+        if found.server is None:
+            self._attach(peer, found)  # it had no session when its server left
+        return found
 
     def go_on(self, at: float, peer: Peer, server: Server, running: Running) -> None:
         """A session that went on while its server had no tracker. What is another server's is left to that one."""

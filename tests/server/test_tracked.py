@@ -6,6 +6,7 @@ import pytest
 
 from rpcsys.server import actions as do
 from rpcsys.server import events as ev
+from rpcsys.server.offers import MAX_UNREPORTED
 from tests.server.transcripts import Transcript, kinds, only, taken
 
 # With our tracker
@@ -51,7 +52,13 @@ def test_a_key_used_for_what_cannot_be_served_is_renewed_at_once(tracked):
 
 def test_the_tracker_takes_an_unused_lease_back(tracked):
     taken(tracked)
-    assert tracked.say(ev.EndLease, "L1", 1, "unused") == [do.Offer()]
+    assert tracked.say(ev.EndLease, "L1", 1, "unused") == [do.Ended("L1", 1, "unused"), do.Offer()]
+
+
+def test_it_hears_of_every_lease_that_it_ends(tracked):
+    """Whatever has become of it: what the tracker still knows may be a lease whose end it has missed."""
+    for reason in ("unused", "released", "operator"):
+        assert tracked.say(ev.EndLease, "L0", 1, reason) == [do.Ended("L0", 1, "unused")]
 
 
 def test_but_a_session_that_was_opened_meanwhile_goes_on(tracked):
@@ -63,7 +70,7 @@ def test_but_a_session_that_was_opened_meanwhile_goes_on(tracked):
 def test_the_tracker_ends_a_session(tracked):
     taken(tracked)
     tracked.visit(5, "k:1")
-    assert tracked.say(ev.EndLease, "L1", 0, "operator") == []  # an older lease
+    assert tracked.say(ev.EndLease, "L1", 0, "operator") == [do.Ended("L1", 0, "unused")]  # an older lease
     assert tracked.say(ev.EndLease, "L1", 1, "operator") == [do.Kill(1), do.Spawn(2)]
     assert do.Ended("L1", 1, "ended") in tracked.bury(1, -9)
 
@@ -79,6 +86,46 @@ def test_a_tracker_that_vanishes_and_comes_back(tracked):
     assert register == do.Register()
     assert tracked.say(ev.Registered) == [do.Ended("L1", 1, "closed"), do.Offer()]
     assert sum("no tracker" in line for line in tracked.logged()) == 1
+
+
+def test_an_end_is_told_until_the_tracker_confirms_it(tracked):
+    """What was sent just before a connection broke may have reached nobody."""
+    ended = do.Ended("L1", 1, "unused")
+    taken(tracked)
+    assert ended in tracked.tick(8)
+    for _ in range(2):
+        tracked.say(ev.LinkDown, "reset")
+        tracked.tick(5)
+        tracked.say(ev.LinkUp, True)
+        assert ended in tracked.say(ev.Registered)
+    tracked.say(ev.Confirmed, "L1", 1)
+    tracked.say(ev.LinkDown, "reset")
+    tracked.tick(5)
+    tracked.say(ev.LinkUp, True)
+    assert only(tracked.say(ev.Registered), do.Ended) == []
+
+
+def test_unconfirmed_ends_are_bounded(tracked):
+    for number in range(2 * MAX_UNREPORTED):
+        tracked.say(ev.EndLease, f"L{number}", 1, "unused")
+    assert len(tracked.state.offers.unreported) == MAX_UNREPORTED
+
+
+def test_a_board_that_takes_its_offers_back_tells_of_their_leases():
+    """Not on the same connection, which it closes, so that the tracker drops what was offered on it."""
+    script = Transcript(tracked=True, slots=2)
+    script.boot()
+    assert script.register() == ["k:1", "k:2"]
+    taken(script, "k:1", "L1")
+    taken(script, "k:2", "L2")
+    script.visit(5, "k:1")
+    script.say(ev.ChildDone, 1, "closed")
+    script.say(ev.ChildDead, 1, 0, ())
+    assert do.Disconnect() in script.say(ev.Removed, 1, left=("a folder",))
+    script.tick(0.2)
+    script.say(ev.LinkUp, True)
+    assert do.Ended("L2", 1, "unused") in script.say(ev.Registered)
+    script.replay()
 
 
 def test_running_leases_are_told_again(tracked):

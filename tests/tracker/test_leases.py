@@ -57,6 +57,48 @@ def test_a_client_that_leaves_before_its_session_gives_the_device_back(scene):
     assert scene.summary()["leases"] == []
 
 
+def test_so_does_one_of_tvms(scene):
+    """It has one connection to the tracker, which it closes after it has opened its session."""
+    server, client = scene.server(), scene.connect()
+    scene.put(server, "rpi4:1")
+    ((code, _),) = scene.say(client, [4, "rpi4", "", 1])
+    assert code == 0
+    (taken,) = scene.hear(server)
+    lease = {"lease": taken["lease"], "epoch": taken["epoch"]}
+    scene.leave(client)
+    (end,) = scene.hear(server)
+    assert end == {"op": "end", "id": 2, **lease, "reason": "unused"}
+    scene.ask(server, "lease_ended", **lease, outcome="unused")
+    assert scene.summary()["leases"] == []
+    assert scene.state.shares.of("10.0.0.5").running == 0
+
+
+def test_one_of_tvms_that_leaves_after_it_has_opened_its_session_keeps_it(scene):
+    server, client = scene.server(), scene.connect()
+    scene.put(server, "rpi4:1")
+    scene.say(client, [4, "rpi4", "", 1])
+    (taken,) = scene.hear(server)
+    scene.ask(server, "lease_started", lease=taken["lease"], epoch=taken["epoch"], peer="10.0.0.5:1")
+    scene.hear(server)
+    scene.leave(client)
+    assert scene.hear(server) == []
+    assert [row["state"] for row in scene.summary()["leases"]] == ["running"]
+
+
+def test_a_session_opened_while_its_server_was_away_keeps_its_lease(scene):
+    """The server had heard of the grant, and its connection broke before the client came."""
+    server, client = scene.server(identity="one"), scene.client()
+    lease = lease_of(scene, server, client)
+    scene.leave(server)
+    scene.wait(1)
+    server = scene.server(identity="one")
+    scene.ask(server, "lease_started", **lease, peer="10.0.0.5:1")
+    scene.wait(2 * AWAY_S)
+    assert [row["state"] for row in scene.summary()["leases"]] == ["running"]
+    scene.ask(server, "lease_ended", **lease, outcome="closed")
+    assert scene.summary()["leases"] == []
+
+
 def test_a_client_is_known_to_have_had_its_session_though_the_news_of_that_came_late(scene):
     server, client = scene.server(), scene.client()
     lease = lease_of(scene, server, client)

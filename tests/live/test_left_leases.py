@@ -1,0 +1,224 @@
+"""Clients that leave between the grant of a lease and its session, in every way: no lease stays, and no slot."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import rpcsys
+from rpcsys.client import tracker as client
+from tests.live.daemons import START_S, Address, Daemon, Daemons, free_port, queue, wait_until
+from tests.live.probe import TrackerProbe, opening
+
+pytestmark = pytest.mark.live
+
+KEY = "board"
+SLOTS = 2
+TAKEN_BACK_S = 6.0
+"""Without being told, a server waits for a client for 8 s."""
+MANY = 4200
+"""A server is thrown off that seems to have more than 4,096 leases."""
+
+
+class Leaver:
+    """A client, ours or TVM's, that has been granted a lease."""
+
+    def __init__(self, tracker: Address, kind: str) -> None:
+        self.probe = TrackerProbe(tracker)
+        self.server: socket.socket | None = None
+        self.lease = ""
+        if kind == "tvm":
+            self.place = self.probe.lease(KEY)
+            return
+        assert self.probe.ask([1, {"op": "hello", "version": "0", "user": "leaver"}])["ok"]
+        self.probe.send({"op": "request", "id": 1, "key": KEY})
+        while "leases" not in (answer := self.probe.receive()):
+            pass
+        (lease,) = answer["leases"]
+        self.place = lease["host"], lease["port"], lease["matchkey"]
+        self.lease = lease["lease"]
+
+    def say(self, text: bytes) -> None:
+        """Connect to the server, and say so much."""
+        self.server = socket.create_connection(self.place[:2])
+        self.server.sendall(text)
+
+    def close(self) -> None:
+        self.probe.close()
+        if self.server is not None:
+            self.server.close()
+
+
+def reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def close(leaver: Leaver) -> None:
+    leaver.close()
+
+
+def break_off(leaver: Leaver) -> None:
+    reset(leaver.probe.socket)
+
+
+def half_close(leaver: Leaver) -> None:
+    leaver.probe.socket.shutdown(socket.SHUT_WR)
+
+
+def connect_and_close(leaver: Leaver) -> None:
+    leaver.say(b"")
+    leaver.close()
+
+
+def greet_by_half_and_close(leaver: Leaver) -> None:
+    leaver.say(opening(leaver.place[2])[:20])
+    leaver.server.close()
+    leaver.probe.close()
+
+
+def greet_by_half_and_leave_the_tracker_first(leaver: Leaver) -> None:
+    leaver.say(opening(leaver.place[2])[:20])
+    leaver.probe.close()
+    leaver.server.close()
+
+
+def greet_and_leave_the_tracker_first(leaver: Leaver) -> None:
+    leaver.say(opening(leaver.place[2], "-session=rpcsys/1"))
+    leaver.probe.close()
+    leaver.server.close()
+
+
+def greet_and_leave_the_server_only(leaver: Leaver) -> None:
+    leaver.say(opening(leaver.place[2], "-session=rpcsys/1"))
+    reset(leaver.server)
+    leaver.server = None
+
+
+def release(leaver: Leaver) -> None:
+    leaver.probe.send({"op": "release", "id": 2, "lease": leaver.lease})
+
+
+def release_with_a_problem(leaver: Leaver) -> None:
+    leaver.probe.send({"op": "release", "id": 2, "lease": leaver.lease, "problem": "no route"})
+
+
+def end(leaver: Leaver) -> None:
+    leaver.probe.send({"op": "end", "id": 2, "lease": leaver.lease})
+
+
+def release_and_close(leaver: Leaver) -> None:
+    release(leaver)
+    leaver.close()
+
+
+EITHER = (
+    close,
+    break_off,
+    half_close,
+    connect_and_close,
+    greet_by_half_and_close,
+    greet_by_half_and_leave_the_tracker_first,
+    greet_and_leave_the_tracker_first,
+    greet_and_leave_the_server_only,
+)
+OURS = (release, release_with_a_problem, end, release_and_close)
+WAYS = [("tvm", way) for way in EITHER] + [("rpcsys", way) for way in EITHER + OURS]
+
+
+class Lab:
+    """A tracker and a server; ``entrance`` is where clients find the tracker."""
+
+    def __init__(self, daemons: Daemons, way: str) -> None:
+        self.tracker = daemons.tracker("--http-port", str(free_port()))
+        flags = ("--slots", str(SLOTS), "--tvm", "off", "--preload", "none")
+        if way == "direct":
+            self.server = daemons.server(KEY, *flags, tracker=self.tracker, offers=SLOTS)
+            self.entrance = self.tracker
+        else:
+            self.entrance = daemons.proxy("--tracker", self.tracker.where)
+            self.server = daemons.behind(self.entrance, KEY, *flags, flavour="ours")
+            self.server.await_ready_line()
+        self.clean(START_S)
+
+    def clean(self, deadline_s: float) -> None:
+        """Wait until no lease and no request is left, and every slot can be had."""
+        wait_until(lambda: self.left() == ([], {"free": SLOTS, "pending": 0}), deadline_s, "nothing is left")
+        with rpcsys.connect_tracker(self.tracker.address) as tracker:
+            why = tracker.why(KEY)
+            assert (why["holders"], why["queue"]) == ([], [])
+            (server,) = tracker.summary()["servers"]
+            assert (server["free"], server["running"]) == (SLOTS, 0)
+
+    def left(self) -> tuple[list[object], dict[str, int]]:
+        with rpcsys.connect_tracker(self.tracker.address) as tracker:
+            return tracker.leases(), queue(self.tracker, KEY)
+
+
+@pytest.fixture(scope="module", params=["direct", "proxied"])
+def lab(request: pytest.FixtureRequest, module_daemons: Callable[[], Daemons]) -> Iterator[Lab]:
+    yield Lab(module_daemons(), request.param)
+
+
+@pytest.mark.parametrize(("kind", "leave"), WAYS, ids=lambda part: getattr(part, "__name__", part))
+def test_nothing_is_left_of_whoever_leaves(lab: Lab, kind: str, leave: Callable[[Leaver], None]):
+    leavers = [Leaver(lab.entrance.address, kind) for _ in range(SLOTS)]
+    try:
+        for leaver in leavers:
+            leave(leaver)
+        lab.clean(TAKEN_BACK_S)
+    finally:
+        for leaver in leavers:
+            leaver.close()
+
+
+def test_ctrl_c_between_grant_and_session(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "open_session", interrupted)
+    with rpcsys.connect_tracker(lab.entrance.address) as tracker:
+        with pytest.raises(KeyboardInterrupt):
+            tracker.request(KEY, count=SLOTS)
+        lab.clean(TAKEN_BACK_S)
+
+
+def test_tvms_own_client(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    """Its request is one call, in which it opens the session, and its connection to the tracker stays until then."""
+    from tvm import rpc
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError("no route to the board")
+
+    monkeypatch.setattr(rpc.client, "connect", refused)
+    tracker = rpc.connect_tracker(*lab.entrance.address)
+    with pytest.raises(RuntimeError, match="after 5 retry"):
+        tracker.request(KEY)  # five leases, one after the other, of two slots
+    lab.clean(TAKEN_BACK_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["rpcsys", "tvm"])
+def test_thousands_in_a_row(daemons: Daemons, kind: str):
+    lab = Lab(daemons, "direct")
+    ways = itertools.cycle(EITHER if kind == "tvm" else EITHER + OURS)
+    for _ in range(MANY):
+        leaver = Leaver(lab.entrance.address, kind)
+        next(ways)(leaver)
+        leaver.close()
+    lab.clean(TAKEN_BACK_S)
+    assert "closed the connection" not in lab.server.stderr()
+    assert lab.server.stderr().count("registered with the tracker") == 1
+    figures = metrics(lab.tracker)
+    assert figures.count('outcome="unused"') > 0
+
+
+def metrics(tracker: Daemon) -> str:
+    where = "http://127.0.0.1:{}/metrics".format(tracker.ready["http_port"])
+    with urllib.request.urlopen(where, timeout=START_S) as page:
+        return page.read().decode()
