@@ -11,12 +11,29 @@ import pytest
 
 import rpcsys
 from rpcsys.pack import build
+from tests.live import invariant
 from tests.live.artefacts import Artefacts, compiled
 from tests.live.daemons import Daemons
 from tests.live.desk import Desk
 from tests.live.lab import KINDS, FaultLab
 
 SHOWN_BYTES = 8000  # the end of a daemon's standard error, shown where a test fails
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Fails a test that leaves something at daemons which outlive it, or shared memory; `Daemons.stop` sees to the others."""
+    running = invariant.running
+    running.excused = False
+    shared, before = invariant.shared_memory(), {*running.left(running.watched)}
+    yield
+    if not running.excused:
+        known = shared | before
+
+        def left() -> set[str]:
+            return {*running.left(running.watched), *invariant.shared_memory()} - known
+
+        assert not invariant.settled(left), "the test has left something"
 
 
 @pytest.fixture
@@ -73,6 +90,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     """Show what the daemons said where a test failed."""
     report = yield
     if report.failed:
+        invariant.running.excused = True
         values = getattr(item, "funcargs", {}).values()
         daemons = {daemon.pid: daemon for value in values for daemon in getattr(value, "started", ())}
         for pid, daemon in daemons.items():

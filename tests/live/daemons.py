@@ -22,7 +22,10 @@ from typing import Any, TypeVar
 
 import psutil
 
+from tests.live import invariant
+from tests.live.leftovers import Watched
 from tests.live.probe import TrackerProbe
+from tests.live.processes import alive, descendants
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 60.0  # importing tvm takes two seconds alone, and many where many tests run at once
@@ -44,23 +47,6 @@ def wait_until(predicate: Callable[[], Found], deadline_s: float, what: str, eve
 
 
 # --- processes ---------------------------------------------------------------------------------
-
-
-def alive(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def descendants(pid: int) -> list[int]:
-    """Every living process below ``pid``, not ``pid`` itself."""
-    try:
-        below = psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-    return [process.pid for process in below if alive(process.pid)]
 
 
 def kill_all(pids: Iterable[int]) -> None:
@@ -204,6 +190,7 @@ class Daemon:
 
     def destroy(self) -> None:
         """Kill it, all below it, and its whole process group, whatever state it is in."""
+        invariant.running.forget(self.pid)
         below = descendants(self.pid)
         try:
             os.killpg(self.pid, signal.SIGKILL)
@@ -219,6 +206,8 @@ class Daemon:
         self.ready = json.loads(line)
         if self.ready["port"] is not None:
             self.address = ("127.0.0.1", self.ready["port"])
+        if self.ready["pid"] == self.pid:  # and not one inside a machine of its own
+            invariant.running.watch(Watched.of(self.ready, self.pid))
 
     def await_listening(self, port: int) -> None:
         """Wait until TVM's daemon says that it has the port, and listens there."""
@@ -274,6 +263,7 @@ class Daemons:
                 **popen,
             )
         reaper.note("+", process.pid)
+        invariant.running.others.add(process.pid)
         daemon = Daemon(name, process, out, err)
         self.started.append(daemon)
         return daemon
@@ -311,13 +301,19 @@ class Daemons:
         daemon = self._serve(f"server-{key}", SERVERS[flavour], ("--key", key, *flags), port, popen)
         if tracker is not None:
             wait_free(tracker, key, offers, START_S)
+            invariant.running.idle(daemon.pid)
         return daemon
 
     def stop(self) -> None:
-        """Kill all that was started here; returns when they are gone."""
-        for daemon in reversed(self.started):
-            daemon.destroy()
-        self.started.clear()
+        """Stop all that was started here; returns when they are gone. AssertionError for what is left of them then or before."""
+        try:
+            left = invariant.stopped([daemon.process for daemon in self.started])
+        finally:
+            for daemon in reversed(self.started):
+                daemon.destroy()
+            said = "".join(daemon.stderr()[-1000:] for daemon in self.started)
+            self.started.clear()
+        assert not left, "left behind: " + "; ".join(left) + "\n" + said
 
     def _serve(
         self, name: str, flavour: Flavour, flags: Sequence[str], port: int, popen: dict[str, Any]

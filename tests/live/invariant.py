@@ -1,0 +1,155 @@
+"""The invariant after every test: nothing of it is left at any daemon that it used and that still runs.
+
+`Daemons.stop` asks it of its daemons before it stops them, and of the machine after that; a fixture asks it of
+daemons that outlive a test. What is on its way out is given `SETTLE_S`. Not asked are TVM's daemons, those in networks
+of their own, and those that a test has killed or stopped on purpose.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from tests.live.leftovers import Watched
+from tests.live.processes import alive, descendants
+
+SETTLE_S = 15.0  # a match key that nobody uses is replaced after 8 s; and the machine may be busy
+END_S = 15.0
+FIRST_S, LAST_S = 0.005, 0.2  # between two looks, growing: most tests leave nothing from the start
+SHM = Path("/dev/shm")
+
+
+class Running:
+    """Every daemon that tests have started here: ours, which can be asked, and others."""
+
+    def __init__(self) -> None:
+        self.watched: dict[int, Watched] = {}
+        self.others: set[int] = set()
+        self.excused = False
+        """The test that runs has failed: what it left is no news."""
+
+    def watch(self, one: Watched) -> None:
+        """Ask this daemon from now on; it has nothing to do yet."""
+        self.others.discard(one.pid)
+        self.watched[one.pid] = one
+        self.idle(one.pid)
+
+    def idle(self, pid: int) -> None:
+        """What the daemon has now is its own."""
+        if pid in self.watched:
+            self.watched[pid].note_idle(self.links())
+
+    def forget(self, pid: int) -> None:
+        """The daemon is gone, or a test says that what is left there is meant to be."""
+        self.others.discard(pid)
+        self.watched.pop(pid, None)
+
+    def links(self) -> Callable[[int], int]:
+        """How many connections of a process lead to another of these daemons."""
+        ends: dict[tuple[int, int], int] = {}
+        for pid in [*self.watched, *(pid for one in self.others for pid in (one, *descendants(one)))]:
+            ends.update((pair, pid) for pair in _connections(pid))
+        counts = collections.Counter(pid for (near, far), pid in ends.items() if (far, near) in ends)
+        return counts.__getitem__
+
+    def left(self, pids: Iterable[int]) -> Iterator[str]:
+        """What is left at those of the daemons that run, in words."""
+        links = self.links()
+        for one in [self.watched[pid] for pid in pids if pid in self.watched]:
+            if one.answers():
+                try:
+                    yield from (f"at the {one.role} ({one.pid}): {what}" for what in one.left(links))
+                except (psutil.Error, OSError, EOFError) as error:
+                    if one.answers():
+                        yield f"the {one.role} ({one.pid}) does not answer: {error!r}"
+
+
+running = Running()
+
+
+def settled(look: Callable[[], Iterable[str]], within_s: float = SETTLE_S) -> list[str]:
+    """What ``look`` still finds after ``within_s``; returns as soon as it finds nothing."""
+    end, pause = time.monotonic() + within_s, FIRST_S
+    while (found := [*look()]) and time.monotonic() < end:
+        time.sleep(pause)
+        pause = min(2 * pause, LAST_S)
+    return found
+
+
+def stopped(processes: Sequence[subprocess.Popen]) -> list[str]:
+    """What is left at these daemons; and if nothing is, what is after they have ended, as they were asked to."""
+    if running.excused:
+        return []
+    ours = [process for process in processes if process.pid in running.watched]
+    left = settled(lambda: running.left(process.pid for process in ours))
+    return left or [*_ended([process for process in ours if running.watched[process.pid].answers()])]
+
+
+def _ended(processes: Sequence[subprocess.Popen]) -> Iterator[str]:
+    """End daemons as their managers do. What they did not do then, in words."""
+    watched = {process.pid: running.watched[process.pid] for process in processes}
+    below = [pid for process in processes for pid in descendants(process.pid)]
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        role = watched[process.pid].role
+        try:
+            if process.wait(END_S) != 0:
+                yield f"the {role} ({process.pid}) ended with status {process.returncode}"
+        except subprocess.TimeoutExpired:
+            yield f"the {role} ({process.pid}) did not end"
+            return
+    yield from settled(lambda: _of_ended(watched.values(), below), END_S)
+
+
+def _of_ended(watched: Iterable[Watched], below: Iterable[int]) -> Iterator[str]:
+    yield from (f"process {pid} of an ended server" for pid in below if alive(pid))
+    yield from (f"{folder} of an ended server" for one in watched for folder in one.folders())
+
+
+def _connections(pid: int) -> list[tuple[int, int]]:
+    """Ports here and there of a process's TCP connections."""
+    try:
+        found = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return []
+    return [(one.laddr.port, one.raddr.port) for one in found if one.raddr]
+
+
+# --- shared memory -----------------------------------------------------------------------------
+
+
+def shared_memory() -> set[str]:
+    """What this user has of it in the namespaces of the tests and no process holds: files in /dev/shm, and System V's."""
+    return _files() | {row for kind in ("shm", "sem", "msg") for row in _system_v(kind)}
+
+
+def _files() -> set[str]:
+    paths = {str(path) for path in SHM.glob("*") if _owner(path) == os.geteuid()}
+    for process in psutil.process_iter() if paths else ():
+        try:
+            paths -= {one.path for one in [*process.memory_maps(), *process.open_files()]}
+        except (psutil.Error, OSError):
+            pass  # it ended meanwhile
+    return paths
+
+
+def _owner(path: Path) -> int:
+    try:
+        return path.lstat().st_uid
+    except OSError:
+        return -1  # it is gone meanwhile
+
+
+def _system_v(kind: str) -> Iterator[str]:
+    names, *rows = (line.split() for line in Path("/proc/sysvipc", kind).read_text().splitlines())
+    for row in (dict(zip(names, row, strict=False)) for row in rows):
+        held = row.get("nattch", "0") != "0" or alive(int(row.get("cpid", 0)))
+        if int(row["cuid"]) == os.geteuid() and not held:
+            yield f"System V {kind} {row['msqid' if kind == 'msg' else kind + 'id']}"

@@ -1,0 +1,186 @@
+"""What is left at a daemon when nobody uses it: leases, requests, processes, folders, descriptors.
+
+A tracker is asked for its leases and for requests in its queues. A server's processes and the folders of its sessions are
+looked at from outside, and every daemon's descriptors are compared with those it had when it had just started.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.live.probe import TrackerProbe
+
+ANSWER_S = 10.0
+#: Leases that the tracker only supposes, or holds for a server that is gone: those end with time alone.
+SUPPOSED = ("server away", "silent", "inferred")
+
+
+@dataclass
+class Watched:
+    """A daemon of ours and what it had when it was idle."""
+
+    pid: int
+    role: str
+    address: tuple[str, int] | None
+    temporary: Path
+    slots: int
+    deployed: Path | None = None
+    idle: collections.Counter[str] = field(default_factory=collections.Counter)
+    zygote_idle: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    @classmethod
+    def of(cls, ready: Mapping[str, Any], pid: int) -> Watched:
+        """The daemon that said ``ready`` and is process ``pid``."""
+        process = psutil.Process(pid)
+        words, environment = process.cmdline(), process.environ()
+        deploy = _flag(words, "--deploy")
+        return cls(
+            pid,
+            ready["ready"],
+            ("127.0.0.1", ready["port"]) if ready["port"] and _same_network(pid) else None,
+            Path(environment.get("TMPDIR", "/tmp")),
+            int(_flag(words, "--slots") or 1),
+            Path(process.cwd(), deploy) if deploy else None,
+        )
+
+    def answers(self) -> bool:
+        """Whether it runs, and was not stopped."""
+        try:
+            return psutil.Process(self.pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED)
+        except psutil.NoSuchProcess:
+            return False
+
+    def folders(self) -> list[Path]:
+        """Those that a server has for its sessions, each below one folder of its own."""
+        return [*self.temporary.glob(f"rpcsys-server-{self.pid}-*")]
+
+    def zygote(self) -> psutil.Process | None:
+        """What a server forks its sessions from."""
+        ours = _command(psutil.Process(self.pid))
+        return next(
+            (one for one in _children(self.pid) if _command(one) == ours or "zygote" in _command(one)), None
+        )
+
+    def left(self, links: Callable[[int], int]) -> Iterator[str]:
+        """What is left there, in words; ``links`` counts the sockets of a process whose other end is another daemon's."""
+        if self.role == "tracker" and self.address is not None:
+            yield from _left_at_tracker(self.address)
+        if self.role == "server":
+            yield from self._left_at_server()
+        sockets = links(self.pid) + self._tethers()
+        yield from _more("descriptors", descriptors(self.pid), self.idle, sockets)
+        zygote = self.zygote()
+        if zygote is not None and self.zygote_idle:
+            yield from _more("the zygote's descriptors", descriptors(zygote.pid), self.zygote_idle, 0)
+
+    def note_idle(self, links: Callable[[int], int]) -> None:
+        """Remember what it has now as what it has when it is idle."""
+        self.idle = descriptors(self.pid)
+        self.idle["socket"] -= links(self.pid) + self._tethers()
+        zygote = self.zygote()
+        if zygote is not None:
+            self.zygote_idle = descriptors(zygote.pid)
+
+    def _tethers(self) -> int:
+        """How many processes below its zygote a server holds by a socket each."""
+        zygote = self.zygote()
+        return 0 if zygote is None else len(_children(zygote.pid))
+
+    def _left_at_server(self) -> Iterator[str]:
+        sessions = [path.name for folder in self.folders() for path in folder.glob("session-*")]
+        yield from (f"the folder {name}" for name in sessions)
+        hosts = 0 if self.deployed is None else len([*self.deployed.glob("*/current")])
+        zygote = self.zygote()
+        if zygote is None:
+            return  # a new one is on its way
+        waiting = _children(zygote.pid)
+        if len(waiting) > self.slots + hosts:
+            yield f"{len(waiting)} processes where {self.slots} slots and {hosts} modules need one each"
+        for child in waiting:
+            for below in _children(child.pid):
+                yield f"process {below.pid} ({_command(below)[:80]}) below one that waits for a session"
+
+
+def _more(
+    what: str, now: collections.Counter[str], idle: collections.Counter[str], sockets: int
+) -> Iterator[str]:
+    now = now.copy()
+    now["socket"] -= sockets
+    more = {kind: count - idle[kind] for kind, count in now.items() if count > idle[kind]}
+    if more:
+        yield f"{what}: {more} more than when it was idle"
+
+
+def _left_at_tracker(address: tuple[str, int]) -> Iterator[str]:
+    with TrackerProbe(address, ANSWER_S) as probe:
+        probe.ask([1, {"op": "hello", "version": "0.1.0"}])
+        after: Any = None
+        while True:
+            page = probe.ask({"op": "summary", "id": 1, "after": after})
+            for lease in page["summary"]["leases"]:
+                if lease["state"] not in SUPPOSED:
+                    yield "lease {lease} ({state}) of {holder} at {server}".format(**lease)
+            for key, queue in page["summary"]["queue_info"].items():
+                if queue["pending"]:
+                    yield f"{queue['pending']} requests for {key!r}"
+            after = page["next"]
+            if after is None:
+                return
+
+
+def descriptors(pid: int) -> collections.Counter[str]:
+    """Open descriptors by kind: sockets, pipes and the like, and files that have no name any more.
+
+    Not files that have a name: a log or a database is opened when it is first needed.
+    """
+    kinds: collections.Counter[str] = collections.Counter()
+    try:
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            kinds[_kind(f"/proc/{pid}/fd/{number}")] += 1
+    except OSError:
+        pass  # it ended meanwhile
+    del kinds[""]
+    return kinds
+
+
+def _kind(link: str) -> str:
+    try:
+        target = os.readlink(link)
+    except OSError:
+        return ""
+    if target.startswith("/"):
+        return "removed file" if target.endswith(" (deleted)") else ""
+    return target.partition(":")[0]
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return "gone meanwhile"
+
+
+def _flag(words: list[str], name: str) -> str | None:
+    """The value of the flag ``name`` on a command line."""
+    return words[words.index(name) + 1] if name in words[:-1] else None
+
+
+def _same_network(pid: int) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net")
+    except OSError:
+        return False
