@@ -25,6 +25,8 @@ def nothing_is_left() -> Iterator[None]:
     """Fails a test that leaves something at daemons which outlive it, or shared memory; `Daemons.stop` sees to the others."""
     running = invariant.running
     running.excused = False
+    for pid in running.watched:
+        running.idle(pid)
     shared, before = invariant.shared_memory(), {*running.left(running.watched)}
     yield
     if not running.excused:

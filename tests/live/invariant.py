@@ -73,9 +73,9 @@ class Running:
 running = Running()
 
 
-def settled(look: Callable[[], Iterable[str]], within_s: float = SETTLE_S) -> list[str]:
-    """What ``look`` still finds after ``within_s``; returns as soon as it finds nothing."""
-    end, pause = time.monotonic() + within_s, FIRST_S
+def settled(look: Callable[[], Iterable[str]], within_s: float | None = None) -> list[str]:
+    """What ``look`` still finds after ``within_s`` (else `SETTLE_S`); returns as soon as it finds nothing."""
+    end, pause = time.monotonic() + (SETTLE_S if within_s is None else within_s), FIRST_S
     while (found := [*look()]) and time.monotonic() < end:
         time.sleep(pause)
         pause = min(2 * pause, LAST_S)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,13 +127,15 @@ def _left_at_tracker(address: tuple[str, int]) -> Iterator[str]:
             page = probe.ask({"op": "summary", "id": 1, "after": after})
             for lease in page["summary"]["leases"]:
                 if lease["state"] not in SUPPOSED:
-                    yield "lease {lease} ({state}) of {holder} at {server}".format(**lease)
+                    yield "lease {lease} of {holder} at {server}".format(**lease)
             for key, queue in page["summary"]["queue_info"].items():
                 if queue["pending"]:
                     yield f"{queue['pending']} requests for {key!r}"
             after = page["next"]
             if after is None:
-                return
+                break
+        probe.socket.shutdown(socket.SHUT_WR)
+        probe.ended()  # and is no descriptor there any more
 
 
 def descriptors(pid: int) -> collections.Counter[str]:
