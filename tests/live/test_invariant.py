@@ -1,0 +1,224 @@
+"""The invariant finds what it is there for: every kind of thing that a test may leave, planted here."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import rpcsys
+from tests.live import invariant
+from tests.live.daemons import ROOT, Daemon, Daemons, wait_until
+from tests.live.probe import REQUEST, TrackerProbe
+
+pytestmark = pytest.mark.live
+
+KEY = "board"
+FLAGS = ("--preload", "none", "--import", "tests.live.hostile")
+FOUND_S = 60.0
+
+
+def found_at(*daemons: Daemon) -> list[str]:
+    return [*invariant.running.left(daemon.pid for daemon in daemons)]
+
+
+def clean(*daemons: Daemon) -> bool:
+    return not invariant.settled(lambda: found_at(*daemons))
+
+
+def is_found(pattern: str, *daemons: Daemon) -> bool:
+    """Wait until it is; some things take a moment to be there."""
+    return wait_until(
+        lambda: any(re.search(pattern, what) for what in found_at(*daemons)), FOUND_S, f"{pattern!r} is found"
+    )
+
+
+@pytest.fixture
+def tracker(daemons: Daemons) -> Daemon:
+    return daemons.tracker()
+
+
+@pytest.fixture
+def server(daemons: Daemons, tracker: Daemon) -> Daemon:
+    return daemons.server(KEY, *FLAGS, tracker=tracker)
+
+
+def test_idle_daemons_have_nothing_left_also_after_sessions(tracker: Daemon, server: Daemon):
+    assert clean(tracker, server)
+    for _ in range(3):
+        with rpcsys.connect_tracker(tracker.where) as client, client.request(KEY) as session:
+            session.upload(__file__)
+    assert clean(tracker, server)
+
+
+def test_a_session_that_goes_on(tracker: Daemon, server: Daemon):
+    with rpcsys.connect_tracker(tracker.where) as client, client.request(KEY) as session:
+        session.get_function("hostile.spawn")()
+        assert is_found(r"lease \S+ of \S+ at \S+", tracker)
+        assert is_found("descriptors: {'socket': 1} more", tracker)
+        assert is_found("the folder session-1", server)
+        assert is_found(r"process \d+ .* below one that waits", server)
+        assert is_found("at the server .* descriptors: {.*} more", server)
+    assert clean(tracker, server)
+
+
+def test_a_request_that_waits(tracker: Daemon):
+    with TrackerProbe(tracker.address) as probe:
+        probe.send([REQUEST, "nothing", "", 1])
+        assert is_found("1 requests for 'nothing'", tracker)
+    assert clean(tracker)
+
+
+@pytest.mark.parametrize("kind", ["tracker", "server", "proxy"])
+def test_a_connection_that_says_nothing(daemons: Daemons, kind: str):
+    daemon = {"tracker": daemons.tracker, "proxy": daemons.proxy}.get(kind, lambda: daemons.server(KEY))()
+    with socket.create_connection(daemon.address):
+        assert is_found("descriptors: {'socket': 1} more", daemon)
+    assert clean(daemon)
+
+
+def test_the_links_of_daemons_are_theirs(daemons: Daemons):
+    tracker = daemons.tracker()
+    proxy = daemons.proxy("--tracker", tracker.where)
+    server = daemons.behind(proxy, KEY, *FLAGS, flavour="ours")
+    server.await_ready_line()
+    assert clean(tracker, proxy, server)
+    with rpcsys.connect_tracker(tracker.where) as client, client.request(KEY, wait_timeout=60) as session:
+        session.upload(__file__)
+    assert clean(tracker, proxy, server)
+
+
+def test_a_process_too_many(daemons: Daemons):
+    folder = daemons.folder
+    (folder / "planted.py").write_text("import os, time\nif os.fork() == 0:\n    time.sleep(600)\n")
+    server = daemons.server(
+        KEY, "--preload", "none", "--import", "planted", env={"PYTHONPATH": f"{folder}:{ROOT}"}
+    )
+    assert is_found("2 processes where 1 slots and 0 modules need one each", server)
+    server.destroy()  # it is meant to be there
+
+
+def test_a_folder(server: Daemon):
+    (folder,) = invariant.running.watched[server.pid].folders()
+    (folder / "session-77").mkdir()
+    assert is_found("the folder session-77", server)
+    (folder / "session-77").rmdir()
+
+
+def test_a_descriptor_of_the_zygote(server: Daemon):
+    invariant.running.watched[server.pid].zygote_idle["socket"] -= 1
+    assert is_found("the zygote's descriptors: {'socket': 1}", server)
+    invariant.running.idle(server.pid)
+
+
+def test_a_stopped_daemon_is_not_asked(tracker: Daemon):
+    probe = TrackerProbe(tracker.address)
+    tracker.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: not found_at(tracker), FOUND_S, "nothing is asked of it")
+    tracker.process.send_signal(signal.SIGCONT)
+    assert is_found("descriptors", tracker)
+    probe.close()
+
+
+def test_what_ended_daemons_leave(daemons: Daemons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    server = daemons.server(KEY, *FLAGS)
+    planted = tmp_path / f"rpcsys-server-{server.pid}-planted"
+    planted.mkdir()
+    monkeypatch.setattr(invariant, "END_S", 1.0)
+    with pytest.raises(AssertionError, match=f"{planted} of an ended"):
+        daemons.stop()
+    assert [*invariant._of_ended([], [os.getpid()])] == [f"process {os.getpid()} of an ended server"]
+
+
+def test_a_daemon_that_does_not_end_in_order(daemons: Daemons):
+    says = 'import os, time; print(f\'{{"ready": "proxy", "port": null, "pid": {os.getpid()}}}\', flush=True)'
+    daemons.launch("odd", [sys.executable, "-c", f"{says}; time.sleep(600)"]).await_ready_line()
+    with pytest.raises(AssertionError, match="ended with status -15"):
+        daemons.stop()
+
+
+LEAVES = """
+import ctypes
+libc = ctypes.CDLL(None)
+print(libc.shmget(0, 4096, 0o600), libc.semget(0, 1, 0o600), libc.msgget(0, 0o600))
+"""
+
+
+@pytest.fixture
+def system_v() -> Iterator[Callable[[], list[str]]]:
+    """Leaves one of each kind; their names."""
+    made: list[str] = []
+
+    def leave() -> list[str]:
+        done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, check=True)
+        made.extend(done.stdout.split())
+        return [f"System V {kind} {number}" for kind, number in zip(("shm", "sem", "msg"), made, strict=True)]
+
+    yield leave
+    if made:
+        subprocess.run(["ipcrm", "-m", made[0], "-s", made[1], "-q", made[2]], check=True)
+
+
+def test_shared_memory(system_v):
+    left = Path("/dev/shm", f"left-by-{os.getpid()}")
+    with left.open("w") as file:
+        assert str(left) not in invariant.shared_memory()  # it is in use
+        file.write("here")
+    try:
+        names = {str(left), *system_v()}
+        assert names <= invariant.shared_memory()
+    finally:
+        left.unlink()
+
+
+TESTS = """
+import pytest
+from pathlib import Path
+from tests.live import invariant
+from tests.live.probe import REQUEST, TrackerProbe
+
+invariant.SETTLE_S = 1.0
+KEPT = []
+FILE = Path("/dev/shm/left-by-a-test-of-the-invariant")
+
+@pytest.fixture(scope="module")
+def common(module_daemons):
+    return module_daemons().tracker()
+
+def ask(tracker):
+    KEPT.append(TrackerProbe(tracker.address))
+    KEPT[-1].send([REQUEST, "nothing", "", 1])
+
+def test_leaves_nothing(common, daemons): TrackerProbe(daemons.tracker().address).close()
+def test_leaves_at_common(common): ask(common)
+def test_goes_on(common): pass
+def test_leaves_at_its_own(daemons): ask(daemons.tracker())
+def test_leaves_shared_memory(): FILE.write_text("here")
+def test_removes_it(): FILE.unlink()
+def test_fails(daemons): ask(daemons.tracker()), pytest.fail()
+def test_after_it(common): KEPT.clear()
+"""
+
+
+def test_a_test_that_leaves_something_fails(tmp_path: Path):
+    (tmp_path / "conftest.py").write_text("from tests.live.conftest import *\n")
+    (tmp_path / "test_planted.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
+    done = subprocess.run(
+        [*command, "-c", os.devnull, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    failed = re.findall(r"^(?:ERROR|FAILED) \S+::test_(\w+)", done.stdout, re.MULTILINE)
+    assert sorted(failed) == ["fails", "leaves_at_common", "leaves_at_its_own", "leaves_shared_memory"], (
+        done.stdout
+    )
