@@ -11,13 +11,20 @@ import pytest
 
 import rpcsys
 from rpcsys.pack import build
-from tests.live import invariant
+from tests.live import invariant, labs
 from tests.live.artefacts import Artefacts, compiled
 from tests.live.daemons import Daemons
 from tests.live.desk import Desk
 from tests.live.lab import KINDS, FaultLab
 
 SHOWN_BYTES = 8000  # the end of a daemon's standard error, shown where a test fails
+
+
+@pytest.fixture(autouse=True, scope="session")
+def watched_labs() -> Iterator[None]:
+    """Labs are asked as other daemons are."""
+    with labs.watched():
+        yield
 
 
 @pytest.fixture(autouse=True)

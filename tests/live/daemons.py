@@ -207,7 +207,7 @@ class Daemon:
         if self.ready["port"] is not None:
             self.address = ("127.0.0.1", self.ready["port"])
         if self.ready["pid"] == self.pid:  # and not one inside a machine of its own
-            invariant.running.watch(Watched.of(self.ready, self.pid))
+            invariant.running.watch(Watched.of(self.ready["ready"], self.ready["port"], self.pid))
 
     def await_listening(self, port: int) -> None:
         """Wait until TVM's daemon says that it has the port, and listens there."""

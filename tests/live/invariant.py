@@ -8,6 +8,7 @@ of their own, and those that a test has killed or stopped on purpose.
 from __future__ import annotations
 
 import collections
+import gc
 import os
 import subprocess
 import time
@@ -77,6 +78,7 @@ def settled(look: Callable[[], Iterable[str]], within_s: float | None = None) ->
     """What ``look`` still finds after ``within_s`` (else `SETTLE_S`); returns as soon as it finds nothing."""
     end, pause = time.monotonic() + (SETTLE_S if within_s is None else within_s), FIRST_S
     while (found := [*look()]) and time.monotonic() < end:
+        gc.collect()  # what the test has dropped closes its connections
         time.sleep(pause)
         pause = min(2 * pause, LAST_S)
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,15 +37,15 @@ class Watched:
     zygote_idle: collections.Counter[str] = field(default_factory=collections.Counter)
 
     @classmethod
-    def of(cls, ready: Mapping[str, Any], pid: int) -> Watched:
-        """The daemon that said ``ready`` and is process ``pid``."""
+    def of(cls, role: str, port: int | None, pid: int) -> Watched:
+        """The daemon (``tracker``, ``server`` or ``proxy``) that serves at ``port`` of loopback and is process ``pid``."""
         process = psutil.Process(pid)
         words, environment = process.cmdline(), process.environ()
         deploy = _flag(words, "--deploy")
         return cls(
             pid,
-            ready["ready"],
-            ("127.0.0.1", ready["port"]) if ready["port"] and _same_network(pid) else None,
+            role,
+            ("127.0.0.1", port) if port and _same_network(pid) else None,
             Path(environment.get("TMPDIR", "/tmp")),
             int(_flag(words, "--slots") or 1),
             Path(process.cwd(), deploy) if deploy else None,

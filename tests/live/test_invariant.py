@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import rpcsys
+from rpcsys.lab import Lab
 from tests.live import invariant
 from tests.live.daemons import ROOT, Daemon, Daemons, wait_until
 from tests.live.probe import REQUEST, TrackerProbe
@@ -93,6 +94,22 @@ def test_the_links_of_daemons_are_theirs(daemons: Daemons):
     with rpcsys.connect_tracker(tracker.where) as client, client.request(KEY, wait_timeout=60) as session:
         session.upload(__file__)
     assert clean(tracker, proxy, server)
+
+
+def test_a_lab(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(invariant, "SETTLE_S", 1.0)
+    with Lab({KEY: 1}) as lab, lab.connect() as client, client.request(KEY) as session:
+        session.upload(__file__)
+    lab = Lab({KEY: 1}).start()
+    client = lab.connect()
+    session = client.request(KEY)
+    with pytest.raises(
+        AssertionError, match=r"left behind in a lab: at the tracker .*: lease .*at the server"
+    ):
+        lab.close()
+    assert not lab.daemons
+    client.close()
+    session.close()
 
 
 def test_a_process_too_many(daemons: Daemons):

@@ -24,7 +24,8 @@ def browser(tmp_path_factory):
 def page(browser):
     browser.resize(*DESK)
     browser.complaints()
-    return browser
+    yield browser
+    browser.go("about:blank")  # and asks the tracker nothing more
 
 
 class Lab:
