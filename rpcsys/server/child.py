@@ -52,6 +52,7 @@ def _live(
     status = 1
     try:
         processes.die_with_parent(parent)
+        limits.be_ended(limits.FIRST)
         processes.become_subreaper()
         processes.leave_without_destructors()
         os.setsid()

@@ -22,7 +22,21 @@ NEARLY = 0.8
 _NO_MEMORY = ("MemoryError", "bad_alloc", "allocate memory", "no memory", "Cannot allocate")
 """How Python, C++, onnxruntime, this package and the C library say that there is no memory."""
 
+FIRST, LAST = 800, -900
+"""When the board's memory ends, the kernel ends sessions and model hosts first, and the supervisor last (oom_score_adj)."""
+
 _allowed: int | None = None
+
+
+def be_ended(score: int) -> None:
+    """How soon the kernel is to end this process, and those it will start, when memory ends. To be ended later needs root."""
+    try:
+        with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
+            if score > 0 or int(file.read()) > score:
+                file.seek(0)
+                file.write(str(score))
+    except (OSError, ValueError):
+        pass  # not root, or a kernel without it: as it was
 
 
 def stay_on(cpus: Iterable[int]) -> None:

@@ -20,7 +20,7 @@ from rpcsys import serve
 from rpcsys.errors import ConfigError
 from rpcsys.server import actions as do
 from rpcsys.server import events as ev
-from rpcsys.server import figures, isolation, processes, spawner, workdirs
+from rpcsys.server import figures, isolation, limits, processes, spawner, workdirs
 from rpcsys.server.cache import Cache
 from rpcsys.server.capabilities import kinds, labels, loads
 from rpcsys.server.cleaning import Cleaner
@@ -84,6 +84,7 @@ class Service:
 
     def run(self) -> int:
         """Serve until told to stop; the exit status. Raises ConfigError if sessions cannot be served at all."""
+        limits.be_ended(limits.LAST)
         signals = serve.Signals(signal.SIGUSR1)
         self._loop.add(signals.fileno(), lambda: self._stop(signals))
         try:

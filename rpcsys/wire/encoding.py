@@ -18,7 +18,7 @@ import math
 import struct
 import sys
 import threading
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from rpcsys.errors import ProtocolError, UsageError, ValueNotSupported
 from rpcsys.wire import dtypes
@@ -35,6 +35,8 @@ _ZSTD_LEVEL = 3
 _SCALE = struct.Struct("<d")
 #: Below it a scale would lose its own digits; such an array is all zeros.
 _SMALLEST = 1e-30
+#: Taken apart at a time, on both sides.
+_PIECE = 1 << 20
 _local = threading.local()
 
 
@@ -203,24 +205,34 @@ def _widened(data: memoryview, rounds: str, dtype: str, size: int) -> memoryview
 
 
 def _decompressed(data: memoryview, size: int, word: str) -> memoryview:
-    """``size`` bytes. Raises `ProtocolError` where ``data`` makes more or fewer."""
-    if word == "zlib":
-        import zlib
-
-        stream = zlib.decompressobj()
-        try:
-            made = stream.decompress(data, size + 1)
-        except zlib.error as error:
-            raise ProtocolError(f"an array whose bytes are no zlib stream ({error})") from None
-        if len(made) == size and not stream.eof:
-            raise ProtocolError("an array whose zlib stream is cut off")
-    else:
-        made = _zstd().decompress(data, size + 1)
-    if len(made) != size:
-        raise ProtocolError(f"a compressed array of other bytes than the {size} that its shape wants")
+    """``size`` bytes, written where they stay as they are made. Raises `ProtocolError` where ``data`` makes more or fewer."""
     place = _take(size)
-    place[:] = made
+    have = 0
+    for piece in _inflated(data) if word == "zlib" else _zstd().pieces(data):
+        if len(piece) > size - have:
+            have = -1
+            break
+        place[have : have + len(piece)] = piece
+        have += len(piece)
+    if have != size:
+        raise ProtocolError(f"a compressed array of other bytes than the {size} that its shape wants")
     return place
+
+
+def _inflated(data: memoryview) -> Iterator[bytes]:
+    import zlib
+
+    stream = zlib.decompressobj()
+    try:
+        for start in range(0, len(data), _PIECE):
+            piece = stream.decompress(data[start : start + _PIECE], _PIECE)
+            while piece:
+                yield piece
+                piece = stream.decompress(stream.unconsumed_tail, _PIECE)
+    except zlib.error as error:
+        raise ProtocolError(f"an array whose bytes are no zlib stream ({error})") from None
+    if not stream.eof:
+        raise ProtocolError("an array whose zlib stream is cut off")
 
 
 def _take(size: int) -> memoryview:
@@ -243,9 +255,13 @@ class _Standard:
     def compress(self, data: Any, level: int) -> Any:
         return self._library.compress(data, level)
 
-    def decompress(self, data: Any, most: int) -> Any:
+    def pieces(self, data: Any) -> Iterator[Any]:
+        stream = self._library.ZstdDecompressor()
         try:
-            return self._library.ZstdDecompressor().decompress(data, most)
+            piece = stream.decompress(data, _PIECE)
+            while piece:
+                yield piece
+                piece = b"" if stream.eof else stream.decompress(b"", _PIECE)
         except self._library.ZstdError as error:
             raise ProtocolError(f"an array whose bytes are no zstd stream ({error})") from None
 
@@ -259,9 +275,13 @@ class _Package:
     def compress(self, data: Any, level: int) -> Any:
         return self._library.ZstdCompressor(level=level).compress(data)
 
-    def decompress(self, data: Any, most: int) -> Any:
+    def pieces(self, data: Any) -> Iterator[Any]:
+        stream = self._library.ZstdDecompressor().stream_reader(data)
         try:
-            return self._library.ZstdDecompressor().stream_reader(data).read(most)
+            piece = stream.read(_PIECE)
+            while piece:
+                yield piece
+                piece = stream.read(_PIECE)
         except self._library.ZstdError as error:
             raise ProtocolError(f"an array whose bytes are no zstd stream ({error})") from None
 

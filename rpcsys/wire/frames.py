@@ -20,7 +20,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from rpcsys.errors import LimitExceeded, ValueNotSupported
 from rpcsys.wire import values
 from rpcsys.wire.memory import ALIGNMENT, PAGE
-from rpcsys.wire.plan import MAX_BUFFERS, Plan
+from rpcsys.wire.plan import MAX_BUFFERS, Plan, parsed_bytes
 
 HEADER = struct.Struct("<IBBHIIQ")
 HEADER_BYTES = HEADER.size
@@ -112,7 +112,7 @@ def encode_head(fields: Dict[str, Any]) -> Tuple[bytes, List[Buffer]]:
     """The head of ``fields`` and the buffers behind it.
 
     Raises `ValueNotSupported` for values without a form on the wire, and `LimitExceeded` for a head
-    above `MAX_HEAD` bytes (a list of a million numbers: send an array).
+    above `MAX_HEAD` bytes or of too many values (a list of a million numbers: send an array).
     """
     buffers: List[Buffer] = []
     plain = {name: values.encode(item, buffers) for name, item in fields.items()}
@@ -124,6 +124,7 @@ def encode_head(fields: Dict[str, Any]) -> Tuple[bytes, List[Buffer]]:
         raise LimitExceeded(
             f"a call whose names and numbers take {len(head)} bytes (at most {MAX_HEAD}); send long lists as arrays"
         )
+    parsed_bytes(head)  # what the other end would refuse
     if len(buffers) > MAX_BUFFERS:
         raise LimitExceeded(f"more than {MAX_BUFFERS} arrays in one call; join them")
     return head, buffers

@@ -20,8 +20,17 @@ MAX_RANK = 64
 MAX_BUFFERS = 16384
 #: What JSON has no number for.
 FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-#: Bytes that a byte of a head takes at most once it is parsed: an empty list is three, and 64 in Python.
-PARSED = 24
+#: A head may take so much once it is parsed, and as much again while its values are made: the rows of a classifier that
+#: `frames.MAX_HEAD` is for take 53 MB.
+MAX_PARSED = 64 << 20
+#: Heads that may take all of it are those that could be longer than this; of shorter ones nobody counts the values.
+_SHORT = 1024
+#: Of a short head, bytes that one of its own takes once it is parsed: an empty list is three, and 72 in Python.
+_PARSED = 24
+#: Of a longer one, bytes for each value in it: the worst is an object with an empty name in it.
+_VALUE = 104
+#: Bytes that a string of an array takes in Python, beside its letters.
+_STRING = 80
 #: Forms that may travel both ways.
 BOTH_WAYS = ("tensor", "strings", "ref")
 
@@ -29,24 +38,48 @@ BOTH_WAYS = ("tensor", "strings", "ref")
 class Plan:
     """A parsed head and the sizes, in bytes, of the buffers it names. Nothing in it may be changed.
 
-    ``weight`` says how many bytes a frame of it holds on to. ``memo`` is for whoever handles such frames, and ``like`` for who reads them, to remember what follows from the head alone.
+    ``weight`` says how many bytes a frame of it holds on to, and ``made`` how many more are taken to make its values: outputs,
+    encoded arrays once they are decoded, strings. ``memo`` is for whoever handles such frames, and ``like`` for who reads them, to remember what follows from the head alone.
     """
 
-    __slots__ = ("body_bytes", "head", "like", "memo", "sizes", "weight")
+    __slots__ = ("body_bytes", "head", "like", "made", "memo", "sizes", "weight")
 
-    def __init__(self, head: Dict[str, Any], sizes: Tuple[int, ...], head_bytes: int = 0) -> None:
+    def __init__(
+        self, head: Dict[str, Any], sizes: Tuple[int, ...], parsed_bytes: int = 0, made: int = 0
+    ) -> None:
         self.head = head
         self.sizes = sizes
         self.memo: Any = None
         self.like: Any = None
         self.body_bytes = sum(sizes)
-        self.weight = self.body_bytes + head_bytes * PARSED
+        self.weight = self.body_bytes + parsed_bytes
+        self.made = made
+
+
+class _Sizes(List[int]):
+    """Sizes of buffers; ``made`` as in `Plan`."""
+
+    made = 0
+
+
+def parsed_bytes(head: bytes) -> int:
+    """An upper bound of what a head takes once it is parsed. Raises `LimitExceeded` for more than `MAX_PARSED`."""
+    if len(head) <= _SHORT:
+        return len(head) * _PARSED
+    values = head.count(b",") + head.count(b"[") + head.count(b"{")
+    size = len(head) + values * _VALUE
+    if size > MAX_PARSED:
+        raise LimitExceeded(
+            f"names and numbers that take {size} bytes of memory (at most {MAX_PARSED}); send long lists as arrays"
+        )
+    return size
 
 
 def parse(head: bytes) -> Plan:
     """The plan of a head. Raises `ProtocolError` for anything but a JSON object of the forms of `values`."""
     if not head:
         return Plan({}, ())
+    parsed = parsed_bytes(head)
     try:
         value = json.loads(head.decode("utf-8"), parse_constant=_no_constant)
     except RecursionError:
@@ -55,17 +88,17 @@ def parse(head: bytes) -> Plan:
         raise ProtocolError(f"a head that is not JSON: {error}"[:200]) from None
     if type(value) is not dict:
         raise ProtocolError("a head must be a JSON object")
-    sizes: List[int] = []
+    sizes = _Sizes()
     for item in value.values():
         _measure(item, sizes, 0)
-    return Plan(value, tuple(sizes), len(head))
+    return Plan(value, tuple(sizes), parsed, sizes.made)
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _measure(value: Any, sizes: List[int], depth: int) -> None:
+def _measure(value: Any, sizes: _Sizes, depth: int) -> None:
     """Append the sizes of the buffers that ``value`` names, checking every form on the way."""
     if depth > 3 * (MAX_DEPTH + 1):  # a level of dict takes three of JSON: the form, its list, the pair
         raise LimitExceeded(f"a value nested deeper than {MAX_DEPTH} levels")
@@ -84,7 +117,7 @@ def _measure(value: Any, sizes: List[int], depth: int) -> None:
             measure(value, sizes, depth)
 
 
-def _claim(value: Dict[str, Any], size: int, sizes: List[int]) -> None:
+def _claim(value: Dict[str, Any], size: int, sizes: _Sizes) -> None:
     if value.get("buffer") != len(sizes) or type(value["buffer"]) is not int:
         raise ProtocolError("buffers must be numbered in the order the head names them")
     if len(sizes) >= MAX_BUFFERS:
@@ -113,30 +146,31 @@ def array_bytes(dtype: Any, shape: Any) -> int:
     return width * dtypes.count(extents)
 
 
-def _measure_tensor(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+def _measure_tensor(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
     if type(value.get("device", "")) is not str:
         raise ProtocolError("a device must be a string")
     _claim(value, array_bytes(value.get("dtype"), value.get("shape")), sizes)
 
 
-def _measure_strings(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+def _measure_strings(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
     size = _natural(value.get("size"))
     if array_bytes("int64", value.get("shape")) > size:  # a length each; in numpy, a reference
         raise ProtocolError("a buffer of strings begins with their lengths")
+    sizes.made += dtypes.count(tuple(value["shape"])) * _STRING
     _claim(value, size, sizes)
 
 
-def _measure_raw(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+def _measure_raw(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
     _claim(value, _natural(value.get("size")), sizes)
 
 
-def _measure_encoded(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
-    array_bytes(value.get("dtype"), value.get("shape"))
+def _measure_encoded(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
+    sizes.made += array_bytes(value.get("dtype"), value.get("shape"))
     encoding.checked(value.get("how"), value["dtype"])
     _claim(value, _natural(value.get("size")), sizes)
 
 
-def _measure_items(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+def _measure_items(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
     items = value.get("items")
     if type(items) is not list:
         raise ProtocolError("a {} needs a list of items".format(value["@"]))
@@ -145,7 +179,7 @@ def _measure_items(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
     _measure(items, sizes, depth + 1)
 
 
-def _measure_number(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+def _measure_number(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
     number = value.get("value")
     if value["@"] == "complex":
         if type(number) is not list or len(number) != 2 or not all(_is_real(part) for part in number):
@@ -160,24 +194,24 @@ def _is_real(part: Any) -> bool:
     return type(part) is float
 
 
-def _measure_ref(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+def _measure_ref(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
     _natural(value.get("id"))
     for item in value.values():
         _measure(item, sizes, depth + 1)
 
 
-def _measure_out(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
-    array_bytes(value.get("dtype"), value.get("shape"))
+def _measure_out(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
+    sizes.made += array_bytes(value.get("dtype"), value.get("shape"))
 
 
-def _measure_inout(value: Dict[str, Any], sizes: List[int], depth: int) -> None:
+def _measure_inout(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
     inner = value.get("value")
     if type(inner) is not dict or inner.get("@") not in BOTH_WAYS:
         raise ProtocolError("only an array can travel both ways")
     _measure(inner, sizes, depth + 1)
 
 
-_MEASURES: Dict[str, Callable[[Dict[str, Any], List[int], int], None]] = {
+_MEASURES: Dict[str, Callable[[Dict[str, Any], _Sizes, int], None]] = {
     "tensor": _measure_tensor,
     "strings": _measure_strings,
     "bytes": _measure_raw,

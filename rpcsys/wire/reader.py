@@ -53,11 +53,14 @@ class FrameReader:
     until it gives None: there is more only while ``unread`` is not 0. Any error is final: what follows on
     that connection cannot be understood.
 
-    ``max_body`` bounds what one frame may make this end allocate.
+    ``max_body`` and ``max_head`` bound what one frame may make this end allocate.
     """
 
-    def __init__(self, *, max_body: int = MAX_BODY, pool: Optional[Pool] = None) -> None:
+    def __init__(
+        self, *, max_body: int = MAX_BODY, max_head: int = MAX_HEAD, pool: Optional[Pool] = None
+    ) -> None:
         self._max_body = max_body
+        self._max_head = max_head
         self._pool = pool or Pool()
         self._plans: Dict[bytes, Plan] = {b"": _EMPTY}
         self._scratch = memoryview(bytearray(_SCRATCH))
@@ -236,7 +239,7 @@ class FrameReader:
             return None
         header = HEADER.unpack_from(self._scratch, start)
         head_bytes, kind, flags, zero, deadline_ms, call_id, body_bytes = header
-        if zero or kind not in KINDS or head_bytes > MAX_HEAD or body_bytes > self._max_body:
+        if zero or kind not in KINDS or head_bytes > self._max_head or body_bytes > self._max_body:
             raise self._refusal(*header)
         body_start = start + HEADER_BYTES + head_bytes
         if body_start > self.unread:
@@ -298,8 +301,8 @@ class FrameReader:
         """Why a header is not taken."""
         if zero or kind not in KINDS:
             return ProtocolError(f"no frame of this protocol starts with kind {kind}")
-        if head_bytes > MAX_HEAD:
-            return LimitExceeded(f"a head of {head_bytes} bytes (at most {MAX_HEAD})")
+        if head_bytes > self._max_head:
+            return LimitExceeded(f"a head of {head_bytes} bytes (at most {self._max_head} here)")
         return LimitExceeded(f"a body of {body_bytes} bytes (at most {self._max_body} here)")
 
     def _plan(self, head: bytes) -> Plan:

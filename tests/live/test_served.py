@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,6 +65,21 @@ def test_an_onnx_file_is_built_by_the_server(server):
         assert np.array_equal(model.run({"x": x}, outputs=["y"])["y"], x * 3)
         with pytest.raises(RemoteArgumentError, match="wants float32"):
             model(x.astype("float64"))
+
+
+def test_small_calls_take_little_memory(scale):
+    pid = scale["pid"]()
+    before = most_resident_mb(pid)
+    for _ in range(4):
+        with pytest.raises(RemoteArgumentError, match="as if they were sent"):
+            scale(rpcsys.empty(1 << 30, "uint8"))
+    assert scale["pid"]() == pid
+    assert most_resident_mb(pid) - before < 100
+
+
+def most_resident_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,16 @@ def test_a_session_that_talks_nonsense_to_the_server(server):
     assert all(line.isprintable() and " rpcsys-server " in line for line in lines)
 
 
+def test_sessions_are_the_first_to_go_when_memory_ends(server):
+    def score(pid):
+        with open(f"/proc/{pid}/oom_score_adj") as file:
+            return int(file.read())
+
+    with session(server) as one:
+        assert score(ask(one, "pid")) == 800
+        assert score(server.pid) <= score(os.getpid())
+
+
 # Processes that are killed
 
 

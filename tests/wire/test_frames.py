@@ -15,6 +15,7 @@ from rpcsys.errors import LimitExceeded, ProtocolError
 from rpcsys.wire import frames
 from rpcsys.wire.frames import HEADER, HEADER_BYTES
 from rpcsys.wire.memory import ALIGNMENT
+from rpcsys.wire.plan import MAX_PARSED, parse
 from rpcsys.wire.reader import FrameReader
 from rpcsys.wire.tensor import Tensor
 from tests.wire import strategies
@@ -197,6 +198,39 @@ def test_what_breaks_a_rule_is_a_protocol_error(data, step):
 def test_more_than_the_system_has_is_refused_in_words(size):
     with pytest.raises(LimitExceeded, match="no memory here for"):
         read(tensor_frame(size), [], FrameReader(max_body=1 << 60))
+
+
+@pytest.mark.parametrize("item", [b"[],", b"{},", b'{"":0},', b"[[0]],", b'"\xc4\x80",', b"9e9,"])
+def test_what_a_head_takes_is_known_before_it_is_parsed(item):
+    small = b'{"a":[' + item * (100_000 // len(item)) + b"0]}"
+    tracemalloc.start()
+    try:
+        plan = parse(small)
+        assert tracemalloc.get_traced_memory()[0] <= plan.weight
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        with pytest.raises(LimitExceeded, match="send long lists as arrays"):
+            parse(b'{"a":[' + item * (4_000_000) + b"0]}")
+        assert tracemalloc.get_traced_memory()[1] - before < (4_000_000 * len(item)) * 3
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_longest_head_there_is_a_use_for():
+    """What a classifier says of 10,000 rows."""
+    rows = [{f"class{number}": 0.5 for number in range(50)} for _ in range(10_000)]
+    head, _ = frames.encode_head({"r": rows})
+    assert parse(head).weight < MAX_PARSED
+
+
+def test_more_than_the_other_end_takes_is_not_sent():
+    with pytest.raises(LimitExceeded, match="send long lists as arrays"):
+        frames.encode_head({"a": [0] * 1_000_000})
+
+
+def test_a_readers_own_limit_of_heads():
+    with pytest.raises(LimitExceeded, match=r"a head of 101 bytes \(at most 100 here\)"):
+        read(header(head=101), [], FrameReader(max_head=100))
 
 
 def test_a_readers_own_limit():

@@ -46,8 +46,10 @@ def serve(tether: socket.socket, job: Job) -> str:
     told = {"kind": described["kind"], "functions": described["functions"][:LISTED]}
     messages.tell(tether, loaded=told)
     tether.setblocking(False)
-    desk = Desk(about["workers"], about["queue"], _memory() // 4)
-    host = Host(Calls(module), desk, tether, _hello(job, described, about), _window_bytes())
+    desk = Desk(about["workers"], about["queue"], _memory() // 4, lambda line: not line.backlog)
+    window_bytes = _window_bytes()
+    calls = Calls(module, window_bytes)
+    host = Host(calls, desk, tether, _hello(job, described, about), window_bytes)
     return host.run()
 
 

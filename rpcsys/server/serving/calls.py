@@ -6,10 +6,10 @@ As in a session, but nothing stays between calls: no arrays, no functions, no ot
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Sequence
 
 from rpcsys.errors import ProtocolError, RemoteArgumentError, RemoteFunctionError
-from rpcsys.module.module import Module
+from rpcsys.module.module import Module, refusal
 from rpcsys.server.faults import described
 from rpcsys.server.objects import Objects, from_function, plain_call, returned, run_by_name, to_function
 from rpcsys.wire import frames, values
@@ -40,10 +40,14 @@ class _Nothing(Objects):
 
 
 class Calls:
-    """The functions of a module, as clients call them. For any number of threads."""
+    """The functions of a module, as clients call them. For any number of threads.
 
-    def __init__(self, module: Module) -> None:
+    ``window_bytes``: what the arguments of a call may take, those that are made here as if they had been sent.
+    """
+
+    def __init__(self, module: Module, window_bytes: int = 1 << 62) -> None:
         self._module = module
+        self._window_bytes = window_bytes
         self._functions: Dict[str, Callable[..., Any]] = {}
         self._nothing = _Nothing()
         self._heads = HeadTable()
@@ -73,6 +77,10 @@ class Calls:
 
     def _answer(self, frame: Frame) -> List[Buffer]:
         head = frame.plan.head
+        if frame.plan.made > self._window_bytes:
+            raise refusal(
+                f"the arguments take {frame.plan.made} bytes here (at most {self._window_bytes}, as if they were sent)"
+            )
         if head.get("keep") is True:
             self._nothing.keep(None, {})
         name = name_of(head)
@@ -80,12 +88,16 @@ class Calls:
         if "k" in head:
             if name != "main":
                 raise ProtocolError("only a module's main is run by names")
+            by_name = head["k"] if type(head["k"]) is dict else {}
+            _check_made([by_name.get(value["name"]) for value in self._module.inputs], self._module.inputs)
             named = to_function(frame.get("k"), self._nothing, self._pool(), written)
             result: Any = run_by_name(self._module, named, frame.get("outputs"))
         else:
             args = head.get("a", [])
             if type(args) is not list:
                 raise ProtocolError("the arguments of a call are a list")
+            if name == "main":
+                _check_made(args, self._module.inputs)
             made = [
                 to_function(values.build(arg, frame.buffers), self._nothing, self._pool(), written)
                 for arg in args
@@ -102,6 +114,21 @@ class Calls:
         if pool is None:
             pool = self._threads.pool = Pool()
         return pool  # type: ignore[no-any-return]
+
+
+def _check_made(args: List[Any], inputs: Sequence[Dict[str, Any]]) -> None:
+    """Before memory is taken for them: that arguments made here are such as the model takes. Raises `RemoteArgumentError`."""
+    for arg, value in zip(args, inputs):
+        if type(arg) is not dict or arg.get("@") not in ("out", "encoded"):
+            continue
+        wanted, shape = value["shape"], arg["shape"]
+        fits = len(wanted) == len(shape) and all(
+            type(want) is not int or want < 0 or want == have for want, have in zip(wanted, shape)
+        )
+        if arg["dtype"] != value["dtype"] or (wanted and not fits):
+            raise refusal(
+                f"input {value['name']!r} wants {value['dtype']} {wanted}, and got {arg['dtype']} {shape}"
+            )
 
 
 def name_of(head: Dict[str, Any]) -> str:

@@ -48,9 +48,16 @@ class Call:
 
 
 class Desk:
-    """The calls of one host: at most ``workers`` run, at most ``places`` wait, in ``places_bytes`` bytes of arguments."""
+    """The calls of one host: at most ``workers`` run, at most ``places`` wait, in ``places_bytes`` bytes of arguments.
 
-    def __init__(self, workers: int, places: int, places_bytes: int) -> None:
+    ``takes`` tells whether a client takes what it is sent: the calls of one that does not wait, so that it has no more answers
+    waiting for it than there are workers, and take no places from others.
+    """
+
+    def __init__(
+        self, workers: int, places: int, places_bytes: int, takes: Callable[[Any], bool] = lambda client: True
+    ) -> None:
+        self._takes = takes
         self.workers = workers
         self.places = places
         self._places_bytes = places_bytes
@@ -71,6 +78,8 @@ class Desk:
             raise KeyError(call.frame.call_id)
         weight = call.frame.plan.weight
         staying = self.waiting - max(self.free, 0)  # the others are about to be taken
+        if staying >= self.places:
+            staying -= sum(len(queue) for client, queue in self._hall.items() if not self._takes(client))
         full = staying >= self.places or self.waiting_bytes + weight > self._places_bytes
         if staying >= 0 and full:
             return False
@@ -96,10 +105,13 @@ class Desk:
         return not (self.running or self.waiting)
 
     def take(self) -> Optional[Call]:
-        """The call that runs next, running from now on; None while none waits or every worker has one."""
+        """The call that runs next, running from now on; None while none waits that may, or every worker has one."""
         if not self.waiting or self.free <= 0:
             return None
-        client, queue = self._hall.popitem(last=False)
+        client = next(filter(self._takes, self._hall), None)
+        if client is None:
+            return None
+        queue = self._hall.pop(client)
         call = queue.popleft()
         if queue:
             self._hall[client] = queue  # behind the others

@@ -15,7 +15,7 @@ import os
 import select
 import socket
 import time
-from typing import Any, Dict, NoReturn, Optional, Tuple
+from typing import Any, Dict, NoReturn, Optional, Set, Tuple
 
 from rpcsys.errors import ProtocolError
 from rpcsys.link import LOOK_S, be_patient
@@ -39,6 +39,8 @@ STALLED_S = 60.0
 WINDOW_CALLS = 64
 #: A call that nobody waits for and that runs for so long makes the host a case for its successor.
 STUCK_S = 5.0
+#: Answers that wait for clients to take them, in windows of one client: a quarter of the memory, or a GiB.
+MOST_UNSENT = 4
 #: Between two looks at what is left to do when the host leaves.
 LEAVE_S = 0.005
 #: With nobody connected there is little to look after.
@@ -63,6 +65,7 @@ class Host(Crew):
         self._name: str = hello["serve"]["name"]
         self._pool = Pool()
         self._window_bytes = window_bytes
+        self._behind: Set[Line] = set()
         self._lines: Dict[int, Line] = {}
         self._epoll.register(tether.fileno(), select.EPOLLIN)
         self._leaving = False
@@ -82,6 +85,8 @@ class Host(Crew):
 
     def _put(self, line: Line, frame: Frame) -> None:
         """A client sends a CALL."""
+        if self._behind:
+            self._shed()
         due = time.monotonic() + frame.deadline_ms / 1000 if frame.deadline_ms else math.inf
         with self._lock:
             try:
@@ -95,6 +100,11 @@ class Host(Crew):
                 "call again in a moment"
             )
             self._refuse(line, frame.call_id, "Busy", why, fault="device", retryable=True)
+
+    def _shed(self) -> None:
+        """Part with clients that do not take their answers where these take more than `MOST_UNSENT` windows in all."""
+        while sum(line.unsent for line in self._behind) > MOST_UNSENT * self._window_bytes:
+            self._drop(max(self._behind, key=lambda line: line.unsent))
 
     def _stop(self, call: Call) -> None:
         """A call was given up: stop it if it runs and can be stopped, and have another thread for its own, which it keeps."""
@@ -155,6 +165,7 @@ class Host(Crew):
             and line.greeted
             and not frame.deadline_ms
             and not self._leaving
+            and not line.backlog
             and self._desk.idle
             and function_of(frame) in self._quick
         )
@@ -183,7 +194,9 @@ class Host(Crew):
         with self._lock:
             if line.closed or line.descriptor not in self._lines:
                 return
+            self._behind.discard(line)
             if line.backlog:
+                self._behind.add(line)
                 wanted = _WRITE
                 line.by = line.by or time.monotonic() + STALLED_S
             else:
@@ -206,6 +219,7 @@ class Host(Crew):
     def _forget(self, line: Line) -> None:
         """Wait for nothing of a client any more; with the lock held, and before its descriptor is closed."""
         del self._lines[line.descriptor]
+        self._behind.discard(line)
         self._epoll.unregister(line.descriptor)
 
     def _welcome(self, sock: socket.socket, order: Dict[str, Any]) -> None:

@@ -12,6 +12,8 @@ from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.reader import FrameReader
 
+#: Names and numbers of one call: models take arrays. A head of so much takes 70 MB to understand, at most.
+MAX_HEAD = 1 << 20
 #: Receives in a row from one client: others have their turn between.
 ROUNDS = 16
 _SEND = int(socket.MSG_NOSIGNAL) | DONT_WAIT
@@ -36,7 +38,7 @@ class Line:
         self._fill = sock.recv_into
         self.descriptor = sock.fileno()
         self.peer = peer
-        self.reader = FrameReader(max_body=max_body, pool=pool)
+        self.reader = FrameReader(max_body=max_body, max_head=MAX_HEAD, pool=pool)
         self.greeted = False
         self.by: Optional[float] = None
         self.closed = False
@@ -90,6 +92,12 @@ class Line:
             if self._unsent and not self.closed:
                 self._unsent = deque(self._sent(list(self._unsent)))
             return not self._unsent
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for the client to take them."""
+        with self._sending:
+            return sum(map(len, self._unsent))
 
     @property
     def backlog(self) -> bool:

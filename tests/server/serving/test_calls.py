@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 import pytest
 
 from rpcsys.module.module import Module
 from rpcsys.server.serving.calls import Calls
 from rpcsys.wire import frames
+from rpcsys.wire.encoding import Encoded
 from rpcsys.wire.reader import FrameReader
 from rpcsys.wire.values import Out, Ref
 
@@ -88,3 +91,29 @@ def test_encoded_results(calls):
 def test_what_cannot_be_called_is_answered(calls, fields, kind):
     frame = answer(calls, **fields)
     assert (frame.kind, frame.get("type")) == (frames.ERROR, kind)
+
+
+def test_arguments_that_are_made_here_are_such_as_the_model_takes(calls):
+    """They are refused before memory is taken: this is more than there is."""
+    for made in (Out((1 << 50,), "uint8"), Out((1 << 40, 3), "float32")):
+        for fields in ({"a": [made]}, {"k": {"x": made}}):
+            frame = answer(calls, f=[0, "main"], **fields)
+            assert frame.get("type") == "RemoteArgumentError"
+            assert "input 'x' wants float32 [None], and got" in frame.get("message")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Out((1 << 30,), "uint8"),
+        Encoded("zlib", "float32", (1 << 28,), zlib.compress(bytes(1 << 20))),
+        Encoded("int8", "float64", (1 << 27,), b"1"),
+        np.array([""] * 20_000, dtype=object),
+    ],
+)
+def test_what_is_made_here_counts_as_if_it_had_been_sent(made):
+    calls = Calls(Module("test", {"fill": fill, "main": scaled}), 1 << 20)
+    frame = answer(calls, f=[0, "fill"], a=[made])
+    assert (frame.get("type"), frame.get("fault")) == ("RemoteArgumentError", "user")
+    assert "(at most 1048576, as if they were sent)" in frame.get("message")
+    assert result(calls, f=[0, "fill"], a=[Out((4,), "float32")]).get("w")[0].tolist() == [7] * 4

@@ -176,3 +176,16 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
+
+
+def test_the_calls_of_a_client_that_takes_nothing_wait_and_keep_no_places():
+    away = {"slow"}
+    desk = Desk(2, 2, 1 << 20, lambda client: client not in away)
+    for number in range(4):
+        assert desk.offer(call("slow", number))
+    assert desk.take() is None
+    assert desk.offer(call("quick", 1))
+    assert desk.take().client == "quick"
+    assert desk.offer(call("quick", 2))
+    away.clear()
+    assert desk.take().client in ("slow", "quick")

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from rpcsys.server.serving.desk import Desk
-from rpcsys.server.serving.host import STALLED_S, Host
+from rpcsys.server.serving.host import MOST_UNSENT, STALLED_S, Host
 from rpcsys.server.serving.line import Line
 
 HELLO = {"serve": {"name": "model"}}
@@ -49,3 +49,19 @@ def test_a_client_that_takes_a_little_now_and_then_is_not_dropped(host, client, 
     host._rewatch(line)  # another answer for it is no sign of life
     host._look(time.monotonic())
     assert line.closed
+
+
+def test_clients_that_take_nothing_have_a_bounded_share_of_the_memory(host) -> None:
+    """The one for whom most waits goes when all together are above the limit."""
+    lines, ends = [], []
+    for number in range(4):
+        ours, theirs = socket.socketpair()
+        ends += [ours, theirs]
+        lines.append(welcomed(host, ours))
+        lines[-1].send([bytes((number + 1) << 20)])
+        host._rewatch(lines[-1])
+    host._shed()
+    assert [line.closed for line in lines] == [False, False, True, True]
+    assert 0 < sum(line.unsent for line in lines) <= MOST_UNSENT << 20
+    for end in ends:
+        end.close()
