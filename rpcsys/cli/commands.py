@@ -22,6 +22,7 @@ from rpcsys.cli.run import run
 from rpcsys.cli.split import split
 from rpcsys.errors import RpcsysError, one_line
 from rpcsys.query.__main__ import command as query_tracker
+from rpcsys.query.table import escape_what_the_terminal_lacks
 
 INTERRUPTED = 130  # what a shell reports of a command ended by Ctrl-C
 
@@ -94,6 +95,7 @@ group.add_command(man)
 
 def run_group(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit status. Every error becomes one line on standard error."""
+    escape_what_the_terminal_lacks()
     try:
         status = group.main(
             args=None if argv is None else list(argv), prog_name="rpcsys", standalone_mode=False

@@ -8,7 +8,8 @@ import click
 
 from rpcsys.cli import show
 from rpcsys.client.deploying import Deployment
-from rpcsys.errors import UsageError
+from rpcsys.errors import UsageError, printable
+from rpcsys.query.table import say
 
 
 @click.command(short_help="Put a module on a server, for many clients to call.")
@@ -43,7 +44,7 @@ def deploy(
 def _put(deployment: Deployment, server: str, file: Path, name: str | None) -> None:
     with show.progress(f"sending {file.name}") as advance:
         put = deployment.put(file, name, progress=advance)
-    click.echo(f"{server}: serving {put['name']} {put['version']}")
+    say(f"{server}: serving {printable(put['name'])} {printable(put['version'])}")
 
 
 def _list(deployment: Deployment, server: str) -> None:

@@ -11,9 +11,9 @@ import click
 from rpcsys.cli import inputs, show
 from rpcsys.cli.timing import time_model
 from rpcsys.client import Session, connect_tracker
-from rpcsys.errors import UsageError
+from rpcsys.errors import UsageError, printable
 from rpcsys.link import parse_address, tracker_defaults
-from rpcsys.query.table import span
+from rpcsys.query.table import say, span
 
 if TYPE_CHECKING:
     from rpcsys.graph.feeds import Arrays
@@ -62,13 +62,12 @@ def _say_place(event: Mapping[str, Any]) -> None:
     low, high = event.get("eta_s") or (0, 0)
     if high >= 1:
         line += f", {span(low)} to {span(high)} to go"
-    click.echo(line, err=True)
+    say(printable(line), err=True)
 
 
 def _run_on(session: Session, path: Path, given: Arrays | None, repeat: int) -> None:
-    click.echo(
-        f"device: {session.lease.get('server') or session.info['key']} at {session.address[0]}:{session.address[1]}"
-    )
+    name = session.lease.get("server") or session.info["key"]
+    say(f"device: {printable(str(name))} at {session.address[0]}:{session.address[1]}")
     with show.progress(f"loading {path.name}") as advance:
         model = session.load_module(path, progress=advance)
     feed = inputs.random(model.inputs, SEED) if given is None else given

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rpcsys.errors import printable
+from rpcsys.query.table import MAX_WIDTH
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -24,15 +27,16 @@ def heading(text: str) -> None:
 
 def rows(pairs: Sequence[tuple[str, str]]) -> None:
     """Names and values, aligned."""
-    width = max((len(name) for name, _ in pairs), default=0)
-    for name, value in pairs:
+    shown = [(printable(name), printable(value)) for name, value in pairs]
+    width = min(MAX_WIDTH, max((len(name) for name, _ in shown), default=0))
+    for name, value in shown:
         click.echo(f"  {name:<{width}}  {value}")
 
 
 def indented(text: str) -> None:
     """Somebody else's text, as part of ours."""
     for line in text.strip("\n").splitlines():
-        click.echo(f"  {line}".rstrip())
+        click.echo(f"  {printable(line)}".rstrip())
 
 
 def array(value: np.ndarray[Any, Any]) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, List, Optional
 
+from rpcsys.client import answers
 from rpcsys.errors import TrackerError
 from rpcsys.link import Link
 
-_REPLY_S = 30.0
 _PAGE = 1000
 """Leases asked for at a time; the tracker sends fewer where they do not fit a frame."""
 
@@ -24,26 +24,8 @@ def leases(
 ) -> Iterator[Dict[str, Any]]:
     """Leases that are over, the last to end first; as `rpcsys.client.tracker.Tracker.history`."""
     _need_ours(link)
-    before: Optional[int] = None
-    left = limit
-    while left is None or left > 0:
-        page = link.ask(
-            "history",
-            timeout=_REPLY_S,
-            key=key,
-            user=user,
-            server=server,
-            since=since,
-            until=until,
-            limit=_PAGE if left is None else min(_PAGE, left),
-            before=before,
-        )
-        yield from page["leases"]
-        before = page["before"]
-        if before is None:
-            return
-        if left is not None:
-            left -= len(page["leases"])
+    wanted = {"key": key, "user": user, "server": server, "since": since, "until": until}
+    return answers.past_leases(link, limit, _PAGE, **wanted)
 
 
 def usage(
@@ -51,7 +33,8 @@ def usage(
 ) -> List[Dict[str, Any]]:
     """Rows by user and key; as `rpcsys.client.tracker.Tracker.usage`."""
     _need_ours(link)
-    rows: List[Dict[str, Any]] = link.ask("usage", timeout=_REPLY_S, key=key, user=user, since=since)["usage"]
+    answer = link.ask("usage", timeout=answers.REPLY_S, key=key, user=user, since=since)
+    rows: List[Dict[str, Any]] = answers.checked(answers.USAGE, answer, "usage")
     return rows
 
 

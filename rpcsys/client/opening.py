@@ -125,7 +125,7 @@ def dial(address: Tuple[str, int], timeout: float) -> socket.socket:
     """A connected TCP socket. Raises `ServerUnreachable` with what to check."""
     try:
         return socket.create_connection(address, timeout=timeout)
-    except (OverflowError, UnicodeError):
+    except (OverflowError, ValueError, TypeError):  # of which UnicodeError is one
         raise UsageError(
             "{}:{} is no address; write a host and a port below 65536".format(*address)
         ) from None

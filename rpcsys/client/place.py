@@ -8,7 +8,7 @@ from rpcsys.client.line import Connection
 from rpcsys.client.opening import connect, open_served
 from rpcsys.client.remote import RemoteFunction
 from rpcsys.client.tracker import connect_tracker
-from rpcsys.errors import Busy, ConnectError, NotSupported, UsageError
+from rpcsys.errors import Busy, ConnectError, NotSupported, UnknownKey, UsageError
 from rpcsys.link import parse_address
 
 #: Seconds that a call waits for a server to be free, or back, unless told otherwise.
@@ -100,6 +100,8 @@ def _served(
     else:
         with connect_tracker(place.tracker) as tracker:
             rows = [(row["host"], row["port"], row["key"]) for row in tracker.resolve(place.serve)]
+    if not rows:
+        raise UnknownKey(f"the tracker at {place.tracker} knows no place of {place.serve!r}")
     rows.sort(key=lambda row: _where(*row) in avoid)
     several = len(rows) > 1
     while True:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import collections
 from typing import Any, Dict, List
 
-from rpcsys.errors import ProtocolError
+from rpcsys.errors import ProtocolError, printable
+from rpcsys.wire.keys import MAX_KEY
 
 _RULE = "-" * 30
 _PREFIX = "server:"
@@ -31,7 +32,7 @@ def text_summary(summary: Dict[str, Any]) -> str:
 
 def _server_list(servers: List[Dict[str, Any]]) -> List[str]:
     rows = [
-        "{:21s}    {}".format(":".join(str(part) for part in server["addr"]), server["key"])
+        "{:21s}    {}".format(printable(":".join(map(str, server["addr"]))), printable(server["key"]))
         for server in sorted(servers, key=lambda server: str(server["key"]))
     ]
     return ["Server List", _RULE, "server-address           key", _RULE, *rows, _RULE, ""]
@@ -40,14 +41,15 @@ def _server_list(servers: List[Dict[str, Any]]) -> List[str]:
 def _queue_status(summary: Dict[str, Any]) -> List[str]:
     queues = summary["queue_info"]
     totals = collections.Counter(key for server in summary["server_info"] for key in _keys(server["key"]))
-    width = max((len(key) for key in queues), default=0)
+    width = min(MAX_KEY, max((len(printable(key)) for key in queues), default=0))
     title = "{:<{}s}   total  free  pending".format("key", width)
     rule = "-" * (len(title) + 1)  # TVM counts the end of the line
     rows = []
     for key in sorted(queues):
         free, pending = queues[key]["free"], queues[key]["pending"]
         if totals[key] or pending:
-            rows.append("{:<{}}   {:<5d}  {:<4d}  {:<7d}".format(key, width, totals[key], free, pending))
+            name = printable(key)
+            rows.append("{:<{}}   {:<5d}  {:<4d}  {:<7d}".format(name, width, totals[key], free, pending))
     return ["Queue Status", rule, title, rule, *rows, rule]
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Union, overload
 
+from rpcsys.client import answers
 from rpcsys.client.closing import Closing
 from rpcsys.client.opening import open_served, open_session
 from rpcsys.client.served import ServedModule
@@ -22,9 +23,11 @@ from rpcsys.errors import (
     ServerRefused,
     ServerUnreachable,
     TrackerLost,
+    UnknownKey,
 )
 from rpcsys.link import Link, parse_address, tracker_defaults
 from rpcsys.wire import tracker as wire
+from rpcsys.wire.checks import Check
 
 Address = Union[None, str, Tuple[str, int]]
 
@@ -56,20 +59,6 @@ def _login_name() -> str:
         return "unknown"
 
 
-def _whole_summary(link: Link) -> Dict[str, Any]:
-    """A summary of ours, from as many pages as it has."""
-    answer = link.ask("summary", timeout=REPLY_S)
-    whole: Dict[str, Any] = answer["summary"]
-    while answer.get("next") is not None:
-        answer = link.ask("summary", after=answer["next"], timeout=REPLY_S)
-        for part, found in answer["summary"].items():
-            if isinstance(found, dict):
-                whole[part].update(found)
-            else:
-                whole[part] += found
-    return whole
-
-
 class Tracker(Closing):
     """A tracker. May be used by several threads; a context manager."""
 
@@ -89,16 +78,16 @@ class Tracker(Closing):
         """
         with self._link() as link:
             if link.ours:
-                return _whole_summary(link)
-            reply = link.command([wire.SUMMARY], timeout=REPLY_S)
-            if (
-                not isinstance(reply, list)
-                or len(reply) != 2
-                or reply[0] != 0
-                or not isinstance(reply[1], dict)
-            ):
-                raise ProtocolError(f"the tracker's summary makes no sense: {reply!r}"[:200])
-            return reply[1]
+                return answers.whole_summary(link)
+            try:
+                reply = link.command([wire.SUMMARY], timeout=REPLY_S)
+            except TimeoutError as error:
+                raise TrackerLost(str(error)) from None
+            found = (
+                reply[1] if type(reply) is list and len(reply) == 2 and reply[0] == wire.SUCCESS else reply
+            )
+            summary: Dict[str, Any] = answers.one(answers.TVM_SUMMARY, found, "summary")
+            return summary
 
     def text_summary(self) -> str:
         """The queue as a table for people, with TVM's headings."""
@@ -241,7 +230,7 @@ class Tracker(Closing):
         Each has name, version, server, host, port, key (what finds it at a proxy, or ""); workers, running, waiting (calls)
         and clients. Raises `UnknownKey` where nobody serves it, `NotSupported` (TVM's tracker).
         """
-        rows: List[Dict[str, Any]] = self._ask("resolve", name=name)["modules"]
+        rows: List[Dict[str, Any]] = self._ask("resolve", answers.MODULES, "modules", name=name)
         return rows
 
     def serve(self, name: str, *, timeout: float = 60.0) -> ServedModule:
@@ -249,13 +238,12 @@ class Tracker(Closing):
 
         Raises `UnknownKey`, `Busy` and what `connect` raises, of the last that was tried.
         """
-        problem: Optional[Exception] = None
+        problem: Exception = UnknownKey(f"the tracker knows no place of {name!r}")
         for row in self.resolve(name):
             try:
                 return open_served((row["host"], row["port"]), name, row["key"], timeout=timeout)
             except (ConnectError, Busy) as error:
                 problem = error
-        assert problem is not None, "resolve raises where there is no place"
         raise problem
 
     # -------------------------------------------------------------- leases and servers
@@ -267,7 +255,7 @@ class Tracker(Closing):
 
     def why(self, key: str) -> Dict[str, Any]:
         """Why a request for ``key`` would wait: ``reasons`` in sentences; servers, holders, queue. Raises `UnknownKey`."""
-        answer: Dict[str, Any] = self._ask("why", key=key)["why"]
+        answer: Dict[str, Any] = self._ask("why", answers.WHY, "why", key=key)
         return answer
 
     def renew(self, lease: Union[Session, str], session_timeout: Optional[float] = None) -> Optional[float]:
@@ -277,28 +265,31 @@ class Tracker(Closing):
         this tracker gave, or the lease's name. Raises `TrackerError` if it is over or was another user's.
         """
         name = lease if isinstance(lease, str) else str(lease.lease.get("lease", ""))
-        limit: Optional[float] = self._ask("renew", lease=name, session_timeout=session_timeout)["limit_s"]
+        fields = {"lease": name, "session_timeout": session_timeout}
+        limit: Optional[float] = self._ask("renew", answers.LIMIT, "limit_s", **fields)
         return limit
 
     def end_lease(self, lease: str, reason: str = "") -> None:
         """End anybody's lease, by its name. Raises `TrackerError` if there is none, or it cannot be ended."""
-        self._ask("end", lease=lease, reason=reason)
+        self._ask("end", None, "", lease=lease, reason=reason)
 
     def drain(self, server: str) -> None:
         """Hand out nothing more of a server; sessions on it go on. Raises `TrackerError` for an unknown name."""
-        self._ask("drain", server=server)
+        self._ask("drain", None, "", server=server)
 
     def enable(self, server: str) -> None:
         """Undo a drain, and trust a server again that was set aside. Raises `TrackerError` for an unknown name."""
-        self._ask("enable", server=server)
+        self._ask("enable", None, "", server=server)
 
-    def _ask(self, op: str, **fields: Any) -> Dict[str, Any]:
+    def _ask(self, op: str, check: Optional[Check], field: str, **fields: Any) -> Any:
+        """What the tracker answers in ``field``, and None without a ``check``."""
         with self._link() as link:
             if not link.ours:
                 raise NotSupported(
                     f"the tracker at {self.address[0]}:{self.address[1]} is TVM's: it has no {op}"
                 )
-            return link.ask(op, timeout=REPLY_S, **fields)
+            answer = link.ask(op, timeout=REPLY_S, **fields)
+            return None if check is None else answers.checked(check, answer, field)
 
     # -------------------------------------------------------------- links
 

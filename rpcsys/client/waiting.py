@@ -12,6 +12,7 @@ import logging
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from rpcsys.client import answers
 from rpcsys.errors import (
     ConnectError,
     NotSupported,
@@ -23,6 +24,9 @@ from rpcsys.errors import (
 )
 from rpcsys.link import Link
 from rpcsys.wire import tracker as wire
+from rpcsys.wire.checks import match_key as match_key_of
+from rpcsys.wire.checks import port as port_number
+from rpcsys.wire.checks import shown, text
 
 OnQueued = Callable[[Dict[str, Any]], None]
 
@@ -63,6 +67,9 @@ def wait(
 
     def take_ticket(event: Dict[str, Any]) -> None:
         nonlocal ticket
+        if event.get("event") != "queued":
+            return  # a newer tracker's
+        event = answers.one(answers.QUEUED, event, "event")
         ticket = event.get("ticket") or ticket
         if on_queued is not None:
             on_queued(event)
@@ -98,9 +105,9 @@ def _ask(
         ticket=ticket,
         **dataclasses.asdict(wanted),
     )
-    leases = final.get("leases")
-    if not isinstance(leases, list) or len(leases) != wanted.count:
-        raise ProtocolError(f"the tracker's answer to a request makes no sense: {final!r}"[:200])
+    leases: List[Dict[str, Any]] = answers.checked(answers.LEASES, final, "leases")
+    if len(leases) != wanted.count:
+        raise ProtocolError(f"the tracker gave {len(leases)} devices, and was asked for {wanted.count}")
     return leases
 
 
@@ -135,9 +142,10 @@ def _from_tvm(link: Link, wanted: Wanted, wait_s: Optional[float]) -> Dict[str, 
         code, (host, port, match_key) = reply
         if code != 0:
             raise ValueError
-        return {"key": wanted.key, "host": str(host), "port": int(port), "matchkey": str(match_key)}
-    except (TypeError, ValueError):
-        raise ProtocolError(f"the tracker's answer to a request makes no sense: {reply!r}"[:200]) from None
+        place = {"host": text(host, "host"), "port": port_number(port, "port")}
+        return {"key": wanted.key, **place, "matchkey": match_key_of(match_key, "match key")}
+    except (TypeError, ValueError, ProtocolError):
+        raise ProtocolError(f"the tracker's answer to a request makes no sense: {shown(reply)}") from None
 
 
 def give_back(link: Link, leases: List[Dict[str, Any]], failed: Dict[str, Any], error: RpcsysError) -> None:
@@ -146,5 +154,4 @@ def give_back(link: Link, leases: List[Dict[str, Any]], failed: Dict[str, Any], 
         return
     for lease in leases:
         problem = one_line(error, 200) if lease is failed else ""
-        text = "".join(char for char in problem if char.isprintable())
-        link.ask("release", timeout=REPLY_S, lease=lease["lease"], problem=text)
+        link.ask("release", timeout=REPLY_S, lease=lease["lease"], problem=problem)

@@ -29,8 +29,12 @@ CAPABILITIES = ("session/1",)
 MAX_UNSENT = 4 << 20
 """Bytes waiting to be sent: a tracker that reads nothing for so long is as good as gone."""
 
-MAX_UNREAD = 4096
-"""Messages kept for `Link.receive` while `Link.ask` waits for its answer."""
+MAX_UNREAD = 64
+"""Messages kept for `Link.receive` while `Link.ask` waits for its answer, each as long as a frame: late ones of a request
+that was given up."""
+
+MAX_MESSAGE = 4000
+"""Characters of what a tracker says for a person to read."""
 
 _CHUNK = 1 << 16
 Address = Union[str, Tuple[str, int]]
@@ -47,7 +51,7 @@ class Link:
     timeout: seconds until the tracker must have answered the hello.
 
     ``ours`` is None until the hello is answered, then whether the tracker is rpcsys's; ``tracker`` is its hello, or what
-    a proxy without one answered in its place.
+    a proxy without one answered in its place. ``received`` counts bytes.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Link:
         self.address = parse_address(address) if isinstance(address, str) else (address[0], int(address[1]))
         self.ours: Optional[bool] = None
         self.tracker: Dict[str, Any] = {}
+        self.received = 0
         self._hello = Hello(__version__, tuple(capabilities), user)
         self._expires = time.monotonic() + timeout
         self._ids = 0
@@ -236,6 +241,8 @@ class Link:
                     return message
                 if verdict is False:
                     others.append(message)
+                if deadline is not None and time.monotonic() >= deadline:  # however much comes
+                    raise TimeoutError(f"no answer from the tracker within {timeout or 0:g} s")
                 if len(others) > MAX_UNREAD:
                     raise ProtocolError(f"the tracker sent {len(others)} messages and no answer")
         finally:
@@ -293,6 +300,7 @@ class Link:
             if not data:
                 raise self._lost("it closed the connection")
             acknowledge_at_once(self._sock)
+            self.received += len(data)
             self._take(data)
             if len(data) < _CHUNK:
                 return
@@ -327,7 +335,7 @@ class Link:
             self.ours = False
         elif type(reply) is dict and reply.get("ok") is False:
             self.tracker = reply
-            raise self._unreachable(str(reply.get("message")))
+            raise self._unreachable(errors.printable(str(reply.get("message"))[:MAX_MESSAGE]))
         else:
             raise ProtocolError(f"the hello was answered with {reply!r:.60}")
 
@@ -364,7 +372,9 @@ class Link:
 
 def error_of(answer: Dict[str, Any]) -> TrackerError:
     """The exception for an answer with ``"ok": false``: the class it names, if that is a `TrackerError`."""
-    kind = getattr(errors, str(answer.get("error")), TrackerError)
+    named, message = answer.get("error"), answer.get("message") or answer.get("error")
+    kind = vars(errors).get(named) if type(named) is str else None
     if not (isinstance(kind, type) and issubclass(kind, TrackerError)):
         kind = TrackerError
-    return kind(str(answer.get("message") or answer.get("error") or "the tracker refused"))
+    text = message if type(message) is str else "the tracker refused, and does not say why"
+    return kind(errors.printable(text[:MAX_MESSAGE]))

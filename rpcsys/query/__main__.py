@@ -6,7 +6,6 @@ Works against TVM's tracker as well as ours.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -21,6 +20,7 @@ from rpcsys.errors import RpcsysError, UsageError, one_line
 from rpcsys.link import tracker_defaults
 from rpcsys.query.history import print_history, print_usage, when
 from rpcsys.query.now import print_leases, print_modules, print_why
+from rpcsys.query.table import escape_what_the_terminal_lacks, print_json, say
 
 NAME = "query_tracker"
 EVERY_S = 1.0
@@ -153,19 +153,16 @@ def _look(address: tuple[str, int], as_json: bool, watch: bool) -> None:
     with connect_tracker(address) as tracker:
         try:
             while True:
-                shown = _as_json(tracker.summary()) if as_json else _as_text(address, tracker.summary())
+                summary = tracker.summary()
+                shown = "" if as_json else _as_text(address, summary)
                 if watch and not as_json:
                     click.clear()  # only where there is a screen to clear
-                click.echo(shown)
+                print_json(summary) if as_json else say(shown)
                 if not watch:
                     return
                 time.sleep(EVERY_S)
         except KeyboardInterrupt:
             return  # how a watcher leaves
-
-
-def _as_json(summary: dict[str, Any]) -> str:
-    return json.dumps(summary)
 
 
 def _as_text(address: tuple[str, int], summary: dict[str, Any]) -> str:
@@ -174,6 +171,7 @@ def _as_text(address: tuple[str, int], summary: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; its exit status: 0, 1 if there is no tracker, 2 for a bad flag."""
+    escape_what_the_terminal_lacks()
     try:
         command.main(arguments, NAME, standalone_mode=False)
         sys.stdout.flush()

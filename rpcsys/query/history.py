@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import click
 
 from rpcsys.client import Tracker
-from rpcsys.query.table import print_table, span, who
+from rpcsys.query.table import print_json, print_table, span, who
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
@@ -41,7 +40,7 @@ def print_history(tracker: Tracker, as_json: bool, **wanted: Any) -> None:
     leases = tracker.history(**wanted)
     if as_json:
         for lease in leases:
-            click.echo(json.dumps(lease))
+            print_json(lease)
         return
     head = ("ended", "held", "waited", "key", "server", "user", "outcome", "lease")
     print_table(head, [_lease_row(lease) for lease in leases])
@@ -51,7 +50,7 @@ def print_usage(tracker: Tracker, as_json: bool, **wanted: Any) -> None:
     """Print usage by user and key, the most device time first: a table, or one line of JSON."""
     rows = tracker.usage(**wanted)
     if as_json:
-        click.echo(json.dumps(rows))
+        print_json(rows)
         return
     head = ("user", "key", "leases", "held", "waited", "faults")
     print_table(head, [_usage_row(row) for row in rows])

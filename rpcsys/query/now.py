@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from rpcsys.client import Tracker
-from rpcsys.errors import NotSupported
-from rpcsys.query.table import print_table, span, who
+from rpcsys.errors import NotSupported, printable
+from rpcsys.query.table import print_json, print_table, say, span, who
 
 
 def print_leases(tracker: Tracker, as_json: bool, key: str | None) -> None:
@@ -21,7 +20,7 @@ def print_leases(tracker: Tracker, as_json: bool, key: str | None) -> None:
     leases.sort(key=lambda lease: -lease["since_s"])
     if as_json:
         for lease in leases:
-            click.echo(json.dumps(lease))
+            print_json(lease)
         return
     head = ("lease", "key", "server", "holder", "since", "at most", "state")
     print_table(
@@ -54,7 +53,7 @@ def print_modules(tracker: Tracker, as_json: bool, name: str) -> None:
     rows = tracker.resolve(name)
     if as_json:
         for row in rows:
-            click.echo(json.dumps(row))
+            print_json(row)
         return
     head = ("module", "version", "server", "address", "workers", "running", "waiting", "clients")
     print_table(
@@ -76,11 +75,11 @@ def print_why(tracker: Tracker, as_json: bool, key: str) -> None:
     """Print why a request for ``key`` has to wait: what is taken, by whom, and who is next; or all of it as JSON."""
     why = tracker.why(key)
     if as_json:
-        click.echo(json.dumps(why))
+        print_json(why)
         return
-    click.echo(f"{key}: {why['free']} of {why['devices']} devices free, {why['waiting']} requests waiting")
+    say(f"{key}: {why['free']} of {why['devices']} devices free, {why['waiting']} requests waiting")
     for reason in why["reasons"]:
-        click.echo(f"  {reason}")
+        say(f"  {printable(reason)}")
     if why["holders"]:
         click.echo()
         print_table(

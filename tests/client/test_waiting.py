@@ -17,7 +17,7 @@ from rpcsys.errors import (
 )
 
 WANTED = Wanted("rpi4", {}, 1, 1, None, False)
-LEASE = {"lease": "l", "host": "h", "port": 1, "matchkey": "rpi4:1"}
+LEASE = {"lease": "l", "epoch": 1, "key": "rpi4", "host": "h", "port": 1, "matchkey": "rpi4:1"}
 
 
 class FakeLink:
@@ -48,7 +48,8 @@ class FakeLink:
 
 
 def queued(ticket, position=1):
-    return {"event": "queued", "position": position, "ticket": ticket}
+    place = {"position": position, "ahead": position - 1, "eta_s": None, "holders": []}
+    return {"event": "queued", "ticket": ticket, **place}
 
 
 def test_what_is_asked_and_what_comes():

@@ -1,0 +1,123 @@
+"""A tracker and a server that say what a test wants, over real sockets: the truth, or lies about each field of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+
+MAGIC = struct.pack("<i", 0x2F271)
+WELCOME = {"ok": True, "tracker": "rpcsys", "version": "0", "capabilities": []}
+
+#: What a field may be told to hold: every kind of JSON value, and what printing or counting may fail at.
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8)
+    | st.sampled_from(
+        [0, 1, 10**300, 1e308, -1e308, "", "\x1b[2J", "\u202ex", "\ud800", "a\nb", "x" * 3000, 2**53]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+GONE = object()
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where a JSON value has parts: paths of labels and numbers."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for label, item in inner:
+        yield from places(item, (*path, label))
+
+
+def changed(value: Any, path: tuple[Any, ...], lie: Any) -> Any:
+    """``value`` with ``lie`` in one place; without that place if the lie is `GONE`."""
+    if not path:
+        return None if lie is GONE else lie
+    copy = value.copy()
+    if lie is GONE and len(path) == 1:
+        del copy[path[0]]
+    else:
+        copy[path[0]] = changed(value[path[0]], path[1:], lie)
+    return copy
+
+
+@st.composite
+def lies(draw: Any, truth: Any) -> Any:
+    """``truth``, an object, with one to three lies in it."""
+    for _ in range(draw(st.integers(1, 3))):
+        found = sorted((path for path in places(truth) if path), key=repr)
+        if not found:
+            return truth
+        path = draw(st.sampled_from(found))
+        truth = changed(truth, path, draw(VALUES | st.just(GONE)))
+    return truth
+
+
+def framed(value: Any) -> bytes:
+    text = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return struct.pack("<i", len(text)) + text
+
+
+#: Given a question, what is sent for it: bytes as they are, or JSON values in frames.
+Says = Callable[[Any], "list[Any]"]
+
+
+class LyingTracker:
+    """Greets as a tracker of ours, and answers each question with what ``says`` makes of it. A context manager."""
+
+    def __init__(self, says: Says | None = None) -> None:
+        self.says: Says = says or (lambda asked: [])
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._listener.getsockname()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        with contextlib.suppress(OSError, EOFError), sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            assert _exactly(sock, 4) == MAGIC
+            sock.sendall(MAGIC)
+            while True:
+                asked = json.loads(_exactly(sock, struct.unpack("<i", _exactly(sock, 4))[0]))
+                if isinstance(asked, list):
+                    sock.sendall(framed(WELCOME if len(asked) > 1 and asked[0] == 1 else 0))
+                    continue
+                for said in self.says(asked):
+                    sock.sendall(said if isinstance(said, bytes) else framed(said))
+
+    def __enter__(self) -> LyingTracker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = sock.recv(count - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data
+
+
+def answers(fields: dict[str, Any]) -> Says:
+    """Says ``fields`` in answer to everything."""
+    return lambda asked: [{"ok": True, **fields, "id": asked["id"]}]
