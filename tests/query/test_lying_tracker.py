@@ -221,7 +221,7 @@ def others(tracker, command, event, final):
         {**one, "id": asked["id"]} for one in ((final,) if asked["op"] != "request" else (event, final))
     ]
     name, *rest = [word.format(tracker.address[1]) for word in command.split()]
-    done, out, err = printed(lambda: run_group([name, *rest]), one_line=False)
+    done, _, err = printed(lambda: run_group([name, *rest]), one_line=False)
     assert "Traceback" not in err
     return done
 
