@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from typing import Deque, Optional
 
+from rpcsys.errors import ProtocolError
 from rpcsys.server.faults import error_fields
 from rpcsys.server.outgoing import Outgoing
 from rpcsys.stream import DONT_WAIT, Stream
@@ -22,6 +23,8 @@ from rpcsys.wire.frames import Frame
 
 #: Calls a client may have under way. The 257th waits at the client; that many small ones keep any wire full.
 WINDOW_CALLS = 256
+#: So many windows may have come. A call that its client gives up makes room there before the device has heard of that.
+WINDOWS = 2
 #: Pieces of files that are read ahead while a call lasts: more is no use, and stays with the client.
 MAX_CHUNK_BYTES = 8 << 20
 #: A call that brings more was long on its way: what was sent behind it may be here.
@@ -47,7 +50,7 @@ class Incoming:
         self._window_bytes = window_bytes
         self._unsorted: Deque[Frame] = deque()
         self._chunk_bytes = 0
-        self._bytes = 0
+        self._bytes = self._calls = self._body_bytes = 0
         self.late = False
         self.waiting: Deque[Frame] = deque()
         self.lock = threading.Lock()
@@ -78,10 +81,9 @@ class Incoming:
 
     def _taken(self) -> Frame:
         frame = self.waiting.popleft()
-        if frame.kind == frames.CHUNK:
-            self._count(frame, -1)
-        else:
-            self._bytes -= frame.plan.weight
+        self._count(frame, -1)
+        if frame.kind == frames.CALL:
+            self._count_call(frame, -1)
         self.late = True
         return frame
 
@@ -94,6 +96,7 @@ class Incoming:
         for frame in self.waiting:
             if frame.kind == frames.CANCEL and frame.call_id == call.call_id:
                 self.waiting.remove(frame)
+                self._count(frame, -1)
                 self._say_cancelled(call)
                 return True
         return False
@@ -108,6 +111,20 @@ class Incoming:
         else:
             self._bytes += sign * frame.plan.weight
 
+    def _count_call(self, frame: Frame, sign: int) -> None:
+        """Keep account of the window, as the client does."""
+        self._calls += sign
+        self._body_bytes += sign * frame.plan.body_bytes
+
+    def _check_window(self) -> None:
+        """Raises `ProtocolError` for a client that does not keep to it. One call may be larger, if it comes alone."""
+        if self._calls > WINDOWS * WINDOW_CALLS or (
+            self._calls > 1 and self._body_bytes > WINDOWS * self._window_bytes
+        ):
+            raise ProtocolError(
+                f"more calls were sent than may be under way: {WINDOW_CALLS}, with {self._window_bytes} bytes of arguments"
+            )
+
     def read_ahead(self) -> None:
         """Put in order what has come meanwhile, without waiting."""
         self._sort_late()
@@ -121,18 +138,22 @@ class Incoming:
     def has_room(self) -> bool:
         """Whether another frame may be read ahead.
 
-        A client that keeps to its window, calls and bytes, always has room; of a file little is taken.
+        A client that keeps to its window, calls and bytes, always has room; of a file little is taken. What the calls here
+        bring is bounded by the window, what their heads and all else hold on to is bounded here.
         """
+        beside = len(self.waiting) + len(self._unsorted) - self._calls
         return (
-            len(self.waiting) + len(self._unsorted) < 2 * WINDOW_CALLS
-            and self._bytes <= self._window_bytes
+            beside <= WINDOWS * WINDOW_CALLS
+            and self._bytes - self._body_bytes <= self._window_bytes
             and self._chunk_bytes < MAX_CHUNK_BYTES
         )
 
     def sort(self, frame: Frame) -> None:
         """What must not wait for the calls before it is done at once; the rest keeps its order."""
         if frame.kind == frames.CALL:
-            self._bytes += frame.plan.weight
+            self._count(frame, 1)
+            self._count_call(frame, 1)
+            self._check_window()
             self.waiting.append(frame)
         elif frame.kind == frames.CANCEL:
             self._cancel_waiting(frame)
@@ -141,7 +162,7 @@ class Incoming:
         else:
             if frame.kind == frames.GOODBYE:
                 self.waiting.clear()
-                self._bytes = self._chunk_bytes = 0
+                self._bytes = self._chunk_bytes = self._calls = self._body_bytes = 0
             self._count(frame, 1)
             self.waiting.append(frame)
 
@@ -165,8 +186,10 @@ class Incoming:
             if frame.call_id == cancel.call_id and frame.kind == frames.CALL:
                 self.waiting.remove(frame)
                 self._count(frame, -1)
+                self._count_call(frame, -1)
                 self._say_cancelled(frame)
                 return
+        self._count(cancel, 1)
         self.waiting.append(cancel)
 
     def _while_full(self) -> None:

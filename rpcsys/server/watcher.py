@@ -3,7 +3,7 @@
 The session's main thread reads a call, runs it and answers, with nobody looking on: that is the
 fastest. Only when a call has lasted `PATIENCE_S` does the watcher take over the reading. It answers
 PING, obeys CANCEL and deadlines by ending the process (nothing else stops native code), notices a
-client that left, and keeps what else arrives for the main thread. It also ends the session at its
+client that left, and keeps what else arrives for the main thread, as far as there is room. It also ends the session at its
 time limit, calls or no calls.
 
 Its rules: ``turn`` is odd while a call runs and changes with every beginning and end. Whoever reads
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from rpcsys.server.session import Session
 
 PATIENCE_S = 0.02
+#: A client that is not read is sent something so often. Its end lies behind what was not read; but a machine that gets something for a
+#: client that is gone says so.
+KEEPALIVE_S = 5.0
 NO_CALL = Frame(frames.CALL, 0, 0, 0, Plan({}, ()), ())
 #: Looks without any call before the watcher goes to sleep: one second.
 _QUIET_LOOKS = 50
@@ -57,6 +60,7 @@ class Watcher:
         self.call = NO_CALL
         self._limit_at: float | None = None
         self._limit_s = 0.0
+        self._keepalive_at = 0.0
         self._look, self._nudge = os.pipe()
 
     def start(self) -> None:
@@ -146,7 +150,20 @@ class Watcher:
         poll.register(self._look, select.POLLIN)
         if self._session.incoming.has_room():
             poll.register(self._session.stream, select.POLLIN)
+        else:
+            self._keep_alive()
         return any(fd != self._look for fd, _ in poll.poll(wait * 1000))
+
+    def _keep_alive(self) -> None:
+        """Send what answers nothing, unless the client takes nothing: then its end shows without that."""
+        now = time.monotonic()
+        if (
+            now < self._keepalive_at
+            or not self._session.stream.wait(0, read=False, write=True) & select.POLLOUT
+        ):
+            return
+        self._keepalive_at = now + KEEPALIVE_S
+        self._session.out.offer(frames.pack(frames.PONG, 0))
 
     def _drain_nudges(self) -> None:
         poll = select.poll()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 
 import pytest
 
-from rpcsys.server.incoming import MAX_CHUNK_BYTES, WINDOW_CALLS, Incoming
+from rpcsys.errors import ProtocolError
+from rpcsys.server.incoming import MAX_CHUNK_BYTES, WINDOW_CALLS, WINDOWS, Incoming
 from rpcsys.server.outgoing import BATCH, SMALL, STRETCH, Outgoing
 from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames
@@ -95,32 +97,60 @@ def test_a_goodbye_leaves_nothing_to_do(ends):
     assert incoming.next().kind == frames.GOODBYE
 
 
-def test_no_more_is_read_ahead_than_there_is_room_for(ends):
-    incoming, _, peer = ends
-    peer.socket.setblocking(False)
-    one = joined(a_call(1))
-    for _ in range(3 * WINDOW_CALLS):
-        try:
-            peer.socket.sendall(one)
-        except BlockingIOError:
-            incoming.read_ahead()
-    incoming.read_ahead()
-    assert not incoming.has_room()
-    assert 2 * WINDOW_CALLS <= len(incoming.waiting) < 2 * WINDOW_CALLS + 1500
+def flood(peer, one, count):
+    """Send it so often, or until the other end is closed."""
+
+    def send():
+        with contextlib.suppress(OSError):
+            peer.socket.sendall(one * count)
+
+    threading.Thread(target=send, daemon=True).start()
 
 
-@pytest.mark.parametrize("more", [{"a": [b"x" * MB]}, {"text": ["x" * 1000] * 500}])
-def test_no_more_is_read_ahead_than_there_is_memory_for(ends, more):
-    """A client that does not keep to its window: its calls wait in the socket, whatever they are large by."""
+@pytest.mark.parametrize("beside", [(), (frames.FREE, frames.CANCEL)])
+def test_a_client_that_keeps_to_its_window_always_has_room(ends, beside):
+    """Also one whose places were used again at once, when it had given its calls up."""
     incoming, _, peer = ends
-    one = joined(a_call(1, **more))
-    sender = threading.Thread(target=peer.socket.sendall, args=(one * 100,))
-    sender.start()
+    peer.socket.setblocking(True)
+    one = joined(a_call(1), *(frames.pack(kind, 2) for kind in beside))
+    flood(peer, one, WINDOWS * WINDOW_CALLS if not beside else WINDOW_CALLS)
+    calls = WINDOWS * WINDOW_CALLS if not beside else WINDOW_CALLS
+    until(lambda: incoming.read_ahead() or sum(f.kind == frames.CALL for f in incoming.waiting) == calls)
+    assert incoming.has_room()
+
+
+def test_more_calls_than_may_be_under_way_are_an_error(ends):
+    incoming, _, peer = ends
+    flood(peer, joined(a_call(1)), 4 * WINDOW_CALLS)
+    with pytest.raises(ProtocolError, match="more calls were sent than may be under way: 256"):
+        until(incoming.read_ahead)
+    assert len(incoming.waiting) == WINDOWS * WINDOW_CALLS
+
+
+def test_more_bytes_of_arguments_are_an_error(ends):
+    incoming, _, peer = ends
+    flood(peer, joined(a_call(1, a=[b"x" * MB])), 100)
+    with pytest.raises(ProtocolError, match="more calls were sent"):
+        until(incoming.read_ahead)
+    assert sum(frame.plan.weight for frame in incoming.waiting) < WINDOWS * WINDOW_BYTES + MB
+
+
+def test_one_call_may_be_larger_than_the_window(ends):
+    incoming, _, peer = ends
+    flood(peer, joined(a_call(1, a=[bytes(WINDOWS * WINDOW_BYTES + MB)])), 1)
+    until(lambda: incoming.read_ahead() or incoming.waiting)
+    assert numbers(incoming, 1) == [1]
+
+
+def test_no_more_is_read_ahead_than_there_is_memory_for(ends):
+    """Long heads, which hold more memory than they have bytes: what the window does not count waits in the socket."""
+    incoming, _, peer = ends
+    one = joined(a_call(1, text=["x" * 1000] * 500))
+    flood(peer, one, 100)
     until(lambda: incoming.read_ahead() or not incoming.has_room())
     assert sum(frame.plan.weight for frame in incoming.waiting) < WINDOW_BYTES + 24 * MB
     assert len(incoming.waiting) < 50
     assert numbers(incoming, 100) == [1] * 100
-    sender.join()
     assert incoming.has_room()
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import socket
+import struct
 import time
 
 import numpy as np
+import psutil
 import pytest
 
 from rpcsys.wire import frames
-from tests.device import Device
+from tests.device import Device, until
 
 LONG_S = 300.0
 
@@ -211,18 +214,44 @@ def test_nonsense_ends_a_running_call(device):
     assert device.reports() == [{"outcome": "lost"}]
 
 
-def test_a_flood_during_a_call_waits_outside(device):
-    """No more than twice the window is read ahead: what is more stays with the client."""
+def test_more_calls_than_may_be_under_way_end_a_running_one(device):
     raw = device.raw()
     raw.call(1, "test.sleep", LONG_S)
     device.wait_for_call()
-    one = b"".join(frames.encode(frames.CALL, 2, {"f": "testing.echo", "a": ["x" * 4000]}))
+    one = b"".join(frames.encode(frames.CALL, 2, {"f": "testing.echo", "a": ["x" * 40]}))
+    raw.sock.sendall(one * 1000)
+    said = fields(raw, frames.ERROR, 0)
+    assert said["type"] == "ProtocolError"
+    assert "more calls were sent than may be under way" in said["message"]
+    assert device.reports() == [{"outcome": "lost"}]
+
+
+def flood(raw, piece):
     raw.sock.settimeout(1.0)
     with pytest.raises(TimeoutError):
-        raw.sock.sendall(one * 10_000)
+        raw.sock.sendall(piece * 64)
+    raw.sock.settimeout(None)
+
+
+def test_a_file_waits_outside_while_a_call_runs(device):
+    """And its client is sent something now and then: its end would be seen by nothing else."""
+    raw = device.raw()
+    raw.call(1, "test.sleep", LONG_S)
+    device.wait_for_call()
+    flood(raw, b"".join(frames.pack(frames.CHUNK, 2, b"", (bytes(1 << 20),))))
     assert device.alive()
     with open(f"/proc/{device.process.pid}/statm") as statm:
         assert int(statm.read().split()[1]) * 4096 < 300 << 20
+    frame = raw.receive()
+    assert (frame.kind, frame.call_id) == (frames.PONG, 0)
+    raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+    raw.sock.close()
+    until(lambda: told_that_it_is_gone(device), "the machine to say that the client is gone")
+
+
+def told_that_it_is_gone(device):
+    """Whether no connection of the device's process is open any more: a reset is seen by its supervisor."""
+    return not psutil.Process(device.process.pid).net_connections("tcp")
 
 
 def test_a_slow_reader_of_a_large_result_is_no_reason_to_stop(device):

@@ -1,7 +1,7 @@
 """A model host: the process of one deployed version, with many clients and one copy of its weights.
 
 Its threads and their rules are those of `rpcsys.server.serving.crew`. Nothing in it waits for a client: what one does not take
-stays in its line, and nothing more is read from it meanwhile.
+stays in its line, and nothing more is read from it meanwhile. One that has more calls under way than it may is dropped.
 
 When it is to leave (a new version, or the end), it stops reading, finishes the calls it has, and gives each connection back
 at the end of a frame: the successor goes on with it, and its client never knows.
@@ -21,6 +21,7 @@ from rpcsys.errors import ProtocolError
 from rpcsys.link import LOOK_S, be_patient
 from rpcsys.server import messages
 from rpcsys.server.faults import error_fields
+from rpcsys.server.incoming import WINDOWS
 from rpcsys.server.serving.calls import Calls
 from rpcsys.server.serving.crew import READ, Crew, begin, function_of
 from rpcsys.server.serving.desk import Call, Desk
@@ -35,7 +36,7 @@ REPORT_S = 0.5
 #: A client that says nothing after the handshake, or takes nothing that it was sent.
 HELLO_S = 10.0
 STALLED_S = 60.0
-#: Calls a client may have under way; what it sends beyond stays with the system, and then with it.
+#: Calls a client may have under way.
 WINDOW_CALLS = 64
 #: A call that nobody waits for and that runs for so long makes the host a case for its successor.
 STUCK_S = 5.0
@@ -89,6 +90,8 @@ class Host(Crew):
             self._shed()
         due = time.monotonic() + frame.deadline_ms / 1000 if frame.deadline_ms else math.inf
         with self._lock:
+            if self._desk.of(line) >= WINDOWS * WINDOW_CALLS:
+                raise ProtocolError(f"more calls were sent than may be under way: {WINDOW_CALLS}")
             try:
                 taken = self._desk.offer(Call(line, frame, due))
             except KeyError:
@@ -154,7 +157,7 @@ class Host(Crew):
             self._refuse(line, 0, "ProtocolError", str(error), fault="network")
             self._drop(line)
         else:
-            if line.watched != READ or line.backlog or self._desk.of(line) >= WINDOW_CALLS:
+            if line.watched != READ or line.backlog:
                 self._rewatch(line)
         return None
 
@@ -201,8 +204,8 @@ class Host(Crew):
                 line.by = line.by or time.monotonic() + STALLED_S
             else:
                 line.by = line.by if not line.greeted else None
-                full = self._desk.of(line) >= WINDOW_CALLS or (self._leaving and not line.reader.missing)
-                wanted = select.EPOLLRDHUP if full else READ
+                parting = self._leaving and not line.reader.missing
+                wanted = select.EPOLLRDHUP if parting else READ
             if wanted != line.watched:
                 line.watched = wanted
                 self._epoll.modify(line.descriptor, wanted)
@@ -291,8 +294,12 @@ class Host(Crew):
         """A client that takes nothing is not taken for dead before its time is over."""
         if now >= self._look_at:
             self._look_at = now + LOOK_S
-            for line in self._lines.values():
+            for line in list(self._lines.values()):
                 be_patient(line.socket)
+                if (
+                    line.watched == select.EPOLLRDHUP
+                ):  # its end may lie behind what is not read: see the watcher of a session
+                    line.send(frames.pack(frames.PONG, 0))
 
     def _report(self) -> None:
         desk = self._desk
