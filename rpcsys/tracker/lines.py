@@ -54,7 +54,6 @@ class Band:
         turns = self.turns.get(request.user)
         if turns is None:
             turns = self.turns[request.user] = []
-            share.bands[self.name] = self
         self._count += 1
         if len(turns) == len(self.levels):
             self.levels.append(0)
@@ -75,7 +74,8 @@ class Band:
         if not turns:
             self._take_out(request.user)
             self._moved.pop(request.user, None)
-            del self.turns[request.user], share.bands[self.name]
+            share.sorted_in.pop(self.name, None)
+            del self.turns[request.user]
         elif place == 0:
             self.reorder(share)
 
@@ -90,6 +90,7 @@ class Band:
                 self._take_out(user)
             for user, share in self._moved.items():
                 entry = (share.base, self.turns[user][0], user)
+                share.sorted_in[self.name] = self
                 self._entries[user] = (share.running, entry)
                 insort(self._classes.setdefault(share.running, []), entry)
             self._moved.clear()

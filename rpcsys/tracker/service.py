@@ -40,7 +40,8 @@ from rpcsys.tracker.observer import Observer
 from rpcsys.tracker.pages import pages
 from rpcsys.tracker.reading import Reader
 from rpcsys.tracker.state import State
-from rpcsys.wire import control, tracker
+from rpcsys.tracker.tvmsummary import MAX_CHARACTERS, TvmSummary
+from rpcsys.wire import control, tracker, tracker_frames
 from rpcsys.wire.control import Answer
 
 log = logging.getLogger(__name__)
@@ -48,9 +49,8 @@ log = logging.getLogger(__name__)
 SWEEP_S = 1.0
 """How often connections are looked at that may have gone silent."""
 
-MAX_TVM_REPLY = 3 << 20
-"""Bytes of a reply to TVM's client, which reads any length: the summary of a lab of fifty thousand devices, and less
-than what makes the connection one that does not read (`rpcsys.tracker.connection.MAX_UNSENT`)."""
+MAX_TVM_REPLY = MAX_CHARACTERS
+"""Bytes of a reply to TVM's client, which reads any length."""
 
 _SUCCESS = tracker.encode(tracker.SUCCESS)
 
@@ -82,6 +82,7 @@ class Service:
         self._numbers = 0
         self._heard: tuple[list[Connection], list[Connection]] = ([], [])
         self._unsent: list[Connection] = []
+        self._summary = TvmSummary()
         self._asking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -150,6 +151,9 @@ class Service:
             self._asking.add(asking)
             asking.add_done_callback(self._asking.discard)
             return
+        if type(message) is tracker.TvmSummary:
+            self._send_summary(connection)
+            return
         if type(message) is tracker.Put:
             connection.serves = True
         self.perform(Received(self.clock.now(), connection.number, message))
@@ -205,6 +209,14 @@ class Service:
         except LimitExceeded as problem:
             data = tracker.encode(_too_long(message, problem))
         connection.queue(data)
+
+    def _send_summary(self, connection: Connection) -> None:
+        """Answer TVM's SUMMARY, from the text that is remembered."""
+        viewer = self.state.peers.get(connection.number)
+        if viewer is not None:
+            self.frames_out += 1
+            text = self._summary.text(self.state, self.clock.now(), viewer)
+            connection.queue(tracker_frames.frame(text, MAX_TVM_REPLY))
 
     def to_flush(self, connection: Connection) -> None:
         """The connection has something to send."""

@@ -32,13 +32,17 @@ _MANY = 1024
 
 @dataclass(slots=True)
 class Share:
-    """One user's line, and the bands of waiting requests that it is sorted into."""
+    """One user's line, and the bands of waiting requests in which it stands where it belongs.
+
+    A band that is told of a change is forgotten until somebody looks at its order again: a user who waits for
+    thousands of keys does not make each of its own leases cost as much.
+    """
 
     user: str
     base: float = 0.0
     running: int = 0
     waiting: int = 0
-    bands: dict[tuple[object, float], Band] = field(default_factory=dict)
+    sorted_in: dict[tuple[object, float], Band] = field(default_factory=dict, compare=False)
 
 
 class Shares:
@@ -87,8 +91,7 @@ class Shares:
     def _change(self, share: Share, base: float, running: int) -> None:
         share.base += base
         share.running += running
-        for band in share.bands.values():
-            band.reorder(share)
+        _reorder(share)
 
     def spent(self, at: float, user: str) -> float:
         """Device seconds of a user, decayed."""
@@ -111,8 +114,13 @@ class Shares:
         self._zero += halves * HALF_LIFE_S
         for share in self.users.values():
             share.base *= 2.0**-halves  # a power of two: nothing is rounded, no order changes
-            for band in share.bands.values():
-                band.reorder(share)
+            _reorder(share)
+
+
+def _reorder(share: Share) -> None:
+    bands, share.sorted_in = share.sorted_in, {}
+    for band in bands.values():
+        band.reorder(share)
 
 
 def lead(x: float) -> float:

@@ -19,6 +19,7 @@ next match key; and who does not say its name is told from others by its address
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from hashlib import blake2b
 
@@ -41,6 +42,7 @@ from rpcsys.tracker.labels import facts_of
 from rpcsys.tracker.records import OURS, SILENT, Lease, Peer, Server
 from rpcsys.tracker.requests import done, refusal
 from rpcsys.tracker.restoring import Restoring
+from rpcsys.tracker.tvmsummary import TvmSummary
 from rpcsys.wire import control, keys, tracker
 from rpcsys.wire.control import Answer
 
@@ -192,7 +194,7 @@ class State(Restoring):
         return self.settle_if_complete(at)
 
     def _tvm_summary(self, at: float, peer: Peer, message: tracker.TvmSummary) -> list[Action]:
-        return [Send(peer.conn, [tracker.SUCCESS, summary.tvm_summary(self, peer)])]
+        return [Send(peer.conn, json.loads(TvmSummary().text(self, at, peer)))]
 
     def _get_pending(self, at: float, peer: Peer, message: tracker.GetPending) -> list[Action]:
         self.polled(at, peer)

@@ -1,7 +1,8 @@
-"""The summary: queues, servers and leases at this moment, as TVM's tools expect it and, with more, as ours do.
+"""The summary of our own tools: queues, servers and leases at this moment.
 
-TVM's is one frame, however long: its client reads any. Ours comes in pages, so that none outgrows a frame and the
-loop is free between them, whatever strangers call themselves. What comes or goes between two pages may be missing.
+TVM's is one frame, however long (`rpcsys.tracker.tvmsummary`): its client reads any. Ours comes in pages, so that none
+outgrows a frame and the loop is free between them, whatever strangers call themselves. What comes or goes between two
+pages may be missing.
 """
 
 from __future__ import annotations
@@ -33,13 +34,6 @@ Place = tuple[int, int]
 """Where a page begins: the section, and what in it comes before: queues by count, servers and leases by number."""
 
 
-def tvm_summary(book: Book, viewer: Peer) -> Page:
-    """Free and pending by key (``queue_info``), and a row for each slot of each server (``server_info``)."""
-    queues = {key: _queue(book, queue) for key, queue in book.queues.items() if _shown(queue)}
-    rows = [row for peer in book.peers.values() for row in _slots(peer, viewer)]
-    return {"queue_info": queues, "server_info": rows}
-
-
 def page(book: Granting, at: float, viewer: Peer, begin: Place) -> tuple[Page, Place | None]:
     """TVM's summary, with ``servers`` by name and the ``leases`` that are out, from ``begin`` on; where the next
     page begins, None if there is none.
@@ -62,7 +56,7 @@ Adding = Iterator[tuple[int, int]]
 
 def _add_queues(book: Granting, at: float, viewer: Peer, after: int, found: Page) -> Adding:
     for place, queue in enumerate(islice(book.queues.values(), after, None), after + 1):
-        if _shown(queue):
+        if shown(queue):
             yield place, _QUEUE_BYTES + _ESCAPED * len(queue.key)
             found["queue_info"][queue.key] = _queue(book, queue)
 
@@ -71,12 +65,12 @@ def _add_servers(book: Granting, at: float, viewer: Peer, after: int, found: Pag
     for peer in book.peers.values():  # in the order of their numbers
         if peer.conn <= after:
             continue
-        slots = _slots(peer, viewer)
-        if not (slots or peer.name):
+        rows = slots(peer, viewer)
+        if not (rows or peer.name):
             continue
-        size = sum(_SLOT_BYTES + _ESCAPED * len(slot["key"]) for slot in slots)
+        size = sum(_SLOT_BYTES + _ESCAPED * len(slot["key"]) for slot in rows)
         yield peer.conn, size + _SERVER_BYTES + _ESCAPED * _label_length(peer)
-        found["server_info"] += slots
+        found["server_info"] += rows
         if peer.name:
             found["servers"].append(_server(book, at, peer, viewer))
 
@@ -95,7 +89,8 @@ _SECTIONS: tuple[Callable[[Granting, float, Peer, int, Page], Adding], ...] = (
 )
 
 
-def _shown(queue: Queue) -> bool:
+def shown(queue: Queue) -> bool:
+    """Whether a key's queue is part of a summary."""
     return bool(queue.key and (queue.servers or queue.waiting))
 
 
@@ -103,7 +98,8 @@ def _queue(book: Book, queue: Queue) -> dict[str, int]:
     return {"free": book.pool.count(queue.key), "pending": len(queue.waiting)}
 
 
-def _slots(peer: Peer, viewer: Peer) -> list[dict[str, Any]]:
+def slots(peer: Peer, viewer: Peer) -> list[dict[str, Any]]:
+    """A server's rows: one for each slot, as far as it is known."""
     if peer.server is not None:
         place = [reachable(peer.server.host, viewer), peer.server.port]
         return [{"key": SERVER_PREFIX + peer.server.key, "addr": place}] * peer.server.slots

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from rpcsys.tracker import events
+from rpcsys.tracker.requests import TOLD_AT_ONCE
 from rpcsys.tracker.state import State
 from rpcsys.wire import control, tracker
 from tests.tracker.transcripts import START
@@ -67,6 +68,16 @@ class Bench:
         self.put(lease["conn"])
         self.request()
 
+    def one_user(self, keys):
+        """From now on one user asks, over several connections, and waits for so many other keys."""
+        conns = range(self.state.arrivals, self.state.arrivals + 8)  # numbers of nobody else
+        for conn in conns:
+            self.happens(events.Connected(self.now, conn, "10.0.0.5", "10.0.0.1"))
+            self.say(conn, tracker.Ping(control.Hello("0", (), "ann")))
+        self.users = [conn for conn in conns for _ in range(25)]
+        for number in range(keys):
+            self.request(key=f"other-{number}", wait_for_key=True)
+
     def ask_and_leave(self):
         conn, number = self.request(wait_timeout=100.0)
         self.say(conn, control.Cancel(0, number))
@@ -99,3 +110,36 @@ def test_the_size_of_the_lab_does_not_matter(operation, record_property):
     small, large = (statistics.median(taken) * 1e6 for taken in times)
     record_property(f"{operation}, us with 100 and 10,000 boards", f"{small:.1f} and {large:.1f}")
     assert large <= 2 * small
+
+
+@pytest.mark.slow
+def test_what_a_user_waits_for_elsewhere_does_not_matter(record_property):
+    """Each lease of theirs moves them in all lines in which they wait, for whoever looks."""
+    few, many = Bench(SMALL), Bench(SMALL)
+    few.one_user(SMALL)
+    many.one_user(2 * LARGE)
+    taken = {}
+    gc.disable()
+    try:
+        for name, lab in (("few", few), ("many", many)):
+            lab.turn()
+            began = time.process_time()
+            for _ in range(STEPS):
+                lab.turn()
+            taken[name] = (time.process_time() - began) / STEPS * 1e6
+    finally:
+        gc.enable()
+    record_property("a turn, us, beside 100 and 20,000 keys waited for", f"{taken}")
+    assert taken["many"] <= 3 * taken["few"]
+
+
+def test_positions_are_told_in_steps():
+    lab = Bench(1)
+    for _ in range(2):  # then every queue has somebody behind somebody
+        lab.one_user(2 * TOLD_AT_ONCE)
+    due, left = lab.state.next_deadline, [len(lab.state.moved)]
+    while lab.state.moved:
+        lab.state.apply(events.Tick(due))
+        left.append(len(lab.state.moved))
+    assert left[0] >= 2 * TOLD_AT_ONCE
+    assert max(before - after for before, after in zip(left, left[1:], strict=False)) <= TOLD_AT_ONCE
