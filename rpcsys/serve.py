@@ -33,6 +33,10 @@ __all__ = [
     "tune",
 ]
 
+_NO_MEMORY = (
+    b"rpcsys: error: no memory is left, so this process ends; a service manager starts it again. Raise its limit "
+    b"(MemoryMax=, ulimit -v), or see in its log who asked for so much\n"
+)
 _BACKLOG = 1024  # a lab's clients may all come at once; the kernel clips it to its own limit
 _NOTIFY_S = 1.0  # how long a service manager that does not read may hold up a daemon
 
@@ -159,6 +163,17 @@ def setup_logging(name: str, *, silent: bool = False, form: str = "text") -> Non
     logs.setup(name, silent=silent, form=form)
 
 
+def end_without_memory() -> NoReturn:
+    """End this process at once, with a line on standard error: what it was about to do cannot be taken back.
+
+    Nothing is closed and nothing written: that takes memory too, and peers and the state directory are ready for a kill.
+    """
+    try:
+        os.write(2, _NO_MEMORY)
+    finally:
+        os._exit(RpcsysError.exit_status)
+
+
 def run(main: Callable[[], int], name: str) -> int:
     """The exit status of ``main``; an error on purpose becomes one line on standard error, and its status."""
     try:
@@ -166,6 +181,8 @@ def run(main: Callable[[], int], name: str) -> int:
     except RpcsysError as error:
         sys.stderr.write(f"{name}: error: {one_line(error)}\n")
         return error.exit_status
+    except MemoryError:
+        end_without_memory()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as in `announce`
         return 0

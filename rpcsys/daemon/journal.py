@@ -13,6 +13,7 @@ from typing import Any
 
 from rpcsys import logs
 from rpcsys.daemon.courier import Courier
+from rpcsys.serve import end_without_memory
 
 MAX_LINES = 100_000
 """Lines that may wait for whoever reads them; more are counted and dropped."""
@@ -47,6 +48,8 @@ class Journal(logging.Handler):
         self._courier = Courier("journal", self._carry, _GATHER_S)
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and isinstance(record.exc_info[1], MemoryError):
+            end_without_memory()  # a library has swallowed it
         self._put((self._form.format(record),))
 
     def note_all(self, events: Iterable[Event]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
-from rpcsys.serve import Signals, Watchdog, notify
+from rpcsys.serve import Signals, Watchdog, end_without_memory, notify
 
 SWITCH_S = 0.001
 """How long a thread beside the loop may keep the interpreter from it at a time; Python's default is 5 ms."""
@@ -30,6 +31,7 @@ def run(main: Coroutine[Any, Any, int]) -> int:
         loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     except ImportError:
         loop = asyncio.new_event_loop()
+    end_without_memory_anywhere(loop)
     try:
         asyncio.set_event_loop(loop)
         every = Watchdog().every
@@ -40,6 +42,35 @@ def run(main: Coroutine[Any, Any, int]) -> int:
         loop.run_until_complete(loop.shutdown_asyncgens())
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def end_without_memory_anywhere(loop: asyncio.AbstractEventLoop) -> None:
+    """End the process where a MemoryError would be logged and forgotten: in callbacks, tasks, threads and destructors.
+
+    A daemon that goes on after one has lost a part of what it was doing, and mostly meets the next one at once. What is
+    swallowed elsewhere is found where it is logged, see `rpcsys.daemon.journal`.
+    """
+
+    def of_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        _look(context.get("exception"))
+        loop.default_exception_handler(context)
+
+    def of_thread(error: threading.ExceptHookArgs) -> None:
+        _look(error.exc_value)
+        threading.__excepthook__(error)
+
+    def of_destructor(error: Any) -> None:
+        _look(error.exc_value)
+        sys.__unraisablehook__(error)
+
+    loop.set_exception_handler(of_loop)
+    threading.excepthook = of_thread
+    sys.unraisablehook = of_destructor
+
+
+def _look(error: BaseException | None) -> None:
+    if isinstance(error, MemoryError):
+        end_without_memory()
 
 
 def _show_life(loop: asyncio.AbstractEventLoop, every_s: float) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from rpcsys.tracker.deadlines import Deadlines
 from rpcsys.tracker.events import Started
+from rpcsys.tracker.held import Held, size_of
 from rpcsys.tracker.labels import Facts, Pair, Pool, Wants, facts_of_key
 from rpcsys.tracker.lines import Lines
 from rpcsys.tracker.records import OURS, Condition, Lease, Offer, Peer, Place, Queue, Server, Waiting
@@ -23,6 +24,10 @@ POSITIONS_S = 1.0
 STEP_S = 600.0
 STEPS = 3
 """Every so long a request's effective priority rises by one, so many times: nothing starves."""
+
+MAX_PLACES = 100_000
+MAX_PLACES_BYTES = 160 << 20
+"""Places kept for clients that are away. Beyond, the first to have left loses its place."""
 
 EPOCHS_AHEAD = 86_400_000
 """How far above the time in milliseconds an epoch of another run may be: a clock that was set back by a day. Beyond,
@@ -51,6 +56,8 @@ class Book:
         self.conditions: dict[str, Condition] = {}
         self.places: dict[str, Place] = {}
         self.tickets: dict[str, Waiting] = {}
+        self.held = Held()
+        self.places_bytes = 0
         self.pool = Pool()
         self.shares = Shares(started.at)
         self.lines = Lines(self.shares)
@@ -208,6 +215,8 @@ class Book:
         if request.id is not None:
             peer.requests[request.id] = request
         self.waiting[request.arrival] = request
+        request.address = peer.address
+        self.held.add(request)
         self.queue(request.key).waiting[request.arrival] = request
         if request.ticket is not None:
             self.tickets[request.ticket] = request
@@ -230,6 +239,7 @@ class Book:
             self.lines.remove(request)
         for table in (peer.waiting, self.waiting, queue.waiting):
             del table[request.arrival]
+        self.held.remove(request)
         self.gatherers.pop(request.arrival, None)
         self.shares.of(request.user).waiting -= 1
         if request.id is not None:
@@ -240,6 +250,25 @@ class Book:
             self.deadlines.drop((timer, request.arrival))
         self.note_move(at, request.key)
         self.forget_queue(at, queue)
+
+    # Places, of requests whose clients are away.
+
+    def room_for(self, place: Place) -> bool:
+        """Whether one more can be kept."""
+        return len(self.places) < MAX_PLACES and self.places_bytes + size_of(place.wants) <= MAX_PLACES_BYTES
+
+    def keep_place(self, ticket: str, place: Place) -> None:
+        """A ticket keeps a place, in place of any that it kept."""
+        if ticket in self.places:
+            self.take_place(ticket)
+        self.places_bytes += size_of(place.wants)
+        self.places[ticket] = place
+
+    def take_place(self, ticket: str) -> Place:
+        """A ticket keeps its place no longer."""
+        place = self.places.pop(ticket)
+        self.places_bytes -= size_of(place.wants)
+        return place
 
     # Leases.
 

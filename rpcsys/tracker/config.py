@@ -33,6 +33,7 @@ class Config:
     history_days: float = 90.0
     log_format: str = "text"
     proxy_from: tuple[str, ...] = ()
+    max_connections_per_address: int = 4096
 
 
 def parse(arguments: Sequence[str] | None = None) -> Config:
@@ -85,6 +86,14 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         help="believe a proxy there, or in a network such as 10.0.0.0/24, whom it relays; repeatable (default: "
         "proxies on this machine)",
     )
+    parser.add_argument(
+        "--max-connections-per-address",
+        type=_count,
+        default=Config.max_connections_per_address,
+        metavar="N",
+        help="connections of one address, half of what the system allows at most; those of proxies that are "
+        "believed do not count (default: %(default)d)",
+    )
     parser.add_argument("--silent", action="store_true", help="log warnings and errors only")
     parser.add_argument(
         "--log-format", choices=FORMATS, default=Config.log_format, help="lines for people or JSON"
@@ -102,7 +111,14 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         flags.history_days,
         flags.log_format,
         tuple(flags.proxy_from),
+        flags.max_connections_per_address,
     )
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) < 10**8):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of connections")
+    return int(text)
 
 
 def _network(text: str) -> str:

@@ -60,8 +60,8 @@ class Connection:
     )
 
     def __init__(self, service: Service, sock: socket.socket, address: str, local: str) -> None:
-        self.address = _plain(address)
-        self.local = _plain(local)
+        self.address = address
+        self.local = local
         self.number = 0
         self.serves = False
         self._service = service
@@ -266,8 +266,9 @@ class Connection:
         if self._sock.fileno() >= 0:
             self._service.sockets.remove(self._sock.fileno())
             self._sock.close()
+            self._service.admission.leave(self.address, self.local)
 
 
-def _plain(address: str) -> str:
+def plain(address: str) -> str:
     """An IPv4 address that comes through an IPv6 socket, as people write it."""
     return address.removeprefix("::ffff:")

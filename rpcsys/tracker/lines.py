@@ -8,7 +8,7 @@ the oldest. Finding who is next looks at one user for each number of leases that
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 from rpcsys.tracker.labels import Facts, Pair, Wants
@@ -224,7 +224,7 @@ class Lines:
                 found += [line for line in beside.values() if line.wants.fit(facts)]
         return found
 
-    def of_key(self, key: str) -> Iterable[Line]:
+    def of_key(self, key: str) -> Collection[Line]:
         """The lines of requests that name a key ("": that name none)."""
         return self._by_key.get(key, {}).values()
 

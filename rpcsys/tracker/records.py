@@ -63,6 +63,8 @@ class Waiting:
     parked: str = ""
     told: int = 0
     timers: tuple[str, ...] = ()
+    address: str = ""
+    size: int = 0
 
     @property
     def key(self) -> str:

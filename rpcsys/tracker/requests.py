@@ -25,9 +25,6 @@ MAX_WAITING = 4096
 MAX_LABELS = 16
 """Labels of a request. A device has about ten."""
 
-MAX_PLACES = 100_000
-"""Places kept for clients that are away. Beyond, the first to have left loses its place."""
-
 TICKET_S = 60.0
 
 TOLD_AT_ONCE = 500
@@ -53,6 +50,9 @@ class Requests(Leases):
         offer = self.find(message.priority, wants)
         if offer is not None:
             return self.grant(at, peer, request, [offer])
+        full = self.held.full(peer.address, wants)
+        if full:
+            return [Send(peer.conn, [tracker.FAIL, full])]
         self.add_request(at, peer, request)
         self.note_move(at, request.key)
         return []
@@ -78,9 +78,11 @@ class Requests(Leases):
                     *self.grant(at, peer, request, [offer]),
                     *self._waited(at, request, "granted"),
                 ]
-            self.add_request(at, peer, request)
-        else:
-            self.add_request(at, peer, request)
+        full = self.held.full(peer.address, wants)
+        if full:
+            return [*actions, refusal(peer, message.id, "BadRequest", full)]
+        self.add_request(at, peer, request)
+        if request.count > 1:
             actions = actions + self.gather(at, request)
             if request.arrival not in self.waiting:
                 return actions
@@ -159,7 +161,7 @@ class Requests(Leases):
         elif (place.user, place.wants) != (peer.who, wants):
             return None
         else:
-            del self.places[ticket]
+            self.take_place(ticket)
             self.deadlines.drop(("ticket", ticket))
         if self.settling is not None:
             self.settling.tickets.pop(ticket, None)
@@ -186,12 +188,16 @@ class Requests(Leases):
 
     def leave(self, at: float, request: Waiting) -> list[Action]:
         """A request waits no longer; its ticket, if it has one, keeps its place for a while."""
+        actions: list[Action] = []
         if request.ticket is not None:
-            if len(self.places) >= MAX_PLACES:
-                self.deadlines.set(("ticket", next(iter(self.places))), at)
-            self.places[request.ticket] = Place(request.arrival, request.since, request.user, request.wants)
+            place = Place(request.arrival, request.since, request.user, request.wants)
+            while self.places and not self.room_for(place):
+                first = next(iter(self.places))
+                self.deadlines.drop(("ticket", first))
+                actions += self.lose_place(at, first)
+            self.keep_place(request.ticket, place)
             self.deadlines.set(("ticket", request.ticket), at + TICKET_S)
-        return self._go(at, request)
+        return [*actions, *self._go(at, request)]
 
     def _go(self, at: float, request: Waiting) -> list[Action]:
         offers = self._let_go(request)
@@ -200,7 +206,7 @@ class Requests(Leases):
 
     def lose_place(self, at: float, ticket: str) -> list[Action]:
         """A ticket was not presented again."""
-        place = self.places.pop(ticket)
+        place = self.take_place(ticket)
         details = {"ticket": ticket, "waited_s": round(at - place.since, 3), "why": "left"}
         return [Record(at, "waited", details)]
 

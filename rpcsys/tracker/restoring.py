@@ -102,7 +102,9 @@ class Restoring(Requests):
     def _waiting(self, at: float, record: Record) -> None:
         details = record.details
         wants = wants_of(details["key"], details["labels"])
-        self.places[details["ticket"]] = Place(details["arrival"], details["since"], details["user"], wants)
+        self.keep_place(
+            details["ticket"], Place(details["arrival"], details["since"], details["user"], wants)
+        )
 
     def _joined(self, at: float, record: Record) -> None:
         assert self.settling is not None

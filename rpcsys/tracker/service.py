@@ -20,8 +20,9 @@ from rpcsys.daemon.loop import until_signal
 from rpcsys.daemon.sockets import Sockets
 from rpcsys.errors import LimitExceeded
 from rpcsys.serve import Signals, announce, bind, notify, tune
+from rpcsys.tracker.admission import Admission
 from rpcsys.tracker.config import Config
-from rpcsys.tracker.connection import Connection
+from rpcsys.tracker.connection import Connection, plain
 from rpcsys.tracker.events import (
     Action,
     Close,
@@ -91,6 +92,8 @@ class Service:
             self.clock.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits), config.proxy_from
         )
         self.state = State(started)
+        most = min(config.max_connections_per_address, allow_many() // 2)
+        self.admission = Admission(most, self.state.relays, self.clock.now)
         self.perform(Restored(started.at, self.observer.restored()))
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
@@ -99,10 +102,17 @@ class Service:
     def accept(self, sock: socket.socket, address: Any) -> None:
         """Take in a connection that has just been accepted."""
         tune(sock, bulk=False)
+        place: tuple[str, str] | None = None
         try:
-            Connection(self, sock, address[0], sock.getsockname()[0])
+            where = plain(address[0]), plain(sock.getsockname()[0])
+            if self.admission.admit(*where):
+                place = where
+                Connection(self, sock, *where)
+                return
         except OSError:  # it is gone already, or the kernel has no room to watch it
-            sock.close()
+            if place is not None:
+                self.admission.leave(*place)
+        sock.close()
 
     def heard(self, connection: Connection) -> None:
         """The connection has read something, to be handled when all have been read that can be."""
@@ -114,6 +124,8 @@ class Service:
         for connection in (*servers, *others):
             try:
                 connection.work()
+            except MemoryError:
+                raise
             except Exception:  # a fault of ours costs one connection, not all of them
                 stranger = {"stranger": connection.address}
                 log.exception(
@@ -274,7 +286,6 @@ async def serve(config: Config) -> int:
     ------
     PortRangeError, ConfigError: as `rpcsys.serve.bind`.
     """
-    allow_many()
     listener = bind(config.host, config.port, config.port_end)
     web = bind(config.host, config.http_port, config.http_port + 1) if config.http_port else None
     signals = Signals()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import subprocess
 import sys
 import time
 import uuid
@@ -71,3 +72,59 @@ def test_nothing_is_sent_where_no_manager_is(manager: socket.socket, monkeypatch
 
     assert loop.run(main()) == 7
     assert signs(manager) == 0
+
+
+ENDINGS = {
+    "the daemon's own": "raise MemoryError",
+    "a callback": "loop.call_soon(fail)",
+    "a reader": "loop.add_reader(ready.fileno(), fail)",
+    "a task that nobody awaits": "loop.create_task(fails())",
+    "a thread": "threading.Thread(target=fail).start()",
+    "another thread of the loop's": "await loop.run_in_executor(None, fail)",
+    "a destructor": "Failing()",
+    "a library that logs it": """
+try:
+    fail()
+except Exception:
+    Journal()
+    logging.getLogger("tornado.application").error("Uncaught exception", exc_info=True)
+""",
+}
+WITHOUT_MEMORY = """
+import asyncio, logging, sys, threading
+from rpcsys import serve
+from rpcsys.daemon import loop as daemon
+from rpcsys.daemon.journal import Journal
+import os
+reading, writing = os.pipe()
+os.write(writing, b"x")
+ready = open(reading)
+def fail():
+    raise MemoryError
+async def fails():
+    fail()
+class Failing:
+    def __del__(self):
+        fail()
+async def main():
+    loop = asyncio.get_running_loop()
+{}
+    await asyncio.sleep(30)
+    return 0
+serve.setup_logging("test")
+sys.exit(serve.run(lambda: daemon.run(main()), "test"))
+"""
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_daemon_without_memory_ends_with_one_line(ending):
+    body = "\n".join("    " + line for line in ENDINGS[ending].strip().splitlines())
+    began = time.monotonic()
+    code = WITHOUT_MEMORY.format(body)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1, ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert "no memory is left" in line
+    assert time.monotonic() - began < 30

@@ -1,0 +1,70 @@
+"""What requests that wait may take of the tracker's memory."""
+
+import pytest
+
+from rpcsys.tracker import book, held
+from rpcsys.tracker.held import REQUEST_BYTES
+from rpcsys.tracker.requests import TICKET_S
+
+LONG = {f"label-{number}": "\N{SNOWMAN}" * 250 for number in range(16)}
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    monkeypatch.setattr(held, "MAX_BYTES_OF_ADDRESS", 10 * REQUEST_BYTES)
+    monkeypatch.setattr(held, "MAX_BYTES", 15 * REQUEST_BYTES)
+
+
+def waiting(scene, address, count):
+    """How many of so many requests of an address wait; the last words to those that do not."""
+    refused = []
+    for number in range(count):
+        client = scene.client(address=address)
+        answer = scene.request(client, key=f"key-{number}", wait_for_key=True)
+        if answer.get("ok") is False:
+            refused.append(answer)
+    return count - len(refused), refused
+
+
+def test_so_much_of_one_address_and_so_much_in_all(narrow, scene):
+    count, refused = waiting(scene, "10.0.0.5", 20)
+    assert count == 9
+    assert refused[0]["error"] == "BadRequest"
+    assert "10.0.0.5" in refused[0]["message"]
+    count, refused = waiting(scene, "10.0.0.6", 20)
+    assert count == 5
+    assert "try again" in refused[-1]["message"]
+
+
+def test_tvms_clients_too(narrow, scene):
+    answers = [scene.say(scene.connect(), [4, f"key-{number}", "", 1]) for number in range(12)]
+    assert answers[:9] == [[]] * 9
+    assert [code for ((code, _),) in answers[9:]] == [-1] * 3
+
+
+def test_who_need_not_wait_is_served_all_the_same(narrow, scene):
+    waiting(scene, "10.0.0.5", 20)
+    scene.put(scene.server(), "rpi4:1")
+    assert scene.request(scene.client(address="10.0.0.5"))["leases"]
+
+
+def test_nothing_is_held_of_those_that_left(narrow, scene):
+    client = scene.client()
+    for number in range(5):
+        scene.ask(client, "request", number, key="x", wait_for_key=True, labels=LONG if number == 0 else {})
+    assert scene.state.held.bytes == sum(scene.state.held.by_address.values()) > 5 * REQUEST_BYTES
+    scene.ask(client, "cancel", 9, request=0)
+    scene.leave(client)
+    assert (scene.state.held.bytes, dict(scene.state.held.by_address)) == (0, {})
+
+
+def test_places_of_those_that_left_are_bounded_too(monkeypatch, scene):
+    monkeypatch.setattr(book, "MAX_PLACES_BYTES", 20 * REQUEST_BYTES)
+    for number in range(30):
+        client = scene.client()
+        scene.ask(client, "request", 1, key="x", wait_for_key=True, labels=LONG if number % 9 == 0 else {})
+        scene.leave(client)
+    assert 0 < scene.state.places_bytes <= 20 * REQUEST_BYTES
+    assert len(scene.recorded("waited")) == 30 - len(scene.state.places)
+    scene.wait(TICKET_S)
+    assert (scene.state.places_bytes, scene.state.places) == (0, {})
