@@ -121,3 +121,27 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
 def answers(fields: dict[str, Any]) -> Says:
     """Says ``fields`` in answer to everything."""
     return lambda asked: [{"ok": True, **fields, "id": asked["id"]}]
+
+
+@contextlib.contextmanager
+def lying_server(said: bytes) -> Iterator[tuple[str, int]]:
+    """The address of a server that takes one connection, says all it has to say, and reads on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=_lie, args=(listener, said), daemon=True)
+        thread.start()
+        yield listener.getsockname()
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        thread.join(30)
+
+
+def _lie(listener: socket.socket, said: bytes) -> None:
+    with contextlib.suppress(OSError):
+        sock, _ = listener.accept()
+        with sock:
+            sock.settimeout(30)
+            sock.recv(65536)
+            sock.sendall(said)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(65536):
+                pass

@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, Optional
 from rpcsys.errors import ProtocolError
 from rpcsys.link import Link
 from rpcsys.wire import checks
-from rpcsys.wire.checks import Check, flag, integer, optional, sentence
+from rpcsys.wire.checks import Check, flag, integer, optional, record, rows, sentence, table
 
 REPLY_S = 30.0
 """A tracker may have to search its history for a page."""
@@ -23,43 +23,6 @@ REPLY_S = 30.0
 MAX_BYTES = 64 << 20
 MAX_S = 300.0
 """Of an answer in pages: 100,000 leases or servers. It takes some ten times as many bytes in Python."""
-
-
-def record(**fields: Check) -> Check:
-    """An object with these fields; others stay as they are."""
-
-    def check(value: Any, name: str) -> Dict[str, Any]:
-        if type(value) is not dict:
-            raise checks.wrong(name, "an object", value)
-        for field, inner in fields.items():
-            if field not in value:
-                raise ProtocolError(f"{name} lacks {field!r}")
-            value[field] = inner(value[field], field)
-        return value
-
-    return check
-
-
-def rows(check: Check) -> Check:
-    """A list of any length: the frame bounds it."""
-
-    def check_all(value: Any, name: str) -> List[Any]:
-        if type(value) is not list:
-            raise checks.wrong(name, "a list", value)
-        return [check(item, name) for item in value]
-
-    return check_all
-
-
-def table(check: Check) -> Check:
-    """An object of any size, of values that ``check`` allows."""
-
-    def check_all(value: Any, name: str) -> Dict[str, Any]:
-        if type(value) is not dict:
-            raise checks.wrong(name, "an object", value)
-        return {label: check(item, name) for label, item in value.items()}
-
-    return check_all
 
 
 def _span(value: Any, name: str) -> float:

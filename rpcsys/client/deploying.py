@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from rpcsys.client import files, loadable
+from rpcsys.client import files, loadable, results
 from rpcsys.client.closing import Closing
 from rpcsys.client.opening import open_deployment
 from rpcsys.client.session import Progress
@@ -42,9 +42,8 @@ class Deployment(Closing):
         base = os.path.basename(path)
         loadable.check(path, base, self._session.info.get("capabilities", {}))
         uploaded = self._session.upload(path, base, progress=progress)
-        put: Dict[str, str] = self._session._builtin(
-            "deploy.put", name or os.path.splitext(base)[0], uploaded
-        )
+        said = self._session._builtin("deploy.put", name or os.path.splitext(base)[0], uploaded)
+        put: Dict[str, str] = results.checked(results.PUT, said, "deploy.put")
         with open(path, "rb") as stream:
             digest = files.hash_of(path, stream)
         if put.get("sha256") != digest:
@@ -55,7 +54,8 @@ class Deployment(Closing):
 
     def list(self) -> List[Dict[str, Any]]:
         """What is deployed: name, version, file, sha256, state; calls running and waiting, and clients."""
-        rows: List[Dict[str, Any]] = self._session._builtin("deploy.list")
+        said = self._session._builtin("deploy.list")
+        rows: List[Dict[str, Any]] = results.checked(results.DEPLOYED, said, "deploy.list")
         return rows
 
     def remove(self, name: str) -> None:

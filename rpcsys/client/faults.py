@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Type
+from typing import Any, Type
 
 from rpcsys import errors
 from rpcsys.wire.frames import Frame
@@ -21,10 +21,14 @@ _SESSION_ERRORS = (
 _REMOTE_ERRORS = ("RemoteFileError", "RemoteFunctionError", "RemoteArgumentError", "ModelError", "Busy")
 
 
+#: Characters of a message or a traceback: what a server of ours sends at most.
+MAX_TEXT = 64000
+
+
 def error_of(frame: Frame) -> errors.RpcsysError:
     """The exception for an ERROR frame. A peer's malformed one becomes a plain `RemoteError`."""
-    name = str(frame.get("type", "Error"))
-    message = str(frame.get("message", "the device gave no message"))
+    name = _text(frame.get("type", "Error"))
+    message = _text(frame.get("message", "the device gave no message"))
     if name in _SESSION_ERRORS:
         session_error: Type[errors.RpcsysError] = getattr(errors, name)
         return session_error(message)
@@ -36,7 +40,12 @@ def error_of(frame: Frame) -> errors.RpcsysError:
     return remote_error(
         message,
         type=name,
-        remote_traceback=str(frame.get("traceback", "")),
+        remote_traceback=_text(frame.get("traceback", "")),
         retryable=frame.get("retryable") is True,
-        fault=str(frame.get("fault", "user")),
+        fault=_text(frame.get("fault", "user")),
     )
+
+
+def _text(said: Any) -> str:
+    """Lines that a device says for a person to read."""
+    return errors.printable(str(said)[:MAX_TEXT], "\n\t")

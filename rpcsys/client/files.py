@@ -8,10 +8,12 @@ import io
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, List, Optional, Tuple, Union
 
+from rpcsys.client import results
 from rpcsys.client.channel import Channel
 from rpcsys.client.pending import Pending
 from rpcsys.errors import ProtocolError, RemoteFileError, UsageError
 from rpcsys.wire import frames
+from rpcsys.wire.checks import shown
 from rpcsys.wire.frames import Frame
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def upload_once(
     with _open_source(source) as (stream, size):
         sha256 = hash_of(name, stream)
         for attempt in range(_TRIES):
-            offset = _wanted_from(ask("session.offer", name, size, sha256))
+            offset = _wanted_from(ask("session.offer", name, size, sha256), size)
             if offset is None:
                 if progress is not None:
                     progress(size, size)
@@ -77,9 +79,9 @@ def upload_once(
     raise AssertionError("the loop returns or raises")
 
 
-def _wanted_from(offer: Any) -> Optional[int]:
+def _wanted_from(offer: Any, size: int) -> Optional[int]:
     """The byte at which the device wants an upload to begin; None where it has the file."""
-    if type(offer) is not dict or type(offer.get("offset")) is not int or offer["offset"] < 0:
+    if type(offer) is not dict or type(offer.get("offset")) is not int or not 0 <= offer["offset"] <= size:
         raise ProtocolError("the device's answer to an offered file makes no sense")
     return None if offer.get("here") is True else offer["offset"]
 
@@ -110,7 +112,7 @@ def _send(
         if isinstance(problem, OSError):
             raise UsageError(f"cannot read {arguments[0]}: {problem.strerror or problem}") from None
         raise
-    stored: str = channel.finish(pending)
+    stored: str = results.checked(results.NAME, channel.finish(pending), "upload")
     return stored
 
 
@@ -212,21 +214,28 @@ def _receive(
 ) -> None:
     """Receive a file from byte ``offset`` on, of whose beginning ``digest`` is the SHA-256."""
     digest = digest or hashlib.sha256()
-    received = offset
+    received, size = offset, None
     problem: Optional[BaseException] = None
 
     def take(frame: Frame) -> None:
-        """Runs in whichever thread reads: what fails here must fail this download, not that thread."""
-        nonlocal received, problem
+        """Runs in whichever thread reads: what fails here must fail this download, not that thread.
+
+        But a device that sends more than it said breaks the session: nothing else ends it.
+        """
+        nonlocal received, size, problem
+        piece = frame.buffers[0]
+        if size is None:
+            size = frame.plan.head.get("size")
+        if type(size) is not int or len(piece) > size - received:
+            raise ProtocolError(f"more of {name!r} than the {shown(size)} bytes that were announced")
         if problem is not None:
             return
         try:
-            piece = frame.buffers[0]
             digest.update(piece)
             write(piece)
             received += len(piece)
             if progress is not None:
-                progress(received, frame.plan.head.get("size", 0))
+                progress(received, size)
         except Exception as error:  # noqa: BLE001 - it is raised again where the download waits
             problem = error
 

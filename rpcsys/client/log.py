@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Deque, List, Optional, Tuple
 
 from rpcsys.client.pending import Pending, wake
 from rpcsys.wire.frames import Frame
+from rpcsys.wire.plan import Plan
 
 if TYPE_CHECKING:
     from rpcsys.client.channel import Channel
@@ -18,12 +19,60 @@ if TYPE_CHECKING:
 KEPT_LINES = 10_000
 
 
+#: Letters of these lines together; a device of ours sends lines of 4 kB at most.
+KEPT_LETTERS = 16 << 20
+#: What is taken of one device: so much at once, and as much again in `REFILL_S`. Reading it must not keep anybody from a reply,
+#: and a line may cost 100 us where it is logged.
+MOST_LINES = 10_000
+MOST_LETTERS = 4 << 20
+REFILL_S = 5.0
+
+
+class Flow:
+    """What a device prints, as far as it is taken: `MOST_LINES` and `MOST_LETTERS`. Decisions only."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._lines, self._letters = float(MOST_LINES), float(MOST_LETTERS)
+        self._lost = 0
+
+    def taken(self, frame: Frame, now: float) -> List[Frame]:
+        """The LOG frames to be taken in place of this one: it, none, or before it one that says what was left out."""
+        refilled = max(0.0, now - self._at) / REFILL_S
+        self._at = now
+        self._lines = min(MOST_LINES, self._lines + refilled * MOST_LINES)
+        self._letters = min(MOST_LETTERS, self._letters + refilled * MOST_LETTERS)
+        lines, letters = _measured(frame)
+        if lines > self._lines or letters > self._letters:
+            self._lost += lines
+            return []
+        self._lines -= lines
+        self._letters -= letters
+        if not self._lost:
+            return [frame]
+        left_out = Plan({"message": gap(self._lost)}, ())
+        self._lost = 0
+        return [Frame(frame.kind, 0, 0, 0, left_out, ()), frame]
+
+
+def _measured(frame: Frame) -> Tuple[int, int]:
+    """Lines and letters of a LOG frame, counted where they lie."""
+    said = frame.plan.head.get("message")
+    if type(said) is str:
+        return 1 + said.count("\n"), len(said)
+    letters = frame.plan.weight
+    if letters > MOST_LETTERS:
+        return 1, letters
+    return 1 + sum(bytes(buffer).count(b"\n") for buffer in frame.buffers), letters
+
+
 class Log:
     """The last lines that a session has printed."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._lines: Deque[str] = deque()
+        self._letters = 0
         self._callbacks: List[Callable[[str], Any]] = []
         self._waiting: List[Pending] = []
         self.first = 0  # the number of the oldest line that is kept
@@ -31,7 +80,7 @@ class Log:
     def take(self, frame: Frame) -> None:
         """A LOG frame has come. Runs in the thread that reads: users' functions are called elsewhere."""
         lost = frame.get("lost", 0)
-        if lost:
+        if type(lost) is int and lost > 0:
             self._add(gap(lost))
         for line in str(frame.get("message", "")).split("\n"):
             self._add(line)
@@ -42,8 +91,9 @@ class Log:
 
     def _add(self, line: str) -> None:
         self._lines.append(line)
-        if len(self._lines) > KEPT_LINES:
-            self._lines.popleft()
+        self._letters += len(line)
+        while len(self._lines) > KEPT_LINES or self._letters > KEPT_LETTERS:
+            self._letters -= len(self._lines.popleft())
             self.first += 1
         for callback in self._callbacks:
             self._channel.call_back(callback, line)

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, Dict, Literal, Optional, Tuple, Union, overload
 
-from rpcsys.client import faults
+from rpcsys.client import faults, results
 from rpcsys.client.channel import Channel
 from rpcsys.client.served import ServedModule
 from rpcsys.client.session import Session
@@ -17,13 +17,17 @@ from rpcsys.errors import (
     ServerRefused,
     ServerUnreachable,
     UsageError,
+    printable,
 )
 from rpcsys.link import parse_address, tune
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames, handshake
 from rpcsys.wire.frames import Frame
+from rpcsys.wire.reader import FrameReader
 
 VERSION = 1
+#: Bytes that a reply may take once its arrays are decoded, however few they came in (`FrameReader`).
+MAX_MADE = 256 << 20
 _log = logging.getLogger("rpcsys.session")
 
 
@@ -111,7 +115,7 @@ def _open(
     try:
         tune(sock)
         _check(_answer(sock, opening, address, match_key, deadline), address, match_key)
-        stream = Stream(sock)
+        stream = Stream(sock, FrameReader(max_made=MAX_MADE))
         hello = _hello(stream, address, deadline, session_timeout)
         peer = "{}:{}".format(*address)
         channel = Channel(stream, peer, hello["window"], _log_line)
@@ -217,17 +221,16 @@ def _hello(
 
 def _checked(hello: Dict[str, Any]) -> Dict[str, Any]:
     """A HELLO with the fields that this client relies on. Raises `ProtocolError` where they make no sense."""
-    for name in ("window", "capabilities"):
-        if type(hello.setdefault(name, {})) is not dict:
-            raise ProtocolError(f"the server's HELLO has a {name} that makes no sense")
-    window = hello["window"]
-    if any(type(window.get(name, 1)) is not int or window.get(name, 1) < 1 for name in ("calls", "bytes")):
-        raise ProtocolError("the server's HELLO has a window that lets no call through")
-    return hello
+    for name, missing in (("window", {}), ("capabilities", {}), ("key", "")):
+        hello.setdefault(name, missing)
+    whole: Dict[str, Any] = results.checked(results.HELLO, hello, "itself")
+    return whole
 
 
 def _log_line(frame: Frame) -> None:
     """What a session says for its user to read goes to the client's logging."""
     level = frame.get("level", logging.INFO)
+    if type(level) is not int or not 0 <= level <= logging.CRITICAL:
+        level = logging.INFO
     for line in str(frame.get("message", "")).split("\n"):
-        _log.log(level if isinstance(level, int) else logging.INFO, "%s", line)
+        _log.log(level, "%s", printable(line, "\t"))

@@ -17,11 +17,13 @@ from typing import (
     Union,
 )
 
+from rpcsys.client import results
 from rpcsys.client.arrays import outputs_of, to_user, write_back
 from rpcsys.client.pending import CallFuture
 from rpcsys.client.timing import TimingResult, told
 from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost
 from rpcsys.wire import frames
+from rpcsys.wire.checks import shown
 from rpcsys.wire.frames import Buffer, Frame, Lead
 from rpcsys.wire.heads import Key, signature
 from rpcsys.wire.tensor import Tensor
@@ -156,11 +158,11 @@ class RemoteModule:
         self._session = session
         self._id = ref.id
         self._mine = _Owned(session, ref.id) if owned else None
-        about = ref.about
+        about = results.checked(results.MODULE, ref.about, "a module")
         self.kind = str(about.get("kind", ""))
         self.functions: Tuple[str, ...] = tuple(about.get("functions", ()))
-        self.inputs: List[Dict[str, Any]] = list(about.get("inputs", ()))
-        self.outputs: List[Dict[str, Any]] = list(about.get("outputs", ()))
+        self.inputs: List[Dict[str, Any]] = about.get("inputs") or []
+        self.outputs: List[Dict[str, Any]] = about.get("outputs") or []
         self._main = RemoteFunction(session, (ref.id, "main"), "main", self._mine)
 
     def __repr__(self) -> str:
@@ -197,7 +199,8 @@ class RemoteModule:
         if keep:
             fields["keep"] = True
         session = self._session
-        result: Dict[str, Any] = session._result(session._channel.call(*frames.lead(frames.CALL, fields)))
+        frame = session._channel.call(*frames.lead(frames.CALL, fields))
+        result: Dict[str, Any] = results.checked(results.RUN, session._result(frame), "main")
         return result
 
     def time_evaluator(
@@ -222,8 +225,9 @@ class RemoteArray(Ref):
         super().__init__(ref.id)
         self._session = session
         self._mine = _Owned(session, ref.id)
-        self.dtype = str(ref.about.get("dtype", ""))
-        self.shape: Tuple[int, ...] = tuple(ref.about.get("shape", ()))
+        about = results.checked(results.ARRAY, ref.about, "an array")
+        self.dtype = str(about.get("dtype", ""))
+        self.shape: Tuple[int, ...] = tuple(about.get("shape", ()))
 
     def __repr__(self) -> str:
         return f"<remote array {self.dtype} {self.shape}>"
@@ -257,16 +261,14 @@ def of_ref(session: Session, ref: Ref) -> Any:
     Raises `SessionLost` for one of a kind this client does not know (a newer server).
     """
     kind = ref.about.get("is")
-    try:
-        if kind == "array":
-            return RemoteArray(session, ref)
-        if kind == "module":
-            return RemoteModule(session, ref)
-    except TypeError:
-        raise ProtocolError(f"the device described its {kind} in a way that makes no sense") from None
+    if kind == "array":
+        return RemoteArray(session, ref)
+    if kind == "module":
+        return RemoteModule(session, ref)
     if kind == "function":
-        return RemoteFunction(session, ref.id, str(ref.about.get("name", "")), _Owned(session, ref.id))
-    raise SessionLost(f"the device returned an object of unknown kind {kind!r}; update this client")
+        about = results.checked(results.FUNCTION, ref.about, "a function")
+        return RemoteFunction(session, ref.id, about.get("name", ""), _Owned(session, ref.id))
+    raise SessionLost(f"the device returned an object of unknown kind {shown(kind)}; update this client")
 
 
 def _target_head(target: Target) -> Any:

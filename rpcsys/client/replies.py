@@ -22,8 +22,9 @@ from collections import deque
 from typing import Callable, Deque, Dict, Optional
 
 from rpcsys.client import faults
+from rpcsys.client.log import Flow
 from rpcsys.client.pending import Pending, settle, wake
-from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost
+from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost, printable
 from rpcsys.link import LOOK_S, be_patient
 from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames
@@ -53,6 +54,7 @@ class Replies:
         self._stream = stream
         self._peer = peer
         self.on_log = [on_log]
+        self._printed = Flow()
         self.listening = False
         self.sleepers: Deque[Pending] = deque()
         self._stopping: Dict[int, float] = {}
@@ -244,12 +246,15 @@ class Replies:
             if pending is not None and pending.sink is not None:
                 pending.sink(frame)
         elif kind == frames.LOG:
-            for listener in self.on_log:
-                listener(frame)
+            for taken in self._printed.taken(frame, time.monotonic()):
+                for listener in self.on_log:
+                    listener(taken)
         elif kind == frames.GOODBYE:
             self.break_(
                 SessionLost(
-                    "{} ended the session: {}".format(self._peer, frame.get("reason", "no reason given"))
+                    "{} ended the session: {}".format(
+                        self._peer, printable(str(frame.get("reason", "no reason given"))[: faults.MAX_TEXT])
+                    )
                 )
             )
 

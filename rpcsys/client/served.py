@@ -34,7 +34,7 @@ class ServedModule(RemoteModule, Closing):
             raise ProtocolError("the server's HELLO does not say which module it serves")
         fields = ("kind", "functions", "inputs", "outputs")
         super().__init__(
-            session, Ref(_MODULE, {field: about.get(field, ()) for field in fields}), owned=False
+            session, Ref(_MODULE, {field: about[field] for field in fields if field in about}), owned=False
         )
         self.name = str(about.get("name", ""))
         self.version = str(about.get("version", ""))

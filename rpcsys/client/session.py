@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union, overload
 
-from rpcsys.client import files, loadable, usercode
+from rpcsys.client import files, loadable, results, usercode
 from rpcsys.client.arrays import result_maker, to_user
 from rpcsys.client.channel import Channel
 from rpcsys.client.closing import Closing
@@ -75,14 +75,15 @@ class Session(Closing):
             self.upload(path, on_device, progress=progress)
         else:
             on_device = name or files.path_on_device(path)
-        module: RemoteModule = self._builtin("session.load_module", on_device)
+        loaded = self._builtin("session.load_module", on_device)
+        module: RemoteModule = results.handle(loaded, RemoteModule, "session.load_module")
         return module
 
     # -------------------------------------------------------------- arrays
 
     def array(self, value: Any) -> RemoteArray:
         """Copy an array to the device, where it stays until the result of this call is dropped."""
-        kept: RemoteArray = self._builtin("session.put", value)
+        kept: RemoteArray = results.handle(self._builtin("session.put", value), RemoteArray, "session.put")
         return kept
 
     def memory(self) -> Dict[str, Any]:
@@ -91,7 +92,7 @@ class Session(Closing):
         Its rows, the largest first, have ``id``, ``bytes``, what the object ``is`` (array, module, function), and
         ``dtype`` and ``shape``, or ``kind``, or ``name``. What a model takes inside its runtime is not counted.
         """
-        found: Dict[str, Any] = self._builtin("session.memory")
+        found: Dict[str, Any] = results.checked(results.MEMORY, self._builtin("session.memory"), "memory")
         return found
 
     # -------------------------------------------------------------- functions of the user
@@ -141,7 +142,7 @@ class Session(Closing):
 
     def listdir(self, path: str = ".") -> List[str]:
         """Names of the files in the session's directory, or in one below it; sorted."""
-        names: List[str] = self._builtin("session.listdir", path)
+        names: List[str] = results.checked(results.NAMES, self._builtin("session.listdir", path), "listdir")
         return names
 
     def remove(self, name: str) -> None:

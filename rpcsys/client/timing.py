@@ -6,7 +6,8 @@ import statistics
 import warnings as python_warnings
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from rpcsys.errors import ProtocolError
+from rpcsys.client import results
+from rpcsys.errors import ProtocolError, printable
 
 
 class TimingResult:
@@ -52,11 +53,12 @@ def told(answer: Any) -> TimingResult:
     Raises `ProtocolError` for an answer that makes no sense.
     """
     try:
+        answer = results.checked(results.TIMES, answer, "a time evaluator")
         result = TimingResult(answer["results"], answer.get("board"), answer.get("warnings", ()))
-    except (AttributeError, LookupError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         raise ProtocolError("the device's answer to a time evaluator makes no sense") from None
     if result.warnings:
-        python_warnings.warn("; ".join(map(str, result.warnings)), RuntimeWarning, stacklevel=3)
+        python_warnings.warn(printable("; ".join(map(str, result.warnings))), RuntimeWarning, stacklevel=3)
     return result
 
 

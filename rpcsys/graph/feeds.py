@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rpcsys.errors import UsageError
+from rpcsys.wire.plan import MAX_RANK
+
+MAX_ELEMENTS = 1 << 28
+"""Of a random array, drawn in 8 bytes each: more than any network takes at once."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -31,9 +36,13 @@ def _draw(rng: np.random.Generator, spec: Mapping[str, Any]) -> np.ndarray[Any, 
             f"the model does not say what array input {spec['name']!r} is: give the inputs as an .npz file"
         )
     shape = [extent if isinstance(extent, int) else 1 for extent in spec["shape"]]
+    if len(shape) > MAX_RANK or min(shape, default=0) < 0 or math.prod(shape) > MAX_ELEMENTS:
+        raise UsageError(
+            f"input {spec['name']!r} has more than {MAX_ELEMENTS} elements: give the inputs as an .npz file"
+        )
     try:
         dtype = np.dtype(spec["dtype"])
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         dtype = np.dtype(object)
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)

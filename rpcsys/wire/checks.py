@@ -155,6 +155,52 @@ def mapping(check: Check) -> Check:
     return check_all
 
 
+def record(**fields: Check) -> Check:
+    """An object with these fields; others stay as they are, as a newer peer may add some."""
+    return _object_of(fields, required=True)
+
+
+def partial(**fields: Check) -> Check:
+    """An object in which these fields, where they are there, hold what their checks allow."""
+    return _object_of(fields, required=False)
+
+
+def _object_of(fields: dict[str, Check], *, required: bool) -> Check:
+    def check(value: Any, name: str) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise wrong(name, "an object", value)
+        for field, inner in fields.items():
+            if field in value:
+                value[field] = inner(value[field], field)
+            elif required:
+                raise ProtocolError(f"{name} lacks {field!r}")
+        return value
+
+    return check
+
+
+def rows(check: Check) -> Check:
+    """A list of any length, kept as one: the frame bounds it."""
+
+    def check_all(value: Any, name: str) -> list[Any]:
+        if type(value) not in (list, tuple):
+            raise wrong(name, "a list", value)
+        return [check(item, name) for item in value]
+
+    return check_all
+
+
+def table(check: Check) -> Check:
+    """An object of any size, whose values ``check`` allows: the frame bounds it."""
+
+    def check_all(value: Any, name: str) -> dict[str, Any]:
+        if type(value) is not dict or not all(type(label) is str for label in value):
+            raise wrong(name, "an object", value)
+        return {label: check(item, name) for label, item in value.items()}
+
+    return check_all
+
+
 def anything(value: Any, name: str) -> Any:
     """Any JSON value."""
     return value

@@ -42,6 +42,8 @@ from rpcsys.wire.memory import LARGE, PAGE, Pool
 from rpcsys.wire.plan import Plan, parse
 
 _SCRATCH = 64 << 10
+#: Networks' tensors are seldom encoded in less than a tenth of their bytes, and nothing but zeros in less than a hundredth.
+MADE_PER_BYTE = 64
 _EMPTY = Plan({}, ())
 _NO_CHUNK = (b"",)
 
@@ -53,12 +55,19 @@ class FrameReader:
     until it gives None: there is more only while ``unread`` is not 0. Any error is final: what follows on
     that connection cannot be understood.
 
-    ``max_body`` and ``max_head`` bound what one frame may make this end allocate.
+    ``max_body`` and ``max_head`` bound what one frame may make this end allocate; ``max_made`` what making its values may
+    take besides, for one whose bytes are few: more than `MADE_PER_BYTE` times as many is refused.
     """
 
     def __init__(
-        self, *, max_body: int = MAX_BODY, max_head: int = MAX_HEAD, pool: Optional[Pool] = None
+        self,
+        *,
+        max_body: int = MAX_BODY,
+        max_head: int = MAX_HEAD,
+        max_made: int = MAX_BODY,
+        pool: Optional[Pool] = None,
     ) -> None:
+        self._max_made = max_made
         self._max_body = max_body
         self._max_head = max_head
         self._pool = pool or Pool()
@@ -247,6 +256,8 @@ class FrameReader:
             return None
         head = self._scratch[start + HEADER_BYTES : body_start].tobytes()
         plan = self._plans.get(head) or self._plan(head)
+        if plan.made > self._max_made + MADE_PER_BYTE * body_bytes:
+            raise LimitExceeded(f"{plan.made} bytes of values in a body of {body_bytes}")
         alone = not start and body_start == self.unread
         if body_start == self.unread and not self._grown:
             self._start = self.unread = 0
