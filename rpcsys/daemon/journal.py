@@ -16,7 +16,8 @@ from rpcsys.daemon.courier import Courier
 from rpcsys.serve import end_without_memory
 
 MAX_LINES = 100_000
-"""Lines that may wait for whoever reads them; more are counted and dropped."""
+MAX_CHARACTERS = 32 << 20
+"""Lines that may wait for whoever reads them, and how long they may be together; more are counted and dropped."""
 
 _GATHER_S = 0.05
 _CLOSE_S = 2.0
@@ -45,6 +46,7 @@ class Journal(logging.Handler):
         self._root.addHandler(self)
         self._box: deque[str] = deque()
         self._missed = self._told = 0
+        self._put_in = self._taken_out = 0  # characters, each counted by one thread
         self._courier = Courier("journal", self._carry, _GATHER_S)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -72,13 +74,18 @@ class Journal(logging.Handler):
         super().close()
 
     def _put(self, lines: Sequence[str]) -> None:
-        room = MAX_LINES - len(self._box)
-        self._box.extend(lines if len(lines) <= room else lines[:room])
-        self._missed += max(0, len(lines) - room)
+        size = sum(map(len, lines))
+        fits = self._put_in - self._taken_out + size <= MAX_CHARACTERS
+        room = max(0, MAX_LINES - len(self._box)) if fits else 0
+        some = lines if len(lines) <= room else lines[:room]
+        self._box.extend(some)
+        self._put_in += size if some is lines else sum(map(len, some))
+        self._missed += len(lines) - len(some)
         self._courier.wake()
 
     def _carry(self) -> None:
         lines = [self._box.popleft() for _ in range(len(self._box))]
+        taken = sum(map(len, lines))
         missed = self._missed - self._told
         self._told += missed
         if missed:
@@ -89,3 +96,4 @@ class Journal(logging.Handler):
                 self._behind.stream.flush()
             except (OSError, ValueError):
                 pass  # nobody reads any more, or the disk that it goes to is full: a daemon goes on all the same
+        self._taken_out += taken

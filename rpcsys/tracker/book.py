@@ -222,6 +222,7 @@ class Book:
             self.tickets[request.ticket] = request
         if request.count > 1:
             self.gatherers[request.arrival] = request
+        self.shares.tidy(at)
         self.shares.of(request.user).waiting += 1
         self.lines.add(request)
         if steps < STEPS:

@@ -14,6 +14,9 @@ from rpcsys.tracker.records import Condition, Lease, Peer
 
 FAILURES = 3
 
+MAX_ABSENT = 1024
+"""Servers that are gone of which is remembered what was wrong with them; the first to go is forgotten first."""
+
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 3600.0
 
 MAX_MISSED = 4096
@@ -26,10 +29,13 @@ class Conditions(Granting):
     def __init__(self, started: Started) -> None:
         super().__init__(started)
         self.missed: dict[str, str] = {}
+        self.absent: dict[str, None] = {}
 
     def failed(self, at: float, name: str, reason: str) -> list[Action]:
         """A session failed for a reason of the server's own."""
         condition = self.conditions.setdefault(name, Condition())
+        if name not in self.server_names:
+            self.absent.setdefault(name)
         if condition.until is not None:
             return []  # one of the sessions that ran before
         condition.failures += 1
@@ -98,24 +104,45 @@ class Conditions(Granting):
         self._tidy(name)
         return [record, *self._reopen(at, name)]
 
-    def forget_health(self, name: str) -> None:
-        """A server is gone; if it comes back it will say how it is."""
+    def leave_condition(self, at: float, name: str) -> list[Action]:
+        """A server is gone; if it comes back it will say how its health is."""
         condition = self.conditions.get(name)
-        if condition is not None:
-            condition.unhealthy = ""
-            self._tidy(name)
+        if condition is None:
+            return []
+        condition.unhealthy = ""
+        self.absent.pop(name, None)
+        self.absent[name] = None
+        self._tidy(name)
+        return self._forget_some(at)
 
-    def restore_condition(self, at: float, record: Record) -> None:
-        """What the last run knew about a server."""
+    def _forget_some(self, at: float) -> list[Action]:
+        """Forget the servers that have been gone for longest, those that are back aside."""
+        actions: list[Action] = []
+        while len(self.absent) > MAX_ABSENT:
+            name = next(iter(self.absent))
+            del self.absent[name]
+            if name not in self.server_names and self.conditions.pop(name, None) is not None:
+                self.deadlines.drop(("trial", name))
+                actions.append(Record(at, "forgotten", {"server": name}))
+        return actions
+
+    def restore_condition(self, at: float, record: Record) -> list[Action]:
+        """What the last run knew about a server, which is not there yet."""
         name = str(record.details["server"])
+        self._restore_condition(at, name, record)
+        self.absent[name] = None
+        return self._forget_some(at)
+
+    def _restore_condition(self, at: float, name: str, record: Record) -> None:
         condition = self.conditions.setdefault(name, Condition())
         if record.kind == "drained":
             condition.drained = True
             return
         condition.reason = str(record.details["reason"])
         condition.failures = int(record.details["failures"])
-        condition.pause_s = float(record.details["pause_s"])
-        condition.until = max(at, float(record.details["until"]))
+        condition.pause_s = min(float(record.details["pause_s"]), LONGEST_PAUSE_S)
+        # At most a pause from now: the clock may have been ahead when it was written.
+        condition.until = min(max(at, float(record.details["until"])), at + condition.pause_s)
         self.deadlines.set(("trial", name), condition.until)
 
     def _trust(self, at: float, name: str, condition: Condition) -> list[Action]:
@@ -127,6 +154,7 @@ class Conditions(Granting):
     def _tidy(self, name: str) -> None:
         if not self.conditions[name].remarkable:
             del self.conditions[name]
+            self.absent.pop(name, None)
 
     def _shut(self, at: float, name: str) -> list[Action]:
         """Take back what the server has on offer."""

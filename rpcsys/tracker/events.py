@@ -26,12 +26,14 @@ plain JSON details. By ``kind``:
 ``unhealthy``  its own health check failed: server, reason; ``healthy``: server
 ``not_named``  what a proxy says is not believed: address (its own), reason (a sentence for people)
 ``drained``    an operator takes it out: server, by; ``enabled``: undoes that and a `set_aside`
+``forgotten``  it has been gone for so long, or so many others since, that both are undone: server
 =============  =====================================================================================
 
 A tracker with a memory gets some of them back in one `Restored`, right after `Started`, in the order in which they
 were made: every ``granted`` (with its ``begun`` and the last ``limited``) without its ``over``; every ``over`` of the last
-ten hours (device time decays with a half-life of one); every ``waiting`` without ``waited``; every ``joined``
-without ``gone``; the last ``set_aside`` and ``drained`` of each server that no ``trusted`` or ``enabled`` followed.
+ten hours (device time decays with a half-life of one), with what that takes: key, user, since, held_s, outcome; every ``waiting`` without ``waited``; every ``joined``
+without ``gone``; the last ``set_aside`` and ``drained`` of each server that no ``trusted``,
+``enabled`` or ``forgotten`` followed.
 A tracker that is stopped says nothing of its connections' ends, so it is the same after a stop as after a crash.
 """
 

@@ -1,20 +1,22 @@
 """What is asked of a tracker's memory: leases that are over, and usage by user and key.
 
-Reading has a connection and a thread of its own, and bounded time: neither the loop nor the writing waits for it.
+Reading has a thread of its own, a connection for each question (the file may have been replaced since the last one),
+and bounded time: neither the loop nor the writing waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rpcsys.tracker import schema
+from rpcsys.tracker import rows, schema
 from rpcsys.wire import control
 from rpcsys.wire.control import Answer
 
@@ -35,11 +37,11 @@ _STEPS = 20_000  # SQLite's own, between two looks at the clock: a few milliseco
 
 
 class History:
-    """The file of a `rpcsys.tracker.store.Store`, open for reading."""
+    """The file of a `rpcsys.tracker.store.Store`. ``on_error`` is told, in the reading thread, what could not be read."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = schema.open_for_reading(path)
-        self._file.text_factory = lambda data: data.decode(errors="replace")
+    def __init__(self, path: Path, on_error: Callable[[sqlite3.Error], object] = lambda error: None) -> None:
+        self._path = path
+        self._on_error = on_error
         self._thread = ThreadPoolExecutor(1, "history-reader")
         self._waiting = 0
 
@@ -57,57 +59,59 @@ class History:
     def close(self) -> None:
         """Answer nothing more."""
         self._thread.shutdown(cancel_futures=True)
-        self._file.close()
 
     def _asked(self, ask: Any, question: Any) -> Answer:
         end = time.monotonic() + MAX_S
-        self._file.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         try:
-            return Answer(question.id, True, fields=ask(question))
+            with contextlib.closing(schema.open_for_reading(self._path)) as file:
+                file.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+                return Answer(question.id, True, fields=ask(file, question))
         except sqlite3.Error as error:
             if time.monotonic() > end:
                 return _refusal(
                     question, "TooLong", f"not found within {MAX_S:g} s: ask for less, with `since`"
                 )
+            self._on_error(error)
             return _refusal(question, "HistoryUnreadable", f"the tracker cannot read its history: {error}")
 
-    def _leases(self, question: control.History) -> dict[str, Any]:
+    def _leases(self, file: sqlite3.Connection, question: control.History) -> dict[str, Any]:
         where = _Where()
         where.equal(key=question.key, user=question.user, server=question.server)
         where.add("id < ?", question.before)
         where.add("ended < ?", question.until)
         if question.since is not None:
             where.add("ended >= ?", question.since)
-            where.add("id >= ?", self._first_since(question.since))
-        found = self._file.execute(
+            where.add("id >= ?", _first_since(file, question.since))
+        found = file.execute(
             f"SELECT * FROM leases {where} ORDER BY id DESC LIMIT ?", (*where.values, question.limit + 1)
         )
-        rows, more = _fitting(found, question.limit)
-        numbers = [row.pop("id") for row in rows]
-        for row in rows:
-            row["cleaned"] = json.loads(row["cleaned"])
-        return {"leases": rows, "before": numbers[-1] if more else None}
+        last, kept, more = None, [], False
+        for row in _fitting(found, question.limit):
+            if row is None:
+                more = True
+                break
+            last = row["id"]
+            lease = rows.lease(row)
+            if lease is not None:
+                kept.append(lease)
+        return {"leases": kept, "before": last if more else None}
 
-    def _first_since(self, since: float) -> int:
-        """The first row that ended then or later: they are written in about that order, so earlier ones need no look."""
-        found = self._file.execute(
-            "SELECT id FROM leases WHERE ended >= ? ORDER BY ended LIMIT 1", (since,)
-        ).fetchone()
-        return found["id"] - _DISORDER if found is not None else 1 << 62
-
-    def _usage(self, question: control.Usage) -> dict[str, Any]:
+    def _usage(self, file: sqlite3.Connection, question: control.Usage) -> dict[str, Any]:
         where = _Where()
         where.equal(key=question.key, user=question.user)
         where.add("hour >= ?", (question.since or 0) // _HOUR * _HOUR)
-        found = self._file.execute(
-            "SELECT user, key, sum(leases) AS leases, sum(held_s) AS held_s, sum(waited_s) AS waited_s,"
-            f" sum(faults) AS faults, min(hour) AS since FROM usage {where}"
+        found = file.execute(
+            "SELECT user, key, total(leases) AS leases, total(held_s) AS held_s, total(waited_s) AS waited_s,"
+            f" total(faults) AS faults, min(hour) AS since FROM usage {where}"
             " GROUP BY user, key ORDER BY held_s DESC LIMIT ?",
             (*where.values, MAX_USAGE + 1),
         )
-        rows, more = _fitting(found, MAX_USAGE)
-        first = min([row.pop("since") for row in rows], default=None)
-        return {"usage": rows, "since": first, "more": more}
+        kept = list(_fitting(found, MAX_USAGE))
+        usage = [row for row in kept if row is not None and all(map(rows.is_plain, row.values()))]
+        for row in usage:  # the sums cannot overflow as they are, and are counts again here
+            row["leases"], row["faults"] = int(row["leases"]), int(row["faults"])
+        first = min([row.pop("since") for row in usage], default=None)
+        return {"usage": usage, "since": first, "more": len(kept) > 0 and kept[-1] is None}
 
 
 class _Where:
@@ -130,21 +134,24 @@ class _Where:
             self.add(f"{column} = ?", value)
 
 
-def _fitting(found: Iterable[sqlite3.Row], limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """The first rows, at most ``limit`` and what a frame holds, and whether there are more."""
-    rows: list[dict[str, Any]] = []
+def _fitting(found: Iterable[sqlite3.Row], limit: int) -> Iterator[dict[str, Any] | None]:
+    """The first rows, at most ``limit`` and what a frame holds; then None, if there are more."""
     size = 0
-    for row in found:
+    for count, row in enumerate(found):
         plain = dict(row)
-        size += len(json.dumps(plain))
-        if len(rows) == limit or (rows and size > MAX_BYTES):
-            return rows, True
-        rows.append(plain)
-    return rows, False
+        size += len(json.dumps(plain, default=repr))  # a damaged file may hold bytes
+        if count == limit or (count and size > MAX_BYTES):
+            yield None
+            return
+        yield plain
 
 
-_DISORDER = 10_000
-"""Rows by which the order of writing and of ending may differ: leases that end in one turn are written together."""
+def _first_since(file: sqlite3.Connection, since: float) -> int:
+    """The first row that ended then or later, by the index alone: clocks that jump wrote them in any order."""
+    (first,) = file.execute(
+        "SELECT min(+id) FROM leases INDEXED BY leases_ended WHERE ended >= ?", (since,)
+    ).fetchone()
+    return 1 << 62 if first is None else int(first)
 
 
 def _refusal(question: control.Ask, error: str, message: str) -> Answer:

@@ -57,9 +57,9 @@ class Observer:
         self.levels = Levels()
         self.figures = Figures(service)
         if config.state_dir is not None:
-            self.store = Store(config.state_dir, history_days=config.history_days)
-            self.history = History(self.store.path)
-            self.levels.add(self.store.levels(self._started_at - STEPS * STEP_S))
+            self.store = Store(config.state_dir, history_days=config.history_days, clock=service.clock.now)
+            self.history = History(self.store.path, self.store.suspect)
+            self.levels.add(self.store.levels(self._started_at - STEPS * STEP_S, self._started_at))
         self._journal = Journal(words)
         self._fresh: list[Record] = []
         self._looks = 0

@@ -30,6 +30,7 @@ _ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "gone": ("server", ("joined",)),
         "trusted": ("server", ("set_aside",)),
         "enabled": ("server", ("drained", "set_aside")),
+        "forgotten": ("server", ("drained", "set_aside")),
     }
 )
 """Records that end others, with what they are about and the kinds that they end."""
@@ -48,6 +49,10 @@ class Present:
 
     def __len__(self) -> int:
         return len(self._holds)
+
+    def items(self) -> Iterable[tuple[Fact, Record]]:
+        """The facts, and the records that hold."""
+        return self._holds.items()
 
     def get(self, kind: str, about: str) -> Record | None:
         """The record of a kind that holds about something, None if there is none."""

@@ -2,6 +2,7 @@
 
 Leases go on, their servers being away; places wait for their tickets; what was set aside stays so. Nothing is handed
 out until all servers and tickets are back, or `SETTLE_S` have passed: else the first to return would pass all others.
+The clock may have been set back since: what began later than now began now.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ class Restoring(Requests):
     def restored(self, event: Restored) -> list[Action]:
         """Take the records of the last run in."""
         settling = self.settling = Settling()
+        actions: list[Action] = []
         for record in event.records:
             restore = _ON_RECORD.get(record.kind)
             if restore is not None:
-                restore(self, event.at, record)
+                actions += restore(self, event.at, record) or ()
         settling.arrival = max((place.arrival for place in self.places.values()), default=0)
         settling.tickets = dict.fromkeys(self.places)
         self.arrivals = max(self.arrivals, settling.arrival)
@@ -38,7 +40,7 @@ class Restoring(Requests):
         for ticket in self.places:
             self.deadlines.set(("ticket", ticket), event.at + TICKET_S)
         self.deadlines.set(("settle",), event.at + SETTLE_S)
-        return self.settle_if_complete(event.at)
+        return [*actions, *self.settle_if_complete(event.at)]
 
     def settle_if_complete(self, at: float) -> list[Action]:
         """Go on at once when everything is back."""
@@ -74,7 +76,7 @@ class Restoring(Requests):
             holder=None,
             user=details["user"],
             address=details["address"],
-            since=record.at,
+            since=min(record.at, at),
             limit_s=details["limit_s"],
             identity=details.get("identity", ""),
         )
@@ -83,7 +85,7 @@ class Restoring(Requests):
     def _begun(self, at: float, record: Record) -> None:
         lease = self.leases.get(record.details["lease"])
         if lease is not None:
-            lease.started, lease.started_at = True, record.at
+            lease.started, lease.started_at = True, min(record.at, at)
 
     def _limited(self, at: float, record: Record) -> None:
         lease = self.leases.get(record.details["lease"])
@@ -92,6 +94,8 @@ class Restoring(Requests):
 
     def _over(self, at: float, record: Record) -> None:
         details = record.details
+        if record.at > at:
+            return  # it was written by a clock that was ahead: nobody has had device time that is still to come
         self.shares.remember(details["user"], details["since"], details["since"] + details["held_s"])
         if details["outcome"] != "unused":
             queue = self.queue(details["key"])
@@ -103,18 +107,19 @@ class Restoring(Requests):
         details = record.details
         wants = wants_of(details["key"], details["labels"])
         self.keep_place(
-            details["ticket"], Place(details["arrival"], details["since"], details["user"], wants)
+            details["ticket"],
+            Place(details["arrival"], min(details["since"], at), details["user"], wants),
         )
 
     def _joined(self, at: float, record: Record) -> None:
         assert self.settling is not None
         self.settling.servers[record.details["server"]] = None
 
-    def _condition(self, at: float, record: Record) -> None:
-        self.restore_condition(at, record)
+    def _condition(self, at: float, record: Record) -> list[Action]:
+        return self.restore_condition(at, record)
 
 
-_ON_RECORD: dict[str, Callable[[Any, float, Record], None]] = {
+_ON_RECORD: dict[str, Callable[[Any, float, Record], list[Action] | None]] = {
     "granted": Restoring._granted,
     "begun": Restoring._begun,
     "limited": Restoring._limited,

@@ -7,7 +7,7 @@ transaction. A step that has been released is never changed: what has to change 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rpcsys.errors import ConfigError
@@ -51,7 +51,33 @@ CREATE TABLE levels (
 STEPS: tuple[str, ...] = (_FIRST,)
 """What makes an empty file version 1, that version 2, and so on."""
 
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "present": ("kind", "about", "number", "at", "details"),
+    "leases": (
+        *("id", "lease", "epoch", "key", "server", "user", "address", "how", "since", "begun", "ended"),
+        *("held_s", "limit_s", "waited_s", "priority", "outcome", "reason", "fault", "cleaned"),
+    ),
+    "usage": ("hour", "user", "key", "leases", "held_s", "waited_s", "faults"),
+    "levels": ("begin", "key", "looks", "slots", "leased", "waiting"),
+    "events": ("id", "at", "kind", "about", "details"),
+}
+"""Columns of the tables, the table that a tracker needs most first."""
+
+ORDER: Mapping[str, tuple[str, ...]] = {
+    "present": ("kind", "about"),
+    "leases": ("id",),
+    "usage": ("hour", "user", "key"),
+    "levels": ("begin", "key"),
+    "events": ("id",),
+}
+"""The columns by which the rows of a table lie in the file."""
+
 _BUSY_S = 5.0  # somebody may look with the sqlite3 command
+
+
+def text(data: bytes) -> str:
+    """A text of the file, whatever its bytes are."""
+    return data.decode(errors="replace")
 
 
 def open_file(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
@@ -63,6 +89,7 @@ def open_file(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
     sqlite3.Error: it cannot be read or written.
     """
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    connection.text_factory = text
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > len(steps):
@@ -91,5 +118,6 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S, check_same_thread=False
     )
+    connection.text_factory = text
     connection.row_factory = sqlite3.Row
     return connection

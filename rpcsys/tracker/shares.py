@@ -74,8 +74,7 @@ class Shares:
 
     def begin(self, at: float, user: str) -> None:
         """A lease of the user's begins."""
-        if len(self.users) > self._many:
-            self._tidy(at)
+        self.tidy(at)
         self._change(self.of(user), -self.clock(at), 1)
 
     def end(self, at: float, user: str) -> None:
@@ -101,8 +100,10 @@ class Shares:
         x = self.clock(at)
         return max(0.0, (share.base + share.running * x) / (x * _RATE))
 
-    def _tidy(self, at: float) -> None:
-        """Forget who has had next to nothing."""
+    def tidy(self, at: float) -> None:
+        """Forget who has had next to nothing, when there are many."""
+        if len(self.users) <= self._many:
+            return
         for user in [user for user, share in self.users.items() if not (share.running or share.waiting)]:
             if self.spent(at, user) < _NEGLIGIBLE_S:
                 del self.users[user]

@@ -50,7 +50,7 @@ MAX_OFFERS = 4096
 """Match keys and leases, and keys served, of one connection: no proxy has so many servers."""
 
 MAX_SLOTS = 256
-MAX_LABELS = 32
+MAX_LABELS = control.MAX_LABELS
 """Slots of a server, and labels and kinds of files that it loads: what is shown of one has to fit a frame."""
 
 MAX_MODULES = 250
@@ -102,11 +102,12 @@ class State(Restoring):
             actions += self.leave(at, request)
         if peer.name:
             actions.append(Record(at, "gone", {"server": peer.name, "reason": reason}))
-            self.forget_health(peer.name)
+        name = peer.name
         actions += self.detach(at, peer)
         name = peer.name
         self.forget_server(peer)
         self.unname_peer(peer)
+        actions += self.leave_condition(at, name)
         for lease in list(peer.holding.values()):
             actions += self.abandoned(lease)
         for key in peer.serves:

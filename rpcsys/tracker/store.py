@@ -4,41 +4,37 @@ Rules this file keeps:
 
 - The event loop never waits for the disk: `Store.note` puts records in a box, a thread writes what is in it.
 - A batch is one transaction: `present`, by which a tracker begins again, and the history never contradict each other.
-- What has to be remembered while the disk cannot be written is bounded: history beyond `MAX_HISTORY` records is
+- What has to be remembered while the disk cannot be written is bounded, in records and in bytes: history beyond that is
   dropped and counted, and of the present there is only one.
-
-Hundreds of rows go into SQLite with one statement: the interpreter's lock is free while it runs. (Statement by
-statement, each would wait for the lock again, and beside a busy loop that is 500 us a row.)
+- A tracker begins whatever state its file is in: a row that is none is skipped, a damaged file is moved aside
+  (`rpcsys.tracker.salvage`), and without room it begins without history.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import fcntl
-import json
 import logging
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from rpcsys.daemon.courier import Courier
 from rpcsys.errors import ConfigError
-from rpcsys.tracker import schema
+from rpcsys.tracker import rows, salvage
+from rpcsys.tracker.batch import Batch
 from rpcsys.tracker.events import Record
 from rpcsys.tracker.present import Fact, Present
+from rpcsys.tracker.pruning import Pruner
 from rpcsys.tracker.records import OURS
 
 log = logging.getLogger(__name__)
 
 FILE = "tracker.sqlite"
-
-MAX_HISTORY = 200_000
-"""Records that may wait for the disk, about 100 MB: minutes of a very busy lab."""
 
 GATHER_S = 0.5
 """How long records gather before they are written: what a kill takes away is less than a second old."""
@@ -46,91 +42,26 @@ GATHER_S = 0.5
 RETRY_S = 2.0
 """How long a disk that could not be written is left alone."""
 
-PRUNE_EVERY_S = 600.0
-PRUNED = 5_000
-"""Rows that are deleted at a time: others' commits wait meanwhile."""
-
-SHRUNK = 2_000
-"""Pages given back to the disk at a time, of 4 KiB, while more than a quarter of the file is empty."""
-
-SHARES_S = 10 * 3600.0
-MAX_SHARES = 100_000
-"""Leases that are over are given back so far, and so many: shares of device time halve every hour."""
+REPLACE_EVERY_S = 3600.0
+"""A file that is damaged while it is written is replaced at most so often: the disk is bad, or the machine."""
 
 _CLOSE_S = 5.0
-_ROWS = 500 if sqlite3.sqlite_version_info >= (3, 32) else 50  # older ones take 999 values in all
-_HOUR = 3600
 _EVENTS = frozenset(
-    ("joined", "gone", "set_aside", "trusted", "unhealthy", "healthy", "drained", "enabled", "waited")
+    (
+        "joined",
+        "gone",
+        "set_aside",
+        "trusted",
+        "unhealthy",
+        "healthy",
+        "drained",
+        "enabled",
+        "waited",
+        "forgotten",
+    )
 )
-_MADE_ONCE = ("granted", "waiting")
-
-_LEASES = (
-    *("lease", "epoch", "key", "server", "user", "address", "how", "since", "begun", "ended", "held_s"),
-    *("limit_s", "waited_s", "priority", "outcome", "reason", "fault", "cleaned"),
-)
-
-
-_NOTHING: Mapping[str, Any] = {}
-_ADD_LEASES = f"INSERT INTO leases ({', '.join(_LEASES)}) VALUES"
-_ADD_USAGE = f"""
-INSERT INTO usage
-SELECT CAST(ended AS INTEGER) / {_HOUR} * {_HOUR}, user, key, count(*), total(held_s), total(waited_s), sum(fault != '')
-FROM leases WHERE id > ? GROUP BY 1, 2, 3
-ON CONFLICT (hour, user, key) DO UPDATE SET leases = leases + excluded.leases, held_s = held_s + excluded.held_s,
-    waited_s = waited_s + excluded.waited_s, faults = faults + excluded.faults
-"""
-_ADD_EVENTS = "INSERT INTO events (at, kind, about, details) VALUES"
-_ADD_PRESENT = "INSERT OR REPLACE INTO present (kind, about, number, at, details) VALUES"
-_ADD_LEVELS = "INSERT OR REPLACE INTO levels (begin, key, looks, slots, leased, waiting) VALUES"
-_END_PRESENT = "DELETE FROM present WHERE (kind, about) IN (VALUES"
-
-Over = tuple[Record, "Record | None", "Record | None", "Record | None"]
-"""The ``over`` of a lease, and what was known of it: ``granted``, ``begun``, ``limited``."""
-
-
-@dataclass
-class Batch:
-    """What is to be written. ``missed`` counts what there was no room for."""
-
-    overs: list[Over] = field(default_factory=list)
-    events: list[Record] = field(default_factory=list)
-    changes: dict[Fact, tuple[int, Record] | None] = field(default_factory=dict)
-    levels: dict[tuple[int, str], Sequence[float]] = field(default_factory=dict)
-    missed: int = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.overs or self.events or self.changes or self.levels)
-
-    @property
-    def full(self) -> bool:
-        """Whether no more history has room."""
-        return len(self.overs) + len(self.events) >= MAX_HISTORY
-
-    def add_over(self, over: Over) -> None:
-        """A lease is over."""
-        if self.full:
-            self.missed += 1
-        else:
-            self.overs.append(over)
-
-    def add_event(self, record: Record) -> None:
-        """Something happened that is history."""
-        if self.full:
-            self.missed += 1
-        else:
-            self.events.append(record)
-
-    def extend(self, later: Batch) -> None:
-        """Take in what came later."""
-        room = MAX_HISTORY - len(self.overs) - len(self.events)
-        self.missed += later.missed + max(0, len(later.overs) - room)
-        self.overs += later.overs[: max(0, room)]
-        room = MAX_HISTORY - len(self.overs) - len(self.events)
-        self.missed += max(0, len(later.events) - room)
-        self.events += later.events[: max(0, room)]
-        self.changes.update(later.changes)
-        self.levels.update(later.levels)
+_NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
+_PROBE = 4096
 
 
 class Store:
@@ -146,51 +77,89 @@ class Store:
     ) -> None:
         self.path = Path(directory) / FILE
         self._history_s = history_days * 86400
-        self._clock = clock
-        self._lock_file = _lock(Path(directory))
-        try:
-            self._file = schema.open_file(self.path)
-            self._file.text_factory = lambda data: data.decode(errors="replace")
-            rows = self._file.execute("SELECT * FROM present ORDER BY number").fetchall()
-        except sqlite3.Error as error:
-            self._lock_file.close()
-            raise _unusable(self.path, error) from None
-        except ConfigError:
-            self._lock_file.close()
-            raise
-        self.present = Present(Record(at, kind, json.loads(details)) for kind, _, _, at, details in rows)
-        self._number = max((number for _, _, number, _, _ in rows), default=0)
+        self._pruner = Pruner(self._history_s, clock)
+        self._lock_file: IO[str] | None = None
+        self._file: sqlite3.Connection | None = None
         self._box = Batch()
+        self._writing = Batch()
+        self._written: set[Fact] = set()  # facts in the file: only those need be deleted there
         self._box_lock = threading.Lock()
         self._failing_since: float | None = None
         self._retry_at = 0.0
-        self._prune_at = 0.0
+        self._replace_at = 0.0
+        self._suspected: sqlite3.Error | None = None
+        self._number = 0
+        self.present = Present()
+        try:
+            self._open()
+            self._restore()
+        except (sqlite3.Error, OSError) as error:
+            self._begin_without(error)
+        except ConfigError:
+            self._let_go()
+            raise
         self._courier = Courier("history", self._carry, GATHER_S)
+
+    def _open(self) -> None:
+        """Take the directory and open the file.
+
+        Raises
+        ------
+        ConfigError: as `Store`. sqlite3.Error, OSError: there is no room, or somebody else has the file open.
+        """
+        if self._lock_file is None:
+            self._lock_file = _lock(self.path.parent)
+        file = salvage.open_whole(self.path)
+        try:
+            self._pruner.opened(file)
+            self._pruner.began(file)
+        except sqlite3.Error:
+            file.close()
+            raise
+        self._file = file
+
+    def _restore(self) -> None:
+        """Take in what holds by the file, and have what it says besides replaced."""
+        assert self._file is not None
+        found = list(rows.all_present(self._file))
+        self.present = Present(record for record in found if record is not None)
+        skipped = len(found) - len(list(filter(None, found)))
+        if skipped:
+            log.warning("%d rows of %s are not as they should be: they are left out", skipped, self.path)
+            self._box = self._all_present()
+        self._written = {fact for fact, _ in self.present.items()}
+        self._number += len(found)
+
+    def _begin_without(self, error: Exception) -> None:
+        """Begin without a history that cannot be written for now; with what holds, if that can be read.
+
+        Raises
+        ------
+        ConfigError: it is no matter of room.
+        """
+        is_damage = isinstance(error, sqlite3.Error) and salvage.is_damage(error)
+        if not is_damage and not _is_without_room(self.path.parent, error):
+            self._let_go()
+            raise _unusable(self.path, error) from None
+        self.present = Present(salvage.present_alone(self.path))
+        self._failed(error, Batch())
+
+    def _let_go(self) -> None:
+        for each in (self._file, self._lock_file):
+            if each is not None:
+                each.close()
+        self._file = self._lock_file = None
 
     # On the event loop.
 
     def restored(self, now: float) -> tuple[Record, ...]:
         """What a tracker that starts now has to know of the last run, in the order in which it was made."""
-        found = self._file.execute(
-            "SELECT ended, lease, epoch, key, server, user, address, since, held_s, outcome, reason, fault, cleaned"
-            " FROM leases WHERE ended > ? ORDER BY id DESC LIMIT ?",
-            (now - SHARES_S, MAX_SHARES),
-        ).fetchall()
-        names = ("lease", "epoch", "key", "server", "user", "address", "since", "held_s")
-        overs = [
-            Record(
-                row[0],
-                "over",
-                {
-                    **dict(zip(names, row[1:9], strict=True)),
-                    "outcome": row[9],
-                    "reason": row[10],
-                    "fault": row[11],
-                    "cleaned": json.loads(row[12]),
-                },
-            )
-            for row in reversed(found)
-        ]
+        overs: list[Record] = []
+        if self._file is not None:
+            try:
+                overs = rows.overs(self._file, now)
+            except sqlite3.Error as error:
+                self.suspect(error)
         return tuple(sorted([*overs, *self.present], key=lambda record: record.at))
 
     @property
@@ -199,10 +168,15 @@ class Store:
         return self._failing_since is not None
 
     def begin(self, now: float) -> tuple[Record, ...]:
-        """What `restored` says, after the end of what nobody will tell the end of."""
+        """What `restored` says, after the end of what nobody will tell the end of, and without what is forgotten."""
+        forgotten = self._pruner.before
         for record in list(self.present):
             if record.kind == "granted" and record.details["how"] != OURS:
                 self.note(_unknown_end(record, now))
+            elif record.kind in ("drained", "set_aside") and forgotten is not None and record.at < forgotten:
+                name = record.details["server"]
+                if self.present.get("joined", name) is None and self.present.get(record.kind, name):
+                    self.note(Record(now, "forgotten", {"server": name}))
         return self.restored(now)
 
     def forget_absent(self, before: float, now: float) -> None:
@@ -212,9 +186,13 @@ class Store:
                 reason = "it has not come back after a restart of the tracker"
                 self.note(Record(now, "gone", {"server": record.details["server"], "reason": reason}))
 
-    def levels(self, since: float) -> list[tuple[int, str, int, float, float, float]]:
+    def levels(self, since: float, now: float) -> list[tuple[int, str, int, float, float, float]]:
         """What `note_levels` noted since then: begin, key, looks, slots, leased, waiting."""
-        return self._file.execute("SELECT * FROM levels WHERE begin >= ?", (since,)).fetchall()
+        try:
+            return [] if self._file is None else rows.levels(self._file, since, now)
+        except sqlite3.Error as error:
+            self.suspect(error)
+            return []
 
     def note(self, *records: Record) -> None:
         """Remember records, within a second."""
@@ -234,56 +212,89 @@ class Store:
             if holds is not None:
                 self._number += 1
                 box.changes[fact] = (self._number, holds)
-            elif fact[0] in _MADE_ONCE and box.changes.get(fact) is not None:
-                del box.changes[fact]  # begun and ended within one batch: nobody need ever know
-            else:
+            elif fact in self._written or fact in self._writing.changes:
                 box.changes[fact] = None
+            else:
+                box.changes.pop(fact, None)  # begun and ended before it was written: nobody need ever know
 
-    def note_levels(self, rows: Iterable[tuple[int, str, int, float, float, float]]) -> None:
+    def note_levels(self, levels: Iterable[tuple[int, str, int, float, float, float]]) -> None:
         """Remember averages: begin, key, looks, slots, leased, waiting. Noted again, they replace the earlier ones."""
         with self._box_lock:
-            for begin, key, *figures in rows:
-                self._box.levels[begin, key] = figures
+            for begin, key, *figures in levels:
+                self._box.add_level(begin, key, figures)
         self._courier.wake()
+
+    def suspect(self, error: sqlite3.Error) -> None:
+        """Reading met this: if the file is damaged, it is to be replaced. From any thread."""
+        if salvage.is_damage(error):
+            self._suspected = error
+            self._courier.wake()
 
     def close(self) -> None:
         """Write what is still to be written, for at most 5 s, and let the directory go."""
         if self._courier.close(_CLOSE_S):
-            self._file.close()
-        self._lock_file.close()
+            self._let_go()
+        elif self._lock_file is not None:
+            self._lock_file.close()
 
     # In the thread.
 
     def _carry(self) -> float | None:
         if self._failing_since is not None and time.monotonic() < self._retry_at:
             return self._retry_at - time.monotonic()
+        suspected, self._suspected = self._suspected, None
+        if suspected is not None:
+            self._replace(suspected)
+        if self._file is None:
+            try:
+                self._open()
+            except (sqlite3.Error, OSError, ConfigError) as error:
+                self._failed(error, Batch())
+                return RETRY_S
+            with self._box_lock:
+                self._box.extend(self._all_present())
         with self._box_lock:
             batch, self._box = self._box, Batch()
+            self._writing = batch
+        assert self._file is not None
         try:
             if batch:
-                self._write(batch)
-            self._recovered(batch)
-            return self._prune()
+                batch.write(self._file)
+            self._wrote(batch)
+            return self._pruner.prune(self._file)
         except sqlite3.Error as error:
-            self._failed(error, batch)
+            self._failed(error, batch if self._writing is batch else Batch())
+            self._replace(error)
             return RETRY_S
 
-    def _write(self, batch: Batch) -> None:
-        with _transaction(self._file) as file:
-            (last,) = file.execute("SELECT max(id) FROM leases").fetchone()
-            _run(file, _ADD_LEASES, [_lease_row(*over) for over in batch.overs])
-            if batch.overs:
-                file.execute(_ADD_USAGE, (last or 0,))
-            _run(file, _ADD_EVENTS, [_event_row(record) for record in batch.events])
-            _run(file, _END_PRESENT, [fact for fact, change in batch.changes.items() if change is None], ")")
-            changed = [_present_row(f, *c) for f, c in batch.changes.items() if c is not None]
-            _run(file, _ADD_PRESENT, changed)
-            _run(file, _ADD_LEVELS, [(*period, *figures) for period, figures in batch.levels.items()])
+    def _all_present(self) -> Batch:
+        """What replaces the present in the file."""
+        numbered = enumerate(self.present.items(), self._number + 1)
+        batch = Batch(changes={fact: (number, record) for number, (fact, record) in numbered}, whole=True)
+        self._number += len(batch.changes)
+        return batch
 
-    def _failed(self, error: sqlite3.Error, batch: Batch) -> None:
+    def _wrote(self, batch: Batch) -> None:
+        with self._box_lock:
+            self._writing = Batch()
+            if batch.whole:
+                self._written.clear()
+            for fact, change in batch.changes.items():
+                if change is None:
+                    self._written.discard(fact)
+                else:
+                    self._written.add(fact)
+        if self._failing_since is not None and batch:
+            lasted, self._failing_since = time.monotonic() - self._failing_since, None
+            log.warning("history goes on, after %.0f s; %d records of it are missing", lasted, batch.missed)
+
+    def _failed(self, error: Exception, batch: Batch) -> None:
         with self._box_lock:
             batch.extend(self._box)
-            self._box = batch
+            for fact in [fact for fact, change in batch.changes.items() if change is None]:
+                if fact not in self._written:
+                    del batch.changes[fact]
+            self._box, self._writing = batch, Batch()
         self._retry_at = time.monotonic() + RETRY_S
         if self._failing_since is None:
             self._failing_since = time.monotonic()
@@ -294,93 +305,19 @@ class Store:
                 error,
             )
 
-    def _recovered(self, batch: Batch) -> None:
-        if self._failing_since is not None and batch:
-            lasted, self._failing_since = time.monotonic() - self._failing_since, None
-            log.warning("history goes on, after %.0f s; %d records of it are missing", lasted, batch.missed)
-
-    def _prune(self) -> float:
-        if time.monotonic() < self._prune_at:
-            return self._prune_at - time.monotonic()
-        before = self._clock() - self._history_s
-        deleted = 0
-        with _transaction(self._file) as file:
-            for table, column in (("leases", "ended"), ("events", "at")):
-                old = f"SELECT id FROM {table} WHERE {column} < ? LIMIT {PRUNED}"
-                deleted = max(
-                    deleted, file.execute(f"DELETE FROM {table} WHERE id IN ({old})", (before,)).rowcount
-                )
-            file.execute("DELETE FROM usage WHERE hour < ?", (before - _HOUR,))
-            file.execute("DELETE FROM levels WHERE begin < ?", (before,))
-        more = deleted == PRUNED or self._shrink()
-        self._prune_at = time.monotonic() + (0.0 if more else PRUNE_EVERY_S)
-        return max(0.0, self._prune_at - time.monotonic())
-
-    def _shrink(self) -> bool:
-        """Give a part of a file that is mostly empty back to the disk; whether there is more to give."""
-        (free,), (pages,) = (
-            self._file.execute(f"PRAGMA {what}_count").fetchone() for what in ("freelist", "page")
-        )
-        if free <= pages // 4:
-            return False
-        # `execute` would take the first step of this statement only: one page.
-        self._file.executescript(f"PRAGMA incremental_vacuum({SHRUNK})")
-        return bool(free > SHRUNK)
-
-
-@contextlib.contextmanager
-def _transaction(file: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """All or nothing; a failure leaves the connection ready for the next one."""
-    file.execute("BEGIN IMMEDIATE")
-    try:
-        yield file
-        file.execute("COMMIT")
-    finally:
-        if file.in_transaction:
-            file.execute("ROLLBACK")
-
-
-def _run(file: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]], end: str = "") -> None:
-    """Run a statement that goes on with rows of values, for many rows at a time."""
-    for start in range(0, len(rows), _ROWS):
-        some = rows[start : start + _ROWS]
-        places = ", ".join(["(" + ", ".join("?" * len(some[0])) + ")"] * len(some))
-        file.execute(f"{statement} {places}{end}", [value for row in some for value in row])
-
-
-def _lease_row(
-    over: Record, granted: Record | None, begun: Record | None, limited: Record | None
-) -> list[Any]:
-    facts, asked = over.details, _NOTHING if granted is None else granted.details
-    return [
-        facts["lease"],
-        facts["epoch"],
-        facts["key"],
-        facts["server"],
-        facts["user"] or facts["address"],
-        facts["address"],
-        asked.get("how", ""),
-        facts["since"],
-        None if begun is None else begun.at,
-        over.at,
-        facts["held_s"],
-        asked.get("limit_s") if limited is None else limited.details["limit_s"],
-        asked.get("waited_s", 0.0),
-        asked.get("priority", 0.0),
-        facts["outcome"],
-        facts["reason"],
-        facts["fault"],
-        json.dumps(facts["cleaned"]) if facts["cleaned"] else "{}",
-    ]
-
-
-def _present_row(fact: Fact, number: int, record: Record) -> tuple[Any, ...]:
-    return (*fact, number, record.at, json.dumps(record.details))
-
-
-def _event_row(record: Record) -> tuple[Any, ...]:
-    about = str(record.details.get("server") or record.details.get("ticket") or "")
-    return (record.at, record.kind, about, json.dumps(record.details))
+    def _replace(self, error: sqlite3.Error) -> None:
+        """Have the next try begin another file, if this one is damaged."""
+        if self._file is None or not salvage.is_damage(error) or time.monotonic() < self._replace_at:
+            return
+        self._replace_at = time.monotonic() + REPLACE_EVERY_S
+        self._file.close()
+        self._file = None
+        try:
+            self._file = salvage.replace(self.path, str(error))
+        except (sqlite3.Error, OSError):
+            return  # the next try begins at the beginning
+        with self._box_lock:
+            self._box.extend(self._all_present())
 
 
 def _unknown_end(granted: Record, now: float) -> Record:
@@ -391,11 +328,18 @@ def _unknown_end(granted: Record, now: float) -> Record:
 
 
 def _lock(directory: Path) -> IO[str]:
-    """Take the directory, which is made if it is not there; the kernel gives it back when this process dies."""
+    """Take the directory, which is made if it is not there; the kernel gives it back when this process dies.
+
+    Raises
+    ------
+    ConfigError: it cannot be used. OSError: there is no room for it.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         file = open(directory / "lock", "a+", encoding="utf-8")  # noqa: SIM115 (it stays open)
     except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise
         raise ConfigError(f"--state-dir {directory} cannot be used: {error.strerror or error}") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -416,7 +360,24 @@ def _lock(directory: Path) -> IO[str]:
     return file
 
 
-def _unusable(path: Path, error: sqlite3.Error) -> ConfigError:
+def _is_without_room(directory: Path, error: Exception) -> bool:
+    """Whether it is for want of room, or of its turn: that passes. Where SQLite does not say, a small file tells."""
+    if isinstance(error, OSError):
+        return error.errno in _NO_ROOM
+    if any(words in str(error) for words in ("disk is full", "disk I/O error", "is locked")):
+        return True
+    try:
+        probe = directory / f"{FILE}.probe"
+        with open(probe, "wb") as file:
+            file.write(bytes(_PROBE))
+    except OSError as problem:
+        return problem.errno in _NO_ROOM
+    finally:
+        probe.unlink(missing_ok=True)
+    return False
+
+
+def _unusable(path: Path, error: Exception) -> ConfigError:
     return ConfigError(
         f"{path} cannot be used ({error}): make room or give it back to this user, or move the file away to begin "
         "with an empty history"

@@ -144,12 +144,12 @@ def items(check: Check) -> Check:
     return check_all
 
 
-def mapping(check: Check) -> Check:
-    """An object with values that ``check`` allows."""
+def mapping(check: Check, most: int = MAX_ITEMS) -> Check:
+    """An object of at most ``most`` values, which ``check`` allows."""
 
     def check_all(value: Any, name: str) -> dict[str, Any]:
-        if type(value) is not dict or len(value) > MAX_ITEMS:
-            raise wrong(name, f"an object of at most {MAX_ITEMS} entries", value)
+        if type(value) is not dict or len(value) > most:
+            raise wrong(name, f"an object of at most {most} entries", value)
         return {text(label, name): check(item, name) for label, item in value.items()}
 
     return check_all

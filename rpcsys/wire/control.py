@@ -26,6 +26,13 @@ UNUSED = "unused"
 """`End.reason` when the client left before it opened a session: the server drops the match key, and a
 session that was opened with it in the meantime goes on."""
 
+MAX_LABELS = 32
+"""Labels of a server, or that a request wants."""
+
+MAX_CLEANED = 8
+MAX_NAMES = 64
+"""Kinds of what had to be removed after a session, and names of each, that are told."""
+
 _id = checks.integer(0, checks.MAX_ID)
 _count = checks.integer(1, checks.MAX_ITEMS)
 _epoch = checks.integer(0, checks.MAX_ID)
@@ -41,6 +48,19 @@ def _outcome(value: Any, name: str) -> str:
     if value not in OUTCOMES:
         raise checks.wrong(name, "one of " + ", ".join(OUTCOMES), value)
     return str(value)
+
+
+def _brief(value: Any, name: str) -> str:
+    """Text of which the first `checks.MAX_TEXT` characters are kept, printable: news is not refused for its length."""
+    kept = checks.sentence(value, name)[: checks.MAX_TEXT]
+    return kept if kept.isprintable() else "".join(c if c.isprintable() else "?" for c in kept)
+
+
+def _left(value: Any, name: str) -> Any:
+    """A count, or names of which the first `MAX_NAMES` are kept."""
+    if type(value) is list:
+        return [_brief(item, name) for item in value[:MAX_NAMES]]
+    return _id(value, name)
 
 
 @dataclass(frozen=True)
@@ -80,7 +100,7 @@ class Request(Ask):
     session_timeout: float | None = field(optional(checks.seconds), None)
     wait_timeout: float | None = field(optional(checks.seconds), None)
     wait_for_key: bool = field(checks.flag, False)
-    labels: Mapping[str, str] = field(checks.mapping(checks.text), dict)
+    labels: Mapping[str, str] = field(checks.mapping(checks.text, MAX_LABELS), dict)
     count: int = field(_count, 1)
     ticket: str | None = field(optional(checks.text), None)
 
@@ -236,7 +256,7 @@ class LeaseStarted(Ask):
 
 @dataclass(frozen=True)
 class LeaseEnded(Ask):
-    """The lease is over and the slot is clean; ``cleaned`` counts what had to be removed.
+    """The lease is over and the slot is clean; ``cleaned`` counts or names what had to be removed.
 
     ``fault``: why it failed, if the server itself is to blame, and not its client or the client's code.
     """
@@ -245,8 +265,8 @@ class LeaseEnded(Ask):
     lease: str = field(checks.text)
     epoch: int = field(_epoch)
     outcome: str = field(_outcome)
-    cleaned: Mapping[str, Any] = field(checks.mapping(checks.anything), dict)
-    fault: str = field(checks.text, "")
+    cleaned: Mapping[str, Any] = field(checks.mapping(_left, MAX_CLEANED), dict)
+    fault: str = field(_brief, "")
 
 
 @dataclass(frozen=True)

@@ -78,3 +78,19 @@ def test_a_reader_that_has_gone_is_no_reason_to_stop(stream):
         with pytest.raises(BrokenPipeError):
             broken.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
+
+
+def test_long_lines_that_nobody_takes_are_bounded(stream, monkeypatch):
+    monkeypatch.setattr(journal, "MAX_CHARACTERS", 100_000)
+    taken = threading.Event()
+    monkeypatch.setattr(stream, "flush", lambda: taken.wait(30))
+    made = Journal()
+    for number in range(1000):
+        made.note_all([(float(number), logging.INFO, "joined", {"labels": "x" * 10_000})])
+    assert sum(map(len, made._box)) <= 100_000
+    taken.set()
+    made.close()
+    written = stream.getvalue().count("joined")
+    missing = sum(int(word[6:]) for word in stream.getvalue().split() if word.startswith("lines="))
+    assert 5 < written < 40
+    assert written + missing == 1000

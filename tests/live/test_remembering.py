@@ -340,15 +340,60 @@ def test_a_disk_that_is_full(small_disk, tmp_path):
     assert tracker.terminate() == 0
 
 
-def test_without_room_to_begin_with_it_is_one_line(tmp_path):
-    command = [sys.executable, "-m", "rpcsys.tracker", "--host", "127.0.0.1", "--port", "0"]
-    limited = ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh", *command, "--state-dir", str(tmp_path / "state")]
-    done = subprocess.run(
-        limited, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)}
+def test_without_room_to_begin_with_it_serves_without_history(daemons, tmp_path):
+    state = tmp_path / "state"
+    command = [sys.executable, "-m", "rpcsys.tracker", "--host", "127.0.0.1", "--port", "0", "--silent"]
+    limited = ["sh", "-c", 'ulimit -S -f 8; exec "$@"', "sh", *command, "--state-dir", str(state)]
+    tracker = daemons.launch("tracker", limited)
+    tracker.await_ready_line()
+    load = Load(tracker)
+    wait_until(lambda: len(load.over) > 500, 60, "devices are handed out")
+    assert tracker.stderr().count("\n") == 1
+    assert "history stops" in tracker.stderr()
+    resource.prlimit(tracker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    wait_until(lambda: "history goes on" in tracker.stderr(), 60, "it goes on by itself")
+    done = load.stop()
+    assert tracker.terminate() == 0
+    assert rows(state, "SELECT count(*) FROM leases") == [(done,)]
+
+
+def test_a_disk_that_is_full_to_begin_with(daemons, tmp_path):
+    """It begins without history, and with what held; and history goes on when there is room."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = f'mount -t tmpfs -o size=4m disk {place} && exec "$@"'
+    apart = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else []), "sh", "-c", mount, "sh"]
+    if subprocess.run([*apart, "true"], capture_output=True, timeout=30, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    state = tmp_path / "state"
+    tracker = daemons.tracker("--state-dir", str(state))
+    board, keeper = register(tracker, "board"), hello(tracker, "keeper")
+    assert keeper.ask({"op": "drain", "id": 1, "server": "board"})["ok"]
+    assert tracker.terminate() == 0
+    fill_and_serve = f"cp -r {state} {place}/ && (cat /dev/zero >{place}/filler || true) 2>/dev/null"
+    command = (
+        f"{sys.executable} -m rpcsys.tracker --host 127.0.0.1 --port 0 --silent --state-dir {place}/state"
     )
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "cannot be used" in done.stderr
+    again = daemons.launch("tracker", [*apart, "sh", "-c", f"{fill_and_serve}; exec {command}"])
+    again.await_ready_line()
+    disk = Path(f"/proc/{again.pid}/root{place}")
+    assert shutil.disk_usage(disk).free == 0
+    board = register(again, "board")
+    with connect_tracker(again.address) as viewer:
+        assert [row["state"] for row in viewer.summary()["servers"]] == ["drained"]
+        load = Load(again)
+        wait_until(lambda: len(load.over) > 1000, 60, "devices are handed out")
+        assert "history stops" in again.stderr()
+        assert again.stderr().count("\n") == 1
+        (disk / "filler").unlink()
+        wait_until(lambda: "history goes on" in again.stderr(), 60, "it goes on by itself")
+        done = load.stop()
+        wait_until(lambda: sum(row["leases"] for row in viewer.usage()) == done, 30, "all of it is there")
+    shutil.copytree(disk / "state", tmp_path / "copy")
+    assert ("drained", "board") in present(tmp_path / "copy")
+    assert again.terminate() == 0
+    for probe in (keeper, board):
+        probe.close()
 
 
 # --- logs --------------------------------------------------------------------------------------

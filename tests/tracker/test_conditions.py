@@ -2,7 +2,7 @@
 
 import pytest
 
-from rpcsys.tracker.conditions import FAILURES, FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_MISSED
+from rpcsys.tracker.conditions import FAILURES, FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_ABSENT, MAX_MISSED
 from tests.tracker.transcripts import Scene
 
 
@@ -222,3 +222,18 @@ def test_a_server_cannot_take_a_lease_of_one_of_tvms_over(scene):
     assert [row["state"] for row in scene.summary()["leases"]] == ["silent"]
     scene.leave(silent)
     assert scene.recorded("over")[-1]["lease"] == lease["lease"]
+
+
+def test_of_servers_that_are_gone_so_many_are_remembered(scene):
+    """The first to go is forgotten, and who is there never."""
+    keeper = scene.client("keeper")
+    scene.server(name="here")
+    scene.ask(keeper, "drain", server="here")
+    for number in range(MAX_ABSENT + 10):
+        conn = scene.server(name=f"s{number}", port=number + 1)
+        scene.ask(keeper, "drain", server=f"s{number}")
+        scene.leave(conn)
+    assert len(scene.state.conditions) == MAX_ABSENT + 1
+    assert {"here", "s10"} <= set(scene.state.conditions)
+    assert "s9" not in scene.state.conditions
+    assert scene.recorded("forgotten") == [{"server": f"s{number}"} for number in range(10)]

@@ -222,3 +222,31 @@ def test_silent_leases_are_forgotten(before):
     before.say(client, [4, "rpi4", "", 1])
     scene = again(before)
     assert scene.summary()["leases"] == []
+
+
+@pytest.mark.parametrize("days", [400, 91, 0.01, -400])
+def test_a_clock_that_was_ahead_or_behind_breaks_nothing(days):
+    """Nobody has had device time that is still to come, and what is so began now at the latest."""
+    scene = Scene()
+    scene.wait(60)
+    server, ann, bob = scene.server(slots=2), scene.client("ann"), scene.client("bob")
+    scene.put(server, "rpi4:1")
+    (lease,) = scene.request(ann)["leases"]
+    told = {"lease": lease["lease"], "epoch": lease["epoch"]}
+    scene.ask(server, "lease_started", **told)
+    scene.wait(600)
+    scene.ask(server, "lease_ended", **told, outcome="closed")
+    scene.put(server, "rpi4:2")
+    scene.request(ann, 2)
+    scene.request(bob, 3)
+    following = again(scene, -days * 86400)
+    at = following.now
+    assert following.state.shares.spent(at, "ann") <= (600 if days > 0 else 6000)
+    assert all(held.since <= at for held in following.state.leases.values())
+    assert all(place.since <= at for place in following.state.places.values())
+    following.wait(SETTLE_S + 1)
+    carol = following.client("carol")
+    (answer,) = following.ask(carol, "why", key="rpi4")
+    assert answer["ok"]
+    assert all(held["since_s"] >= 0 for held in answer["why"]["holders"])
+    assert json.dumps(answer, allow_nan=False)

@@ -1,0 +1,191 @@
+"""What waits to be written to a tracker's file, and how it is written: many rows with one statement.
+
+Hundreds of rows go into SQLite with one statement: the interpreter's lock is free while it runs. (Statement by
+statement, each would wait for the lock again, and beside a busy loop that is 500 us a row.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from sys import getsizeof
+from typing import Any
+
+from rpcsys.tracker.events import Record
+from rpcsys.tracker.present import Fact
+
+MAX_HISTORY = 200_000
+MAX_BYTES = 100 << 20
+"""Records that may wait for the disk, and about how much memory they may take: minutes of a very busy lab."""
+
+MAX_LEVELS = 72_000
+"""Averages that may wait: a day of as many keys as are followed (`rpcsys.tracker.levels`)."""
+
+HOUR = 3600
+RECORD = 1000
+"""Bytes of a record, beside its texts."""
+
+_ROWS = 500 if sqlite3.sqlite_version_info >= (3, 32) else 50  # older ones take 999 values in all
+
+LEASES = (
+    *("lease", "epoch", "key", "server", "user", "address", "how", "since", "begun", "ended", "held_s"),
+    *("limit_s", "waited_s", "priority", "outcome", "reason", "fault", "cleaned"),
+)
+
+_NOTHING: Mapping[str, Any] = {}
+_ADD_LEASES = f"INSERT INTO leases ({', '.join(LEASES)}) VALUES"
+_ADD_USAGE = f"""
+INSERT INTO usage
+SELECT CAST(ended AS INTEGER) / {HOUR} * {HOUR}, user, key, count(*), total(held_s), total(waited_s), sum(fault != '')
+FROM leases WHERE id > ? GROUP BY 1, 2, 3
+ON CONFLICT (hour, user, key) DO UPDATE SET leases = leases + excluded.leases, held_s = held_s + excluded.held_s,
+    waited_s = waited_s + excluded.waited_s, faults = faults + excluded.faults
+"""
+_ADD_EVENTS = "INSERT INTO events (at, kind, about, details) VALUES"
+_ADD_PRESENT = "INSERT OR REPLACE INTO present (kind, about, number, at, details) VALUES"
+_ADD_LEVELS = "INSERT OR REPLACE INTO levels (begin, key, looks, slots, leased, waiting) VALUES"
+_END_PRESENT = "DELETE FROM present WHERE (kind, about) IN (VALUES"
+
+Over = tuple[Record, "Record | None", "Record | None", "Record | None"]
+"""The ``over`` of a lease, and what was known of it: ``granted``, ``begun``, ``limited``."""
+
+
+def bytes_of(record: Record) -> int:
+    """About how much memory a record takes: its texts are its peer's to choose."""
+    size = RECORD
+    for value in record.details.values():
+        if type(value) is str:
+            size += getsizeof(value)
+        elif type(value) is dict:
+            size += len(repr(value))
+    return size
+
+
+@dataclass
+class Batch:
+    """What is to be written. ``missed`` counts what there was no room for; ``whole``: the present replaces the file's."""
+
+    overs: list[Over] = field(default_factory=list)
+    events: list[Record] = field(default_factory=list)
+    changes: dict[Fact, tuple[int, Record] | None] = field(default_factory=dict)
+    levels: dict[tuple[int, str], Sequence[float]] = field(default_factory=dict)
+    missed: int = 0
+    bytes: int = 0
+    whole: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.overs or self.events or self.changes or self.levels or self.whole)
+
+    def _room(self, size: int) -> bool:
+        """Whether so many bytes of history have room, which they then take."""
+        if len(self.overs) + len(self.events) >= MAX_HISTORY or self.bytes + size > MAX_BYTES:
+            self.missed += 1
+            return False
+        self.bytes += size
+        return True
+
+    def add_over(self, over: Over) -> None:
+        """A lease is over."""
+        if self._room(sum(bytes_of(record) for record in over if record is not None)):
+            self.overs.append(over)
+
+    def add_event(self, record: Record) -> None:
+        """Something happened that is history."""
+        if self._room(bytes_of(record)):
+            self.events.append(record)
+
+    def add_level(self, begin: int, key: str, figures: Sequence[float]) -> None:
+        """Averages; of too many, the oldest are dropped."""
+        self.levels[begin, key] = figures
+        if len(self.levels) > MAX_LEVELS:
+            del self.levels[next(iter(self.levels))]
+
+    def extend(self, later: Batch) -> None:
+        """Take in what came later."""
+        self.missed += later.missed
+        for over in later.overs:
+            self.add_over(over)
+        for record in later.events:
+            self.add_event(record)
+        self.changes.update(later.changes)
+        for (begin, key), figures in later.levels.items():
+            self.add_level(begin, key, figures)
+        self.whole = self.whole or later.whole
+
+    def write(self, connection: sqlite3.Connection) -> None:
+        """Write all of it, or nothing.
+
+        Raises
+        ------
+        sqlite3.Error: it cannot be written.
+        """
+        with transaction(connection) as file:
+            (last,) = file.execute("SELECT max(id) FROM leases").fetchone()
+            _run(file, _ADD_LEASES, [_lease_row(*over) for over in self.overs])
+            if self.overs:
+                file.execute(_ADD_USAGE, (last or 0,))
+            _run(file, _ADD_EVENTS, [_event_row(record) for record in self.events])
+            if self.whole:
+                file.execute("DELETE FROM present")
+            _run(file, _END_PRESENT, [fact for fact, change in self.changes.items() if change is None], ")")
+            changed = [_present_row(f, *c) for f, c in self.changes.items() if c is not None]
+            _run(file, _ADD_PRESENT, changed)
+            _run(file, _ADD_LEVELS, [(*period, *figures) for period, figures in self.levels.items()])
+
+
+@contextlib.contextmanager
+def transaction(file: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """All or nothing; a failure leaves the connection ready for the next one."""
+    file.execute("BEGIN IMMEDIATE")
+    try:
+        yield file
+        file.execute("COMMIT")
+    finally:
+        if file.in_transaction:
+            file.execute("ROLLBACK")
+
+
+def _run(file: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]], end: str = "") -> None:
+    """Run a statement that goes on with rows of values, for many rows at a time."""
+    for start in range(0, len(rows), _ROWS):
+        some = rows[start : start + _ROWS]
+        places = ", ".join(["(" + ", ".join("?" * len(some[0])) + ")"] * len(some))
+        file.execute(f"{statement} {places}{end}", [value for row in some for value in row])
+
+
+def _lease_row(
+    over: Record, granted: Record | None, begun: Record | None, limited: Record | None
+) -> list[Any]:
+    facts, asked = over.details, _NOTHING if granted is None else granted.details
+    return [
+        facts["lease"],
+        facts["epoch"],
+        facts["key"],
+        facts["server"],
+        facts["user"] or facts["address"],
+        facts["address"],
+        asked.get("how", ""),
+        facts["since"],
+        None if begun is None else begun.at,
+        over.at,
+        facts["held_s"],
+        asked.get("limit_s") if limited is None else limited.details["limit_s"],
+        asked.get("waited_s", 0.0),
+        asked.get("priority", 0.0),
+        facts["outcome"],
+        facts["reason"],
+        facts["fault"],
+        json.dumps(facts["cleaned"]) if facts["cleaned"] else "{}",
+    ]
+
+
+def _present_row(fact: Fact, number: int, record: Record) -> tuple[Any, ...]:
+    return (*fact, number, record.at, json.dumps(record.details))
+
+
+def _event_row(record: Record) -> tuple[Any, ...]:
+    about = str(record.details.get("server") or record.details.get("ticket") or "")
+    return (record.at, record.kind, about, json.dumps(record.details))

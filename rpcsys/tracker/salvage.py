@@ -1,0 +1,199 @@
+"""A damaged file: moved aside, and what can be read of it is kept.
+
+The rows of a table are read from its beginning until one cannot be, and from its end until one cannot be: a page that
+is lost costs what lies on it, and of two such pages what lies between them. Every row is looked at; so many seconds
+are spent, on the present first and then on what was written last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rpcsys.tracker import rows, schema
+from rpcsys.tracker.batch import transaction
+from rpcsys.tracker.events import Record
+
+log = logging.getLogger(__name__)
+
+KEPT = 3
+"""Damaged files that are kept: the ones before are removed, or a bad disk would fill up with them."""
+
+SALVAGE_S = 10.0
+"""How long a tracker's start may take for it; what was not reached is in the file that was moved aside."""
+
+CHECKED = 32 << 20
+"""Bytes of a file that is looked through as a whole at the start, in half a second. Of a larger one, what is needed."""
+
+_BATCH = 1000
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is at fault, and not its disk, its owner, or who has it open as well.
+
+    SQLite tells by codes that Python shows from 3.11 on; its classes and words are the same in all.
+    """
+    if not isinstance(error, sqlite3.OperationalError):
+        return isinstance(error, sqlite3.DatabaseError)
+    words = str(error)
+    return (
+        words.startswith(("no such ", "malformed "))
+        or " already exists" in words
+        or " has no column" in words
+    )
+
+
+def open_whole(path: Path) -> sqlite3.Connection:
+    """Open a tracker's file; another one in its place, with what could be read, if it is damaged.
+
+    Raises
+    ------
+    ConfigError: as `rpcsys.tracker.schema.open_file`. sqlite3.Error, OSError: it cannot be read, moved or written.
+    """
+    try:
+        file = schema.open_file(path)
+        try:
+            _look(path, file)
+        except BaseException:
+            file.close()
+            raise
+        return file
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise
+        return replace(path, str(error))
+
+
+def replace(path: Path, reason: str) -> sqlite3.Connection:
+    """Move a damaged file aside and begin another one with what can be read of it.
+
+    Raises
+    ------
+    sqlite3.Error, OSError: as `open_whole`.
+    """
+    aside = _move_aside(path)
+    file = schema.open_file(path)
+    kept = 0
+    with contextlib.suppress(sqlite3.Error):
+        kept = _copy(aside, file)
+    log.warning(
+        "%s was damaged (%s): it is kept as %s, and %d rows of it could be read and go on here",
+        path,
+        reason,
+        aside.name,
+        kept,
+    )
+    return file
+
+
+def present_alone(path: Path) -> list[Record]:
+    """What holds by a file that cannot be opened for want of room: all of it, if the last run ended in order."""
+    journal = path.with_name(f"{path.name}-wal")
+    with contextlib.suppress(sqlite3.Error, OSError):
+        if path.is_file() and not (journal.exists() and journal.stat().st_size):
+            uri = f"{path.absolute().as_uri()}?immutable=1"
+            with contextlib.closing(sqlite3.connect(uri, uri=True)) as file:
+                file.text_factory = schema.text
+                return [record for record in rows.all_present(file) if record is not None]
+    return []
+
+
+def _look(path: Path, file: sqlite3.Connection) -> None:
+    """See that every table is what it should be and what a start reads can be read; all of a file that is small."""
+    for table, columns in schema.COLUMNS.items():
+        file.execute(f"SELECT {', '.join(columns)} FROM {table} LIMIT 0")
+    if path.stat().st_size <= CHECKED:
+        (found,) = file.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(" ".join(str(found).split()))
+        return
+    for query in (
+        "SELECT total(length(details)) FROM present",
+        "SELECT total(looks) FROM levels",
+        "SELECT * FROM leases ORDER BY id DESC LIMIT 1000",
+        "SELECT * FROM leases ORDER BY ended DESC LIMIT 1000",
+        "SELECT * FROM events ORDER BY id DESC LIMIT 1000",
+    ):
+        for _ in file.execute(query):
+            pass
+
+
+def _move_aside(path: Path) -> Path:
+    """Give the file another name, and its journal with it; the first of more than `KEPT` goes."""
+    names = [path.with_name(f"{path.name}.damaged-{number}") for number in range(1, KEPT + 1)]
+    free = [name for name in names if not name.exists()]
+    aside = free[0] if free else min(names, key=lambda name: name.stat().st_mtime)
+    for ending in ("-wal", "-shm", ""):
+        if free == []:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{aside}{ending}")
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(f"{path}{ending}", f"{aside}{ending}")
+    with contextlib.suppress(OSError):
+        os.utime(aside)
+    return aside
+
+
+def _copy(aside: Path, file: sqlite3.Connection) -> int:
+    """Copy what can be read; how many rows."""
+    end, kept = time.monotonic() + SALVAGE_S, 0
+    uri = aside.absolute().as_uri()
+    for way in ("?mode=ro", "?immutable=1"):  # with its journal, or without one that is damaged itself
+        with contextlib.closing(sqlite3.connect(uri + way, uri=True, timeout=1.0)) as old:
+            old.text_factory = schema.text
+            old.set_progress_handler(lambda: time.monotonic() > end, 20_000)
+            for table, columns in schema.COLUMNS.items():
+                kept += _copy_table(old, file, table, columns)
+        if kept:
+            break
+    return kept
+
+
+def _copy_table(
+    old: sqlite3.Connection, file: sqlite3.Connection, table: str, columns: tuple[str, ...]
+) -> int:
+    names = ", ".join(columns)
+    add = f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"
+    order = schema.ORDER[table]
+    before = file.total_changes
+    for way in ("DESC", "ASC"):
+        by = ", ".join(f"{column} {way}" for column in order)
+        with contextlib.suppress(sqlite3.Error):
+            found = old.execute(f"SELECT {names} FROM {table} ORDER BY {by}")
+            for some in _sound(found, table, columns):
+                with transaction(file):
+                    file.executemany(add, some)
+            break  # all of it
+    return file.total_changes - before
+
+
+def _sound(found: sqlite3.Cursor, table: str, columns: tuple[str, ...]) -> Iterator[list[Any]]:
+    """The rows that are what they should be, many at a time; also those before one that cannot be read."""
+    read, problem = _BATCH, None
+    while read == _BATCH and problem is None:
+        read, some = 0, []
+        try:
+            for row in islice(found, _BATCH):
+                read += 1
+                if _is_sound(table, dict(zip(columns, row, strict=True))):
+                    some.append(row)
+        except sqlite3.Error as error:
+            problem = error
+        yield some
+    if problem is not None:
+        raise problem
+
+
+def _is_sound(table: str, row: Mapping[str, Any]) -> bool:
+    if table == "leases":
+        return rows.lease(row) is not None
+    if table == "present":
+        return rows.present(row["kind"], row["about"], row["at"], row["details"]) is not None
+    return all(rows.is_plain(value) for value in row.values())

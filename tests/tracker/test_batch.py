@@ -1,0 +1,76 @@
+"""What waits for the disk is bounded, whoever fills it."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+from rpcsys.tracker import batch, store
+from rpcsys.tracker.batch import Batch
+from rpcsys.tracker.events import Record
+from rpcsys.tracker.store import Store
+from tests.tracker import records
+
+NOW = 1_700_000_000.0
+
+
+def test_records_are_bounded_in_bytes(monkeypatch) -> None:
+    monkeypatch.setattr(batch, "MAX_BYTES", 1 << 20)
+    box = Batch()
+    for number in range(1000):
+        details = {"server": f"{number}", "labels": {"a": "x" * 10_000}, "reason": "y" * 10_000}
+        box.add_event(Record(NOW, "joined", details))
+    assert 30 < len(box.events) < 60
+    later = Batch(events=list(box.events), missed=5)
+    missed = box.missed
+    box.extend(later)
+    assert len(box.events) + box.missed - missed - 5 == 2 * len(later.events)
+    assert box.bytes <= 1 << 20
+
+
+def test_a_disk_that_is_full_for_long_holds_no_memory(tmp_path, monkeypatch) -> None:
+    """Leases, requests and servers that come and go leave nothing but what history has room for."""
+    monkeypatch.setattr(batch, "MAX_HISTORY", 10)
+    monkeypatch.setattr(batch, "MAX_LEVELS", 100)
+    monkeypatch.setattr(store, "RETRY_S", 0.01)
+    monkeypatch.setattr(store, "GATHER_S", 0.01)
+    lab = Store(tmp_path, history_days=90, clock=lambda: NOW)
+    time.sleep(0.2)
+    assert lab._file is not None
+    lab._file.execute("PRAGMA max_page_count = 1")
+    lab.note(records.joined("fills", at=NOW, labels={"a": "x" * 100_000}))
+
+    def live(turns):
+        for number in range(turns):
+            lease = f"x-{number}"
+            lab.note(
+                records.granted(lease, at=NOW),
+                records.begun(lease, at=NOW),
+                records.limited(lease, 9.0, at=NOW),
+            )
+            lab.note(records.waiting(lease, at=NOW), records.joined(lease, at=NOW))
+            lab.note(records.drained(lease, at=NOW), records.set_aside(lease, at=NOW))
+            lab.note_levels([(number, "key", 1, 1.0, 1.0, 1.0)])
+            lab.note(
+                records.over(lease, at=NOW),
+                records.waited(lease, "left", at=NOW),
+                records.gone(lease, at=NOW),
+            )
+            lab.note(Record(NOW, "enabled", {"server": lease}))
+
+    live(500)
+    assert lab.failing
+    tracemalloc.start()
+    live(4000)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 1 << 20
+    lab._file.execute("PRAGMA max_page_count = 1000000")
+    lab.note(records.granted("out", at=NOW))
+    lab.close()
+    again = Store(tmp_path, history_days=90, clock=lambda: NOW)
+    assert sorted((r.kind, r.details.get("lease")) for r in again.present) == [
+        ("granted", "out"),
+        ("joined", None),
+    ]
+    again.close()

@@ -1,0 +1,168 @@
+"""A tracker begins whatever state its file is in, with what can be read of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import shutil
+import sqlite3
+
+import pytest
+
+from rpcsys.errors import ConfigError
+from rpcsys.tracker import store
+from rpcsys.tracker.events import Connected, Received, Restored, Started
+from rpcsys.tracker.history import History
+from rpcsys.tracker.state import State
+from rpcsys.tracker.store import Store
+from rpcsys.wire import control
+from tests.tracker import damage, records
+
+NOW = 1_700_000_000.0
+LEASES = 4000
+HERE = 40
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory):
+    """The directory of a tracker that was killed: a file, and a journal with what came last."""
+    place = tmp_path_factory.mktemp("lived") / "state"
+    lab = Store(place, history_days=90, clock=lambda: NOW)
+    for number in range(LEASES):
+        about = {"user": f"user-{number % 7}", "key": f"key-{number % 5}", "server": f"board-{number % 40}"}
+        lab.note(records.over(f"x-{number}", at=NOW - LEASES + number, **about))
+        if number == LEASES // 2:
+            lab.close()
+            lab = Store(place, history_days=90, clock=lambda: NOW)
+    for number in range(HERE):
+        lab.note(records.granted(f"y-{number}", at=NOW - 9), records.begun(f"y-{number}", at=NOW - 8))
+        lab.note(records.waiting(f"t-{number}", at=NOW - 7), records.joined(f"board-{number}", at=NOW - 10))
+        lab.note(
+            records.set_aside(f"board-{number}", at=NOW - 6), records.drained(f"off-{number}", at=NOW - 6)
+        )
+        lab.note(records.limited(f"y-{number}", 900.0, at=NOW - 5))
+    lab.note_levels([(int(NOW) // 600 * 600, f"key-{number}", 3, 1.0, 0.5, 0.0) for number in range(5)])
+    copy = place.with_name("copy")
+    lab._courier.close(30)  # written, and not put in order
+    shutil.copytree(place, copy)
+    lab._let_go()
+    assert (copy / f"{store.FILE}-wal").stat().st_size > 0
+    return copy
+
+
+def serves(place):
+    """Begin in a directory and answer as a tracker does; what was known of the present and of the past."""
+    lab = Store(place, history_days=90, clock=lambda: NOW)
+    state = State(Started(NOW, "new"))
+    try:
+        restored = lab.begin(NOW)
+        state.apply(Restored(NOW, restored))
+        state.apply(Connected(NOW, 1, "10.0.0.1", "10.0.0.2"))
+        for ask in (
+            control.Request(1, key="key-1"),
+            control.Why(2, key="key-1"),
+            control.Summary(3),
+            control.Register(4, key="key-1", name="new", port=9090),
+        ):
+            for action in state.apply(Received(NOW + 1, 1, ask)):
+                json.dumps(getattr(action, "message", None), allow_nan=False)
+        lab.levels(NOW - 86400, NOW)
+        lab.note(records.over("new", at=NOW), records.joined("new", at=NOW))
+        assert lab._courier.close(60)
+        assert not lab.failing
+        history = History(lab.path)
+        answers = [
+            asyncio.run(history.answer(ask))
+            for ask in (control.History(1, limit=4096), control.Usage(2), control.History(3, since=NOW - 100))
+        ]
+        history.close()
+        for answer in answers:
+            assert answer.ok, answer
+            json.dumps(answer.to_json(), allow_nan=False)
+        assert "new" in [lease["lease"] for lease in answers[0].fields["leases"]]
+        return len(lab.present), len(answers[0].fields["leases"])
+    finally:
+        lab._let_go()
+
+
+@pytest.mark.parametrize("kind", damage.ALL, ids=lambda kind: kind.__name__)
+def test_it_begins_and_serves_with_any_damage(lived, tmp_path, caplog, kind) -> None:
+    for seed in range(9):
+        place = tmp_path / str(seed)
+        shutil.copytree(lived, place)
+        chance = random.Random(f"{kind.__name__} {seed}")
+        kind(place / store.FILE, chance)
+        with caplog.at_level(logging.WARNING):
+            caplog.clear()
+            serves(place)
+        assert len(caplog.records) <= 2, caplog.text  # moved aside, rows left out
+        assert "Traceback" not in caplog.text
+        serves(place)  # and again, without anything to say
+        shutil.rmtree(place)
+
+
+def test_what_can_be_read_is_kept_and_one_line_says_so(lived, tmp_path, caplog) -> None:
+    place = tmp_path / "state"
+    shutil.copytree(lived, place)
+    path = place / store.FILE
+    sqlite3.connect(path).execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    with sqlite3.connect(path) as file:
+        (root,) = file.execute("SELECT rootpage FROM sqlite_master WHERE name = 'events'").fetchone()
+    with path.open("r+b") as raw:
+        raw.seek((root - 1) * damage.PAGE)
+        raw.write(b"\xff" * damage.PAGE)
+    present, leases = serves(place)
+    assert present >= 7 * HERE
+    assert leases > 2000
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "was damaged" in line
+    assert "tracker.sqlite.damaged-1" in line
+    assert (place / "tracker.sqlite.damaged-1").exists()
+    with sqlite3.connect(path) as file:
+        assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert file.execute("SELECT count(*) FROM leases").fetchone()[0] >= LEASES
+
+
+def test_damaged_files_do_not_pile_up(tmp_path) -> None:
+    place = tmp_path / "state"
+    place.mkdir()
+    for _ in range(6):
+        damage.no_database(place / store.FILE, random.Random(1))
+        serves(place)
+    assert len(list(place.glob("*.damaged-*"))) == 3
+
+
+def test_damage_that_is_found_while_it_writes(lived, tmp_path, caplog) -> None:
+    place = tmp_path / "state"
+    shutil.copytree(lived, place)
+    lab = Store(place, history_days=90, clock=lambda: NOW)
+    lab.begin(NOW)
+    with (place / store.FILE).open("r+b") as raw:
+        raw.write(b"\xff" * (place / store.FILE).stat().st_size)
+    (place / f"{store.FILE}-wal").write_bytes(b"")
+    lab.note(records.over("new", at=NOW))
+    lab.close()
+    if lab.failing:  # SQLite may have had all it needed in its memory
+        assert "Traceback" not in caplog.text
+    serves(place)
+
+
+@pytest.mark.parametrize("what", ["directory", "pipe to nowhere"])
+def test_a_path_that_is_no_file_is_one_line(tmp_path, what) -> None:
+    path = tmp_path / store.FILE
+    if what == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to(tmp_path / "nowhere" / "file")
+    with pytest.raises(ConfigError, match="cannot be used") as caught:
+        Store(tmp_path, history_days=90)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_link_to_a_file_is_a_file(lived, tmp_path) -> None:
+    shutil.copytree(lived, tmp_path / "elsewhere")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / store.FILE).symlink_to(tmp_path / "elsewhere" / store.FILE)
+    assert serves(tmp_path / "state")[0] >= 7 * HERE

@@ -1,0 +1,55 @@
+"""What the fields of control messages may hold."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.errors import ProtocolError
+from rpcsys.wire import control
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inside: st.lists(inside, max_size=4) | st.dictionaries(st.text(max_size=5), inside, max_size=4),
+    max_leaves=12,
+)
+ENDED = {"op": "lease_ended", "id": 1, "lease": "x", "epoch": 1, "outcome": "closed"}
+
+
+@given(ANY_JSON, ANY_JSON)
+def test_what_is_told_of_a_leases_end_has_a_shape_and_a_length(cleaned, fault) -> None:
+    try:
+        ended = control.LeaseEnded.from_json({**ENDED, "cleaned": cleaned, "fault": fault})
+    except ProtocolError:
+        return
+    assert len(ended.cleaned) <= control.MAX_CLEANED
+    assert len(ended.fault) <= 256
+    for kept in ended.cleaned.values():
+        assert type(kept) is int or all(type(name) is str and name.isprintable() for name in kept)
+
+
+def test_news_is_cut_and_not_refused() -> None:
+    """A server that tells much has its lease ended all the same."""
+    cleaned = {"processes": ["x" * 10_000 + "\n"] * 1000, "removed": ["a\x1b[2J"], "files": 7}
+    ended = control.LeaseEnded.from_json({**ENDED, "cleaned": cleaned, "fault": "y\n" * 100_000})
+    assert len(json.dumps(ended.to_json())) < 40_000
+    assert ended.cleaned["removed"] == ["a?[2J"]
+    assert ended.cleaned["files"] == 7
+
+
+@pytest.mark.parametrize(
+    "cleaned",
+    [{"a": {"b": 1}}, {"a": "x" * 1000}, {"a": [[]]}, {"a": 1e9}, {str(n): 1 for n in range(9)}, []],
+)
+def test_anything_else_is_refused(cleaned) -> None:
+    with pytest.raises(ProtocolError, match="must be"):
+        control.LeaseEnded.from_json({**ENDED, "cleaned": cleaned})
+
+
+def test_a_request_wants_so_many_labels() -> None:
+    wanted = {f"l{number}": "x" for number in range(control.MAX_LABELS + 1)}
+    with pytest.raises(ProtocolError, match="labels"):
+        control.Request.from_json({"op": "request", "id": 1, "labels": wanted})
