@@ -9,6 +9,7 @@ from rpcsys.tracker import batch, store
 from rpcsys.tracker.batch import Batch
 from rpcsys.tracker.events import Record
 from rpcsys.tracker.store import Store
+from tests.live.daemons import wait_until
 from tests.tracker import records
 
 NOW = 1_700_000_000.0
@@ -59,7 +60,7 @@ def test_a_disk_that_is_full_for_long_holds_no_memory(tmp_path, monkeypatch) -> 
             lab.note(Record(NOW, "enabled", {"server": lease}))
 
     live(500)
-    assert lab.failing
+    wait_until(lambda: lab.failing, 30, "the disk is full")
     tracemalloc.start()
     live(4000)
     grown, _ = tracemalloc.get_traced_memory()
