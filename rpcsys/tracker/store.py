@@ -88,6 +88,7 @@ class Store:
         self._retry_at = 0.0
         self._replace_at = 0.0
         self._suspected: sqlite3.Error | None = None
+        self._closing = False
         self._number = 0
         self.present = Present()
         try:
@@ -232,6 +233,7 @@ class Store:
 
     def close(self) -> None:
         """Write what is still to be written, for at most 5 s, and let the directory go."""
+        self._closing = True
         if self._courier.close(_CLOSE_S):
             self._let_go()
         elif self._lock_file is not None:
@@ -240,7 +242,7 @@ class Store:
     # In the thread.
 
     def _carry(self) -> float | None:
-        if self._failing_since is not None and time.monotonic() < self._retry_at:
+        if self._failing_since is not None and time.monotonic() < self._retry_at and not self._closing:
             return self._retry_at - time.monotonic()
         suspected, self._suspected = self._suspected, None
         if suspected is not None:

@@ -59,10 +59,10 @@ def test_a_disk_that_is_full_for_long_holds_no_memory(tmp_path, monkeypatch) -> 
             )
             lab.note(Record(NOW, "enabled", {"server": lease}))
 
-    live(500)
+    live(300)
     wait_until(lambda: lab.failing, 30, "the disk is full")
     tracemalloc.start()
-    live(4000)
+    live(1500)
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert grown < 1 << 20
