@@ -88,8 +88,11 @@ def serves(place):
 
 
 @pytest.mark.parametrize("kind", damage.ALL, ids=lambda kind: kind.__name__)
-def test_it_begins_and_serves_with_any_damage(lived, tmp_path, caplog, kind) -> None:
-    for seed in range(9):
+@pytest.mark.parametrize(
+    "seeds", [range(2), pytest.param(range(2, 12), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_it_begins_and_serves_with_any_damage(lived, tmp_path, caplog, kind, seeds) -> None:
+    for seed in seeds:
         place = tmp_path / str(seed)
         shutil.copytree(lived, place)
         chance = random.Random(f"{kind.__name__} {seed}")
