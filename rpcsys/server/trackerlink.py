@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rpcsys.errors import ConnectError, ProtocolError
-from rpcsys.link import Link
+from rpcsys.link import CAPABILITIES, Link
 from rpcsys.server import actions as do
 from rpcsys.server import events as ev
 from rpcsys.server.backoff import chance
@@ -68,7 +68,7 @@ class TrackerLink:
         self._replies.clear()
         self._reported.clear()
         try:
-            self._link = Link(self._addresses[which])
+            self._link = Link(self._addresses[which], capabilities=(*CAPABILITIES, control.KEEPALIVE))
         except OSError as error:  # no descriptors left
             self._down(error.strerror or str(error))
             return
@@ -198,6 +198,8 @@ class TrackerLink:
             self._hear_answer(parsed)
         elif isinstance(parsed, (control.Taken, control.End, control.Limit)):
             self._obey(parsed)
+            self._send(control.Answer(parsed.id, True))
+        elif isinstance(parsed, control.Keepalive):
             self._send(control.Answer(parsed.id, True))
         elif isinstance(parsed, control.Ask):
             refusal = f"this version of the server has no {parsed.op} yet"

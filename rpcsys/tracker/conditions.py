@@ -1,4 +1,4 @@
-"""Which servers can be trusted with a request: drained by hand, unhealthy by their own word, or set aside.
+"""Which servers can be trusted with a request: drained by hand, unhealthy by their own word or silent, or set aside.
 
 A server is set aside when sessions on it failed `FAILURES` times in a row for reasons of its own, and tried again
 after a pause; the first failure then sets it aside again, for twice as long. What a client did wrong never
@@ -93,23 +93,31 @@ class Conditions(Granting):
 
     def healthy(self, at: float, name: str, problem: str) -> list[Action]:
         """What a server's own check says: "" if all is well."""
-        condition = self.conditions.get(name) or Condition()
-        if condition.unhealthy == problem:
+        condition = self.conditions.setdefault(name, Condition())
+        before, condition.unhealthy = condition.problem, problem
+        return self._examined(at, name, condition, before)
+
+    def answers(self, at: float, name: str, problem: str) -> list[Action]:
+        """Whether a server answers: "" if it does, else a sentence."""
+        condition = self.conditions.setdefault(name, Condition())
+        before, condition.silent = condition.problem, problem
+        return self._examined(at, name, condition, before)
+
+    def _examined(self, at: float, name: str, condition: Condition, before: str) -> list[Action]:
+        problem = condition.problem
+        self._tidy(name)
+        if problem == before:
             return []
-        self.conditions[name] = condition
-        condition.unhealthy = problem
         if problem:
             return [Record(at, "unhealthy", {"server": name, "reason": problem}), *self._shut(at, name)]
-        record = Record(at, "healthy", {"server": name})
-        self._tidy(name)
-        return [record, *self._reopen(at, name)]
+        return [Record(at, "healthy", {"server": name}), *self._reopen(at, name)]
 
     def leave_condition(self, at: float, name: str) -> list[Action]:
         """A server is gone; if it comes back it will say how its health is."""
         condition = self.conditions.get(name)
         if condition is None:
             return []
-        condition.unhealthy = ""
+        condition.unhealthy = condition.silent = ""
         self.absent.pop(name, None)
         self.absent[name] = None
         self._tidy(name)

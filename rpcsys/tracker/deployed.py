@@ -46,7 +46,7 @@ def unknown(book: Book, name: str) -> str:
 def _taken_out(book: Book, peer: Peer) -> bool:
     """Whether an operator, or the server itself (it is being stopped, say), wants nobody to go there."""
     condition = book.condition(peer)
-    return condition is not None and (condition.drained or bool(condition.unhealthy))
+    return condition is not None and (condition.drained or bool(condition.problem))
 
 
 def _row(module: Any, peer: Peer, viewer: Peer) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def state(book: Granting, at: float, peer: Peer) -> dict[str, Any]:
     if condition is None:
         return {"state": "ok", "reason": "", "until_s": None}
     until_s = None if condition.until is None else round(max(0.0, condition.until - at), 3)
-    reason = condition.unhealthy if condition.state == "unhealthy" else condition.reason
+    reason = condition.problem if condition.state == "unhealthy" else condition.reason
     return {"state": condition.state, "reason": reason, "until_s": until_s}
 
 

@@ -166,19 +166,26 @@ class Leases(Conditions):
 
     # What ends a lease.
 
-    def end(self, lease: Lease, reason: str, why: str = "") -> list[Action]:
-        """Have the server end a lease, which is over when the server says so. TVM's servers cannot be told."""
+    def end(self, at: float, lease: Lease, reason: str, why: str = "") -> list[Action]:
+        """Have the server end a lease, which is over when the server says so. TVM's servers cannot be told.
+
+        One that does not answer may never say so: with it, a lease that was not opened is over now.
+        """
         server = None if lease.server is None else self.peers[lease.server]
         if server is None or server.server is None:
             return []
         lease.reason = lease.reason or why
         order = control.End(ask(server), lease.lease, lease.epoch, reason)
-        return [Send(server.conn, order.to_json())]
+        told: list[Action] = [Send(server.conn, order.to_json())]
+        condition = self.condition(server)
+        if lease.started or condition is None or not condition.silent:
+            return told
+        return [*told, *self.over(at, lease, "unused")]
 
-    def abandoned(self, lease: Lease) -> list[Action]:
+    def abandoned(self, at: float, lease: Lease) -> list[Action]:
         """The connection of the client that holds it is gone. A session that was opened goes on."""
         lease.holder = None
-        return [] if lease.started else self.end(lease, control.UNUSED, _LEFT)
+        return [] if lease.started else self.end(at, lease, control.UNUSED, _LEFT)
 
     def renew(self, at: float, lease: Lease, wanted_s: float | None) -> list[Action]:
         """Let a lease last ``wanted_s`` from now (None: as long as its key allows)."""

@@ -1,7 +1,7 @@
 """From frames to messages, on the shortest way: many frames are as they were before, or nearly so.
 
-A request of one of TVM's clients comes again byte by byte, and of a server's offers only the random part of the match
-key is new. What was read once is remembered by its bytes: to read it again costs as much as to serve it.
+A request of one of TVM's clients comes again byte by byte, and so does a server's answer that it lives; of a server's offers
+only the random part of the match key is new. What was read once is remembered by its bytes: to read it again costs as much as to serve it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from rpcsys.wire.control import QUESTION, Answer
 from rpcsys.wire.tracker import (
     GetPending,
     Put,
@@ -24,6 +25,7 @@ MAX_REMEMBERED_BYTES = 256
 """Frames remembered, and bytes of one: two tables of half a megabyte at most. No match key in one is too long."""
 
 _REPEATED = (TvmRequest, GetPending, TvmSummary)
+_ALIVE = Answer(QUESTION, True)
 _RANDOM = re.compile(rb"[0-9A-Za-z._-]+")  # what means itself in JSON, and may stand in a match key
 _OTHER = b"0-another"
 
@@ -59,7 +61,7 @@ class Reader:
         return Put(known.key, known.port, known.match_key + frame[start:end].decode(), known.address)
 
     def _note(self, frame: bytes, message: ToTracker) -> None:
-        if isinstance(message, _REPEATED):
+        if isinstance(message, _REPEATED) or message == _ALIVE:
             _remember(self._repeated, frame, message)
         elif isinstance(message, Put):
             start, end = _last_part(frame)

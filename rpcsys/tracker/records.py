@@ -143,20 +143,26 @@ class Server:
 class Condition:
     """What is wrong with a server; it outlives the server's connection, and the tracker's run.
 
-    ``pause_s``: how long it was set aside the last time, 0 if it never was since it last worked.
+    ``unhealthy``: its own word; ``silent``: why it is taken to hang. ``pause_s``: how long it was set aside the last time, 0 if it never was since it last worked.
     """
 
     drained: bool = False
     unhealthy: str = ""
+    silent: str = ""
     failures: int = 0
     reason: str = ""
     pause_s: float = 0.0
     until: float | None = None
 
     @property
+    def problem(self) -> str:
+        """What is wrong with it at this moment, whether or not it says so itself."""
+        return self.silent or self.unhealthy
+
+    @property
     def open(self) -> bool:
         """Whether it may be given to anybody."""
-        return not (self.drained or self.unhealthy or self.until is not None)
+        return not (self.drained or self.problem or self.until is not None)
 
     @property
     def state(self) -> str:
@@ -165,7 +171,7 @@ class Condition:
             return "drained"
         if self.until is not None:
             return "set aside"
-        if self.unhealthy:
+        if self.problem:
             return "unhealthy"
         return "on trial" if self.pause_s else "ok"
 
@@ -182,6 +188,7 @@ class Peer:
     ``local`` is the address at which it reached the tracker; ``report`` what a TVM server calls itself, and where
     it is; ``name`` what the tracker calls a server; ``asked`` counts the questions that the tracker has put to it, and
     ``heard`` is the last that it has answered well.
+    ``keepalive``: it answers when it is asked whether it lives; ``unanswered``: how often it has been looked at since it was asked.
     ``address`` is its own also if it came through proxies: then ``gate`` is where clients find the outermost of them, and
     ``proxies`` how many there are; without a gate, they are not believed. ``deployed``: its modules, found at a proxy with ``deployed_key``. ``fresh``: nothing else was said yet. Dictionaries stand for ordered sets.
     """
@@ -195,6 +202,8 @@ class Peer:
     name: str = ""
     asked: int = 0
     heard: int = 0
+    keepalive: bool = False
+    unanswered: int = 0
     gate: tuple[str, int] | None = None
     proxies: int = 0
     fresh: bool = True

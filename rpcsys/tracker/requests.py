@@ -11,8 +11,8 @@ from typing import Any
 from rpcsys.tracker import explain, outlook, views
 from rpcsys.tracker.book import STEP_S, STEPS
 from rpcsys.tracker.events import Action, Record, Send
+from rpcsys.tracker.keepalive import Keepalive
 from rpcsys.tracker.labels import Wants, wants_of, wants_of_key
-from rpcsys.tracker.leases import Leases
 from rpcsys.tracker.records import Peer, Place, Queue, Waiting
 from rpcsys.wire import control, tracker
 from rpcsys.wire.control import Answer
@@ -34,7 +34,7 @@ _TOLD_EXACTLY = 100
 """Beyond this place, a client is told of a change of a tenth or more: it would not notice less."""
 
 
-class Requests(Leases):
+class Requests(Keepalive):
     """A book that people wait in."""
 
     def tvm_request(self, at: float, peer: Peer, message: tracker.TvmRequest) -> list[Action]:

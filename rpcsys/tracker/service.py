@@ -37,6 +37,7 @@ from rpcsys.tracker.events import (
     StopTracker,
     Tick,
 )
+from rpcsys.tracker.keepalive import ASKED
 from rpcsys.tracker.observer import Observer
 from rpcsys.tracker.pages import pages
 from rpcsys.tracker.reading import Reader
@@ -54,6 +55,7 @@ MAX_TVM_REPLY = MAX_CHARACTERS
 """Bytes of a reply to TVM's client, which reads any length."""
 
 _SUCCESS = tracker.encode(tracker.SUCCESS)
+_ASKED = tracker.encode(ASKED)
 
 
 class Clock:
@@ -214,6 +216,9 @@ class Service:
         self.frames_out += 1
         if type(message) is int and message == tracker.SUCCESS:
             connection.queue(_SUCCESS)
+            return
+        if message is ASKED:
+            connection.queue(_ASKED)
             return
         limit = tracker.MAX_FRAME if type(message) is dict else MAX_TVM_REPLY
         try:

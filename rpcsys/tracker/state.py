@@ -2,7 +2,7 @@
 
 The decisions stand in a row of classes, each built on the one before: :mod:`~rpcsys.tracker.book` (the records),
 :mod:`~rpcsys.tracker.granting` (who is next), :mod:`~rpcsys.tracker.conditions` (which servers can be trusted),
-:mod:`~rpcsys.tracker.leases`, :mod:`~rpcsys.tracker.requests`, :mod:`~rpcsys.tracker.restoring`, and here, where
+:mod:`~rpcsys.tracker.leases`, :mod:`~rpcsys.tracker.keepalive`, :mod:`~rpcsys.tracker.requests`, :mod:`~rpcsys.tracker.restoring`, and here, where
 messages arrive and connections come and go.
 
 Rules they keep:
@@ -108,8 +108,9 @@ class State(Restoring):
         self.forget_server(peer)
         self.unname_peer(peer)
         actions += self.leave_condition(at, name)
+        self.deadlines.drop(("look", peer.conn))
         for lease in list(peer.holding.values()):
-            actions += self.abandoned(lease)
+            actions += self.abandoned(at, lease)
         for key in peer.serves:
             self.serve_no_more(at, peer.conn, key)
         del self.peers[peer.conn]
@@ -146,6 +147,7 @@ class State(Restoring):
         if message.hello is None:
             return [Send(peer.conn, tracker.SUCCESS)]
         peer.user = message.hello.user or ""
+        peer.keepalive = control.KEEPALIVE in message.hello.capabilities
         welcome = {"tracker": "rpcsys", "version": __version__, "capabilities": list(CAPABILITIES)}
         return [Send(peer.conn, {"ok": True, **welcome})]
 
@@ -228,7 +230,7 @@ class State(Restoring):
         blamed = message.problem and not lease.started and self.heard_of(lease)
         missed = self.unreached(at, lease, message.problem) if blamed else []
         why = message.problem or "its client gave it back"
-        return [*self.end(lease, "released", why), *missed, done(peer, message.id)]
+        return [*self.end(at, lease, "released", why), *missed, done(peer, message.id)]
 
     def _own(self, peer: Peer, name: str) -> Lease | None:
         """A lease that is the peer's user's, over whatever connection it came."""
@@ -249,7 +251,7 @@ class State(Restoring):
             problem = f"there is no lease {message.lease!r}: see query_tracker leases"
             return [refusal(peer, message.id, "BadRequest", problem)]
         why = f"{peer.who} ended it" + (f": {message.reason}" if message.reason else "")
-        told = self.end(lease, "ended", why)
+        told = self.end(at, lease, "ended", why)
         if not told:
             problem = "its server is away, or is TVM's own, which cannot be told to end a session"
             return [refusal(peer, message.id, "BadRequest", problem)]
@@ -280,6 +282,7 @@ class State(Restoring):
         server = Server(name, message.key, message.slots, host, port, labels, message.loads, facts)
         server.identity = identity
         self.describe(peer, server)
+        self.watch(at, peer)
         self.serve(peer, message.key)
         for running in message.running:
             self.go_on(at, peer, server, running)
@@ -358,7 +361,7 @@ class State(Restoring):
     def _acknowledged(self, at: float, peer: Peer, message: Answer) -> list[Action]:
         if message.ok and peer.heard < message.id <= peer.asked:
             peer.heard = message.id
-        return []
+        return self.alive(at, peer) if peer.unanswered else []
 
     # Time.
 
@@ -422,6 +425,7 @@ _ON_DEADLINE: dict[str, Callable[..., list[Action]]] = {
     "ticket": State.lose_place,
     "away": State.away,
     "trial": State.trial,
+    "look": State.look,
     "settle": State.settle,
     "forget": State._forget,
     "positions": State.tell_positions,

@@ -360,6 +360,20 @@ class End(Ask):
     reason: str = field(checks.text)
 
 
+@dataclass(frozen=True)
+class Keepalive(Ask):
+    """Whether the server lives: its answer, from its own loop, says so. Asked of those whose hello has `KEEPALIVE`."""
+
+    op: ClassVar[str] = "keepalive"
+
+
+KEEPALIVE = "keepalive/1"
+"""The capability of a server that answers `Keepalive`."""
+
+QUESTION = 0
+"""The ``id`` of each `Keepalive`, and of no other question: all of them are the same bytes, and so are all answers."""
+
+
 # Answers, both ways.
 
 
@@ -432,7 +446,9 @@ TO_TRACKER: dict[str, type[Ask]] = {
 }
 """What the tracker understands, by ``op``."""
 
-FROM_TRACKER: dict[str, type[Ask]] = {message.op: message for message in (Taken, Limit, End, Drain)}
+FROM_TRACKER: dict[str, type[Ask]] = {
+    message.op: message for message in (Taken, Limit, End, Drain, Keepalive)
+}
 """What a server understands, by ``op``."""
 
 Control = Union[Ask, Answer, Queued]

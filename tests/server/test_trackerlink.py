@@ -203,6 +203,13 @@ def test_orders_are_obeyed_and_answered(ours):
     assert [ours.hear(), ours.hear()] == [{"id": 1, "ok": True}, {"id": 2, "ok": True}]
 
 
+def test_it_says_that_it_lives_when_it_is_asked(ours):
+    register(ours)
+    ours.say({"op": "keepalive", "id": 0})
+    assert ours.hear() == {"id": 0, "ok": True}
+    assert not ours.taken()
+
+
 def test_orders_of_later_trackers_are_refused_politely(ours):
     register(ours)
     ours.say({"op": "drain", "id": 5, "server": None})
@@ -252,7 +259,7 @@ def test_a_tracker_that_talks_nonsense(ours):
 
 
 def test_no_descriptors_left(ours, monkeypatch):
-    def none(*_):
+    def none(*_, **__):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("rpcsys.server.trackerlink.Link", none)

@@ -103,6 +103,7 @@ FROM_TRACKER = st.one_of(
     st.builds(control.Limit, ids, texts, ids, maybe(spans)),
     st.builds(control.End, ids, texts, ids, texts),
     st.builds(control.Drain, ids, maybe(texts)),
+    st.builds(control.Keepalive, ids),
     st.builds(
         control.Queued,
         ids,

@@ -63,7 +63,7 @@ def test_a_relayed_connection_is_from_somewhere(address):
 
 def test_every_op_has_a_strategy():
     assert len(control.TO_TRACKER) == 17
-    assert len(control.FROM_TRACKER) == 4
+    assert len(control.FROM_TRACKER) == 5
 
 
 # --- what TVM's ends send ----------------------------------------------------------------------

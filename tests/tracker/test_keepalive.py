@@ -1,0 +1,199 @@
+"""Servers that hang, as transcripts: nobody gets what they offer until they answer again."""
+
+from __future__ import annotations
+
+import pytest
+
+from rpcsys.tracker import events
+from rpcsys.tracker.keepalive import LOOK_S, MISSES, SILENT, UNOPENED_S
+from tests.tracker.transcripts import Scene
+
+QUESTION = {"op": "keepalive", "id": 0}
+SILENT_S = (MISSES + 2) * LOOK_S
+"""After so long without an answer a server is silent at the latest."""
+
+
+def server(scene: Scene, name: str = "board", **fields: object) -> int:
+    conn = scene.connect("10.0.0.8")
+    scene.say(conn, [1, {"op": "hello", "version": "0", "capabilities": ["session/1", "keepalive/1"]}])
+    (answer,) = scene.ask(conn, "register", key="rpi4", name=name, port=9090, identity=name, **fields)
+    assert answer["ok"]
+    return conn
+
+
+def live(scene: Scene, seconds: float, *answering: int) -> int:
+    """Time passes in which these servers answer what they are asked; how often that was."""
+    asked = 0
+    for _ in range(round(seconds / 0.1)):
+        scene.wait(0.1)
+        for conn in answering:
+            for question in scene.hear(conn):
+                if question.get("op") == "keepalive":
+                    scene.say(conn, {"id": question["id"], "ok": True})
+                    asked += 1
+    return asked
+
+
+def state(scene: Scene) -> tuple[str, str]:
+    (row,) = scene.summary()["servers"]
+    return row["state"], row["reason"]
+
+
+@pytest.fixture
+def scene():
+    scene = Scene()
+    yield scene
+    assert scene.replayed() == scene.state
+
+
+def test_a_server_that_answers_is_asked_every_few_seconds(scene):
+    conn = server(scene)
+    scene.put(conn, "rpi4:1")
+    assert live(scene, 100, conn) in (20, 21)
+    assert (scene.queue(), state(scene)) == ((1, 0), ("ok", ""))
+
+
+def test_a_silent_server_is_asked_once_and_its_offers_are_withdrawn(scene):
+    conn = server(scene)
+    scene.put(conn, "rpi4:1")
+    live(scene, 20, conn)
+    scene.wait(SILENT_S)
+    assert scene.hear(conn) == [QUESTION]
+    assert (scene.queue(), state(scene)) == ((0, 0), ("unhealthy", SILENT))
+    scene.wait(600)
+    assert scene.hear(conn) == []
+    client = scene.client()
+    assert scene.request(client)["event"] == "queued"
+    (answer,) = scene.ask(client, "why", 2, key="rpi4")
+    assert answer["why"]["servers"][0]["reason"] == SILENT
+    assert "1 of the servers is unhealthy" in answer["why"]["reasons"]
+
+
+def test_a_silent_server_is_withdrawn_within_seconds_and_not_before_its_time(scene):
+    conn = server(scene)
+    scene.put(conn, "rpi4:1")
+    live(scene, 20, conn)
+    while not scene.hear(conn):
+        scene.wait(0.1)
+    scene.wait(MISSES * LOOK_S - 0.2)
+    assert scene.queue() == (1, 0)
+    scene.wait(0.4)
+    assert scene.queue() == (0, 0)
+
+
+def test_its_offers_come_back_with_it(scene):
+    conn = server(scene)
+    scene.put(conn, "rpi4:1")
+    scene.wait(SILENT_S)
+    waiting = scene.client()
+    scene.request(waiting)
+    scene.hear(waiting)
+    scene.say(conn, {"id": 0, "ok": True})
+    assert scene.granted(waiting) == ["rpi4:1"]
+    assert state(scene) == ("ok", "")
+    assert [record["reason"] for record in scene.recorded("unhealthy")] == [SILENT]
+    assert len(scene.recorded("healthy")) == 1
+
+
+def test_what_it_offers_meanwhile_is_not_handed_out(scene):
+    conn = server(scene, slots=2)
+    scene.put(conn, "rpi4:1")
+    scene.wait(SILENT_S)
+    scene.put(conn, "rpi4:2")
+    assert scene.queue() == (0, 0)
+
+
+def test_what_it_says_of_its_own_health_is_kept(scene):
+    conn = server(scene)
+    scene.put(conn, "rpi4:1")
+    scene.ask(conn, "health", problem="too hot")
+    scene.wait(SILENT_S)
+    assert state(scene) == ("unhealthy", SILENT)
+    scene.say(conn, {"id": 0, "ok": True})
+    assert state(scene) == ("unhealthy", "too hot")
+    scene.ask(conn, "health", problem="")
+    assert (scene.queue(), state(scene)) == ((1, 0), ("ok", ""))
+
+
+def test_servers_that_do_not_say_that_they_answer_are_not_asked(scene):
+    older, tvms = scene.server(), scene.tvm_server()
+    scene.put(older, "rpi4:1")
+    scene.put(tvms, "rpi4:2")
+    scene.hear(older), scene.hear(tvms)
+    scene.wait(100)
+    assert (scene.hear(older), scene.hear(tvms), scene.queue()) == ([], [], (2, 0))
+
+
+def test_a_server_that_is_gone_is_not_asked(scene):
+    conn = server(scene)
+    scene.leave(conn)
+    scene.wait(100)
+    assert scene.state.next_deadline is None
+
+
+def test_a_tracker_that_was_stopped_itself_blames_nobody(scene):
+    """When it goes on, what is due comes first, and what was answered meanwhile after it."""
+    conns = [server(scene, f"board{number}") for number in range(20)]
+    for conn in conns:
+        scene.put(conn, f"rpi4:{conn}")
+    live(scene, 20.0, *conns)
+    for _ in range(3):
+        scene.now += 30
+        scene.apply(events.Tick(scene.now))
+        assert scene.queue() == (20, 0)
+        live(scene, 5.0, *conns)
+    assert scene.recorded("unhealthy") == []
+
+
+def test_questions_are_spread_over_time(scene):
+    conns = [server(scene, f"board{number}") for number in range(200)]
+    live(scene, 10.0, *conns)
+    busiest = max(live(scene, 0.1, *conns) for _ in range(80))
+    assert busiest <= 2 * 200 * 0.1 / LOOK_S + 2
+
+
+def test_a_lease_that_nobody_opens_and_no_word_came_of_is_asked_back(scene):
+    conn, client = server(scene), scene.client()
+    scene.put(conn, "rpi4:1")
+    scene.request(client)
+    asked = []
+    for _ in range(round((UNOPENED_S + 2 * LOOK_S) / 0.1)):
+        scene.wait(0.1)
+        for message in scene.hear(conn):
+            asked.append(message)
+            scene.say(conn, {"id": message["id"], "ok": True})
+    ends = [message for message in asked if message["op"] == "end"]
+    assert {end["reason"] for end in ends} == {"unused"}
+    scene.ask(conn, "lease_ended", lease=ends[0]["lease"], epoch=ends[0]["epoch"], outcome="unused")
+    assert scene.summary()["leases"] == []
+
+
+@pytest.mark.parametrize("left_first", [True, False])
+def test_a_lease_of_a_silent_server_ends_with_its_client(scene, left_first):
+    """Nobody can use it any more, and nobody can be told."""
+    conn, client = server(scene), scene.client()
+    scene.put(conn, "rpi4:1")
+    scene.request(client)
+    if left_first:
+        scene.leave(client)
+    scene.wait(SILENT_S)
+    if not left_first:
+        scene.leave(client)
+    assert scene.summary()["leases"] == []
+    assert [over["outcome"] for over in scene.recorded("over")] == ["unused"]
+    lease = scene.recorded("over")[0]
+    scene.say(conn, {"id": 0, "ok": True})
+    assert scene.ask(conn, "lease_ended", lease=lease["lease"], epoch=lease["epoch"], outcome="unused")[-1][
+        "ok"
+    ]
+
+
+def test_a_session_of_a_silent_server_keeps_its_lease(scene):
+    """It has a process of its own, which goes on."""
+    conn, client = server(scene), scene.client()
+    scene.put(conn, "rpi4:1")
+    lease = scene.request(client)["leases"][0]
+    scene.ask(conn, "lease_started", lease=lease["lease"], epoch=lease["epoch"], peer="10.0.0.5:1")
+    scene.leave(client)
+    scene.wait(100)
+    assert [row["state"] for row in scene.summary()["leases"]] == ["running"]
