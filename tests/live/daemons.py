@@ -7,6 +7,7 @@ killed with its whole group when the test is over, or when the test run itself i
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -192,10 +193,11 @@ class Daemon:
         """Kill it, all below it, and its whole process group, whatever state it is in."""
         invariant.running.forget(self.pid)
         below = descendants(self.pid)
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        if self.running() or not psutil.pid_exists(self.pid):  # else its number is another's by now
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         kill_all(below)
         self.process.wait(STOP_S)
         reaper.note("-", self.pid)
@@ -244,10 +246,11 @@ class Daemons:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.started: list[Daemon] = []
+        self._numbers = itertools.count()
 
     def launch(self, name: str, command: Sequence[str], **popen: Any) -> Daemon:
         """Start any command as a daemon; returns at once."""
-        base = self.folder / f"{len(self.started):02d}-{name}"
+        base = self.folder / f"{next(self._numbers):02d}-{name}"
         out, err = base.with_suffix(".stdout"), base.with_suffix(".stderr")
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(self.folder)}
         environment.update(popen.pop("env", {}))
@@ -303,6 +306,10 @@ class Daemons:
             wait_free(tracker, key, offers, START_S)
             invariant.running.idle(daemon.pid)
         return daemon
+
+    def reach(self, name: str, flavour: str, *flags: str, port: int) -> Daemon:
+        """A device server with ``flags``, at ``port`` or behind the proxy there; ready."""
+        return self._serve(name, SERVERS[flavour], flags, port, {})
 
     def stop(self) -> None:
         """Stop all that was started here; returns when they are gone. AssertionError for what is left of them then or before."""

@@ -39,6 +39,7 @@ class Running:
         """Ask this daemon from now on; it has nothing to do yet."""
         self.others.discard(one.pid)
         self.watched[one.pid] = one
+        settled(lambda: () if one.begun() else ("it still starts",))
         self.idle(one.pid)
 
     def idle(self, pid: int) -> None:
@@ -54,7 +55,7 @@ class Running:
     def links(self) -> Callable[[int], int]:
         """How many connections of a process lead to another of these daemons."""
         ends: dict[tuple[int, int], int] = {}
-        for pid in [*self.watched, *(pid for one in self.others for pid in (one, *descendants(one)))]:
+        for pid in [*self.watched, *(pid for one in [*self.others] for pid in (one, *descendants(one)))]:
             ends.update((pair, pid) for pair in _connections(pid))
         counts = collections.Counter(pid for (near, far), pid in ends.items() if (far, near) in ends)
         return counts.__getitem__
@@ -65,7 +66,8 @@ class Running:
         for one in [self.watched[pid] for pid in pids if pid in self.watched]:
             if one.answers():
                 try:
-                    yield from (f"at the {one.role} ({one.pid}): {what}" for what in one.left(links))
+                    for what in one.left(links):
+                        yield f"at the {one.role} ({one.pid}): {what}"
                 except (psutil.Error, OSError, EOFError) as error:
                     if one.answers():
                         yield f"the {one.role} ({one.pid}) does not answer: {error!r}"

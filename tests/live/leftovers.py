@@ -28,6 +28,7 @@ class Watched:
     """A daemon of ours and what it had when it was idle."""
 
     pid: int
+    created: float
     role: str
     address: tuple[str, int] | None
     temporary: Path
@@ -44,6 +45,7 @@ class Watched:
         deploy = _flag(words, "--deploy")
         return cls(
             pid,
+            process.create_time(),
             role,
             ("127.0.0.1", port) if port and _same_network(pid) else None,
             Path(environment.get("TMPDIR", "/tmp")),
@@ -54,7 +56,9 @@ class Watched:
     def answers(self) -> bool:
         """Whether it runs, and was not stopped."""
         try:
-            return psutil.Process(self.pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED)
+            process = psutil.Process(self.pid)
+            stopped = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED)
+            return process.create_time() == self.created and not stopped
         except psutil.NoSuchProcess:
             return False
 
@@ -75,19 +79,33 @@ class Watched:
             yield from _left_at_tracker(self.address)
         if self.role == "server":
             yield from self._left_at_server()
-        sockets = links(self.pid) + self._tethers()
-        yield from _more("descriptors", descriptors(self.pid), self.idle, sockets)
+        yield from _more("descriptors", self._own(links), self.idle)
         zygote = self.zygote()
         if zygote is not None and self.zygote_idle:
-            yield from _more("the zygote's descriptors", descriptors(zygote.pid), self.zygote_idle, 0)
+            yield from _more("the zygote's descriptors", descriptors(zygote.pid), self.zygote_idle)
+
+    def begun(self) -> bool:
+        """Whether it waits for work, all that it starts with made; where the kernel does not tell, it counts as begun."""
+        try:
+            where = Path(f"/proc/{self.pid}/wchan").read_text()
+        except OSError:
+            return True
+        return where == "0" or "epoll" in where
 
     def note_idle(self, links: Callable[[int], int]) -> None:
         """Remember what it has now as what it has when it is idle."""
-        self.idle = descriptors(self.pid)
-        self.idle["socket"] -= links(self.pid) + self._tethers()
+        self.idle = self._own(links)
         zygote = self.zygote()
         if zygote is not None:
             self.zygote_idle = descriptors(zygote.pid)
+
+    def _own(self, links: Callable[[int], int]) -> collections.Counter[str]:
+        """Its descriptors without those that come and go with other daemons and its own processes."""
+        own = descriptors(self.pid)
+        own["socket"] -= links(self.pid) + self._tethers()
+        if self.role == "server" and links(self.pid):
+            own["anon_inode:[eventpoll]"] -= 1  # the link's own
+        return own
 
     def _tethers(self) -> int:
         """How many processes below its zygote a server holds by a socket each."""
@@ -109,11 +127,7 @@ class Watched:
                 yield f"process {below.pid} ({_command(below)[:80]}) below one that waits for a session"
 
 
-def _more(
-    what: str, now: collections.Counter[str], idle: collections.Counter[str], sockets: int
-) -> Iterator[str]:
-    now = now.copy()
-    now["socket"] -= sockets
+def _more(what: str, now: collections.Counter[str], idle: collections.Counter[str]) -> Iterator[str]:
     more = {kind: count - idle[kind] for kind, count in now.items() if count > idle[kind]}
     if more:
         yield f"{what}: {more} more than when it was idle"
@@ -160,7 +174,9 @@ def _kind(link: str) -> str:
         return ""
     if target.startswith("/"):
         return "removed file" if target.endswith(" (deleted)") else ""
-    return target.partition(":")[0]
+    return (
+        target if target.startswith("anon_inode") else target.partition(":")[0]
+    )  # an epoll, a timer, a process
 
 
 def _children(pid: int) -> list[psutil.Process]:

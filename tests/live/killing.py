@@ -1,0 +1,141 @@
+"""A lab whose daemons come back, at the same places, whenever they are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from tests.live.daemons import START_S, Daemon, Daemons, alive, wait_free, wait_until
+
+KEY, TVM_KEY = "board", "tvm"
+COMMON = ("--import", "tests.live.hostile", "--grace", "1")
+GONE_S = 30.0
+#: Below those from which the system takes ports for connections: one that is to be served again is nobody's meanwhile.
+PORTS = (20_000, 32_000)
+
+
+#: Three servers: of two slots, behind the proxy, and one for TVM's clients.
+BOARDS = {
+    "direct": ("--key", KEY, "--slots", "2", "--preload", "numpy", "--tvm", "off", *COMMON),
+    "proxied": ("--key", KEY, "--preload", "numpy", "--tvm", "off", "--through-proxy", *COMMON),
+    "tvms": ("--key", TVM_KEY, "--preload", "none", *COMMON),
+}
+SLOTS = {"direct": 2, "proxied": 1, "tvms": 1}
+
+
+class Lab:
+    """Tracker, proxy and `BOARDS`. ``current`` has the daemons that run, by name."""
+
+    def __init__(self, daemons: Daemons, chance: random.Random, state: Path) -> None:
+        self.daemons = daemons
+        self.ports = {name: _port(chance) for name in ("tracker", "proxy", "direct", "tvms")}
+        self._state = state
+        self.current: dict[str, Daemon] = {}
+        for name in ("tracker", "proxy", *BOARDS):
+            self.start(name)
+        self.all_free()
+
+    @property
+    def tracker(self) -> Daemon:
+        return self.current["tracker"]
+
+    def start(self, name: str) -> None:
+        """Start a daemon where it is always found."""
+        tracker = ("--tracker", f"127.0.0.1:{self.ports['tracker']}")
+        if name == "tracker":
+            daemon = self.daemons.tracker("--state-dir", str(self._state), port=self.ports[name])
+        elif name == "proxy":
+            daemon = self.daemons.proxy(*tracker, "--grace", "1", port=self.ports[name])
+        else:
+            flags = (*BOARDS[name], "--name", name)
+            flavour = "ctypes" if name == "tvms" else "ours"
+            if name == "proxied":
+                daemon = self.daemons.reach(name, flavour, *flags, port=self.ports["proxy"])
+            else:
+                daemon = self.daemons.reach(name, flavour, *flags, *tracker, port=self.ports[name])
+        self.current[name] = daemon
+
+    def kill(self, name: str) -> None:
+        """kill -9 of a daemon, which starts again once all that was below it is gone."""
+        daemon = self.current[name]
+        tree, folders = daemon.tree(), self.folders(daemon)
+        daemon.kill()
+        wait_until(lambda: not any(map(alive, tree)), GONE_S, f"all of the killed {name} is gone")
+        wait_until(
+            lambda: not any(map(os.path.exists, folders)), GONE_S, f"{folders} of the killed {name} are gone"
+        )
+        self.start(name)
+
+    def kill_below(self, name: str, chance: random.Random, generation: int) -> None:
+        """kill -9 of a server's zygote (1), or of one of its sessions' processes, or one that waits for a session (2)."""
+        try:
+            found = self.current[name].children()
+            for _ in range(generation - 1):
+                found = [child for one in found for child in one.children()]
+            if found:
+                os.kill(chance.choice(found).pid, signal.SIGKILL)
+        except (psutil.NoSuchProcess, ProcessLookupError):
+            pass  # it had ended by itself
+
+    def folders(self, daemon: Daemon) -> list[Path]:
+        """The folders of a server."""
+        return [*self.daemons.folder.glob(f"rpcsys-server-{daemon.pid}-*")]
+
+    def all_free(self) -> None:
+        """Wait until every slot is offered."""
+        wait_free(self.tracker, KEY, SLOTS["direct"] + SLOTS["proxied"], START_S)
+        wait_free(self.tracker, TVM_KEY, SLOTS["tvms"], START_S)
+
+
+class Killers:
+    """Threads that each do one thing so many times, at moments of chance; the first problem is kept for `join`."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._threads: list[threading.Thread] = []
+        self.problems: list[BaseException] = []
+        self.stopping = threading.Event()
+
+    def add(self, act: Callable[[random.Random], None], times: int, pause_s: tuple[float, float]) -> None:
+        """Do ``act`` so many times with pauses of chance before each."""
+        chance = random.Random(f"{self._seed}-{len(self._threads)}")
+
+        def work() -> None:
+            try:
+                for _ in range(times):
+                    if self.stopping.wait(chance.uniform(*pause_s)):
+                        return
+                    act(chance)
+            except BaseException as problem:
+                self.problems.append(problem)
+                self.stopping.set()
+
+        self._threads.append(threading.Thread(target=work, daemon=True))
+        self._threads[-1].start()
+
+    def join(self, within_s: float) -> None:
+        """Wait until all is done. Raises what one of them has met."""
+        for thread in self._threads:
+            thread.join(within_s)
+        self.stopping.set()
+        for problem in self.problems:
+            raise problem
+        assert not any(thread.is_alive() for thread in self._threads)
+
+
+def _port(chance: random.Random) -> int:
+    while True:
+        port = chance.randrange(*PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

@@ -1,0 +1,168 @@
+"""Clients of all kinds at work until they are stopped: ours, TVM's, and raw ones that leave anywhere."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+import rpcsys
+from rpcsys.errors import RpcsysError
+from tests.live.daemons import ROOT, reaper
+from tests.live.intervals import Held
+from tests.live.leaver import Leaver, one_in_ten
+
+WAIT_S = 20.0
+END_S = 60.0
+AGAIN_S = 0.05
+TVM_S = 8  # for a lease of TVM's client, until the next; seconds whole, as alarm(2) takes them
+
+
+class Load:
+    """Threads of work. ``held``: what they held; ``done``: calls or leases; ``errors``: those of each kind, by name."""
+
+    def __init__(self) -> None:
+        self.held: list[Held] = []
+        self.errors: collections.Counter[str] = collections.Counter()
+        self.done: collections.Counter[str] = collections.Counter()
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def ours(self, address: str, key: str, count: int) -> None:
+        """So many of our clients, which call, upload, and leave processes behind."""
+        for seed in range(count):
+            self._start(self._ours, address, key, random.Random(seed))
+
+    def raw(self, address: tuple[str, int], key: str, count: int) -> None:
+        """So many raw clients at a time; of ten, one leaves behind each step of a lease."""
+        for seed in range(count):
+            self._start(self._raw, address, key, seed)
+
+    def stop(self) -> None:
+        """AssertionError if one does not end, or met what no user should ever see."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(END_S)
+        assert not any(thread.is_alive() for thread in self._threads)
+        assert not [name for name in self.errors if name.startswith("unexpected")], self.errors
+
+    def _start(self, work: Callable[..., None], *args: object) -> None:
+        self._threads.append(threading.Thread(target=work, args=args, daemon=True))
+        self._threads[-1].start()
+
+    def _ours(self, address: str, key: str, chance: random.Random) -> None:
+        while not self._stop.is_set():
+            try:
+                with rpcsys.connect_tracker(address) as tracker:
+                    while not self._stop.is_set():
+                        with tracker.request(key, wait_timeout=WAIT_S) as session:
+                            self._use(session, chance)
+            except RpcsysError as error:
+                self.errors[type(error).__name__] += 1
+                time.sleep(AGAIN_S)
+            except Exception as error:  # what no user should ever see
+                self.errors[f"unexpected: {error!r}"] += 1
+                time.sleep(AGAIN_S)
+
+    def _use(self, session: rpcsys.Session, chance: random.Random) -> None:
+        echo = session.get_function("testing.echo")
+        board = session.get_function("hostile.workdir")().rpartition("/session-")[0]
+        since = until = time.monotonic()
+        try:
+            for number in range(chance.randrange(1, 30)):
+                sent = np.full(chance.randrange(1, 200_000), number, "u1")
+                assert (echo(sent) == sent).all()
+                self.done["our calls"] += 1
+                until = time.monotonic()
+            session.upload(__file__)
+            if chance.random() < 0.3:
+                session.get_function("hostile.spawn")()
+        finally:
+            self.held.append(Held(board, since, until, "ours"))
+
+    def _raw(self, address: tuple[str, int], key: str, seed: int) -> None:
+        leaver, where = Leaver(address, key, seed), one_in_ten(random.Random(seed))
+        while not self._stop.is_set():
+            last = where()
+            try:
+                leaver.lease(last)
+                self.done[last or "raw leases"] += 1
+            except (OSError, EOFError):
+                self.errors["raw"] += 1
+                time.sleep(AGAIN_S)
+        self.held += leaver.held
+
+
+class TvmLoad:
+    """Processes of TVM's unmodified client. One that loses its server may hang in native code: it ends itself then."""
+
+    def __init__(self, address: tuple[str, int], key: str, clients: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.live.load", str(address[1]), key, str(clients)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # TVM reports each connection it loses
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            text=True,
+            start_new_session=True,
+        )
+        reaper.note("+", self.process.pid)
+        assert self.process.stdout is not None
+        assert json.loads(self.process.stdout.readline()) == "begins"
+
+    def stop(self) -> list[Held]:
+        """Kill them; what they held. Once."""
+        if self.process.poll() is not None:
+            return []
+        os.killpg(self.process.pid, signal.SIGKILL)
+        said, _ = self.process.communicate(timeout=END_S)
+        reaper.note("-", self.process.pid)
+        return [Held(*json.loads(line)) for line in said.splitlines() if line.endswith("]")]
+
+
+def tvm_main(port: str, key: str, clients: str) -> None:
+    """The process of a `TvmLoad` and its children: a line for each lease, until they are killed."""
+    import gc
+
+    from tvm import rpc
+
+    def work() -> None:
+        tracker = rpc.connect_tracker("127.0.0.1", int(port))
+        while True:
+            signal.alarm(TVM_S)
+            session = tracker.request(key, session_timeout=30)
+            path = session.get_function("tvm.rpc.server.workpath")("x")
+            since = time.monotonic()
+            path = session.get_function("tvm.rpc.server.workpath")("x")
+            row = (path.rpartition("/session-")[0], since, time.monotonic(), "tvm")
+            print(json.dumps(row), flush=True)
+            del session
+            gc.collect()
+
+    print(json.dumps("begins"), flush=True)
+    running: set[int] = set()
+    while True:
+        while len(running) < int(clients):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    work()
+                finally:
+                    os._exit(1)
+            running.add(pid)
+        running.discard(os.wait()[0])
+        time.sleep(AGAIN_S)
+
+
+if __name__ == "__main__":
+    tvm_main(*sys.argv[1:])
