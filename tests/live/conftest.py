@@ -28,7 +28,7 @@ def watched_labs() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test that leaves something at daemons which outlive it, or shared memory; `Daemons.stop` sees to the others."""
     running = invariant.running
     running.excused = False
@@ -37,12 +37,13 @@ def nothing_is_left() -> Iterator[None]:
     shared, before = invariant.shared_memory(), {*running.left(running.watched)}
     yield
     if not running.excused:
+        request.node.funcargs.clear()  # TVM's sessions end with the last reference to them
         known = shared | before
 
         def left() -> set[str]:
             return {*running.left(running.watched), *invariant.shared_memory()} - known
 
-        assert not invariant.settled(left), "the test has left something"
+        assert not invariant.settled(left), "the test, or one beside it, has left something"
 
 
 @pytest.fixture

@@ -103,8 +103,11 @@ class Watched:
         """Its descriptors without those that come and go with other daemons and its own processes."""
         own = descriptors(self.pid)
         own["socket"] -= links(self.pid) + self._tethers()
-        if self.role == "server" and links(self.pid):
-            own["anon_inode:[eventpoll]"] -= 1  # the link's own
+        if self.role == "server":
+            own["anon_inode:[eventpoll]"] -= (
+                2  # its loop's, and that of a link to a tracker, which may come later
+            )
+            own = +own
         return own
 
     def _tethers(self) -> int:

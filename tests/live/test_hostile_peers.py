@@ -214,13 +214,13 @@ def test_random_bytes_in_a_session(lab: FaultLab, record_property):
         for _ in range(count):
             with TrackerProbe(lab.tracker.address) as tracker:
                 _, port, matchkey = tracker.lease(KEY)
-            with SessionProbe(("127.0.0.1", port), matchkey, option) as session:
-                assert session.code == SESSION_MAGIC
-                try:
-                    for _ in range(4):
-                        session.socket.sendall(rng.choice([some_bytes, session_frame])(rng))
-                except ConnectionError:
-                    pass  # refused before it had said everything
+                with SessionProbe(("127.0.0.1", port), matchkey, option) as session:
+                    assert session.code == SESSION_MAGIC
+                    try:
+                        for _ in range(4):
+                            session.socket.sendall(rng.choice([some_bytes, session_frame])(rng))
+                    except ConnectionError:
+                        pass  # refused before it had said everything
 
     noisy_sessions(rounds)
     lab.free(2)
@@ -240,11 +240,11 @@ def test_a_match_key_serves_once(lab: FaultLab):
     """Nor does one that is nearly right, nor the plain key of a server that has a tracker."""
     with TrackerProbe(lab.tracker.address) as tracker:
         host, port, matchkey = tracker.lease(KEY)
-    with SessionProbe((host, port), matchkey, "-session=rpcsys/1") as session:
-        assert session.code == SESSION_MAGIC
-        for wrong in (matchkey, matchkey[:-1], matchkey + "0", KEY, ""):
-            with SessionProbe((host, port), wrong, "-session=rpcsys/1") as another:
-                assert another.code == MISMATCH, wrong
+        with SessionProbe((host, port), matchkey, "-session=rpcsys/1") as session:
+            assert session.code == SESSION_MAGIC
+            for wrong in (matchkey, matchkey[:-1], matchkey + "0", KEY, ""):
+                with SessionProbe((host, port), wrong, "-session=rpcsys/1") as another:
+                    assert another.code == MISMATCH, wrong
     lab.free(2)
 
 

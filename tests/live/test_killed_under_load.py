@@ -19,7 +19,7 @@ from tests.live.load import Load, TvmLoad
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SEED = 5
-TIMES = 8
+TIMES = 100
 PAUSE_S = (0.1, 1.0)
 SERVERS = tuple(BOARDS)
 

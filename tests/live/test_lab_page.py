@@ -24,8 +24,7 @@ def browser(tmp_path_factory):
 def page(browser):
     browser.resize(*DESK)
     browser.complaints()
-    yield browser
-    browser.go("about:blank")  # and asks the tracker nothing more
+    return browser
 
 
 class Lab:
@@ -64,6 +63,8 @@ def lab(daemons):
     yield started
     for probe in started.probes:
         probe.close()
+    for tracker in daemons.started:
+        tracker.destroy()  # the browser keeps its connections
 
 
 def test_the_lab_is_shown_live(lab, page):

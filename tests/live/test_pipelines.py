@@ -254,6 +254,8 @@ class LongLine:
 
     def close(self) -> None:
         for end in [self._listener, *self._ends]:
+            with contextlib.suppress(OSError):  # it has ended
+                end.shutdown(socket.SHUT_RDWR)  # else whoever reads it keeps it open
             end.close()
 
 
