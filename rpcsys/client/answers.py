@@ -4,28 +4,19 @@ A newer tracker says more than is asked for here, which stays in the answer; one
 told of in one sentence. The rules of this file:
 
 - Every field that this package reads has a check, so that nobody who has an answer checks it again.
-- An answer that comes in pages goes on with each of them, and is bounded in bytes and in time.
+- What only a desk asks for is in `rpcsys.client.listings`.
 """
 
 from __future__ import annotations
 
-import time
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List
 
 from rpcsys.errors import ProtocolError
-from rpcsys.link import Link
 from rpcsys.wire import checks
-from rpcsys.wire.checks import Check, flag, integer, optional, record, rows, sentence, table
-
-REPLY_S = 30.0
-"""A tracker may have to search its history for a page."""
-
-MAX_BYTES = 64 << 20
-MAX_S = 300.0
-"""Of an answer in pages: 100,000 leases or servers. It takes some ten times as many bytes in Python."""
+from rpcsys.wire.checks import Check, integer, optional, record, rows, sentence
 
 
-def _span(value: Any, name: str) -> float:
+def span(value: Any, name: str) -> float:
     """A number of seconds, of either sign: clocks differ."""
     return max(
         -checks.MAX_SECONDS, checks.seconds(abs(checks.number(value, name)), name) * (-1 if value < 0 else 1)
@@ -35,7 +26,7 @@ def _span(value: Any, name: str) -> float:
 def _pair(value: Any, name: str) -> List[float]:
     if type(value) is not list or len(value) != 2:
         raise checks.wrong(name, "two numbers", value)
-    return [_span(item, name) for item in value]
+    return [span(item, name) for item in value]
 
 
 def _lease(value: Any, name: str) -> Dict[str, Any]:
@@ -45,62 +36,8 @@ def _lease(value: Any, name: str) -> Dict[str, Any]:
     return dict(value)
 
 
-_count = integer(0, checks.MAX_ID)
-_some = optional(_span)
-_state = {"state": sentence, "reason": sentence, "until_s": _some}
-_held = {"since_s": _span, "until_s": _some}
-
-#: What TVM's tracker says, too.
-QUEUES = {
-    "queue_info": table(record(free=_count, pending=_count)),
-    "server_info": rows(record(key=sentence, addr=rows(checks.anything))),
-}
-TVM_SUMMARY = record(**QUEUES)
-SUMMARY = record(
-    **QUEUES,
-    servers=rows(
-        record(
-            name=sentence,
-            limits=flag,
-            labels=table(sentence),
-            slots=_count,
-            running=_count,
-            free=_count,
-            **_state,
-        )
-    ),
-    leases=rows(
-        record(
-            lease=sentence,
-            key=sentence,
-            server=sentence,
-            holder=sentence,
-            address=sentence,
-            state=sentence,
-            **_held,
-        )
-    ),
-)
-WHY = record(
-    free=_count,
-    devices=_count,
-    waiting=_count,
-    reasons=rows(sentence),
-    holders=rows(record(server=sentence, user=sentence, address=sentence, inferred=flag, **_held)),
-    queue=rows(
-        record(
-            user=sentence,
-            address=sentence,
-            priority=checks.number,
-            risen=_count,
-            waited_s=_span,
-            spent_s=_span,
-            labels=table(sentence),
-            count=_count,
-        )
-    ),
-    servers=rows(record(server=sentence, **_state)),
-)
+count = integer(0, checks.MAX_ID)
+some = optional(span)
 MODULES = rows(
     record(
         name=sentence,
@@ -109,32 +46,17 @@ MODULES = rows(
         host=checks.text,
         port=checks.port,
         key=checks.text,
-        workers=_count,
-        running=_count,
-        waiting=_count,
-        clients=_count,
+        workers=count,
+        running=count,
+        waiting=count,
+        clients=count,
     )
 )
 LEASES = rows(_lease)
-LIMIT = optional(_span)
-PAST = rows(
-    record(
-        lease=sentence,
-        key=sentence,
-        server=sentence,
-        user=sentence,
-        address=sentence,
-        outcome=sentence,
-        reason=sentence,
-        ended=checks.seconds,
-        held_s=_span,
-        waited_s=_span,
-    )
-)
-USAGE = rows(record(user=sentence, key=sentence, leases=_count, faults=_count, held_s=_span, waited_s=_span))
+LIMIT = optional(span)
 QUEUED = record(
-    position=_count,
-    ahead=_count,
+    position=count,
+    ahead=count,
     eta_s=optional(_pair),
     ticket=optional(checks.text),
     holders=rows(record(user=sentence)),
@@ -152,79 +74,3 @@ def one(check: Check, value: Any, name: str) -> Any:
         return check(value, name)
     except ProtocolError as error:
         raise ProtocolError(f"the tracker's answer makes no sense: {error}") from None
-
-
-class Pages:
-    """The pages of one answer: asked for one after another, within `MAX_BYTES` and `MAX_S`."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._bytes = link.received + MAX_BYTES
-        self._until = time.monotonic() + MAX_S
-
-    def ask(self, op: str, **fields: Any) -> Dict[str, Any]:
-        """The next page. Raises `ProtocolError` where there have been too many, and as `Link.ask`."""
-        left = self._until - time.monotonic()
-        if left <= 0 or self._link.received > self._bytes:
-            raise ProtocolError(
-                f"the tracker's answer to {op} is longer than {MAX_BYTES >> 20} MB, or takes longer than {MAX_S:g} s: "
-                "ask for less (--since, --limit)"
-            )
-        return self._link.ask(op, timeout=min(REPLY_S, left), **fields)
-
-
-def whole_summary(link: Link) -> Dict[str, Any]:
-    """A summary of ours, from as many pages as it has."""
-    pages = Pages(link)
-    whole: Dict[str, Any] = {}
-    after: Optional[List[int]] = None
-    while True:
-        answer = pages.ask("summary", after=after)
-        found = checked(SUMMARY, answer, "summary")
-        for part, more in found.items():
-            _join(whole, part, more)
-        following = checked(optional(_place), answer, "next")
-        if following is None:
-            return whole
-        if not (any(found.values()) and (after is None or following > after)):
-            raise ProtocolError("the tracker's summary does not go on: its pages repeat themselves")
-        after = following
-
-
-def _place(value: Any, name: str) -> List[int]:
-    if type(value) is not list or len(value) != 2:
-        raise checks.wrong(name, "a place", value)
-    return [_count(item, name) for item in value]
-
-
-def _join(whole: Dict[str, Any], part: str, more: Any) -> None:
-    """Add a page's part to what is there; one that this package does not know is the last page's, if it cannot be joined."""
-    there = whole.get(part)
-    if type(there) is dict and type(more) is dict:
-        there.update(more)
-    elif type(there) is list and type(more) is list:
-        there += more
-    else:
-        whole[part] = more
-
-
-def past_leases(link: Link, limit: Optional[int], page: int, **wanted: Any) -> Iterator[Dict[str, Any]]:
-    """Leases that are over, ``limit`` of them (None: all), ``page`` at a time."""
-    pages = Pages(link)
-    before: Optional[int] = None
-    left = limit
-    while left is None or left > 0:
-        most = page if left is None else min(page, left)
-        answer = pages.ask("history", limit=most, before=before, **wanted)
-        found = checked(PAST, answer, "leases")
-        following = checked(optional(_count), answer, "before")
-        if len(found) > most or (
-            following is not None and not (found and (before is None or following < before))
-        ):
-            raise ProtocolError("the tracker's history does not go on: its pages repeat themselves")
-        yield from found
-        if following is None:
-            return
-        before = following
-        if left is not None:
-            left -= len(found)

@@ -14,8 +14,23 @@ from rpcsys.client.opening import open_deployment
 from rpcsys.client.session import Progress
 from rpcsys.errors import ProtocolError, UsageError
 from rpcsys.link import parse_address
+from rpcsys.wire.checks import integer, record, rows, sentence
 
 Path = Union[str, "os.PathLike[str]"]
+
+_COUNT = integer(0, 1 << 63)
+PUT = record(name=sentence, version=sentence, file=sentence, sha256=sentence)
+DEPLOYED = rows(
+    record(
+        name=sentence,
+        version=sentence,
+        file=sentence,
+        state=sentence,
+        running=_COUNT,
+        waiting=_COUNT,
+        clients=_COUNT,
+    )
+)
 
 
 class Deployment(Closing):
@@ -43,7 +58,7 @@ class Deployment(Closing):
         loadable.check(path, base, self._session.info.get("capabilities", {}))
         uploaded = self._session.upload(path, base, progress=progress)
         said = self._session._builtin("deploy.put", name or os.path.splitext(base)[0], uploaded)
-        put: Dict[str, str] = results.checked(results.PUT, said, "deploy.put")
+        put: Dict[str, str] = results.checked(PUT, said, "deploy.put")
         with open(path, "rb") as stream:
             digest = files.hash_of(path, stream)
         if put.get("sha256") != digest:
@@ -55,7 +70,7 @@ class Deployment(Closing):
     def list(self) -> List[Dict[str, Any]]:
         """What is deployed: name, version, file, sha256, state; calls running and waiting, and clients."""
         said = self._session._builtin("deploy.list")
-        rows: List[Dict[str, Any]] = results.checked(results.DEPLOYED, said, "deploy.list")
+        rows: List[Dict[str, Any]] = results.checked(DEPLOYED, said, "deploy.list")
         return rows
 
     def remove(self, name: str) -> None:

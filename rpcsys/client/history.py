@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, List, Optional
 
-from rpcsys.client import answers
+from rpcsys.client import answers, listings
 from rpcsys.errors import TrackerError
 from rpcsys.link import Link
 
@@ -25,7 +25,7 @@ def leases(
     """Leases that are over, the last to end first; as `rpcsys.client.tracker.Tracker.history`."""
     _need_ours(link)
     wanted = {"key": key, "user": user, "server": server, "since": since, "until": until}
-    return answers.past_leases(link, limit, _PAGE, **wanted)
+    return listings.past_leases(link, limit, _PAGE, **wanted)
 
 
 def usage(
@@ -33,8 +33,8 @@ def usage(
 ) -> List[Dict[str, Any]]:
     """Rows by user and key; as `rpcsys.client.tracker.Tracker.usage`."""
     _need_ours(link)
-    answer = link.ask("usage", timeout=answers.REPLY_S, key=key, user=user, since=since)
-    rows: List[Dict[str, Any]] = answers.checked(answers.USAGE, answer, "usage")
+    answer = link.ask("usage", timeout=listings.REPLY_S, key=key, user=user, since=since)
+    rows: List[Dict[str, Any]] = answers.checked(listings.USAGE, answer, "usage")
     return rows
 
 

@@ -46,18 +46,6 @@ NAME = sentence
 NAMES = rows(sentence)
 TIMES = record(results=rows(number))
 RUN = checks.table(checks.anything)
-PUT = record(name=sentence, version=sentence, file=sentence, sha256=sentence)
-DEPLOYED = rows(
-    record(
-        name=sentence,
-        version=sentence,
-        file=sentence,
-        state=sentence,
-        running=_count,
-        waiting=_count,
-        clients=_count,
-    )
-)
 
 
 def checked(check: Check, value: Any, name: str) -> Any:

@@ -76,9 +76,11 @@ class Tracker(Closing):
         """The queue: ``queue_info`` (free and pending by key) and ``server_info``, as TVM's; with our
         tracker also ``servers`` and ``leases``.
         """
+        from rpcsys.client import listings  # for a desk: no board has it
+
         with self._link() as link:
             if link.ours:
-                return answers.whole_summary(link)
+                return listings.whole_summary(link)
             try:
                 reply = link.command([wire.SUMMARY], timeout=REPLY_S)
             except TimeoutError as error:
@@ -86,7 +88,7 @@ class Tracker(Closing):
             found = (
                 reply[1] if type(reply) is list and len(reply) == 2 and reply[0] == wire.SUCCESS else reply
             )
-            summary: Dict[str, Any] = answers.one(answers.TVM_SUMMARY, found, "summary")
+            summary: Dict[str, Any] = answers.one(listings.TVM_SUMMARY, found, "summary")
             return summary
 
     def text_summary(self) -> str:
@@ -255,7 +257,9 @@ class Tracker(Closing):
 
     def why(self, key: str) -> Dict[str, Any]:
         """Why a request for ``key`` would wait: ``reasons`` in sentences; servers, holders, queue. Raises `UnknownKey`."""
-        answer: Dict[str, Any] = self._ask("why", answers.WHY, "why", key=key)
+        from rpcsys.client import listings  # for a desk: no board has it
+
+        answer: Dict[str, Any] = self._ask("why", listings.WHY, "why", key=key)
         return answer
 
     def renew(self, lease: Union[Session, str], session_timeout: Optional[float] = None) -> Optional[float]:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rpcsys.cli.commands import run_group
-from rpcsys.client import answers as shapes
+from rpcsys.client import listings as shapes
 from rpcsys.query import __main__ as query
 from tests.liars import LyingTracker, answers, lies
 
