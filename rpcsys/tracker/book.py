@@ -242,7 +242,7 @@ class Book:
             del table[request.arrival]
         self.held.remove(request)
         self.gatherers.pop(request.arrival, None)
-        self.shares.of(request.user).waiting -= 1
+        self.shares.waits_no_more(request.user)
         if request.id is not None:
             del peer.requests[request.id]
         if request.ticket is not None:

@@ -72,6 +72,13 @@ class Shares:
             share = self.users[user] = Share(user)
         return share
 
+    def waits_no_more(self, user: str) -> None:
+        """A request of the user's is gone. A user who has had nothing yet is forgotten with the last one."""
+        share = self.users[user]
+        share.waiting -= 1
+        if not (share.waiting or share.running or share.base):
+            del self.users[user]
+
     def begin(self, at: float, user: str) -> None:
         """A lease of the user's begins."""
         self.tidy(at)
