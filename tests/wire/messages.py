@@ -28,6 +28,7 @@ numbers = st.floats(-1e9, 1e9) | st.integers(-(2**53), 2**53)
 hellos = st.builds(control.Hello, texts, st.lists(texts, max_size=3).map(tuple), maybe(texts))
 modules = st.builds(control.Module, texts, texts, st.booleans(), counts, ids, ids, ids)
 running = st.builds(control.Running, texts, ids, spans)
+cleaned = st.dictionaries(texts, ids | st.lists(texts, max_size=3), max_size=3)
 readings = st.dictionaries(texts, plain, max_size=3)
 answer_fields = st.dictionaries(
     texts.filter(lambda t: t not in ("id", "ok", "op", "error", "message", "event")), plain, max_size=3
@@ -90,7 +91,7 @@ TO_TRACKER = st.one_of(
         texts,
     ),
     st.builds(control.LeaseStarted, ids, texts, ids, texts),
-    st.builds(control.LeaseEnded, ids, texts, ids, st.sampled_from(control.OUTCOMES), readings, texts),
+    st.builds(control.LeaseEnded, ids, texts, ids, st.sampled_from(control.OUTCOMES), cleaned, texts),
     st.builds(control.Health, ids, texts, readings),
     st.builds(control.Deployed, ids, st.lists(modules, max_size=3).map(tuple), texts),
     st.builds(control.Answer, ids, st.just(True), fields=answer_fields),
