@@ -20,6 +20,7 @@ most) are copied once more to their place.
 
 from __future__ import annotations
 
+import math
 import mmap
 from sys import getrefcount
 from typing import Callable, Dict, List, Optional, Tuple
@@ -64,7 +65,7 @@ class FrameReader:
         *,
         max_body: int = MAX_BODY,
         max_head: int = MAX_HEAD,
-        max_made: int = MAX_BODY,
+        max_made: float = math.inf,
         pool: Optional[Pool] = None,
     ) -> None:
         self._max_made = max_made
