@@ -212,7 +212,9 @@ def test_random_bytes_in_a_session(lab: FaultLab, record_property):
 
     def noisy_sessions(count: int) -> None:
         for _ in range(count):
-            with TrackerProbe(lab.tracker.address) as tracker:
+            with TrackerProbe(
+                lab.tracker.address
+            ) as tracker:  # whose end would be the lease's, until the session is open
                 _, port, matchkey = tracker.lease(KEY)
                 with SessionProbe(("127.0.0.1", port), matchkey, option) as session:
                     assert session.code == SESSION_MAGIC
