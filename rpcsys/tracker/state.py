@@ -276,7 +276,11 @@ class State(Restoring):
         host, port = peer.reached_at(message.address, message.port)
         identity = message.identity and blake2b(message.identity.encode(), digest_size=16).hexdigest()
         actions = self._supersede(at, peer, identity)
+        earlier = peer.name
         name = self._name(peer, message, host)
+        if earlier not in ("", name):  # or each name of one connection would be remembered for ever
+            actions.append(Record(at, "gone", {"server": earlier, "reason": f"it is {name} now"}))
+            actions += self.leave_condition(at, earlier)
         labels = dict(message.labels)
         facts = facts_of(message.key, name, labels, message.loads)
         server = Server(name, message.key, message.slots, host, port, labels, message.loads, facts)

@@ -237,3 +237,12 @@ def test_of_servers_that_are_gone_so_many_are_remembered(scene):
     assert {"here", "s10"} <= set(scene.state.conditions)
     assert "s9" not in scene.state.conditions
     assert scene.recorded("forgotten") == [{"server": f"s{number}"} for number in range(10)]
+
+
+def test_a_server_that_changes_its_name_has_one(scene):
+    """What was told of the earlier ones ends."""
+    conn = scene.server(name="s0")
+    for number in range(1, 4):
+        scene.ask(conn, "register", number, key="rpi4", name=f"s{number}", port=9090)
+    assert [told["server"] for told in scene.recorded("joined")] == ["s0", "s1", "s2", "s3"]
+    assert [told["server"] for told in scene.recorded("gone")] == ["s0", "s1", "s2"]
