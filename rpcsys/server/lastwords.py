@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 
 MOST_BYTES = 64 << 10
 """Of one session. A crash says why in a few lines."""
 
 
 class LastWords:
-    """The pipes of living sessions, by child."""
+    """The pipes of living sessions, by child. ``told``: takes the lines that are left."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[list[bytes]], None]) -> None:
+        self._told = told
         self._pipes: dict[int, int] = {}
 
     def keep(self, child: int, descriptor: int) -> int | None:
@@ -27,15 +29,14 @@ class LastWords:
         return None
 
     def tell(self, child: int) -> None:
-        """The session is dead: write what it left to standard error, and forget it."""
+        """The session is dead: tell what it left, and forget it."""
         descriptor = self._pipes.pop(child, None)
         if descriptor is None:
             return
         try:
             os.set_blocking(descriptor, False)
             words = os.read(descriptor, MOST_BYTES)
-            if words:
-                os.write(2, words if words.endswith(b"\n") else words + b"\n")
+            self._told(words.splitlines())
         except OSError:
             pass  # nothing is left, or nobody reads our own log
         finally:

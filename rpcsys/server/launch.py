@@ -25,12 +25,18 @@ _START = (
 
 
 def start(
-    module: str, settings: dict[str, object], descriptor: int, name: str, *, leader: bool = False
+    module: str,
+    settings: dict[str, object],
+    descriptor: int,
+    name: str,
+    *,
+    leader: bool = False,
+    printing: int = 2,
 ) -> int:
     """Run ``module.main(settings)`` in a fresh interpreter; its process number.
 
-    ``descriptor`` becomes number 3 there. Its standard input is empty, and what it prints goes to standard
-    error: standard output is for the ready line. A ``leader`` has a process group of its own: Ctrl-C in a
+    ``descriptor`` becomes number 3 there. Its standard input is empty, and what it prints goes to ``printing``: standard
+    output is for the ready line. A ``leader`` has a process group of its own: Ctrl-C in a
     terminal is not for it. Raises OSError.
     """
     # One that is already at its place would stay close-on-exec: have dup2 move every one.
@@ -54,7 +60,8 @@ def start(
             os.environ,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, 2, 1),
+                (os.POSIX_SPAWN_DUP2, printing, 1),
+                (os.POSIX_SPAWN_DUP2, printing, 2),
                 (os.POSIX_SPAWN_DUP2, source, HANDED),
             ],
             setsigmask=(),
@@ -66,7 +73,7 @@ def start(
             os.close(source)
 
 
-def copy(module: str, settings: dict[str, object], descriptor: int) -> int:
+def copy(module: str, settings: dict[str, object], descriptor: int, printing: int) -> int:
     """Run ``module.main(settings)``, which never returns, in a copy of this process; its process number.
 
     As :func:`start` otherwise, and a leader. What this process has imported is shared, which on a small board is a
@@ -86,12 +93,13 @@ def copy(module: str, settings: dict[str, object], descriptor: int) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, signal.SIG_DFL)
         os.setpgid(0, 0)
+        os.dup2(printing, 1)
+        os.dup2(printing, 2)
         os.dup2(descriptor, HANDED)
         os.closerange(HANDED + 1, os.sysconf("SC_OPEN_MAX"))
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
-        os.dup2(2, 1)
         importlib.import_module(module).main(settings)
     finally:
         os._exit(1)

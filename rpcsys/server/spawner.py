@@ -20,6 +20,7 @@ from rpcsys.server import launch, messages, processes
 from rpcsys.server.job import Job
 from rpcsys.server.lastwords import LastWords
 from rpcsys.server.loop import Loop
+from rpcsys.server.prints import Prints
 from rpcsys.wire.control import OUTCOMES
 
 LEAVE_S = (1.0, 5.0)
@@ -58,7 +59,8 @@ class Spawner:
         self._pids: dict[int, int] = {}
         self._allowed: dict[int, messages.Allowance] = {}
         self._cleaned: dict[int, str] = {}
-        self._last_words = LastWords()
+        self._prints = Prints(loop, clock)
+        self._last_words = LastWords(self._prints.tell)
         self._sweep_until = 0.0
         self.sweeping = False
         self.on_service: Callable[[int, dict[str, Any], int | None], int | None] | None = None
@@ -67,8 +69,10 @@ class Spawner:
         """Start a zygote; an :class:`~rpcsys.server.events.ZygoteDown` follows if that fails."""
         ours, theirs = messages.pair()
         ours.setblocking(False)
+        printing = -1
         try:
-            self._zygote = self._launch(theirs.fileno())
+            printing = self._prints.open()
+            self._zygote = self._launch(theirs.fileno(), printing)
         except OSError as error:
             ours.close()
             self._feed(ev.Failed(self._clock(), f"cannot start another {sys.executable}: {error.strerror}"))
@@ -76,15 +80,24 @@ class Spawner:
             return
         finally:
             theirs.close()
+            if printing >= 0:
+                os.close(printing)
         self._control = ours
         self._loop.add(ours.fileno(), self._hear)
 
-    def _launch(self, descriptor: int) -> int:
+    def _launch(self, descriptor: int, printing: int) -> int:
         """The first zygote is a copy of this process, while that has one thread and no secret in its memory."""
         first, self._first = self._first, False
         if first and threading.active_count() == 1:
-            return launch.copy("rpcsys.server.zygote", self._settings, descriptor)
-        return launch.start("rpcsys.server.zygote", self._settings, descriptor, "rpcsys-zygote", leader=True)
+            return launch.copy("rpcsys.server.zygote", self._settings, descriptor, printing)
+        return launch.start(
+            "rpcsys.server.zygote",
+            self._settings,
+            descriptor,
+            "rpcsys-zygote",
+            leader=True,
+            printing=printing,
+        )
 
     def spawn(self, child: int) -> None:
         """Ask for a child; without one, its death is told at once."""
@@ -282,6 +295,7 @@ class Spawner:
             time.sleep(AGAIN_S)
         while time.monotonic() < by_force and not self._sweep():
             time.sleep(AGAIN_S)
+        self._prints.close()
 
 
 def _allowance(child: int, now: float) -> messages.Allowance:
