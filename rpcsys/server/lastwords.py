@@ -15,9 +15,9 @@ MOST_BYTES = 64 << 10
 
 
 class LastWords:
-    """The pipes of living sessions, by child. ``told``: takes the lines that are left."""
+    """The pipes of living sessions, by child. ``told``: takes what is left."""
 
-    def __init__(self, told: Callable[[list[bytes]], None]) -> None:
+    def __init__(self, told: Callable[[bytes], None]) -> None:
         self._told = told
         self._pipes: dict[int, int] = {}
 
@@ -36,7 +36,7 @@ class LastWords:
         try:
             os.set_blocking(descriptor, False)
             words = os.read(descriptor, MOST_BYTES)
-            self._told(words.splitlines())
+            self._told(words)
         except OSError:
             pass  # nothing is left, or nobody reads our own log
         finally:

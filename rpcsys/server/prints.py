@@ -22,6 +22,12 @@ BURST = 1 << 20
 PER_S = 64 << 10
 """Bytes that may be printed at once, and in each second beyond: a log on an SD card takes no more for long."""
 
+OWN = 100
+"""What a line costs beside its bytes: its beginning in the log, and the time to make it."""
+
+FEW = 20
+"""Of the last words of a session, lines that are told."""
+
 log = logging.getLogger("rpcsys.server")
 
 
@@ -67,16 +73,20 @@ class Prints:
         self._left = min(BURST, self._left + (now - self._since) * PER_S)
         self._since = now
         for number, line in enumerate(lines):
-            self._left -= len(line) + 1
-            if self._left < 0:
-                self._left += len(line) + 1
+            if self._left < len(line) + OWN:
                 self._omitted += len(lines) - number
                 return
+            self._left -= len(line) + OWN
             if self._omitted:
                 log.warning("%d lines were printed that are left out here: too many in a row", self._omitted)
                 self._omitted = 0
             for start in range(0, len(line), LINE):
                 log.info("printed: %s", line[start : start + LINE].decode("utf-8", "replace").rstrip())
+
+    def last(self, words: bytes) -> None:
+        """Log the last words of a session, of which a few lines always have a place."""
+        self._left = max(self._left, float(LINE))
+        self.tell(words[-LINE // 2 :].splitlines()[-FEW:])
 
     def close(self) -> None:
         """Tell what is still there, and let go of all pipes."""

@@ -60,7 +60,7 @@ class Spawner:
         self._allowed: dict[int, messages.Allowance] = {}
         self._cleaned: dict[int, str] = {}
         self._prints = Prints(loop, clock)
-        self._last_words = LastWords(self._prints.tell)
+        self._last_words = LastWords(self._prints.last)
         self._sweep_until = 0.0
         self.sweeping = False
         self.on_service: Callable[[int, dict[str, Any], int | None], int | None] | None = None

@@ -26,18 +26,18 @@ def is_closed(descriptor):
 
 def test_what_is_left_is_told(pipe):
     told: list[bytes] = []
-    words = LastWords(told.extend)
+    words = LastWords(told.append)
     words.keep(1, pipe[0])
     os.write(pipe[1], b"terminate called\nafter")
     words.tell(1)
     words.tell(1)
-    assert told == [b"terminate called", b"after"]
+    assert told == [b"terminate called\nafter"]
     assert is_closed(pipe[0])
 
 
 def test_nothing_is_left(pipe):
     told: list[bytes] = []
-    words = LastWords(told.extend)
+    words = LastWords(told.append)
     words.keep(1, pipe[0])
     words.tell(1)
     words.tell(2)
@@ -47,7 +47,7 @@ def test_nothing_is_left(pipe):
 
 def test_no_more_than_a_few_lines(pipe):
     told: list[bytes] = []
-    words = LastWords(told.extend)
+    words = LastWords(told.append)
     words.keep(1, pipe[0])
     os.set_blocking(pipe[1], False)
     while True:
@@ -61,7 +61,7 @@ def test_no_more_than_a_few_lines(pipe):
 
 def test_descriptors_that_are_no_pipes_or_too_many(pipe, tmp_path):
     told: list[bytes] = []
-    words = LastWords(told.extend)
+    words = LastWords(told.append)
     file = os.open(tmp_path / "f", os.O_CREAT | os.O_RDWR)
     assert words.keep(1, file) == file
     assert words.keep(1, pipe[0]) is None
