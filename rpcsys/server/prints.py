@@ -83,6 +83,15 @@ class Prints:
             for start in range(0, len(line), LINE):
                 log.info("printed: %s", line[start : start + LINE].decode("utf-8", "replace").rstrip())
 
+    def flush(self) -> None:
+        """Tell a line that has no end yet: who began it may be dead."""
+        for descriptor in list(self._parts):
+            self._read(descriptor)
+            part = self._parts.get(descriptor)
+            if part:
+                self._parts[descriptor] = b""
+                self.tell([part])
+
     def last(self, words: bytes) -> None:
         """Log the last words of a session, of which a few lines always have a place."""
         self._left = max(self._left, float(LINE))

@@ -246,6 +246,7 @@ class Spawner:
         self._pids.pop(child, None)
         self._allowed.pop(child, None)
         self._last_words.tell(child)
+        self._prints.flush()
         tether = self._tethers.pop(child, None)
         if tether is not None:
             self._loop.remove(tether.fileno())
