@@ -8,7 +8,8 @@ A session has a slot until its processes are dead and its directory is gone::
 A child waits for every slot that has no running session, so that opening one forks nothing; and one
 waits while all slots are taken, so that the next session does not wait for a fork when one ends.
 
-A board that could not be cleaned after a session (``unclean`` says why) has no free slot any more.
+A board that could not be cleaned after a session (``unclean`` says why) has no free slot: for good if files are left, else
+until the processes that no signal ended have ended.
 """
 
 from __future__ import annotations
@@ -36,9 +37,6 @@ TVM_QUIET_S = 0.01
 KILL_AGAIN_S = 5.0
 """A killed process is dead within milliseconds, unless the kernel holds it."""
 
-MAX_KILLS = 2
-"""A process that survives so many has to be reported."""
-
 ZYGOTE_PROVEN_S = 10.0
 """A zygote that lived so long is not one that dies at start."""
 
@@ -57,7 +55,8 @@ class Board:
         self.slots = slots
         self.spares = spares
         self._quiet_s = quiet_s
-        self.unclean = ""
+        self._spoilt = ""
+        self._unkilled: dict[int | None, tuple[str, ...]] = {}
         self.shared = False
         self.sessions: dict[int, Session] = {}
         self.children: dict[int, Child] = {}
@@ -70,6 +69,12 @@ class Board:
         self._zygote_pause = Backoff()
         self._last_session = 0
         self._last_child = 0
+
+    @property
+    def unclean(self) -> str:
+        """Why nobody is to get this board; empty if it is clean."""
+        names = sorted({name for group in self._unkilled.values() for name in group})
+        return self._spoilt or (f"no signal ends {', '.join(names)}" if names else "")
 
     @property
     def free(self) -> int:
@@ -110,6 +115,8 @@ class Board:
             self._zygote_pause.worked()
         self.zygote = "down"
         actions: list[do.Action] = []
+        for child in self.children:
+            actions += self.unkilled(child, ())
         if self._zygote_pause.failed(now):
             actions.append(do.Log("error", "the zygote died, and its sessions with it; starting another"))
         for number in list(self.children):
@@ -163,9 +170,10 @@ class Board:
 
     def child_dead(self, now: float, event: ev.ChildDead) -> list[do.Action]:
         """A child and everything below it is dead."""
+        clean = self.unkilled(event.child, ())
         child = self.children.get(event.child)
         if child is None:
-            return []
+            return clean
         session = self._served_by(event.child)
         if session is not None:
             session.removed += event.removed
@@ -174,8 +182,8 @@ class Board:
         if child.state in ("starting", "waiting") and self._child_pause.failed(now):
             how = f"signal {-event.status}" if event.status < 0 else f"status {event.status}"
             line = f"a waiting session process died ({how}); making another, with growing pauses"
-            return [do.Log("error", line), *self._buried(now, event.child, event.cleaned)]
-        return self._buried(now, event.child, event.cleaned)
+            return [*clean, do.Log("error", line), *self._buried(now, event.child, event.cleaned)]
+        return clean + self._buried(now, event.child, event.cleaned)
 
     def hung_up(self, now: float, session: Session) -> list[do.Action]:
         """The client of a session is gone."""
@@ -199,19 +207,29 @@ class Board:
         if session.state == "running":
             session.state = "ending"
         session.due = now + KILL_AGAIN_S
-        session.kills += 1
-        if session.kills == MAX_KILLS:
-            return [
-                do.Kill(session.child),
-                *self.spoil(f"no signal ends the process of session {session.number}"),
-            ]
         return [do.Kill(session.child)]
+
+    def unkilled(self, child: int | None, names: tuple[str, ...]) -> list[do.Action]:
+        """Processes of a child, or of dead ones, have survived a SIGKILL; none: they have ended after all."""
+        before = self.unclean
+        self._unkilled.pop(child, None)
+        if names:
+            self._unkilled[child] = names
+        if self.unclean and not before:
+            return [
+                do.Log("error", f"this board is not clean and is not offered until it is: {self.unclean}")
+            ]
+        if before and not self.unclean:
+            return [
+                do.Log("info", "this board is clean again and is offered: what no signal ended has ended")
+            ]
+        return []
 
     def spoil(self, why: str) -> list[do.Action]:
         """The board is not clean, and will not be: nobody is to get it."""
-        if self.unclean:
+        if self._spoilt:
             return []
-        self.unclean = why
+        self._spoilt = why
         line = f"this board is not clean and is not offered any more: {why}; see to it, then start this server again"
         return [do.Log("error", line)]
 

@@ -1,7 +1,7 @@
 """A session process: waits on its tether for a client's connection, serves that one session, and exits.
 
-It dies with its zygote (PR_SET_PDEATHSIG), has a process session of its own, and is the subreaper of all that
-daemonises below it, so that none of it can slip away while the session lives.
+It dies with its parent (PR_SET_PDEATHSIG): its init, or its zygote where it has no PID namespace of its own. There it is
+the subreaper of all that daemonises below it, so that none of it can slip away while the session lives.
 """
 
 from __future__ import annotations
@@ -12,12 +12,22 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from rpcsys.server import isolation, launch, leftovers, limits, messages, processes, workdirs
+from rpcsys.server import (
+    isolation,
+    launch,
+    leftovers,
+    limits,
+    messages,
+    namespaces,
+    privileges,
+    processes,
+    workdirs,
+)
 from rpcsys.server.job import DEPLOYER, HOST, RPCSYS, TVM_END, Job
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
-    """A child in an interpreter of its own (``--no-fork``). ``settings["parent"]`` is its zygote."""
+    """A child in an interpreter of its own (``--no-fork``). ``settings["parent"]`` is its parent."""
     from rpcsys.server import zygote
 
     tether = socket.socket(fileno=launch.HANDED)
@@ -25,6 +35,8 @@ def main(settings: dict[str, Any]) -> NoReturn:
     try:
         rooms = _rooms(settings)  # ahead of the imports, which may start threads
         zygote.preload(settings, tether)
+        if settings["confined"]:
+            privileges.bound(privileges.kept(settings["read_only"]))
     except ImportError as error:
         messages.tell(tether, failed=str(error))
         os._exit(1)
@@ -34,14 +46,17 @@ def main(settings: dict[str, Any]) -> NoReturn:
 
 
 def live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoReturn:
-    """The life of a child that its zygote ``parent`` has just forked."""
+    """The life of a child that its ``parent`` has just forked."""
     _live(tether, settings, parent, _rooms(settings))
 
 
 def _rooms(settings: dict[str, Any]) -> isolation.Rooms | None:
     if not settings["isolate"]:
         return None
-    wanted = ("folder", "keep", "memory", "cache", "read_only")
+    processes.note_number()
+    if not settings["own_pids"]:
+        namespaces.leave(own_pids=False)
+    wanted = ("left", "folder", "keep", "memory", "shared", "read_only", "own_pids")
     return isolation.Rooms(*(settings[name] for name in wanted))
 
 
@@ -53,15 +68,18 @@ def _live(
     try:
         processes.die_with_parent(parent)
         limits.be_ended(limits.FIRST)
-        processes.become_subreaper()
+        if not settings["own_pids"]:
+            processes.become_subreaper()
         processes.leave_without_destructors()
         os.setsid()
         _rehearse()
-        messages.tell(tether, ready=True, pid=os.getpid())
+        messages.tell(tether, ready=True)
         data, descriptor = messages.receive(tether)
         if data:
             job = Job.from_bytes(data)
             _furnish(job, settings, rooms)
+            if settings["confined"]:
+                privileges.drop(privileges.kept(settings["read_only"]))
             outcome = _serve(descriptor, job, tether)
             messages.tell(tether, outcome=outcome)  # at once, so that the next child is made meanwhile
             removed = leftovers.seen(settings) if rooms else []

@@ -84,13 +84,20 @@ class Importing(Event):
 
 @dataclass(frozen=True)
 class ZygoteDown(Event):
-    """The zygote is dead, and every process below it too; ``cleaned`` names what had to be killed.
-
-    ``stuck``: names of those that no signal ends.
-    """
+    """The zygote is dead, and every process below it too but for `Unkilled` ones; ``cleaned`` names what had to be killed."""
 
     cleaned: tuple[str, ...] = ()
-    stuck: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unkilled(Event):
+    """Processes, by name, that have been seen alive seconds after a SIGKILL; none: those have ended.
+
+    ``child``: whose they are, if its own process is one; its death says that they have ended.
+    """
+
+    names: tuple[str, ...]
+    child: int | None = None
 
 
 @dataclass(frozen=True)
@@ -143,17 +150,16 @@ class MemoryExceeded(Event):
 
 @dataclass(frozen=True)
 class ChildDead(Event):
-    """A child and all its descendants are dead.
+    """A child and all its descendants are dead, but for `Unkilled` ones.
 
     ``status``: exit status, or minus the signal that killed it; ``cleaned``: names of descendants that had
-    to be killed; ``stuck``: of those that no signal ends; ``removed``: shared memory and the like that a
+    to be killed; ``removed``: shared memory and the like that a
     killed child had; ``starved``: it had nearly all the memory that it may have when it died.
     """
 
     child: int
     status: int
     cleaned: tuple[str, ...] = ()
-    stuck: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     starved: bool = False
 

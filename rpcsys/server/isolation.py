@@ -2,8 +2,9 @@
 
 In a private mount namespace ``/tmp``, ``/var/tmp`` and ``/dev/shm`` are empty file systems of the session's own, in
 memory (its own directory, which is on the disk, is its TMPDIR); in a private IPC namespace no semaphore,
-queue or segment of System V outlives it. Entering them takes half a millisecond, so a waiting child does it
-ahead; its session's directory appears when its job comes, with two system calls.
+queue or segment of System V outlives it; ``/proc`` shows its own processes alone. Furnishing them takes half a
+millisecond, so a waiting child does it ahead; its session's directory appears when its job comes, with two system calls.
+How they are entered: :mod:`rpcsys.server.namespaces`.
 
 Root enters them as it is, everyone else in a user namespace (where ``sudo`` does not work). Mounts that the
 host makes or takes away meanwhile are seen inside; nothing goes the other way. With ``read_only`` a session can write
@@ -15,27 +16,42 @@ from __future__ import annotations
 import os
 from typing import Iterable, Optional, Sequence
 
-from rpcsys.server.libc import LIBC, check
-from rpcsys.server.mounts import BIND, NODEV, NOSUID, REC, SLAVE, close_disks, mount, open_again
+from rpcsys.server import namespaces
+from rpcsys.server.mounts import (
+    BIND,
+    NODEV,
+    NOEXEC,
+    NOSUID,
+    REC,
+    SLAVE,
+    close_disks,
+    close_kernel,
+    mount,
+    open_again,
+)
 
 SHARED = ("/tmp", "/var/tmp", "/dev/shm")
 """Directories that everyone may write to; a session has its own."""
 
 _GRANTED = b"granted"
-_NEWNS, _NEWIPC, _NEWUSER = 0x00020000, 0x08000000, 0x10000000
 
 
-def probe(folder: str, read_only: bool = False) -> str:
+def probe(folder: str, read_only: bool = False, own_pids: bool = False) -> str:
     """Why sessions cannot have namespaces of their own here; empty when they can. Parameters as for :class:`Rooms`.
 
     Tried out in a process that ends at once: there is no way back from half of it.
     """
+    left = namespaces.mounts()
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         try:
-            Rooms(folder, read_only=read_only)
-            os.write(writing, _GRANTED)
+            namespaces.leave(own_pids)
+            if own_pids and os.fork():  # only a child is in the new PID namespace
+                os.wait()
+            else:
+                Rooms(left, folder, read_only=read_only, own_pids=own_pids)
+                os.write(writing, _GRANTED)
         except OSError as error:
             os.write(writing, (error.strerror or str(error)).encode())
         finally:
@@ -48,30 +64,40 @@ def probe(folder: str, read_only: bool = False) -> str:
 
 
 class Rooms:
-    """This process in namespaces of its own; to be made before it has a second thread.
+    """The namespaces that this process has entered, furnished; to be made before it has a second thread.
 
+    ``left``: the mount namespace that it has left for that (:func:`rpcsys.server.namespaces.mounts`), in which nothing is mounted.
     ``folder`` holds the directories of all sessions, none of which is seen after :meth:`open` but one. The paths in
     ``keep`` stay where they are. ``size``: bytes that each of the directories in memory may take, by default
-    half of the machine's. ``shared``: a directory that all may write to. ``read_only``: nothing else on a disk can be written to. Raises OSError.
+    half of the machine's. ``shared``: a directory that all may write to. ``read_only``: nothing else on a disk can be written to.
+    ``own_pids``: it is in a PID namespace of its own, too. Raises OSError.
     """
 
     def __init__(
         self,
+        left: int,
         folder: str,
         keep: Sequence[str] = (),
         size: Optional[int] = None,
         shared: Optional[str] = None,
         read_only: bool = False,
+        own_pids: bool = False,
     ) -> None:
         self._folder = folder
         self._read_only = read_only
         self._in_shared = _below_shared(os.path.realpath(folder))
-        _leave_the_hosts()
+        if namespaces.mounts() == left:
+            raise OSError("these are still the host's own mounts")
+        mount(None, "/", REC | SLAVE)
+        if own_pids:
+            _own_proc()
+        _bound_more(size)
         # By its parent: the folder itself may be made anew while this process waits.
         self._parent = _handle(os.path.dirname(folder))
         kept = [(path, _handle(path)) for path in sorted(set(hidden(keep)))]
         if read_only:
             close_disks()
+            close_kernel()
         for place in sorted({os.path.realpath(place) for place in SHARED if os.path.isdir(place)}):
             limit = "50%" if size is None else str(size)
             mount("tmpfs", place, NOSUID | NODEV, "tmpfs", f"mode=1777,size={limit}")
@@ -104,15 +130,28 @@ class Rooms:
         mount("tmpfs", self._folder, NOSUID | NODEV, "tmpfs", "mode=700,size=64k")
 
 
-def _leave_the_hosts() -> None:
-    user = 0 if os.geteuid() == 0 else _NEWUSER
-    identity = [("uid_map", os.geteuid()), ("gid_map", os.getegid())]
-    check(LIBC.unshare(_NEWNS | _NEWIPC | user))
-    if user:
-        _write("setgroups", "deny")
-        for name, number in identity:
-            _write(name, f"{number} {number} 1")
-    mount(None, "/", REC | SLAVE)
+def _own_proc() -> None:
+    """Have ``/proc`` show the processes of this PID namespace. In some containers it must stay the outer one: it names what no signal reaches."""
+    try:
+        mount("proc", "/proc", NOSUID | NODEV | NOEXEC, "proc")
+    except PermissionError:
+        pass
+
+
+def _bound_more(size: Optional[int]) -> None:
+    """What the kernel bounds for a namespace: System V shared memory, and user namespaces inside, with file systems in memory of their own."""
+    if size is not None:
+        _set("kernel/shmall", size // os.sysconf("SC_PAGE_SIZE"))
+    if os.geteuid():  # for root the bound would be the whole machine's
+        _set("user/max_user_namespaces", 0)
+
+
+def _set(name: str, value: int) -> None:
+    try:
+        with open(f"/proc/sys/{name}", "w") as file:
+            file.write(str(value))
+    except OSError:
+        pass  # a kernel that bounds none, or lets only root do it
 
 
 def hidden(paths: Iterable[str]) -> list[str]:
@@ -138,11 +177,3 @@ def _make_place(path: str, like: str) -> None:
     else:
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
-
-
-def _write(name: str, text: str) -> None:
-    descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)

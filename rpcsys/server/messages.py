@@ -2,11 +2,12 @@
 
 A message is one JSON object and at most one descriptor beside it. To the zygote: ``{"spawn": child}`` with
 the child's end of its tether, ``{"kill": child}``. From it: ``{"importing": what}`` before each import, then
-``{"ready": true, "shared": why}`` or ``{"failed": why}``, and for each child ``{"dead": child, "status": …}`` with
-what :class:`rpcsys.server.events.ChildDead` says. On a tether, to the child: its job
+``{"ready": true, "shared": why}`` or ``{"failed": why}``, and for each child ``{"born": child, "pid": …}`` and ``{"dead": child, "status": …}`` with
+what :class:`rpcsys.server.events.ChildDead` says, and ``{"stuck": names}``. An init tells its zygote
+``{"over": child, "cleaned": names}``. On a tether, to the child: its job
 (:mod:`rpcsys.server.job`) with the client's descriptor, and ``{"until": time}`` (monotonic, or null) when its lease is
 renewed; from it: ``{"importing": what}`` where it imports for
-itself, ``{"ready": true, "pid": …}`` or ``{"failed": why}``, then ``{"opened": true}``, ``{"limit_s": seconds}`` if its client asks
+itself, ``{"ready": true}`` or ``{"failed": why}``, then ``{"opened": true}``, ``{"limit_s": seconds}`` if its client asks
 for a limit, ``{"printed": number}`` with the descriptor of what it prints, and ``{"outcome": word}``,
 again with ``"removed": […]`` if there is something to name. Hosts and deployers (:mod:`rpcsys.server.serving`) say more.
 
@@ -81,6 +82,8 @@ OF_ZYGOTE: Dict[str, Check] = {
     "ready": flag,
     "shared": _line,
     "failed": _line,
+    "born": integer(-_MOST, _MOST),
+    "pid": integer(1, _MOST),
     "dead": integer(-_MOST, _MOST),
     "status": integer(-255, 255),
     "starved": flag,
@@ -93,7 +96,6 @@ OF_ZYGOTE: Dict[str, Check] = {
 OF_CHILD: Dict[str, Check] = {
     "importing": _line,
     "ready": flag,
-    "pid": integer(1, _MOST),
     "failed": _line,
     "printed": integer(0, _MOST),
     "opened": flag,

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 from typing import Iterator, Optional, Tuple
 
 from rpcsys.server.libc import LIBC, check
 
-NOSUID, NODEV, BIND, REC, SLAVE = 2, 4, 4096, 16384, 1 << 19
+NOSUID, NODEV, NOEXEC, BIND, REC, SLAVE = 2, 4, 8, 4096, 16384, 1 << 19
 _RDONLY, _REMOUNT = 1, 32
 #: Options in /proc/self/mountinfo, and bits of statvfs, that have to be given again: by their flags of mount(2).
 _OPTIONS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
@@ -68,10 +69,25 @@ def close_disks() -> None:
             mount(None, path, _REMOUNT | BIND | _RDONLY | flags)
 
 
+def close_kernel() -> None:
+    """Have the kernel's settings and the disks' devices, through which root writes past a mount, not written to. Raises OSError."""
+    for path in ("/proc/sys", "/proc/sysrq-trigger"):
+        if os.path.exists(path):
+            mount(path, path, BIND | REC)
+            mount(None, path, _REMOUNT | BIND | _RDONLY | _flags_of(path))
+    for entry in os.scandir("/dev"):
+        if stat.S_ISBLK(entry.stat(follow_symlinks=False).st_mode):
+            mount("/dev/null", entry.path, BIND)
+
+
 def open_again(path: str) -> None:
     """Have the mount at ``path``, which this process has made, written to. Raises OSError."""
+    mount(None, path, _REMOUNT | BIND | _flags_of(path))
+
+
+def _flags_of(path: str) -> int:
     bits = os.statvfs(path).f_flag
-    mount(None, path, _REMOUNT | BIND | sum(flag for bit, flag in _BITS.items() if bits & bit))
+    return sum(flag for bit, flag in _BITS.items() if bits & bit)
 
 
 def _disks() -> Iterator[Tuple[str, int]]:

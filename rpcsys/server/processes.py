@@ -2,9 +2,10 @@
 
 What makes it certain that nothing outlives a session:
 
-- Each session process is a *subreaper*: what daemonises below it becomes its own child.
+- Each session has a PID namespace, whose end is the end of all in it (:mod:`rpcsys.server.namespaces`).
+- Where it has none, each session process is a *subreaper*: what daemonises below it becomes its own child.
 - So is the zygote: when a session process dies, everything below it becomes the zygote's child. A child
-  of the zygote that it did not make is an orphan of a dead session.
+  of the zygote that it did not make is an orphan of a dead session (:mod:`rpcsys.server.orphans`).
 - So is the supervisor, for the case that the zygote dies.
 - Session processes carry PR_SET_PDEATHSIG and die with their zygote; a zygote that loses its supervisor
   kills everything below it and leaves.
@@ -26,6 +27,8 @@ from rpcsys.server.libc import LIBC, check
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+
+_number = 0
 
 
 class Dead(NamedTuple):
@@ -52,6 +55,17 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def note_number() -> None:
+    """Remember by which number the processes outside of its PID namespace know this one, while its ``/proc`` is still theirs."""
+    global _number
+    _number = int(os.readlink("/proc/self"))
+
+
+def number() -> int:
+    """That number, which people and the server's log use; without :func:`note_number` the process's own."""
+    return _number or os.getpid()
 
 
 def hear_of_the_end_of(parent: int, number: int) -> None:
@@ -99,6 +113,20 @@ def alive(pid: int) -> bool:
     return _stat(pid)[0] not in ("", "Z", "X")
 
 
+def parent(pid: int) -> int:
+    """The parent of ``pid``; 0 when it is gone."""
+    return _stat(pid)[1]
+
+
+def is_init(pid: int) -> bool:
+    """Whether ``pid`` is the first process of a PID namespace below this one's (Linux 4.1 tells)."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as lines:
+            return any(line.startswith(b"NSpid:") and line.split()[2:][-1:] == [b"1"] for line in lines)
+    except OSError:
+        return False
+
+
 def name_of(pid: int) -> str:
     """What the kernel calls the program of ``pid`` (at most 15 characters); empty when it is gone."""
     try:
@@ -111,20 +139,6 @@ def name_of(pid: int) -> str:
 def names(pids: Iterable[int]) -> tuple[str, ...]:
     """What those of ``pids`` that live are called."""
     return tuple(name_of(pid) for pid in pids if alive(pid))
-
-
-def kill_trees(roots: list[int]) -> dict[int, str]:
-    """SIGKILL ``roots``, children of this process, and all below them; those still alive, with their names.
-
-    One round: what was forked meanwhile, or is being reaped, shows in the next.
-    """
-    killed = {}
-    for root in roots:
-        for pid in (root, *descendants(root)):
-            if alive(pid):
-                killed[pid] = name_of(pid)
-                kill(pid)
-    return killed
 
 
 def reap() -> list[Dead]:

@@ -20,7 +20,7 @@ from rpcsys import serve
 from rpcsys.errors import ConfigError
 from rpcsys.server import actions as do
 from rpcsys.server import events as ev
-from rpcsys.server import figures, isolation, limits, processes, spawner, workdirs
+from rpcsys.server import figures, isolation, limits, processes, workdirs
 from rpcsys.server.cache import Cache
 from rpcsys.server.capabilities import kinds, labels, loads
 from rpcsys.server.cleaning import Cleaner
@@ -70,7 +70,7 @@ class Service:
         self._cleaner = Cleaner(self._loop, self._folder, config.slots, *common)
         self._clients = Clients(self._loop, listener, config.key, *common)
         self._spawner = Spawner(self._loop, self._settings(), *common)
-        self._memory = MemoryWatch(config.session_memory, *common)
+        self._memory = MemoryWatch(config.session_memory, self._spawner.pid, *common)
         self._commands = Commands(self._loop, {CHECK: config.health_check, RECOVER: config.recover}, *common)
         self._places = Places(self._loop, config.proxies, self._clients.adopt, *common)
         trackers = config.proxies or ([config.tracker] if config.tracker else ())
@@ -143,7 +143,9 @@ class Service:
             "read_only": config.read_only,
             "keep": isolation.hidden(_needed(config)),
             "memory": config.session_memory,
-            "cache": config.cache,
+            "shared": config.cache,
+            "deploy": config.deploy,
+            "confined": config.isolation,
             "tvm": config.tvm,
             "tvm_library": config.tvm_library,
         }
@@ -196,8 +198,7 @@ class Service:
             return 0.0
         due = [self._state.deadline(), self._clients.due(), self._memory.due(), self._commands.due()]
         due.append(self._watchdog.due())
-        if self._spawner.sweeping:
-            due.append(self._clock() + spawner.AGAIN_S)
+        due.append(self._spawner.due())
         if self._web is not None:
             due.append(self._web.due())
         times = [time for time in due if time is not None]
@@ -211,8 +212,7 @@ class Service:
         self._commands.look()
         if self._web is not None:
             self._web.look()
-        if self._spawner.sweeping:
-            self._spawner.sweep()
+        self._spawner.look()
         deadline = self._state.deadline()
         if deadline is not None and self._clock() >= deadline:
             self._events.append(ev.Tick(self._clock()))
@@ -239,7 +239,7 @@ class Service:
                 self._cleaner.note()
             folder = self._workdir(action)
             self._spawner.give(action.child, self._job(action, folder), self._clients.descriptor(action.conn))
-            self._memory.add(action.child, self._spawner.pid(action.child))
+            self._memory.add(action.child)
         except OSError as error:
             self._events.append(ev.StartFailed(self._clock(), action.session, error.strerror or str(error)))
 
@@ -303,6 +303,7 @@ def _needed(config: Config) -> list[str]:
         config.tvm_library or "",
         *(path for path in libraries or () if path),  # also where the folder holds links to them
         config.cache or "",
+        config.deploy or "",
     ]
 
 

@@ -13,7 +13,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from rpcsys.errors import ProtocolError
-from rpcsys.server import capabilities, limits
+from rpcsys.server import capabilities, limits, processes
 from rpcsys.server.faults import described, error_fields
 from rpcsys.server.files import Files
 from rpcsys.server.incoming import WINDOW_CALLS, Incoming
@@ -183,7 +183,7 @@ class Session:
         hello = {
             "version": VERSION,
             "key": self._job.key,
-            "pid": os.getpid(),
+            "pid": processes.number(),
             "limit_s": limit_s,
             "capabilities": capabilities.capabilities(
                 pickle=bool(self._job.options.get("allow_pickle")), cache=bool(self._job.options.get("cache"))

@@ -24,8 +24,7 @@ class Session:
     """A client with its lease, and, once admitted, its slot (``number``).
 
     ``early_until``: held back until the tracker's word about its lease is here; ``due``: when the next
-    thing has to be done about it; ``gone``: its client hung up; ``outcome``: how it ended; ``kills``: how
-    often its process was killed; ``cleaned``: what else had to be killed; ``removed``: what had to be removed;
+    thing has to be done about it; ``gone``: its client hung up; ``outcome``: how it ended; ``cleaned``: what else had to be killed; ``removed``: what had to be removed;
     ``place``: where it waited for its client, at a proxy; ``opened``: its process has greeted the client; ``renewed``: its limit is the tracker's last word; ``fault``: why it failed, if this server is to blame; ``unanswered``: no process ever had it.
     """
 
@@ -45,7 +44,6 @@ class Session:
     due: float | None = None
     gone: bool = False
     outcome: str = ""
-    kills: int = 0
     cleaned: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     opened: bool = False

@@ -20,17 +20,15 @@ from rpcsys.server import launch, messages, processes
 from rpcsys.server.job import Job
 from rpcsys.server.lastwords import LastWords
 from rpcsys.server.loop import Loop
+from rpcsys.server.orphans import AGAIN_S, Orphans
 from rpcsys.server.prints import Prints
 from rpcsys.wire.control import OUTCOMES
 
 LEAVE_S = (1.0, 5.0)
 """When the server ends: for the zygote to leave by itself, and then for its processes to be killed."""
 
-AGAIN_S = 0.005
-"""Between two looks at processes that were killed and are not gone yet."""
-
-PATIENCE_S = 5.0
-"""After that, processes that no signal ends are taken for stuck in the kernel."""
+STUCK_S = 1.0
+"""Between two looks at whether a process that no signal has ended has ended after all."""
 
 
 class Spawner:
@@ -58,11 +56,12 @@ class Spawner:
         self._tethers: dict[int, socket.socket] = {}
         self._pids: dict[int, int] = {}
         self._allowed: dict[int, messages.Allowance] = {}
-        self._cleaned: dict[int, str] = {}
+        self._ready: set[int] = set()
+        self._kills: dict[int, int] = {}
+        self._orphans = Orphans()
         self._prints = Prints(loop, clock)
         self._last_words = LastWords(self._prints.last)
-        self._sweep_until = 0.0
-        self.sweeping = False
+        self._sweeping = False
         self.on_service: Callable[[int, dict[str, Any], int | None], int | None] | None = None
 
     def start(self) -> None:
@@ -114,8 +113,20 @@ class Spawner:
         theirs.close()
 
     def kill(self, child: int) -> None:
-        """Have a child and everything below it killed."""
+        """Have a child and everything below it killed.
+
+        A zygote may be stopped, or have no turn: the second time this process kills it itself, and sees the next time whether it
+        lives all the same.
+        """
         self._order(None, kill=child)
+        pid = self.pid(child)
+        if not pid or processes.parent(pid) != self._zygote:
+            return  # it has been collected, and its number may be another's
+        self._kills[child] = self._kills.get(child, 0) + 1
+        if self._kills[child] > 2 and processes.alive(pid):
+            self._feed(ev.Unkilled(self._clock(), (processes.name_of(pid),), child))
+        if self._kills[child] > 1:
+            processes.kill(pid)
 
     def kill_zygote(self) -> None:
         """Kill the zygote: :class:`~rpcsys.server.events.ZygoteDown` follows."""
@@ -123,7 +134,7 @@ class Spawner:
             processes.kill(self._zygote)
 
     def pid(self, child: int) -> int:
-        """The process number of a child that waits or serves; 0 for another."""
+        """The process number of a child that waits or serves, its init's where it has one; 0 for another."""
         return self._pids.get(child, 0)
 
     def give(self, child: int, job: Job, descriptor: int | None) -> None:
@@ -186,10 +197,15 @@ class Spawner:
             self._feed(ev.ZygoteUp(now, said["shared"]))
         elif "failed" in said:
             self._feed(ev.Failed(now, said["failed"]))
+        elif "born" in said:
+            self._pids[said["born"]] = said["pid"]
+            self._meet(said["born"])
+        elif "stuck" in said:
+            self._feed(ev.Unkilled(now, said["stuck"]))
         else:
             death = ev.ChildDead(now, said.pop("dead"), **said)
             self._hear_last_words(death.child)
-            self._forget(death.child)
+            self._bury(death.child)
             self._feed(death)
 
     def _hear_last_words(self, child: int) -> None:
@@ -230,9 +246,9 @@ class Spawner:
         elif "importing" in said:
             self._feed(ev.Importing(now, said["importing"], child))
         elif "ready" in said:
-            self._pids.setdefault(child, said["pid"])
-            self._feed(ev.ChildReady(now, child))
-        elif "failed" in said and child not in self._pids:
+            self._ready.add(child)
+            self._meet(child)
+        elif "failed" in said and child not in self._ready:
             self._feed(ev.Failed(now, said["failed"]))
         elif "opened" in said:
             self._feed(ev.SessionOpened(now, child))
@@ -242,8 +258,18 @@ class Spawner:
             outcome = said["outcome"] if said["outcome"] in OUTCOMES else "closed"
             self._feed(ev.ChildDone(now, child, outcome, said.get("removed", ())))
 
-    def _forget(self, child: int) -> None:
+    def _meet(self, child: int) -> None:
+        """A child can be used when it waits, and its zygote has told its number: what it says itself proves nothing."""
+        if child in self._ready and child in self._pids:
+            self._feed(ev.ChildReady(self._clock(), child))
+
+    def _bury(self, child: int) -> None:
         self._pids.pop(child, None)
+        self._kills.pop(child, None)
+        self._ready.discard(child)
+        self._forget(child)
+
+    def _forget(self, child: int) -> None:
         self._allowed.pop(child, None)
         self._last_words.tell(child)
         self._prints.flush()
@@ -259,30 +285,37 @@ class Spawner:
             self._loop.remove(self._control.fileno())
             self._control.close()
             self._control = None
-        for child in list(self._tethers):
-            self._forget(child)
+        for child in {*self._tethers, *self._pids}:
+            self._bury(child)
         self.kill_zygote()
-        self.sweeping = True
-        self._sweep_until = time.monotonic() + PATIENCE_S
+        self._sweeping = True
 
-    def sweep(self) -> None:
-        """One round of killing what a dead zygote left behind; to be called again while ``sweeping``."""
-        done = self._sweep()
-        if not done and time.monotonic() < self._sweep_until:
-            return
-        self.sweeping = False
-        stuck = () if done else processes.names(processes.children(os.getpid()))
-        cleaned, self._cleaned = self._cleaned, {}
-        names = tuple(sorted(cleaned.values())[: messages.MAX_NAMES])
-        self._feed(ev.ZygoteDown(self._clock(), names, stuck))
+    def due(self) -> float | None:
+        """When :meth:`look` is wanted."""
+        if self._sweeping:
+            return self._clock() + AGAIN_S
+        return self._clock() + STUCK_S if self._orphans.stuck else None
+
+    def look(self) -> None:
+        """A burst of killing what a dead zygote has left behind; later, whether what was stuck has ended."""
+        before = self._orphans.stuck.copy()
+        if not self._sweeping:
+            self._orphans.collect_stuck()
+        elif self._sweep():
+            self._sweeping = False
+            names, self._orphans.names = self._orphans.names, []
+            self._feed(ev.ZygoteDown(self._clock(), tuple(sorted(names)[: messages.MAX_NAMES])))
+        if self._orphans.stuck != before:
+            self._feed(ev.Unkilled(self._clock(), tuple(self._orphans.stuck.values())))
 
     def _sweep(self) -> bool:
-        """Whether nothing is left below this process."""
-        ours = os.getpid()
-        if any(dead.pid == self._zygote for dead in processes.reap()):
+        """Whether nothing is left below this process but what is stuck."""
+        return self._orphans.burst(self._spared)
+
+    def _spared(self, dead: list[processes.Dead]) -> frozenset[int]:
+        if any(one.pid == self._zygote for one in dead):
             self._zygote = None
-        self._cleaned.update(processes.kill_trees(processes.children(ours)))
-        return not processes.children(ours)
+        return frozenset()
 
     def leave(self) -> None:
         """End the zygote, and everything below it, before the server itself ends."""

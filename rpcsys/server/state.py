@@ -74,11 +74,11 @@ class State(Visited):
         return []
 
     def _zygote_down(self, event: ev.ZygoteDown) -> list[do.Action]:
-        actions = [*self._stuck(event.stuck), *self.board.zygote_down(event.now, event.cleaned)]
+        actions = self.board.zygote_down(event.now, event.cleaned)
         return actions + (self.hosting.zygote(False) if self.hosting is not None else [])
 
-    def _stuck(self, names: tuple[str, ...]) -> list[do.Action]:
-        return self.board.spoil(f"no signal ends {', '.join(names)}") if names else []
+    def _unkilled(self, event: ev.Unkilled) -> list[do.Action]:
+        return self.board.unkilled(event.child, event.names)
 
     def _failed(self, event: ev.Failed) -> list[do.Action]:
         if self.serving or self.stopping:
@@ -110,8 +110,11 @@ class State(Visited):
 
     def _child_dead(self, event: ev.ChildDead) -> list[do.Action]:
         if self.hosting is not None and event.child < 0:
-            return [*self._stuck(event.stuck), *self.hosting.dead(event.now, event.child, event.status)]
-        return [*self._stuck(event.stuck), *self.board.child_dead(event.now, event)]
+            return [
+                *self.board.unkilled(event.child, ()),
+                *self.hosting.dead(event.now, event.child, event.status),
+            ]
+        return self.board.child_dead(event.now, event)
 
     def _of_service(self, event: ev.Event) -> list[do.Action]:
         """What concerns deployed modules alone."""
@@ -255,6 +258,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[do.Action]]] = {
     ev.ZygoteUp: State._zygote_up,
     ev.Importing: State._importing,
     ev.ZygoteDown: State._zygote_down,
+    ev.Unkilled: State._unkilled,
     ev.Failed: State._failed,
     ev.ChildReady: State._child_ready,
     ev.LimitAsked: State._limit_asked,

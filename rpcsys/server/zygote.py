@@ -1,8 +1,9 @@
 """The zygote: holds what sessions need already imported, forks the children, and cleans up after them.
 
 It opens no session, pool or driver and holds no client's descriptor. It is the subreaper of everything
-below it: a child of its own that it did not make is an orphan of a dead session, and is killed. A child
-counts as dead only when nothing that descended from it is left.
+below it. Where it can, it makes each child below an init in a PID namespace (:mod:`rpcsys.server.namespaces`), and the kernel
+kills all of it at once. Elsewhere a child of its own that it did not make is an orphan of a dead session, and is killed until no look
+finds another. Either way a child counts as dead only when nothing that descended from it is left.
 
 When its control socket ends, its supervisor is gone (perhaps killed): it kills everything below it,
 removes the sessions' directories, and leaves.
@@ -22,7 +23,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, NamedTuple, NoReturn
+from typing import AbstractSet, Any, NamedTuple, NoReturn
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import library
@@ -33,11 +34,14 @@ from rpcsys.server import (
     leftovers,
     limits,
     messages,
+    namespaces,
     pages,
+    privileges,
     processes,
     workdirs,
 )
 from rpcsys.server.child import live
+from rpcsys.server.orphans import AGAIN_S, Orphans
 
 SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 """Thread counts that libraries read when they are loaded."""
@@ -48,11 +52,8 @@ OWN = ("rpcsys.server.session", "rpcsys.server.tvm_session")
 PACKAGES = {"onnxruntime": "rpcsys.module.kinds.onnx", "tvm": "tvm.rpc.server"}
 """What sessions use of a package that is to be preloaded."""
 
-AGAIN_S = 0.005
-"""Between two looks at processes that were killed and are not gone yet."""
-
-PATIENCE_S = 5.0
-"""After that, processes that no signal ends are taken for stuck in the kernel."""
+LEAVE_S = 5.0
+"""For everything to be dead that is below a zygote whose supervisor is gone."""
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
@@ -66,7 +67,10 @@ def main(settings: dict[str, Any]) -> NoReturn:
     if shared and settings["read_only"]:
         messages.tell(control, failed=f"--read-only: sessions get no mounts of their own here ({shared})")
         os._exit(0)
-    zygote = Zygote(control, {**settings, "isolate": not shared})
+    own_pids = not shared and not isolation.probe(settings["folder"], settings["read_only"], own_pids=True)
+    zygote = Zygote(
+        control, {**settings, "isolate": not shared, "own_pids": own_pids, "left": namespaces.mounts()}
+    )
     try:
         _prepare(settings, control, zygote)
         messages.tell(control, ready=True, shared=shared)
@@ -85,6 +89,8 @@ def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -
         if settings["fork"]:
             preload(settings, control)
             capabilities.warm()
+            if settings["confined"]:
+                privileges.bound(privileges.kept(settings["read_only"]))
         processes.hear_of_the_end_of(supervisor, 0)
         signal.signal(signal.SIGTERM, before)
     except ImportError as error:
@@ -147,8 +153,9 @@ class Ended(NamedTuple):
 class Zygote:
     """The children and their ends.
 
-    ``known``: living children by process number; ``ended``: dead ones, whose descendants may not be;
-    ``helpers``: processes that modules of ``--import`` have started, which are no session's.
+    ``known``: living children by process number, the init's where they have one; ``ended``: dead ones, whose descendants may not be;
+    ``helpers``: processes that modules of ``--import`` have started, which are no session's; ``cleaned``: what else of a child
+    had to be killed, by name, and ``removed``: shared memory and the like that vanished with it.
     """
 
     def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
@@ -157,9 +164,12 @@ class Zygote:
         self.known: dict[int, int] = {}
         self.helpers: frozenset[int] = frozenset()
         self.ended: list[Ended] = []
-        self.cleaned: dict[int, str] = {}
+        self._orphans = Orphans()
+        self._told_stuck: list[str] = []
+        self.cleaned: dict[int, list[str]] = {}
         self.removed: dict[int, list[str]] = {}
-        self.patience = 0.0
+        self._told, self._telling = messages.pair()
+        self._told.setblocking(False)
         self._deaths, self._wakeup = socket.socketpair()
         for end in (self._deaths, self._wakeup):
             end.setblocking(False)
@@ -197,34 +207,55 @@ class Zygote:
     def kill(self, pid: int, child: int) -> None:
         """Kill a child, whose namespaces vanish with it: what is in them is noted first.
 
-        What is below it becomes ours by that, and is seen when it is buried.
+        Without a PID namespace, what is below it becomes ours by that, and is seen when it is buried.
         """
+        main, *others = limits.members(pid) or [pid]
         if self.settings["isolate"] and child > 0:
-            self.removed[child] = leftovers.seen(self.settings, f"/proc/{pid}/root")
+            self.removed[child] = leftovers.seen(self.settings, f"/proc/{main}/root")
+        if self.settings["own_pids"]:
+            self.cleaned[child] = list(processes.names(others))
         processes.kill(pid)
 
     def spawn(self, child: int, tether: int) -> None:
         """Make a child; with ``--no-fork`` a fresh interpreter."""
         try:
-            if self.settings["fork"]:
-                pid = os.fork()
-                if not pid:
-                    self._become_child(tether, self._settings_of(child))
-            else:
-                settings = {**self._settings_of(child), "parent": os.getpid()}
-                pid = launch.start("rpcsys.server.child", settings, tether, "rpcsys-session")
+            pid = self._make(child, tether)
             self.known[pid] = child
+            messages.tell(self.control, born=child, pid=pid)
         except OSError as error:
             # Too many processes, or no memory: the supervisor tries again after a pause.
             sys.stderr.write(f"rpcsys-server: no session process: {error.strerror}\n")
             self.ended.append(Ended(child, 1, False))
-            self.patience = time.monotonic() + PATIENCE_S
         finally:
             os.close(tether)
 
-    def _settings_of(self, child: int) -> dict[str, Any]:
-        """What a child needs to know; one below zero serves no session, and has no rooms of its own."""
-        return self.settings if child > 0 else {**self.settings, "isolate": False}
+    def _make(self, child: int, tether: int) -> int:
+        """Start the process of a child, below an init of its own if it can have one; the number of the upper one. Raises OSError."""
+        settings = self.settings if child > 0 else {**self.settings, "shared": self.settings["deploy"]}
+
+        def process() -> int:
+            if not self.settings["fork"]:
+                mine = {**settings, "parent": os.getpid()}
+                return launch.start("rpcsys.server.child", mine, tether, "rpcsys-session")
+            pid = os.fork()
+            if not pid:
+                self._become_child(tether, settings)
+            return pid
+
+        def apart() -> int:
+            pid = process()
+            os.close(tether)
+            for own in self._own():
+                own.close()
+            return pid
+
+        if self.settings["own_pids"]:
+            return namespaces.open_for(apart, self._telling, over=child)
+        return process()
+
+    def _own(self) -> tuple[socket.socket, ...]:
+        """What no other process is to hold: the supervisor, and the inits, see by its end that this one is gone."""
+        return self.control, self._deaths, self._wakeup, self._told
 
     def _become_child(self, tether: int, settings: dict[str, Any]) -> NoReturn:
         """In the child, right after the fork: let go of all that is the zygote's, then live."""
@@ -232,7 +263,7 @@ class Zygote:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             parent = os.getppid()
-            for own in (self.control, self._deaths, self._wakeup):
+            for own in (*self._own(), self._telling):
                 own.close()
             live(socket.socket(fileno=tether), settings, parent)
         finally:
@@ -240,31 +271,42 @@ class Zygote:
 
     def bury(self) -> None:
         """Collect the dead; kill what they left behind; report those of whom nothing is left."""
-        for dead in processes.reap():
-            child = self.known.pop(dead.pid, None)
+        if self._orphans.burst(self._spared):
+            self._report()
+        stuck = list(self._orphans.stuck.values())[: messages.MAX_NAMES]
+        if stuck != self._told_stuck:
+            self._told_stuck = stuck
+            messages.tell(self.control, stuck=stuck)
+
+    def _spared(self, dead: list[processes.Dead]) -> AbstractSet[int]:
+        """Note the dead; the processes that are no orphans. Before a child has died nobody is one."""
+        for one in dead:
+            child = self.known.pop(one.pid, None)
             if child is not None:
-                self.ended.append(Ended(child, dead.status, dead.status != 0 and self._starved(dead.peak)))
-                self.patience = time.monotonic() + PATIENCE_S
+                status = namespaces.status(one.status) if self.settings["own_pids"] else one.status
+                self.ended.append(Ended(child, status, status != 0 and self._starved(one.peak)))
         if not self.ended:
-            return
-        ours = self.known.keys() | self.helpers
-        strangers = [pid for pid in processes.children(os.getpid()) if pid not in ours]
-        self.cleaned.update(processes.kill_trees(strangers))
-        if strangers and time.monotonic() < self.patience:
-            return
-        stuck = processes.names(strangers)
-        self.helpers |= frozenset(strangers)  # what is stuck is told once
+            return frozenset(processes.children(os.getpid()))
+        return self.known.keys() | self.helpers
+
+    def _report(self) -> None:
+        while True:
+            try:
+                said = json.loads(messages.receive(self._told)[0])
+            except BlockingIOError:
+                break
+            self.cleaned[said["over"]] = said["cleaned"]
         for ended in self.ended:
+            others, self._orphans.names = self._orphans.names, []
+            cleaned = [*self.cleaned.pop(ended.child, ()), *others]
             messages.tell(
                 self.control,
                 dead=ended.child,
                 status=ended.status,
                 starved=ended.starved,
-                cleaned=sorted(self.cleaned.values())[: messages.MAX_NAMES],
-                stuck=stuck[: messages.MAX_NAMES],
+                cleaned=sorted(cleaned)[: messages.MAX_NAMES],
                 removed=self.removed.pop(ended.child, []),
             )
-            self.cleaned = {}
         self.ended = []
 
     def _starved(self, peak: int) -> bool:
@@ -274,12 +316,8 @@ class Zygote:
 
     def leave(self) -> NoReturn:
         """The supervisor is gone: so is everything below, then the directories, then this process."""
-        until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until:
-            processes.kill_trees(processes.children(os.getpid()))
-            processes.reap()
-            if not processes.children(os.getpid()):
-                break
+        until = time.monotonic() + LEAVE_S
+        while not self._orphans.burst(lambda _: frozenset()) and time.monotonic() < until:
             time.sleep(AGAIN_S)
         for _ in workdirs.removal(self.settings["folder"]):
             pass

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tests.live.daemons import ROOT, STOP_S, Daemon, reaper
+from tests.live.daemons import ROOT, STOP_S, Daemon, outside, reaper
 
 LEASE_S = 40.0
 
@@ -130,9 +130,12 @@ def main(kind: str, address: str, key: str, library: str, limit: str = "0") -> N
 # --- in the test's process ---------------------------------------------------------------------
 
 
+PIDS = ("pid", "spawn", "daemonise")  # functions that return a process number
+
+
 class Client:
     """A client process, ``inside`` another network if it is given one's. ``session_pid`` and ``workdir`` are known once
-    it has a device."""
+    it has a device. Process numbers are those out here, not those of a session's PID namespace."""
 
     def __init__(
         self,
@@ -165,7 +168,8 @@ class Client:
         """Wait until it has a device."""
         answer = self.read(deadline_s)
         assert "leased" in answer, answer
-        self.session_pid, self.workdir = answer["leased"], answer["workdir"]
+        self.workdir = answer["workdir"]
+        self.session_pid = outside(answer["leased"], self.workdir)
         return self
 
     def silent(self) -> bool:
@@ -188,7 +192,10 @@ class Client:
     def call(self, name: str, *args: Any, deadline_s: float = LEASE_S) -> dict[str, Any]:
         """Call a function there and bring its answer: ``value``, or ``error`` and ``message``."""
         self.send(name, *args)
-        return self.read(deadline_s)
+        answer = self.read(deadline_s)
+        if name in PIDS and "value" in answer:
+            answer["value"] = outside(answer["value"], self.workdir)
+        return answer
 
     def close(self) -> None:
         """End its session in good order."""

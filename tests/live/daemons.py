@@ -26,7 +26,7 @@ import psutil
 from tests.live import invariant
 from tests.live.leftovers import Watched
 from tests.live.probe import TrackerProbe
-from tests.live.processes import alive, descendants
+from tests.live.processes import alive, descendants, is_init
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 60.0  # importing tvm takes two seconds alone, and many where many tests run at once
@@ -48,6 +48,18 @@ def wait_until(predicate: Callable[[], Found], deadline_s: float, what: str, eve
 
 
 # --- processes ---------------------------------------------------------------------------------
+
+
+def outside(pid: int, folder: str) -> int:
+    """The number here of the process that is ``pid`` in its own PID namespace, and works in ``folder``; ``pid`` if there is none."""
+    for process in psutil.process_iter():
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            if re.search(rf"^NSpid:.*\t{pid}$", status, re.MULTILINE) and process.cwd() == folder:
+                return process.pid
+        except (OSError, psutil.Error):
+            pass  # it is gone meanwhile
+    return pid
 
 
 def kill_all(pids: Iterable[int]) -> None:
@@ -175,9 +187,9 @@ class Daemon:
         """The processes directly below this one."""
         return [child for child in psutil.Process(self.pid).children() if alive(child.pid)]
 
-    def tree(self) -> list[int]:
-        """This process and everything below it."""
-        return [self.pid, *descendants(self.pid)]
+    def tree(self, inits: bool = True) -> list[int]:
+        """This process and everything below it; without ``inits``, those of PID namespaces are left out."""
+        return [pid for pid in (self.pid, *descendants(self.pid)) if inits or not is_init(pid)]
 
     def kill(self) -> None:
         """SIGKILL to this process alone: what it started must cope."""

@@ -39,7 +39,9 @@ def functions(factor: float) -> dict:
         return dict(state)
 
     def pid():
-        return os.getpid()
+        from rpcsys.server import processes
+
+        return processes.number()
 
     def fail():
         raise KeyError("a function of the module")

@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 
+from tests.live.processes import is_init
+
 from tests.live.probe import TrackerProbe
 
 ANSWER_S = 10.0
@@ -126,8 +128,11 @@ class Watched:
         if len(waiting) > self.slots + hosts:
             yield f"{len(waiting)} processes where {self.slots} slots and {hosts} modules need one each"
         for child in waiting:
-            for below in _children(child.pid):
-                yield f"process {below.pid} ({_command(below)[:80]}) below one that waits for a session"
+            below = _children(child.pid)
+            if is_init(child.pid):
+                below = [*below[1:], *(other for main in below[:1] for other in _children(main.pid))]
+            for one in below:
+                yield f"process {one.pid} ({_command(one)[:80]}) below one that waits for a session"
 
 
 def _more(what: str, now: collections.Counter[str], idle: collections.Counter[str]) -> Iterator[str]:

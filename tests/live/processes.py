@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import psutil
 
 
@@ -20,3 +23,11 @@ def descendants(pid: int) -> list[int]:
     except psutil.NoSuchProcess:
         return []
     return [process.pid for process in below if alive(process.pid)]
+
+
+def is_init(pid: int) -> bool:
+    """Whether a process is the first of a PID namespace of its own."""
+    try:
+        return bool(re.search(r"^NSpid:\t\d+.*\t1$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE))
+    except OSError:
+        return False

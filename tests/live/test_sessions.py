@@ -12,6 +12,7 @@ import pytest
 
 import rpcsys
 from rpcsys.errors import DeadlineExceeded, RemoteFunctionError, SessionError, SessionLost
+from rpcsys.server import processes
 from tests.live.daemons import STOP_S, Daemons, alive, wait_until
 
 pytestmark = pytest.mark.live
@@ -67,7 +68,7 @@ def test_each_session_has_their_state_for_itself(server):
 
 
 def test_functions_of_the_user(session):
-    assert session.run(lambda x: (x.sum(), os.getpid()), np.ones(3)) == (3.0, session.info["pid"])
+    assert session.run(lambda x: (x.sum(), processes.number()), np.ones(3)) == (3.0, session.info["pid"])
 
 
 def test_a_server_that_takes_none(daemons):

@@ -92,9 +92,13 @@ class Board:
 
     def _look(self) -> dict[str, object]:
         server = psutil.Process(self._lab.server.pid)
-        wait_until(lambda: len(self._lab.server.tree()) == SLOTS + 2, CLEAN_S, "a child waits for every slot")
+        wait_until(
+            lambda: len(self._lab.server.tree(inits=False)) == SLOTS + 2,
+            CLEAN_S,
+            "a child waits for every slot",
+        )
         return {
-            "processes": len(self._lab.server.tree()),
+            "processes": len(self._lab.server.tree(inits=False)),
             # Directories of sessions to come are made ahead, under new names.
             "files": sorted(str(path) for path in self._lab.folder.rglob("*") if "/ready-" not in str(path)),
             "shm": sorted(os.listdir("/dev/shm")) if not WHY_SHARED else [],

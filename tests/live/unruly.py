@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from multiprocessing import shared_memory
 
 from rpcsys.server import register
@@ -118,3 +119,111 @@ def seen() -> dict[str, object]:
         "homes": os.listdir(os.path.dirname(os.path.dirname(os.getcwd()))),
         "cpus": sorted(os.sched_getaffinity(0)),
     }
+
+
+@register("hostile.storm")
+def storm(count: int) -> int:
+    """Processes that fork and exit for ever, each in a session of its own: none lives for longer than that takes."""
+    c = ctypes.PyDLL(None)
+    for _ in range(count):
+        if c.fork() == 0:
+            while True:
+                c.setsid()
+                if c.fork():
+                    c._exit(0)
+    return count
+
+
+@register("hostile.massacre")
+def massacre() -> list[int]:
+    """SIGKILL to everything that this process may kill, its init and everyone it can name included; who that was."""
+    named = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    for pid in (*named, -1):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+    return named
+
+
+@register("hostile.escape")
+def escape(folder: str) -> dict[str, str]:  # noqa: C901 - a list of ways, each of two lines
+    """Each way to write into ``folder``, whose disk is closed, and why it failed; empty where it did not."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_mounts, new_user, remount, bind = 0x00020000, 0x10000000, 32, 4096
+
+    def write() -> None:
+        with open(os.path.join(folder, "escaped"), "w") as file:
+            file.write("here")
+
+    def open_again() -> None:
+        for place in ("/", folder):
+            libc.mount(b"none", place.encode(), b"none", ctypes.c_ulong(remount | bind), None)
+        write()
+
+    def bind_over() -> None:
+        libc.mount(b"/", b"/tmp", b"none", ctypes.c_ulong(bind), None)
+        libc.mount(b"none", b"/tmp", b"none", ctypes.c_ulong(remount | bind), None)
+        with open("/tmp" + os.path.join(folder, "escaped"), "w") as file:
+            file.write("here")
+
+    def nested() -> None:
+        libc.unshare(new_user | new_mounts)
+        open_again()
+
+    def nested_mounts() -> None:
+        libc.unshare(new_mounts)
+        open_again()
+
+    def by_others() -> None:
+        for name in os.listdir("/proc"):
+            if name.isdigit() and int(name) != os.getpid():
+                with open(f"/proc/{name}/root{folder}/escaped", "w") as file:
+                    file.write("here")
+        raise OSError("nobody has another root")
+
+    def device() -> None:
+        number = os.stat(folder).st_dev
+        os.mknod("/tmp/disk", 0o600 | 0o60000, number)
+        os.close(os.open("/tmp/disk", os.O_RDWR))
+
+    def named_device() -> None:
+        number, found = os.stat(folder).st_dev, False
+        for entry in os.scandir("/dev"):
+            if entry.stat(follow_symlinks=False).st_rdev == number:
+                os.close(os.open(entry.path, os.O_RDWR))
+                found = True
+        if not found:
+            raise OSError("it is not in /dev")
+
+    def core_pattern() -> None:
+        with open("/proc/sys/kernel/core_pattern", "r+") as file:
+            file.write(file.read())
+
+    ways = [
+        write,
+        open_again,
+        bind_over,
+        nested,
+        nested_mounts,
+        by_others,
+        device,
+        named_device,
+        core_pattern,
+    ]
+    return {way.__name__: _tried(way) for way in ways}
+
+
+def _tried(way: Callable[[], None]) -> str:
+    """Why ``way``, tried in a process of its own, fails; empty if it does not."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            way()
+        except Exception as error:
+            os.write(writing, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading) as file:
+        return file.read()

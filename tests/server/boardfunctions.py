@@ -7,12 +7,12 @@ import os
 import socket
 import time
 
-from rpcsys.server import register
+from rpcsys.server import processes, register
 
 
 @register("board.pid")
 def pid() -> int:
-    return os.getpid()
+    return processes.number()
 
 
 @register("board.files")

@@ -325,7 +325,7 @@ def test_shared_memory_is_looked_for_where_namespaces_are_shared():
     script.replay()
 
 
-@pytest.mark.parametrize("how", ["left", "stuck", "unkillable", "after the zygote"])
+@pytest.mark.parametrize("how", ["left", "stuck", "its own", "after the zygote"])
 def test_a_board_that_is_not_clean_is_not_offered_again(tracked, how):
     tracked.say(ev.Taken, "L", 1, "k:1", "me", "1.2.3.4")
     tracked.visit(1, key="k:1")
@@ -333,15 +333,14 @@ def test_a_board_that_is_not_clean_is_not_offered_again(tracked, how):
         tracked.say(ev.ChildDead, 1, 0)
         tracked.say(ev.Removed, 1, (), ("/tmp/x (Operation not permitted)",))
     elif how == "stuck":
-        tracked.bury(1)
-        tracked.say(ev.ChildDead, 1, 0, stuck=("dd",))
-    elif how == "unkillable":
-        tracked.say(ev.HungUp, 1)
-        tracked.tick(12.0)
+        tracked.say(ev.Unkilled, ("dd",))
+    elif how == "its own":
+        tracked.say(ev.Unkilled, ("dd",), 1)
     else:
-        tracked.say(ev.ZygoteDown, (), ("dd",))
+        tracked.say(ev.ZygoteDown)
+        tracked.say(ev.Unkilled, ("dd",))
     assert tracked.state.board.free == 0
-    assert sum("is not offered any more" in line for line in tracked.logged()) == 1
+    assert sum("this board is not clean and is not offered" in line for line in tracked.logged()) == 1
     before = len(tracked.out)
     if tracked.state.offers.link == "down":
         tracked.tick(5.0)
@@ -349,3 +348,36 @@ def test_a_board_that_is_not_clean_is_not_offered_again(tracked, how):
         tracked.say(ev.Registered)
     assert only(tracked.out[before:], do.Offer) == []
     assert only(tracked.visit(9, key="k:2"), do.Refuse)
+
+
+@pytest.mark.parametrize("whose", ["its own", "others"])
+def test_a_board_is_offered_again_when_what_no_signal_ended_has_ended(tracked, whose):
+    tracked.say(ev.Taken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.visit(1, key="k:1")
+    tracked.say(ev.Unkilled, ("dd",), 1 if whose == "its own" else None)
+    assert tracked.state.board.unclean == "no signal ends dd"
+    tracked.bury(1)
+    if whose == "others":
+        assert tracked.state.board.unclean
+        tracked.say(ev.Unkilled, ())
+    assert tracked.state.board.unclean == ""
+    assert any("clean again" in line for line in tracked.logged())
+    before = len(tracked.out)
+    tracked.say(ev.LinkDown, "it went")
+    tracked.tick(5.0)
+    tracked.say(ev.LinkUp, True)
+    tracked.say(ev.Registered)
+    assert only(tracked.out[before:], do.Offer)
+    tracked.replay()
+
+
+def test_a_zygote_without_a_turn_is_no_reason_to_take_a_board_back(tracked):
+    tracked.say(ev.Taken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.visit(1, key="k:1")
+    tracked.say(ev.HungUp, 1)
+    for _ in range(12):
+        tracked.tick(5.0)
+    assert len(only(tracked.out, do.Kill)) > 2
+    assert tracked.state.board.unclean == ""
+    tracked.bury(1)
+    assert tracked.state.board.free > 0

@@ -8,16 +8,18 @@ import sys
 
 import pytest
 
-from rpcsys.server import isolation, workdirs
+from rpcsys.server import isolation, namespaces, workdirs
 
 WHY_NOT = isolation.probe("/tmp/rpcsys-probe")
 
 INSIDE = """
 import ctypes, json, os, sys
 from rpcsys.server.isolation import Rooms
-from rpcsys.server import leftovers
+from rpcsys.server import leftovers, namespaces
 folder, home, keep = sys.argv[1], sys.argv[2], sys.argv[3:]
-rooms = Rooms(folder, keep, 1 << 20)
+left = namespaces.mounts()
+namespaces.leave(own_pids=False)
+rooms = Rooms(left, folder, keep, 1 << 20)
 rooms.open(home)
 libc = ctypes.CDLL(None)
 libc.shmget(0, 4096, 0o600); libc.semget(0, 1, 0o600); libc.msgget(0, 0o600)
@@ -85,7 +87,7 @@ def test_inside_and_outside(tmp_path, place, request):
 def test_without_privileges_in_a_user_namespace(tmp_path):
     code = """
 import ctypes, os, sys
-from rpcsys.server import isolation  # while its files can be read
+from rpcsys.server import isolation, namespaces  # while its files can be read
 folder = sys.argv[1]
 os.chown(folder, 65534, 65534)
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -93,7 +95,9 @@ ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: /proc/self is its own
 why = isolation.probe(folder)
 if why:
     print(why); sys.exit()
-isolation.Rooms(folder)
+left = namespaces.mounts()
+namespaces.leave(own_pids=False)
+isolation.Rooms(left, folder)
 open("/tmp/mine", "w").close()
 print(os.geteuid(), os.listdir("/dev/shm"), os.stat("/tmp/mine").st_uid)
 """
@@ -115,3 +119,9 @@ def test_what_is_hidden(tmp_path):
 
 def test_a_folder_that_is_not_there_is_a_reason():
     assert isolation.probe("/no such folder/at all")
+
+
+def test_nothing_is_mounted_in_the_hosts_own_namespace(monkeypatch):
+    monkeypatch.setattr(isolation, "mount", None)
+    with pytest.raises(OSError, match="the host's own mounts"):
+        isolation.Rooms(namespaces.mounts(), "/tmp/rpcsys-probe")

@@ -32,7 +32,9 @@ def inside(code, *arguments):
     # A checkout below /tmp would be out of sight otherwise.
     needed = [str(Path(rpcsys.__file__).parent.parent), sys.prefix, sys.base_prefix]
     whole = (
-        f"from rpcsys.server.isolation import Rooms; rooms = Rooms('/tmp/rpcsys-probe', {needed!r})\n{code}"
+        "from rpcsys.server import isolation, namespaces\n"
+        "left = namespaces.mounts(); namespaces.leave(own_pids=False)\n"
+        f"rooms = isolation.Rooms(left, '/tmp/rpcsys-probe', {needed!r})\n{code}"
     )
     done = subprocess.run(
         [sys.executable, "-c", whole, *arguments], capture_output=True, text=True, timeout=60, check=False

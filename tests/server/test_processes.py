@@ -21,24 +21,6 @@ print("made", flush=True)
 time.sleep(60)
 """
 
-SUBREAPER = """
-import os, sys, time
-from rpcsys.server import processes
-processes.become_subreaper()
-first = os.fork()
-if first == 0:
-    if os.fork() == 0:
-        time.sleep(60)
-    os._exit(0)
-os.waitpid(first, 0)
-orphans = processes.children(os.getpid())
-names = {}
-while processes.children(os.getpid()):
-    names.update(processes.kill_trees(processes.children(os.getpid())))
-    processes.reap()
-print(len(orphans), len(names))
-"""
-
 
 @pytest.fixture
 def tree():
@@ -69,25 +51,6 @@ def test_descendants_come_after_their_parents(tree):
 def test_a_search_finds_the_same_children(tree):
     below(tree.pid, 4)
     assert sorted(processes._children_by_search(tree.pid)) == sorted(processes.children(tree.pid))
-
-
-def test_the_whole_tree_is_killed(tree):
-    found = below(tree.pid, 4)
-    names = processes.kill_trees([tree.pid])
-    assert len(names) == 5
-    assert all(name.startswith("python") for name in names.values())
-    tree.wait(10)
-    end = time.monotonic() + 10
-    while any(processes.alive(pid) for pid in found):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def test_orphans_come_to_the_subreaper():
-    done = subprocess.run(
-        [sys.executable, "-c", SUBREAPER], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert done.stdout.split() == ["1", "1"]
 
 
 def test_nobody():

@@ -207,7 +207,10 @@ def test_a_host_that_floods_is_killed(supervisor):
 def test_one_message_of_each_in_turn(supervisor):
     for _ in range(3):
         supervisor.ends[HOST].send(b'{"load": [0, 0, 0]}')
-    supervisor.ends[SESSION].send(b'{"ready": true, "pid": 7}')
+    supervisor.ends[SESSION].send(b'{"ready": true, "pid": 8}')
+    supervisor.loop.run_once(0)
+    assert not any(isinstance(event, ev.ChildReady) for event in supervisor.events)
+    supervisor.zygote.send(b'{"born": %d, "pid": 7}' % SESSION)
     supervisor.loop.run_once(0)
     assert any(isinstance(event, ev.ChildReady) for event in supervisor.events)
     assert supervisor.pid(SESSION) == 7

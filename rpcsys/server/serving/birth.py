@@ -11,7 +11,7 @@ from typing import Any, Dict
 from rpcsys.errors import RpcsysError, one_line
 from rpcsys.module import loading, surroundings
 from rpcsys.module.module import Module, refusal
-from rpcsys.server import capabilities, messages
+from rpcsys.server import capabilities, messages, processes
 from rpcsys.server.capabilities import installed
 from rpcsys.server.job import Job
 from rpcsys.server.serving.calls import Calls
@@ -92,7 +92,7 @@ def _hello(job: Job, described: Dict[str, Any], about: Dict[str, Any]) -> Dict[s
     return {
         "version": VERSION,
         "key": job.key,
-        "pid": os.getpid(),
+        "pid": processes.number(),
         "limit_s": None,
         "capabilities": capabilities.capabilities(pickle=False, cache=False),
         "machine": capabilities.machine(),

@@ -18,7 +18,7 @@ import time
 from typing import Any, Callable, Dict, List
 
 from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunctionError
-from rpcsys.server import capabilities, messages
+from rpcsys.server import capabilities, messages, processes
 from rpcsys.server.faults import described
 from rpcsys.server.files import Files
 from rpcsys.server.job import Job
@@ -107,7 +107,7 @@ class Deployer:
         hello = {
             "version": VERSION,
             "key": self._job.key,
-            "pid": os.getpid(),
+            "pid": processes.number(),
             "capabilities": able,
             "window": {"calls": 1, "bytes": frames.MAX_CHUNK},
         }

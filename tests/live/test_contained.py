@@ -1,0 +1,165 @@
+"""Sessions that fight what contains them: processes without end, other processes, the disks that are closed to them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import rpcsys
+from rpcsys.server import isolation
+from tests.live.daemons import ROOT, START_S, Daemon, Daemons, alive, descendants, wait_until
+
+WHY_SHARED = isolation.probe("/tmp/rpcsys-probe")
+WHY_NO_PIDS = isolation.probe("/tmp/rpcsys-probe", own_pids=True)
+WHY_NOT_CLOSED = isolation.probe("/tmp/rpcsys-probe", read_only=True)
+
+pytestmark = pytest.mark.live
+
+UNRULY = (
+    "--import",
+    "tests.live.hostile",
+    "--import",
+    "tests.live.unruly",
+    "--preload",
+    "none",
+    "--tvm",
+    "off",
+)
+own_pids = pytest.mark.skipif(bool(WHY_NO_PIDS), reason=f"no PID namespaces here: {WHY_NO_PIDS}")
+
+
+@pytest.fixture
+def daemons(tmp_path: Path) -> Iterator[Daemons]:
+    made = Daemons(tmp_path)
+    yield made
+    made.stop()
+
+
+def call(session: rpcsys.Session, name: str, *args: object):
+    return session.get_function("hostile." + name)(*args)
+
+
+def connect(server: Daemon) -> rpcsys.Session:
+    return rpcsys.connect(*server.address, key="k")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["", "--no-fork", "--no-isolation"])
+def test_processes_that_fork_and_exit_for_ever_end_with_their_session(daemons, flag):
+    server = daemons.server("k", *UNRULY, *([flag] if flag else []))
+    for _ in range(6):
+        with connect(server) as session:
+            call(session, "storm", 2)
+        began = time.monotonic()
+        with connect(server) as session:  # the one slot is free again
+            assert call(session, "pid")
+        assert time.monotonic() - began < START_S
+    assert "not clean" not in server.stderr()
+    wait_until(lambda: len(server.tree(inits=False)) == 3, START_S, "supervisor, zygote, one that waits")
+    before = set(descendants(server.pid))
+    time.sleep(0.2)
+    assert set(descendants(server.pid)) == before, "something forks on"
+
+
+@pytest.mark.slow
+def test_a_zygote_that_is_stopped_for_long_is_no_reason_to_take_the_board_back(daemons):
+    server = daemons.server("k", *UNRULY, "--slots", "2")
+    zygote = next(child for child in server.children() if len(descendants(child.pid)) >= 2)
+    session = connect(server)
+    pid = session.info["pid"]
+    zygote.suspend()
+    try:
+        hung = session.get_function("hostile.nap").submit()
+        session.close()
+        wait_until(lambda: not alive(pid), 20, "the supervisor has killed it itself")
+        time.sleep(8)  # it would be called unclean by now
+        assert "not clean" not in server.stderr()
+    finally:
+        zygote.resume()
+    with connect(server) as one, connect(server) as two:
+        assert call(one, "pid") != call(two, "pid") or not WHY_NO_PIDS
+    del hung
+
+
+@own_pids
+def test_a_session_can_name_and_kill_nobody_else(daemons):
+    server = daemons.server("k", *UNRULY, "--slots", "2")
+    with connect(server) as one, connect(server) as two:
+        assert call(one, "massacre") == [1]
+        assert call(one, "pid")
+        assert call(two, "pid")
+        one_init = psutil.Process(one.info["pid"]).ppid()
+        assert alive(one_init)
+    assert server.running()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to lose")
+@pytest.mark.parametrize("flag", ["", "--no-fork", "--read-only"])
+def test_what_a_session_of_root_keeps(daemons, flag):
+    server = daemons.server("k", *UNRULY, *([flag] if flag else []))
+    with connect(server) as session:
+        status = Path(f"/proc/{session.info['pid']}/status").read_text()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    expected = 0x40000064FB | (0 if flag == "--read-only" else 1 << 17 | 1 << 27)
+    for name in ("CapPrm", "CapEff", "CapBnd"):
+        assert int(fields[name], 16) & ~expected == 0, name
+    assert (int(fields["CapInh"], 16), int(fields["CapAmb"], 16), fields["NoNewPrivs"]) == (0, 0, "1")
+
+
+@pytest.mark.skipif(bool(WHY_NOT_CLOSED), reason=f"no mounts of a session's own here: {WHY_NOT_CLOSED}")
+@pytest.mark.parametrize("user", ["root", "nobody"])
+@pytest.mark.parametrize("flag", ["", "--no-fork"])
+def test_closed_disks_stay_closed(daemons, user, flag):
+    if os.geteuid() != 0 or (user == "nobody" and not shutil.which("setpriv")):
+        pytest.skip("only root can become another user")
+    folder = Path(os.path.expanduser("~")) / f".rpcsys-closed-{os.getpid()}"
+    folder.mkdir()
+    try:
+        if user == "nobody":
+            os.chown(folder, 65534, 65534)
+        flags = (*UNRULY, "--read-only", *([flag] if flag else []))
+        server = as_user(daemons, user, flags)
+        with connect(server) as session:
+            ways = call(session, "escape", str(folder))
+        assert not list(folder.iterdir())
+        assert all(ways.values()), ways
+    finally:
+        shutil.rmtree(folder)
+
+
+def as_user(daemons: Daemons, user: str, flags: tuple[str, ...]) -> Daemon:
+    """A server that runs as ``user``, in a folder of that user's."""
+    if user == "root":
+        return daemons.server("k", *flags)
+    readable = subprocess.run(
+        ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", sys.executable, "-c", "import rpcsys"],
+        cwd=ROOT, capture_output=True,
+    )  # fmt: skip
+    if readable.returncode:
+        pytest.skip("another user cannot read this checkout")
+    folder = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
+    os.chown(folder, 65534, 65534)
+    command = [
+        "setpriv",
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+        sys.executable,
+        "-m",
+        "rpcsys.server",
+    ]
+    server = daemons.launch(
+        "nobody", [*command, "--host", "127.0.0.1", "--key", "k", *flags], env={"TMPDIR": str(folder), "HOME": str(folder)}
+    )  # fmt: skip
+    server.await_ready_line()
+    return server
