@@ -20,6 +20,7 @@ import os
 import select
 import signal
 import socket
+import sys
 from typing import Any, Callable, NoReturn, Optional
 
 from rpcsys.server import messages, privileges, processes
@@ -106,6 +107,9 @@ def _watch(make: Callable[[], int], report: Optional[socket.socket], about: dict
             if any(descriptor != deaths.fileno() for descriptor, _ in poll.poll()):
                 break
             deaths.recv(4096)
+    except OSError as error:
+        sys.stderr.write(f"rpcsys-server: no session process: {error.strerror}\n")
+        sys.stderr.flush()
     finally:
         os._exit(1)
 

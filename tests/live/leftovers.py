@@ -16,9 +16,8 @@ from typing import Any
 
 import psutil
 
-from tests.live.processes import is_init
-
 from tests.live.probe import TrackerProbe
+from tests.live.processes import is_init
 
 ANSWER_S = 10.0
 #: Leases that the tracker only supposes, or holds for a server that is gone: those end with time alone.
