@@ -95,6 +95,11 @@ def artefacts(shared: Path) -> Artefacts:
     return compiled(shared)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest test begins first, so that the others run beside it."""
+    items.sort(key=lambda item: "test_chaos" not in item.nodeid)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     """Show what the daemons said where a test failed."""

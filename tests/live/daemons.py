@@ -330,7 +330,7 @@ class Daemons:
         finally:
             for daemon in reversed(self.started):
                 daemon.destroy()
-            said = "".join(daemon.stderr()[-1000:] for daemon in self.started)
+            said = "".join(daemon.stderr()[-1000:] for daemon in self.started[:8])
             self.started.clear()
         assert not left, "left behind: " + "; ".join(left) + "\n" + said
 

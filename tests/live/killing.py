@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -38,6 +39,8 @@ class Lab:
         self.ports = {name: _port(chance) for name in ("tracker", "proxy", "direct", "tvms")}
         self._state = state
         self.current: dict[str, Daemon] = {}
+        #: The zygote of a killed server removes its folder: both are not killed within the same moment.
+        self._servers = threading.Lock()
         for name in ("tracker", "proxy", *BOARDS):
             self.start(name)
         self.all_free()
@@ -64,9 +67,12 @@ class Lab:
 
     def kill(self, name: str) -> None:
         """kill -9 of a daemon, which starts again once all that was below it is gone."""
-        daemon = self.current[name]
-        tree, folders = daemon.tree(), self.folders(daemon)
-        daemon.kill()
+        with self._servers:
+            daemon = self.current[name]
+            if name in SLOTS:
+                wait_until(lambda: len(daemon.tree()) >= 2 + SLOTS[name], GONE_S, f"{name} is whole")
+            tree, folders = daemon.tree(), self.folders(daemon)
+            daemon.kill()
         wait_until(lambda: not any(map(alive, tree)), GONE_S, f"all of the killed {name} is gone")
         wait_until(
             lambda: not any(map(os.path.exists, folders)), GONE_S, f"{folders} of the killed {name} are gone"
@@ -75,14 +81,15 @@ class Lab:
 
     def kill_below(self, name: str, chance: random.Random, generation: int) -> None:
         """kill -9 of a server's zygote (1), or of one of its sessions' processes, or one that waits for a session (2)."""
-        try:
+        with (
+            self._servers,
+            contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError),
+        ):  # it has ended by itself
             found = self.current[name].children()
             for _ in range(generation - 1):
                 found = [child for one in found for child in one.children()]
             if found:
                 os.kill(chance.choice(found).pid, signal.SIGKILL)
-        except (psutil.NoSuchProcess, ProcessLookupError):
-            pass  # it had ended by itself
 
     def folders(self, daemon: Daemon) -> list[Path]:
         """The folders of a server."""

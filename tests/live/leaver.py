@@ -18,6 +18,7 @@ STEPS = (
     *("connected", "hello said", "device asked for", "lease granted", "server reached"),
     *("opening half sent", "session open", "call running", "session closing"),
 )
+ENDLESS = ("hostile.nap", "hostile.spin", "hostile.seize")
 TIMEOUT_S = 30.0
 _HELLO, _CALL, _RESULT, _ERROR, _GOODBYE = 1, 2, 3, 4, 11  # kinds of frames
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closed at once, with a reset
@@ -31,6 +32,8 @@ def session_frame(kind: int, call: int, head: Any, size: int = 0) -> bytes:
 
 class Leaver:
     """One client at a time, of ``key`` at the tracker; ``left`` counts who left at which step, ``held`` says what it was told."""
+
+    endless = ENDLESS
 
     def __init__(self, address: tuple[str, int], key: str, seed: int) -> None:
         self.address = address
@@ -80,7 +83,7 @@ class Leaver:
         since = time.monotonic()
         yield "session open"
         if last == "call running":
-            server.sendall(session_frame(_CALL, 2, {"f": self._chance.choice(ENDLESS), "a": []}))
+            server.sendall(session_frame(_CALL, 2, {"f": self._chance.choice(self.endless), "a": []}))
             time.sleep(self._chance.random() * 0.1)
         else:
             _call(server, 2, "hostile.pid")
@@ -111,9 +114,6 @@ class Leaver:
         except OSError:
             pass  # it is closed from the other side
         sock.close()
-
-
-ENDLESS = ("hostile.nap", "hostile.spin", "hostile.seize")
 
 
 def _read(sock: socket.socket, count: int) -> bytes:

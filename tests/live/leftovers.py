@@ -96,6 +96,9 @@ class Watched:
     def note_idle(self, links: Callable[[int], int]) -> None:
         """Remember what it has now as what it has when it is idle."""
         self.idle = self._own(links)
+        self.idle["anon_inode:[eventpoll]"] += (
+            self.role != "tracker"
+        )  # a link's to its tracker, which may come later
         zygote = self.zygote()
         if zygote is not None:
             self.zygote_idle = descriptors(zygote.pid)
@@ -104,11 +107,6 @@ class Watched:
         """Its descriptors without those that come and go with other daemons and its own processes."""
         own = descriptors(self.pid)
         own["socket"] -= links(self.pid) + self._tethers()
-        if self.role == "server":
-            own["anon_inode:[eventpoll]"] -= (
-                2  # its loop's, and that of a link to a tracker, which may come later
-            )
-            own = +own
         return own
 
     def _tethers(self) -> int:
