@@ -31,14 +31,14 @@ REACH_S = 10
 """For a board to reach the tracker."""
 
 _COPY = """
-cat >"$1/device.tar.gz" && "$2" -c '
+cat >"$1/device.tar" && "$2" -c '
 import hashlib, sys
 with open(sys.argv[1], "rb") as file:
-    print("rpcsys-digest " + hashlib.sha256(file.read()).hexdigest())' "$1/device.tar.gz"
+    print("rpcsys-digest " + hashlib.sha256(file.read()).hexdigest())' "$1/device.tar"
 """
-_UNPACK = (
-    'cd "$1" && gzip -dc device.tar.gz | tar xf - && rm device.tar.gz && test -f rpcsys-device/install.sh'
-)
+_UNPACK = """
+cd "$1" && { gzip -dc device.tar 2>/dev/null || xz -dc device.tar; } | tar xf - && rm device.tar && test -f rpcsys-device/install.sh
+"""
 _REACH = """"$1" -c '
 import socket, sys
 try:

@@ -154,4 +154,4 @@ def newer_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("newer")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rpcsys, "__version__", "9.9.9")
-        return build.pack("x86_64-linux-gnu", folder / "newer.tar.gz").path
+        return build.pack("x86_64-linux-gnu", folder / "newer.tar.xz").path

@@ -14,16 +14,19 @@ FILES = {"bin/run": b"#!/bin/sh\n", "python/a.py": b"x = 1\n", "python/b.py": b"
 PROGRAMS = frozenset(["bin/run"])
 
 
-def test_the_same_bytes_whatever_the_order_and_the_name(tmp_path: Path) -> None:
-    archive.write(tmp_path / "a.tar.gz", FILES, PROGRAMS)
-    archive.write(tmp_path / "b.tar.gz", dict(reversed(FILES.items())), PROGRAMS)
-    assert (tmp_path / "a.tar.gz").read_bytes() == (tmp_path / "b.tar.gz").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.gz", "b.tar.gz"]
+@pytest.mark.parametrize("form", ["gz", "xz"])
+def test_the_same_bytes_whatever_the_order_and_the_name(tmp_path: Path, form: str) -> None:
+    first, second = tmp_path / f"a.tar.{form}", tmp_path / f"b.tar.{form}"
+    archive.write(first, FILES, PROGRAMS)
+    archive.write(second, dict(reversed(FILES.items())), PROGRAMS)
+    assert first.read_bytes() == second.read_bytes()
+    assert sorted(tmp_path.iterdir()) == [first, second]
 
 
-def test_what_tar_sees(tmp_path: Path) -> None:
-    archive.write(tmp_path / "a.tar.gz", FILES, PROGRAMS)
-    with tarfile.open(tmp_path / "a.tar.gz") as tar:
+@pytest.mark.parametrize("form", ["gz", "xz"])
+def test_what_tar_sees(tmp_path: Path, form: str) -> None:
+    archive.write(tmp_path / f"a.tar.{form}", FILES, PROGRAMS)
+    with tarfile.open(tmp_path / f"a.tar.{form}", f"r:{form}") as tar:
         entries = {entry.name: entry for entry in tar}
         assert tar.extractfile("rpcsys-device/python/a.py").read() == FILES["python/a.py"]
     assert {name: entry.mode for name, entry in entries.items()} == {
