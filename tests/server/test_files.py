@@ -181,11 +181,18 @@ def test_a_file_larger_than_the_cache_is_not_kept(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "args", [["f", 1, "0"], ["f", -1, "0" * 64], ["f", "1", "0" * 64], ["f", 1, None], ["f", True, "0" * 64]]
+    ("args", "error"),
+    [
+        (["f", 1, "0"], "ProtocolError"),
+        (["f", -1, "0" * 64], "ProtocolError"),
+        (["f", "1", "0" * 64], "RemoteArgumentError"),
+        (["f", 1, None], "RemoteArgumentError"),
+        (["f", True, "0" * 64], "RemoteArgumentError"),
+    ],
 )
-def test_offers_that_make_no_sense(tmp_path, args):
+def test_offers_that_make_no_sense(tmp_path, args, error):
     with cached(tmp_path) as device:
-        assert call(device.raw(), "session.offer", *args)["type"] == "ProtocolError"
+        assert call(device.raw(), "session.offer", *args)["type"] == error
 
 
 @pytest.mark.parametrize(
