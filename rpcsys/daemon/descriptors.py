@@ -24,3 +24,9 @@ def allow_many() -> int:
     if soft != resource.RLIM_INFINITY and soft < PLENTY:
         log.warning("room for %d connections only: a higher `ulimit -Hn` gives more", soft)
     return soft
+
+
+def allowed() -> int | None:
+    """How many descriptors this process may have now; None for as many as it likes."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,10 @@ from tornado.iostream import IOStream
 from tornado.web import Application, RequestHandler
 
 from rpcsys.daemon.acceptor import Acceptor
+from rpcsys.daemon.admission import Admission
+from rpcsys.daemon.descriptors import allowed
+
+log = logging.getLogger(__name__)
 
 Content = tuple[str, bytes]
 Page = Callable[[], Content | Awaitable[Content]]
@@ -30,7 +35,16 @@ _HEADERS = {
 """What a page of ours may load is what this port serves: a name in it cannot bring code along."""
 
 _SILENCE_S = 10.0
-"""A connection that asks nothing for so long is closed."""
+"""A connection whose next question is not whole after so long is closed."""
+
+MAX_CONNECTIONS = 512
+MAX_OF_ADDRESS = 128
+"""Connections for pages, in all and of each address: a browser has six, a proxy in front of a lab's people some dozens."""
+
+_SHARE = 8
+"""Of the descriptors that a daemon may have, pages get one in so many at the most: the others are for boards and clients."""
+
+_ADVICE = "see what asks there for pages and keeps its connections open"
 
 _MAX_HEADERS = 16 << 10
 _MAX_BODY = 1 << 10  # there is nothing to send here
@@ -88,6 +102,43 @@ def health_page() -> tuple[str, bytes]:
     return "text/plain; charset=utf-8", b"ok\n"
 
 
+class CountedStream(IOStream):
+    """A connection that is counted until it is closed, or `uncount` is called."""
+
+    def __init__(self, sock: socket.socket, address: str, admission: Admission, **limits: Any) -> None:
+        self._counted = [(admission, address)]
+        super().__init__(sock, **limits)
+
+    def uncount(self) -> None:
+        """It takes nobody's place any more."""
+        while self._counted:
+            admission, address = self._counted.pop()
+            admission.leave(address)
+
+    def close_fd(self) -> None:
+        """Called once, when it is closed, whoever closes it."""
+        self.uncount()
+        super().close_fd()
+
+
+def counted(
+    handle: Callable[[CountedStream, Any], object], max_buffer_size: int, of_address: int = MAX_OF_ADDRESS
+) -> Callable[[socket.socket, Any], None]:
+    """What an `Acceptor` gives connections to that speak HTTP: as many as may come are handled, others are closed."""
+    most = allowed()
+    total = MAX_CONNECTIONS if most is None else min(MAX_CONNECTIONS, most // _SHARE)
+    admission = Admission(of_address, total, log, _ADVICE)
+
+    def greet(sock: socket.socket, address: Any) -> None:
+        if admission.admit(address[0], time.monotonic()):
+            stream = CountedStream(sock, address[0], admission, max_buffer_size=max_buffer_size)
+            handle(stream, address)
+        else:
+            sock.close()
+
+    return greet
+
+
 def serve_pages(listener: socket.socket, pages: dict[str, Page]) -> Acceptor:
     """Serve pages by path on a listening socket; closing what is returned ends it."""
     unread = _Unread()
@@ -104,11 +155,7 @@ def serve_pages(listener: socket.socket, pages: dict[str, Page]) -> Acceptor:
         max_header_size=_MAX_HEADERS,
         max_body_size=_MAX_BODY,
     )
-
-    def greet(sock: socket.socket, address: Any) -> None:
-        server.handle_stream(IOStream(sock, max_buffer_size=8 * _MAX_HEADERS), address)
-
-    return Acceptor(listener, greet)
+    return Acceptor(listener, counted(server.handle_stream, 8 * _MAX_HEADERS))
 
 
 @dataclass

@@ -22,6 +22,7 @@ from tornado.iostream import IOStream
 from tornado.web import Application, RequestHandler
 
 from rpcsys.daemon.acceptor import Acceptor
+from rpcsys.daemon.http import CountedStream, counted
 from rpcsys.proxy.websocket import CHUNK, Refused, WebSocket
 from rpcsys.serve import tune
 
@@ -31,6 +32,9 @@ PATH = "/ws"
 
 STALLED_MS = 120_000
 """How long a WebSocket may take nothing: a page in the background is slow."""
+
+_OPENING = 256
+"""Connections of an address that have not become WebSockets yet: a page may open many at once."""
 
 _OUTWARD = 256 << 10  # in one message: each costs a browser an event
 _SILENCE_S = 10.0
@@ -54,12 +58,12 @@ def serve_websockets(listener: socket.socket, take: Take, origins: tuple[str, ..
         max_body_size=1 << 10,
     )
 
-    def greet(sock: socket.socket, address: Any) -> None:
-        tune(sock)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_MS)
-        server.handle_stream(IOStream(sock, max_buffer_size=2 * CHUNK), address)
+    def handle(stream: CountedStream, address: Any) -> None:
+        tune(stream.socket)
+        stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_MS)
+        server.handle_stream(stream, address)
 
-    return Acceptor(listener, greet)
+    return Acceptor(listener, counted(handle, 2 * CHUNK, _OPENING))
 
 
 class _Handler(RequestHandler):
@@ -98,7 +102,10 @@ class _Handler(RequestHandler):
         self.set_header("Connection", "Upgrade")
         self.set_header("Sec-WebSocket-Accept", base64.b64encode(digest).decode())
         self.finish()
-        return self.detach()
+        stream = self.detach()
+        assert isinstance(stream, CountedStream)
+        stream.uncount()  # the proxy's own bounds hold for it from now on
+        return stream
 
     async def _relay(self, stream: IOStream, address: Any) -> None:
         websocket = WebSocket(stream)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import socket
+import time
+
+import pytest
 
 from rpcsys.daemon import http as pages
 from rpcsys.daemon.http import serve_pages, shared
@@ -81,3 +84,55 @@ def test_a_page_that_takes_long_is_made_once_for_all_who_wait() -> None:
 
     assert served(shared(make), ask) == [b"page"] * 20
     assert len(made) < 20
+
+
+@pytest.mark.parametrize(("of_address", "in_all"), [(8, 512), (512, 8)])
+def test_so_many_connections_and_then_others_again(monkeypatch, caplog, of_address, in_all) -> None:
+    monkeypatch.setattr(pages, "MAX_CONNECTIONS", in_all)
+
+    def ask(port):
+        kept = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(30)]
+        refused = 0
+        for sock in kept[8:]:
+            refused += sock.recv(1) == b""
+        for sock in kept:
+            sock.close()
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            try:
+                return refused, status(port)
+            except OSError:  # those that were closed here are still to be noticed there
+                time.sleep(0.02)
+        return refused, 0
+
+    def handle(server, size, limit=of_address):
+        return counted(server, size, limit)
+
+    counted = pages.counted
+    monkeypatch.setattr(pages, "counted", handle)
+    assert served(lambda: ("text/plain", b"page"), ask) == (22, 200)
+    assert "127.0.0.1 has 8 connections and gets no more" in caplog.text
+    assert len([row for row in caplog.records if "gets no more" in row.message]) == 1
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /page HTTP/1.1\r\nHost: x\r\nX-Long: "])
+def test_a_question_that_comes_slowly_is_not_waited_for(monkeypatch, said) -> None:
+    monkeypatch.setattr(pages, "_SILENCE_S", 1.0)
+
+    def ask(port):
+        with socket.create_connection(("127.0.0.1", port), timeout=0.1) as sock:
+            sock.sendall(said)
+            began = time.monotonic()
+            while time.monotonic() - began < 30:
+                try:
+                    if said:
+                        sock.sendall(b"x")
+                    if not sock.recv(1):
+                        return True
+                except TimeoutError:
+                    pass
+                except ConnectionError:
+                    return True
+        return False
+
+    assert served(lambda: ("text/plain", b"page"), ask)

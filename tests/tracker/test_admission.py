@@ -1,6 +1,7 @@
 """How many connections an address may have."""
 
-from rpcsys.tracker.admission import TELL_EVERY_S, Admission
+from rpcsys.daemon.admission import TELL_EVERY_S
+from rpcsys.tracker.admission import Admission
 from rpcsys.tracker.relays import Relays
 
 
@@ -31,4 +32,4 @@ def test_nothing_is_left_of_those_that_have_gone():
     admission = Admission(1, Relays.of([]), float)
     assert admission.admit("10.0.0.5", "10.0.0.1")
     admission.leave("10.0.0.5", "10.0.0.1")
-    assert not admission._counts
+    assert not admission._counted._counts
