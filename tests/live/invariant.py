@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.live.leftovers import Watched
+from tests.live.leftovers import Watched, sockets
 from tests.live.processes import alive, descendants
 
 SETTLE_S = 15.0  # a match key that nobody uses is replaced after 8 s; and the machine may be busy
@@ -118,12 +118,22 @@ def _of_ended(watched: Iterable[Watched], below: Iterable[int]) -> Iterator[str]
 
 
 def _connections(pid: int) -> list[tuple[int, int]]:
-    """Ports here and there of a process's TCP connections."""
-    try:
-        found = psutil.Process(pid).net_connections("tcp")
-    except psutil.Error:
-        return []
-    return [(one.laddr.port, one.raddr.port) for one in found if one.raddr]
+    """Ports here and there of a process's TCP connections, in whatever network namespace it is."""
+    own = sockets(pid)
+    found = []
+    for table in ("tcp", "tcp6"):
+        try:
+            rows = Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+        except OSError:
+            continue  # it ended meanwhile, or has no IPv6
+        for _, near, far, *more in map(str.split, rows):
+            if more[6] in own and _port(far):
+                found.append((_port(near), _port(far)))
+    return found
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)
 
 
 # --- shared memory -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -298,13 +299,12 @@ def test_a_server_whose_sessions_fail_is_set_aside(daemons: Daemons):
     """A server that takes connections and lets none become a session."""
     tracker = daemons.tracker()
     with socket.create_server(("127.0.0.1", 0)) as listener, TrackerProbe(tracker.address) as probe:
-        stop = threading.Thread(target=refuse_all, args=(listener,), daemon=True)
-        stop.start()
         port = listener.getsockname()[1]
         probe.ask([1, {"op": "hello", "version": "0"}])
         probe.ask({"op": "register", "id": 1, "key": KEY, "name": "bad", "port": port})
         for number in range(5):
             assert probe.ask([3, KEY, [port, f"{KEY}:{number}"], None]) == 0
+        threading.Thread(target=refuse_all, args=(listener, probe), daemon=True).start()
         with connect(tracker) as mine:
             with pytest.raises((ServerRefused, ServerUnreachable)):
                 mine.request(KEY)
@@ -315,9 +315,13 @@ def test_a_server_whose_sessions_fail_is_set_aside(daemons: Daemons):
             mine.request(KEY, wait_timeout=5).close()
 
 
-def refuse_all(listener) -> None:
-    while True:
-        try:
-            listener.accept()[0].close()
-        except OSError:
-            return
+def refuse_all(listener: socket.socket, probe: TrackerProbe) -> None:
+    """Confirm each lease, so that complaints about it count, and close its client's connection."""
+    with contextlib.suppress(OSError, EOFError):
+        while True:
+            with listener.accept()[0]:
+                op = ""
+                while op != "taken":
+                    message = probe.receive()
+                    op = message.get("op", "")
+                    probe.send({"id": message["id"], "ok": True})
