@@ -40,6 +40,9 @@ KILL_AGAIN_S = 5.0
 ZYGOTE_PROVEN_S = 10.0
 """A zygote that lived so long is not one that dies at start."""
 
+FROM_CPUS = "threads from other CPUs than its slot's"
+"""What had to be removed of a session that changed its own affinity."""
+
 
 class Board:
     """Sessions, children and the zygote. Methods note what happened and return what to do."""
@@ -167,6 +170,15 @@ class Board:
         if session is None or session.state != "running":
             return []
         return self.end(now, session, "memory")
+
+    def cpus_left(self, number: int) -> list[do.Action]:
+        """The session of a child was on CPUs that its slot has not. Said once for a session."""
+        session = self._served_by(number)
+        if session is None or FROM_CPUS in session.removed:
+            return []
+        session.removed += (FROM_CPUS,)
+        line = f"session {session.number} of {session.peer} left the CPUs of its slot (--cpus) and is set back to them"
+        return [do.Log("warning", line)]
 
     def child_dead(self, now: float, event: ev.ChildDead) -> list[do.Action]:
         """A child and everything below it is dead."""

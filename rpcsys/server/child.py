@@ -102,7 +102,7 @@ def _rehearse() -> None:
 
 
 def _furnish(job: Job, settings: dict[str, Any], rooms: isolation.Rooms | None) -> None:
-    """Give the session its place: directory, CPUs, memory. A deployed module has a place already."""
+    """Give the session its place: directory and memory (its CPUs it has from the supervisor). A deployed module has a place already."""
     if job.kind in (HOST, DEPLOYER):
         os.chdir(job.workdir)
         return
@@ -113,8 +113,6 @@ def _furnish(job: Job, settings: dict[str, Any], rooms: isolation.Rooms | None) 
         os.environ["XDG_CACHE_HOME"] = workdirs.temporary(
             job.workdir
         )  # where libraries want to write unasked
-    if job.options.get("cpus"):
-        limits.stay_on(job.options["cpus"])
     if settings["memory"] is not None:
         limits.allow_memory(settings["memory"])
 

@@ -149,6 +149,13 @@ class MemoryExceeded(Event):
 
 
 @dataclass(frozen=True)
+class CpusLeft(Event):
+    """Threads of a child's session might run on CPUs that its slot has not; they are set back."""
+
+    child: int
+
+
+@dataclass(frozen=True)
 class ChildDead(Event):
     """A child and all its descendants are dead, but for `Unkilled` ones.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable
+from typing import AbstractSet
 
 from rpcsys.server import processes
 
@@ -39,11 +39,21 @@ def be_ended(score: int) -> None:
         pass  # not root, or a kernel without it: as it was
 
 
-def stay_on(cpus: Iterable[int]) -> None:
-    """Have every thread of this process run on ``cpus`` only; those to come inherit it. Raises OSError."""
-    chosen = set(cpus)
-    for task in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(task), chosen)
+def keep_on(root: int, cpus: AbstractSet[int]) -> bool:
+    """Have every thread of the session below ``root`` run on ``cpus`` only; those to come inherit it.
+
+    Whether one of them might run on others. Fewer are its own business. Raises OSError if ``cpus`` are not there.
+    """
+    found = False
+    for pid in members(root):
+        for task in _tasks(pid):
+            try:
+                if not os.sched_getaffinity(task) <= cpus:
+                    found = True
+                    os.sched_setaffinity(task, cpus)
+            except (ProcessLookupError, PermissionError):
+                pass  # it has ended; or it is another user's, of a server of root that may not do this
+    return found
 
 
 def allow_memory(size: int) -> None:
@@ -96,6 +106,13 @@ def members(root: int) -> list[int]:
     """The processes of the session whose uppermost is ``root``, without its init."""
     below = processes.descendants(root)
     return below if processes.is_init(root) else [root, *below]
+
+
+def _tasks(pid: int) -> list[int]:
+    try:
+        return [int(task) for task in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
 
 
 def _private(pid: int) -> int:

@@ -234,12 +234,15 @@ class Service:
             _ACTIONS[type(action)](self, action)
 
     def _start(self, action: do.Start) -> None:
+        cpus = frozenset(self._config.cpus[action.slot] if self._config.cpus else ())
         try:
             if action.note:
                 self._cleaner.note()
             folder = self._workdir(action)
+            if cpus:
+                limits.keep_on(self._spawner.pid(action.child), cpus)
             self._spawner.give(action.child, self._job(action, folder), self._clients.descriptor(action.conn))
-            self._memory.add(action.child)
+            self._memory.add(action.child, cpus)
         except OSError as error:
             self._events.append(ev.StartFailed(self._clock(), action.session, error.strerror or str(error)))
 
@@ -257,7 +260,6 @@ class Service:
             "allow_pickle": config.allow_pickle,
             "log": True,
             "cache": [config.cache, config.cache_bytes] if config.cache else None,
-            "cpus": list(config.cpus[action.slot]) if config.cpus else [],
         }
         return Job(
             kind=action.kind,

@@ -108,6 +108,9 @@ class State(Visited):
     def _memory_exceeded(self, event: ev.MemoryExceeded) -> list[do.Action]:
         return self.board.memory_exceeded(event.now, event.child)
 
+    def _cpus_left(self, event: ev.CpusLeft) -> list[do.Action]:
+        return self.board.cpus_left(event.child)
+
     def _child_dead(self, event: ev.ChildDead) -> list[do.Action]:
         if self.hosting is not None and event.child < 0:
             return [
@@ -265,6 +268,7 @@ _HANDLERS: dict[type, Callable[[State, Any], list[do.Action]]] = {
     ev.SessionOpened: State._session_opened,
     ev.ChildDone: State._child_done,
     ev.MemoryExceeded: State._memory_exceeded,
+    ev.CpusLeft: State._cpus_left,
     ev.ChildDead: State._child_dead,
     ev.StartFailed: State._start_failed,
     ev.Removed: State._removed,

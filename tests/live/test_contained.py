@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -133,6 +134,47 @@ def test_closed_disks_stay_closed(daemons, user, flag):
         assert all(ways.values()), ways
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU here")
+@pytest.mark.parametrize("user", ["root", "nobody"])
+@pytest.mark.parametrize("flag", ["", "--no-isolation"])
+def test_a_session_is_set_back_to_its_cpus(daemons, user, flag):
+    if user == "nobody" and (os.geteuid() != 0 or not shutil.which("setpriv")):
+        pytest.skip("only root can become another user")
+    cpus = sorted(os.sched_getaffinity(0))
+    server = as_user(daemons, user, (*UNRULY, "--cpus", str(cpus[0]), *([flag] if flag else [])))
+    with connect(server) as session:
+        process = psutil.Process(session.info["pid"])
+        assert process.cpu_affinity() == [cpus[0]]
+        top = process if flag or WHY_NO_PIDS else process.parent()  # its init, whose children its daemons are
+        call(session, "spread")
+        wait_until(lambda: "left the CPUs of its slot" in server.stderr(), START_S, "it is said")
+        wait_until(
+            lambda: affinities(top) == {(cpus[0],)} == {tuple(process.cpu_affinity())},
+            START_S,
+            "they are set back",
+        )
+        call(session, "spread")
+        wait_until(
+            lambda: affinities(top) == {(cpus[0],)} == {tuple(process.cpu_affinity())},
+            START_S,
+            "they are set back again",
+        )
+    wait_until(lambda: "ended after" in server.stderr(), START_S, "it has ended")
+    lines = server.stderr().splitlines()
+    assert len([line for line in lines if "left the CPUs" in line]) == 1
+    assert "had to be removed: threads from other CPUs than its slot's" in lines[-1]
+
+
+def affinities(top: psutil.Process) -> set[tuple[int, ...]]:
+    """Where the threads below ``top`` may run."""
+    found = set()
+    for one in top.children(recursive=True):
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            tasks = [thread.id for thread in one.threads()]
+            found |= {tuple(sorted(os.sched_getaffinity(task))) for task in tasks}
+    return found
 
 
 def as_user(daemons: Daemons, user: str, flags: tuple[str, ...]) -> Daemon:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing import shared_memory
@@ -107,6 +108,30 @@ def hoard() -> None:
     """Allocate without end, in Python."""
     while True:
         KEPT.append(bytearray(1 << 20))
+
+
+@register("hostile.spread")
+def spread() -> list[int]:
+    """Native code that lets this process, a thread of it and children, one a daemon, run anywhere; who they are."""
+    c = ctypes.CDLL(None, use_errno=True)
+    everywhere = (ctypes.c_ulong * 16)(*[2**64 - 1] * 16)
+
+    def leave() -> None:
+        c.sched_setaffinity(0, ctypes.sizeof(everywhere), everywhere)
+
+    def linger() -> None:
+        leave()
+        while True:
+            time.sleep(1)
+
+    leave()
+    threading.Thread(target=linger, daemon=True).start()
+    for daemon in (False, True):
+        if os.fork() == 0:
+            if daemon and os.fork():
+                os._exit(0)
+            linger()
+    return sorted(os.sched_getaffinity(0))
 
 
 @register("hostile.seen")

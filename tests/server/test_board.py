@@ -200,6 +200,19 @@ def test_a_tvm_client_is_told_by_another_child(direct):
     assert direct.state.board.free == 2
 
 
+def test_a_session_that_leaves_its_cpus_is_told_of_once(direct):
+    direct.visit(1)
+    before = len(direct.logged())
+    for _ in range(5):
+        assert direct.say(ev.CpusLeft, 1) == []
+    assert len(direct.logged()) == before + 1
+    direct.say(ev.ChildDone, 1, "closed")
+    direct.bury(1)
+    line = direct.logged()[-1]
+    assert "had to be removed: threads from other CPUs than its slot's" in line
+    assert direct.say(ev.CpusLeft, 1) == []
+
+
 @pytest.mark.parametrize("starved", [False, True])
 def test_a_tvm_client_without_memory_is_told_by_another_child(starved):
     board = Transcript(slots=1, spares=1, memory=512 << 20)

@@ -1,6 +1,7 @@
 """CPUs and memory of a session, in processes that are given them."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -18,22 +19,25 @@ def run(code):
     return json.loads(done.stdout)
 
 
-def test_every_thread_stays_on_the_cpus():
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU here")
+def test_every_thread_is_kept_on_the_cpus_and_fewer_are_its_own_business():
     code = """
-first, *_ = sorted(os.sched_getaffinity(0))
+cpus = sorted(os.sched_getaffinity(0))
 done = threading.Event()
 other = threading.Thread(target=done.wait)
 other.start()
-limits.stay_on([first])
-found = [sorted(os.sched_getaffinity(int(task))) for task in os.listdir("/proc/self/task")]
-later = []
-third = threading.Thread(target=lambda: later.append(sorted(os.sched_getaffinity(0))))
-third.start(); third.join()
+first = limits.keep_on(os.getpid(), {cpus[0]})
+tasks = [int(task) for task in os.listdir("/proc/self/task")]
+found = [sorted(os.sched_getaffinity(task)) for task in tasks]
+again = limits.keep_on(os.getpid(), set(cpus))
+narrow = [sorted(os.sched_getaffinity(task)) for task in tasks]
+os.sched_setaffinity(other.native_id, cpus)
+strayed = limits.keep_on(os.getpid(), {cpus[0]})
 done.set()
-print(json.dumps([first, *found, *later]))
+print(json.dumps([cpus[0], first, found, again, narrow, strayed]))
 """
-    first, *found = run(code)
-    assert found == [[first]] * 3
+    first, *said = run(code)
+    assert said == [True, [[first]] * 2, False, [[first]] * 2, True]
 
 
 def test_memory_runs_out_as_a_memory_error_and_not_for_files():

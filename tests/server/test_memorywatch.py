@@ -1,9 +1,11 @@
 """Sessions with too much memory are told of, the dead are forgotten."""
 
 import os
+import subprocess
 
 import pytest
 
+from rpcsys.server import events as ev
 from rpcsys.server.memorywatch import EVERY_S, MemoryWatch
 
 
@@ -35,3 +37,20 @@ def test_without_a_limit_nobody_is_watched():
     watch = MemoryWatch(None, lambda child: os.getpid(), print, lambda: 0.0)
     watch.add(7)
     assert watch.due() is None
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU here")
+def test_who_is_on_other_cpus_is_set_back_and_told_of():
+    mine = frozenset(sorted(os.sched_getaffinity(0))[:1])
+    now, said = [0.0], []
+    with subprocess.Popen(["sleep", "100"]) as process:
+        try:
+            watch = MemoryWatch(None, lambda child: process.pid, said.append, lambda: now[0])
+            watch.add(7, mine)
+            for _ in range(3):
+                now[0] = watch.due()
+                watch.look()
+            assert said == [ev.CpusLeft(EVERY_S, 7)]
+            assert os.sched_getaffinity(process.pid) == mine
+        finally:
+            process.kill()
