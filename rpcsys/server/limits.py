@@ -4,7 +4,7 @@ Memory is limited twice. The kernel refuses a process of the session more privat
 (RLIMIT_DATA: what is mapped from files and shared with others does not count, so that libraries and models
 do not), which Python raises as MemoryError: a call fails, and the session goes on. All processes of a session
 together, with what they share, are measured from outside a few times a second and ended when they
-have more. Both work without privileges and without control groups.
+have more (:mod:`rpcsys.server.usage`). Both work without privileges and without control groups.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def keep_on(root: int, cpus: AbstractSet[int]) -> bool:
 def allow_memory(size: int) -> None:
     """Let this process, and each that it starts, take ``size`` bytes more of private memory than it has now."""
     global _allowed
-    bound = _field("self", "status", b"VmData:") + size
+    bound = field("self", "status", b"VmData:") + size
     resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
     _allowed = size
 
 
 def inherited() -> int:
     """Bytes that a child of this process has resident as soon as it is forked."""
-    return _field("self", "status", b"RssAnon:")
+    return field("self", "status", b"RssAnon:")
 
 
 def describe(size: int) -> str:
@@ -89,19 +89,6 @@ def hint(error: str) -> str:
     return "; " + breach(_allowed)
 
 
-def taken(root: int) -> int:
-    """Bytes of memory that ``root`` and everything below it have for themselves, pages they share counted once.
-
-    What can be read from files again is not counted, where the kernel tells the difference (Linux 5.4).
-    """
-    return sum(map(_private, members(root)))
-
-
-def resident(root: int) -> int:
-    """An upper bound of :func:`taken`, ten times as quick."""
-    return sum(map(_resident, members(root)))
-
-
 def members(root: int) -> list[int]:
     """The processes of the session whose uppermost is ``root``, without its init."""
     below = processes.descendants(root)
@@ -115,21 +102,8 @@ def _tasks(pid: int) -> list[int]:
         return []
 
 
-def _private(pid: int) -> int:
-    parts = [_field(str(pid), "smaps_rollup", name) for name in (b"Pss_Anon:", b"Pss_Shmem:")]
-    return sum(parts) or _field(str(pid), "smaps_rollup", b"Pss:")
-
-
-def _resident(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def _field(pid: str, file: str, name: bytes) -> int:
-    """A size from /proc, in bytes; 0 where it is not told."""
+def field(pid: str, file: str, name: bytes) -> int:
+    """A size of a process from /proc, in bytes; 0 where it is not told."""
     try:
         with open(f"/proc/{pid}/{file}", "rb") as lines:
             for line in lines:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 import rpcsys
+from rpcsys.errors import MemoryLimit
 from rpcsys.server import isolation
 from tests.live.daemons import ROOT, START_S, Daemon, Daemons, alive, descendants, wait_until
 
@@ -134,6 +135,22 @@ def test_closed_disks_stay_closed(daemons, user, flag):
         assert all(ways.values()), ways
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("user", ["root", "nobody"])
+@pytest.mark.parametrize("how", ["memfd", "child", "thread", "tmpfs", "deleted", "system v"])
+def test_memory_that_nothing_maps_counts(daemons, user, how):
+    if WHY_SHARED and how in ("tmpfs", "deleted"):
+        pytest.skip(f"no mounts of a session's own here: {WHY_SHARED}")
+    if user == "nobody" and (os.geteuid() != 0 or not shutil.which("setpriv")):
+        pytest.skip("only root can become another user")
+    server = as_user(daemons, user, (*UNRULY, "--session-memory", "200M"))
+    with pytest.raises(MemoryLimit, match="the session's memory limit of 200 MB was hit"):
+        with connect(server) as session:
+            call(session, "stow", how, 500)
+    with connect(server) as session:
+        assert call(session, "pid")
+    assert ": memory" in server.stderr()
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU here")

@@ -134,6 +134,50 @@ def spread() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
+@register("hostile.stow")
+def stow(how: str, most_mb: int) -> None:
+    """Fill memory that no process maps; then wait."""
+    c = ctypes.CDLL(None, use_errno=True)
+    c.shmat.restype = ctypes.c_void_p
+
+    def memfd(name: str = "stowed") -> None:
+        KEPT.append(made := os.memfd_create(name))
+        for _ in range(most_mb):
+            os.write(made, PIECE)
+
+    def thread() -> None:
+        c.unshare(0x400)  # CLONE_FILES: the thread has descriptors of its own
+        memfd()
+        time.sleep(600)
+
+    def files(*places: str, keep: bool = True) -> None:
+        for place in places:
+            with open(place + "/stowed", "wb", buffering=0) as file:
+                if not keep:
+                    os.unlink(file.name)
+                    KEPT.append(os.dup(file.fileno()))
+                file.writelines(PIECE for _ in range(most_mb // len(places)))
+
+    def system_v() -> None:
+        size = most_mb // 4 << 20
+        at = c.shmat(c.shmget(0, size, 0o600), None, 0)
+        ctypes.memset(at, 1, size)
+        for _ in range(3):
+            KEPT.append(made := os.memfd_create("stowed"))
+            os.write(made, bytes(size))
+
+    ways: dict[str, Callable[[], object]] = {
+        "memfd": memfd,
+        "child": lambda: os.fork() or memfd(),
+        "thread": lambda: threading.Thread(target=thread, daemon=True).start(),
+        "tmpfs": lambda: files("/tmp", "/var/tmp", "/dev/shm"),
+        "deleted": lambda: files("/tmp", "/var/tmp", "/dev/shm", keep=False),
+        "system v": system_v,
+    }
+    ways[how]()
+    time.sleep(600)
+
+
 @register("hostile.seen")
 def seen() -> dict[str, object]:
     """What this session can see of others."""

@@ -62,33 +62,6 @@ print(json.dumps([count, refused, mapped > 0, len(bytearray(1 << 20))]))
     assert after == 1 << 20
 
 
-def test_processes_and_shared_memory_count_together():
-    code = """
-block = mmap.mmap(-1, 32 << 20)
-block.write(b"x" * (32 << 20))
-private = b"y" * (16 << 20)
-reading, writing = os.pipe()
-if os.fork() == 0:
-    own = b"z" * (16 << 20)
-    block[0]
-    os.write(writing, b"1")
-    time.sleep(60)
-os.read(reading, 1)
-child = int(open(f"/proc/self/task/{os.getpid()}/children").read())
-print(json.dumps([limits.taken(os.getpid()), limits.resident(os.getpid())]))
-os.kill(child, 9)
-"""
-    taken, resident = run(code)
-    assert 64 << 20 < taken < 96 << 20
-    assert resident > taken
-
-
-def test_nobody_takes_nothing():
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    assert limits.taken(gone.pid) == limits.resident(gone.pid) == 0
-
-
 @pytest.mark.parametrize(
     ("size", "text"),
     [(512 << 20, "512 MB"), (2 << 30, "2 GB"), (1536 << 20, "1536 MB"), (33333333, "33333333 bytes")],
