@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+from rpcsys.client.pending import call
 from rpcsys.client.replies import TICK_S, Replies
 from rpcsys.errors import RpcsysError
 
@@ -22,8 +22,6 @@ BUSY_S = 0.002
 _IDLE_S = 0.02
 #: Looks without a call held back after which it goes back to sleep.
 _QUIET_LOOKS = 40
-
-_log = logging.getLogger("rpcsys.session")
 
 
 class Helper:
@@ -56,7 +54,7 @@ class Helper:
         """Have ``callback`` called with ``what``."""
         if self._callbacks is None:
             self._callbacks = concurrent.futures.ThreadPoolExecutor(1, "rpcsys-callbacks")
-        self._callbacks.submit(_call_back, callback, what)
+        self._callbacks.submit(call, callback, what)
 
     def _run(self) -> None:
         replies = self._replies
@@ -95,10 +93,3 @@ class Helper:
             self._channel.flush()
         except RpcsysError:
             pass  # every call under way ends with it
-
-
-def _call_back(callback: Callable[[Any], Any], what: Any) -> None:
-    try:
-        callback(what)
-    except Exception:  # noqa: BLE001 - as concurrent.futures has it: told, and nobody's end
-        _log.exception("a callback of %r raised", what)

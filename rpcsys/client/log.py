@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Deque, List, Optional, Tuple
 
-from rpcsys.client.pending import Pending, wake
+from rpcsys.client.pending import Pending, call, wake
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.plan import Plan
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 #: Lines that are kept for readers who come late or are slow.
 KEPT_LINES = 10_000
-
-
 #: Letters of these lines together; a device of ours sends lines of 4 kB at most.
 KEPT_LETTERS = 16 << 20
 #: What is taken of one device: so much at once, and as much again in `REFILL_S`. Reading it must not keep anybody from a reply,
@@ -36,15 +35,18 @@ class Flow:
         self._lines, self._letters = float(MOST_LINES), float(MOST_LETTERS)
         self._lost = 0
 
-    def taken(self, frame: Frame, now: float) -> List[Frame]:
-        """The LOG frames to be taken in place of this one: it, none, or before it one that says what was left out."""
+    def taken(self, frame: Frame, now: float, skip: Callable[[], int]) -> List[Frame]:
+        """The LOG frames to be taken in place of this one: it, none, or before it one that says what was left out.
+
+        Where it is none, ``skip`` drops those that came with it, and says how many lines they are.
+        """
         refilled = max(0.0, now - self._at) / REFILL_S
         self._at = now
         self._lines = min(MOST_LINES, self._lines + refilled * MOST_LINES)
         self._letters = min(MOST_LETTERS, self._letters + refilled * MOST_LETTERS)
         lines, letters = _measured(frame)
         if lines > self._lines or letters > self._letters:
-            self._lost += lines
+            self._lost += lines + skip()
             return []
         self._lines -= lines
         self._letters -= letters
@@ -67,52 +69,89 @@ def _measured(frame: Frame) -> Tuple[int, int]:
 
 
 class Log:
-    """The last lines that a session has printed."""
+    """The last lines that a session has printed. For any number of threads."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        self._lock = threading.Lock()  # of the lines, and the number of the first
         self._lines: Deque[str] = deque()
         self._letters = 0
-        self._callbacks: List[Callable[[str], Any]] = []
+        self._first = 0
+        self._followers: List[_Follower] = []
         self._waiting: List[Pending] = []
-        self.first = 0  # the number of the oldest line that is kept
 
     def take(self, frame: Frame) -> None:
         """A LOG frame has come. Runs in the thread that reads: users' functions are called elsewhere."""
         lost = frame.get("lost", 0)
-        if type(lost) is int and lost > 0:
-            self._add(gap(lost))
-        for line in str(frame.get("message", "")).split("\n"):
-            self._add(line)
+        with self._lock:
+            if type(lost) is int and lost > 0:
+                self._add(gap(lost))
+            for line in str(frame.get("message", "")).split("\n"):
+                self._add(line)
         while self._waiting:
             pending = self._waiting.pop()
             pending.done = True
             wake(pending)
+        for follower in self._followers:
+            follower.follow()
 
     def _add(self, line: str) -> None:
         self._lines.append(line)
         self._letters += len(line)
         while len(self._lines) > KEPT_LINES or self._letters > KEPT_LETTERS:
             self._letters -= len(self._lines.popleft())
-            self.first += 1
-        for callback in self._callbacks:
-            self._channel.call_back(callback, line)
+            self._first += 1
 
     def call(self, callback: Callable[[str], Any]) -> None:
         """Call ``callback`` with each line from now on, in a thread that may use the session."""
-        self._callbacks.append(callback)
+        self._followers.append(_Follower(self._channel, self, callback))
         self._channel.listen()
 
-    def line(self, number: int) -> Optional[str]:
-        """The line of that number (`first` or above); None while it has not come."""
-        index = number - self.first
-        return self._lines[index] if 0 <= index < len(self._lines) else None
+    @property
+    def end(self) -> int:
+        """The number of the next line that comes."""
+        with self._lock:
+            return self._first + len(self._lines)
+
+    def next(self, number: int) -> Tuple[int, Optional[str]]:
+        """What a reader at line ``number`` gets, a line or how many were lost, and where it is then; None where it has all."""
+        with self._lock:
+            gone = self._first - number
+            if gone > 0:
+                return self._first, gap(gone)
+            if -gone < len(self._lines):
+                return number + 1, self._lines[-gone]
+            return number, None
 
     def until_more(self) -> Pending:
         """What is done when the next line has come."""
         pending = Pending(0, lambda frame: None)
         self._waiting.append(pending)
         return pending
+
+
+class _Follower:
+    """Calls a function with each line from now on. One that is slow or stuck misses lines, as any slow reader does."""
+
+    def __init__(self, channel: Channel, log: Log, callback: Callable[[str], Any]) -> None:
+        self._channel = channel
+        self._log = log
+        self._callback = callback
+        self._next = log.end
+        self._asked = False
+
+    def follow(self) -> None:
+        """Lines have come. At most one call for them waits, however many lines."""
+        if not self._asked:
+            self._asked = True
+            self._channel.call_back(self._follow, None)
+
+    def _follow(self, _: None) -> None:
+        self._asked = False  # first: what comes from now on is for another call
+        end = self._log.end  # others' callbacks have their turn, too
+        while self._next < end:
+            self._next, line = self._log.next(self._next)
+            call(self._callback, line)
 
 
 class Lines:
@@ -139,12 +178,7 @@ class Lines:
         return line
 
     def _taken(self) -> Optional[str]:
-        gone = self._log.first - self._next
-        if gone > 0:
-            self._next += gone
-            return gap(gone)
-        line = self._log.line(self._next)
-        self._next += line is not None
+        self._next, line = self._log.next(self._next)
         return line
 
 

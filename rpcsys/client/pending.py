@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import logging
 import threading
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
@@ -11,6 +12,8 @@ from rpcsys.wire.frames import Frame
 
 if TYPE_CHECKING:
     from rpcsys.client.channel import Channel
+
+_log = logging.getLogger("rpcsys.session")
 
 
 class Pending:
@@ -129,3 +132,11 @@ def settle(future: CallFuture, pending: Pending) -> None:
             error = problem
     pending.failed = True
     future.set_exception(error)
+
+
+def call(callback: Callable[[Any], Any], what: Any) -> None:
+    """Call a user's function with ``what``; what it raises is logged, and nobody's end, as with `concurrent.futures`."""
+    try:
+        callback(what)
+    except Exception:  # noqa: BLE001 - whatever it is
+        _log.exception("a callback of %r raised", what)

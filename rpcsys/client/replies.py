@@ -34,6 +34,8 @@ from rpcsys.wire.frames import Frame
 TICK_S = 1.0
 #: What the device is given to say that a call is overdue, or stopped, before it is hung up on.
 GRACE_S = 2.0
+#: Frames that are taken at a time by who does not wait: more than any window of calls, and an endless flood keeps nobody.
+MOST_AT_ONCE = 100_000
 
 
 class Replies:
@@ -170,12 +172,14 @@ class Replies:
     # -------------------------------------------------------------- reading, with the read lock held
 
     def take_what_came(self) -> None:
-        """Read and hand out all that is here."""
-        while self.broken is None:
+        """Read and hand out all that is here, up to `MOST_AT_ONCE` frames."""
+        for _ in range(MOST_AT_ONCE):
             frame = self.receive(DONT_WAIT)
             if frame is None:
                 return
             self.dispatch(frame)
+            if self.broken is not None:
+                return
 
     def _read_until(self, pending: Pending, deadline: Optional[float]) -> None:
         while not pending.done and self.broken is None:
@@ -192,6 +196,8 @@ class Replies:
                 self.enforce()
             else:
                 self.dispatch(frame)
+                if deadline is not None and time.monotonic() >= deadline:
+                    break
         self._take_the_rest()
 
     def _take_the_rest(self) -> None:
@@ -223,11 +229,13 @@ class Replies:
             if pending is not None:
                 self.bytes_under_way -= pending.bytes
                 self._complete(pending, frame)
-            elif self._stopping:
+            else:
                 self._stopping.pop(frame.call_id, None)
+                self.enforce()
             return
         try:
             self._take(frame)
+            self.enforce()  # there may be no end of frames that answer nobody
         except ProtocolError as error:
             self.break_(self.nonsense(error))
 
@@ -246,7 +254,7 @@ class Replies:
             if pending is not None and pending.sink is not None:
                 pending.sink(frame)
         elif kind == frames.LOG:
-            for taken in self._printed.taken(frame, time.monotonic()):
+            for taken in self._printed.taken(frame, time.monotonic(), self._skip):
                 for listener in self.on_log:
                     listener(taken)
         elif kind == frames.GOODBYE:
@@ -257,6 +265,11 @@ class Replies:
                     )
                 )
             )
+
+    def _skip(self) -> int:
+        """Drop the LOG frames that are here already; how many lines that were, about."""
+        skipped, heads = self._stream.reader.skip(frames.LOG)
+        return skipped + heads.count(b"\\n")
 
     def _answered(self, frame: Frame) -> Optional[Pending]:
         """The call that a reply belongs to; None if nobody waits for it any more."""

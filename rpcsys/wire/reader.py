@@ -26,6 +26,7 @@ from sys import getrefcount
 from typing import Callable, Dict, List, Optional, Tuple
 
 from rpcsys.errors import LimitExceeded, ProtocolError
+from rpcsys.wire.body import Body
 from rpcsys.wire.frames import (
     CHUNK,
     HEADER,
@@ -77,7 +78,7 @@ class FrameReader:
         self._grown = False  # whether scratch is larger than it should stay
         self._start = 0  # scratch[start:unread] is received and not yet understood; both 0 when nothing is
         self.unread = 0
-        self._body: Optional[_Body] = None  # the frame whose body is being received
+        self._body: Optional[Body] = None  # the frame whose body is being received
         self._expected: Optional[_Expected] = None  # what the next frame may be like, if it comes alone
         self._like: Optional[_Expected] = None  # and if it comes with others: the last one that had no body
         self._ahead: Optional[mmap.mmap] = None  # where it is being received, if it is that one
@@ -174,7 +175,7 @@ class FrameReader:
                 body = (place[expected.start : end],)
                 frame = Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.plan, body)
                 if count < end:
-                    self._body = _Body(frame, expected.body_bytes)
+                    self._body = Body(frame, expected.body_bytes)
                     self._body.filled(count - expected.start)
                     return None
                 if count > end:
@@ -208,6 +209,26 @@ class FrameReader:
             return None
         self._body = None
         return body.frame
+
+    def skip(self, kind: int) -> Tuple[int, bytes]:
+        """Drop the frames of ``kind`` that are whole and next, without understanding them: how many, and their bytes.
+
+        Some 0.3 us each, a thirtieth of what understanding takes.
+        """
+        begin = at = self._start
+        count = 0
+        scratch, unread, unpack = self._scratch, self.unread, HEADER.unpack_from
+        while self._body is None and at + HEADER_BYTES <= unread:
+            head_bytes, found, _, zero, _, _, body_bytes = unpack(scratch, at)
+            end = at + HEADER_BYTES + head_bytes + body_bytes
+            if found != kind or zero or end > unread:
+                break
+            at = end
+            count += 1
+        skipped = scratch[begin:at].tobytes()
+        if count:
+            self._consumed(at)
+        return count, skipped
 
     def feed(self, data: bytes) -> List[Frame]:
         """Receive ``data`` and give the frames it completes: for tests and sources that hand out bytes."""
@@ -287,7 +308,7 @@ class FrameReader:
                 frame.buffers[0][:] = self._scratch[self._start : end]
                 self._consumed(end)
                 return frame
-        self._body = _Body(frame, body_bytes)
+        self._body = Body(frame, body_bytes)
         return self.next()
 
     def _consumed(self, until: int) -> None:
@@ -424,39 +445,3 @@ def _like(kind: int, flags: int, head: bytes, plan: Plan) -> _Expected:
     if like is None or like.kind != kind or like.flags != flags:
         like = plan.like = _Expected(kind, flags, head, plan)
     return like
-
-
-class _Body:
-    """The body of one frame while it is received: which buffer is being filled, and how far."""
-
-    __slots__ = ("_filled", "_index", "frame", "remaining")
-
-    def __init__(self, frame: Frame, size: int) -> None:
-        self.frame = frame
-        self.remaining = size
-        self._index = 0
-        self._filled = 0
-
-    def space(self) -> memoryview:
-        buffer = self.frame.buffers[self._index]
-        while self._filled == len(buffer):
-            self._index += 1
-            self._filled = 0
-            buffer = self.frame.buffers[self._index]
-        view: memoryview = buffer[self._filled :]
-        return view
-
-    def filled(self, count: int) -> None:
-        self._filled += count
-        self.remaining -= count
-
-    def take(self, data: memoryview) -> int:
-        """Copy what belongs to this body from ``data``; the number of bytes taken."""
-        taken = 0
-        while self.remaining and taken < len(data):
-            space = self.space()
-            count = min(len(space), len(data) - taken)
-            space[:count] = data[taken : taken + count]
-            self.filled(count)
-            taken += count
-        return taken

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rpcsys.client.log import KEPT_LINES, Lines, Log
+from rpcsys.client.log import KEPT_LINES, Lines, Log, gap
 from rpcsys.wire import frames
 from rpcsys.wire.reader import FrameReader
 
@@ -28,8 +28,14 @@ class FakeChannel:
         else:
             self.broken = OSError()
 
-    def call_back(self, callback, line):
-        self.called.append(line)
+    def call_back(self, callback, what):
+        self.called.append((callback, what))
+
+    def run(self):
+        """What the thread for callbacks does."""
+        while self.called:
+            callback, what = self.called.pop(0)
+            callback(what)
 
     def listen(self):
         self.listening = True
@@ -71,12 +77,40 @@ def test_what_was_lost_on_the_device_is_said():
 
 
 def test_callbacks():
-    channel = FakeChannel()
+    channel, called = FakeChannel(), []
     say(channel.log, "before")
-    channel.log.call(print)
+    channel.log.call(called.append)
     assert channel.listening
     say(channel.log, "one\ntwo")
-    assert channel.called == ["one", "two"]
+    channel.run()
+    say(channel.log, "three")
+    channel.run()
+    assert called == ["one", "two", "three"]
+
+
+def test_a_callback_that_raises_gets_the_next_line(caplog):
+    channel, called = FakeChannel(), []
+
+    def callback(line):
+        called.append(line)
+        raise ValueError(line)
+
+    channel.log.call(callback)
+    say(channel.log, "one\ntwo")
+    channel.run()
+    assert called == ["one", "two"]
+    assert caplog.text.count("raised") == 2
+
+
+def test_a_callback_that_is_stuck_misses_lines_and_is_told_how_many():
+    channel, called = FakeChannel(), []
+    channel.log.call(called.append)
+    for number in range(2 * KEPT_LINES):
+        say(channel.log, str(number))
+        assert len(channel.called) == 1
+    channel.run()
+    assert called[0] == gap(KEPT_LINES)
+    assert called[1:] == [str(number) for number in range(KEPT_LINES, 2 * KEPT_LINES)]
 
 
 @pytest.mark.parametrize("message", [5, None, [1], "", "\n"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import logging
+import threading
 import time
 import warnings
 import zlib
@@ -15,7 +17,7 @@ from hypothesis import given, settings
 from rpcsys.client import connect, opening
 from rpcsys.client.deploying import Deployment
 from rpcsys.client.log import KEPT_LETTERS, MOST_LETTERS, MOST_LINES, REFILL_S, Log
-from rpcsys.errors import ProtocolError, RpcsysError, SessionLost
+from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost
 from rpcsys.wire import frames, handshake
 from tests.device import PATIENCE_S, impostor
 from tests.liars import lies, lying_server
@@ -185,16 +187,47 @@ def test_a_bomb():
 
 
 def test_lines_do_not_delay_a_reply():
-    lines = [frame(frames.LOG, {"message": f"line {number}", "level": 20}) for number in range(50_000)]
+    """Most of them are dropped without being looked at."""
+    lines = b"".join(
+        frame(frames.LOG, {"message": f"line {number}", "level": 20}) for number in range(300_000)
+    )
     reply = frame(frames.RESULT, {"r": ["a"]}, 1)
-    with session_with(*lines, reply) as address, connect(*address) as session:
-        began = time.monotonic()
+    with session_with(lines, reply) as address, connect(*address) as session:
+        called, stuck = [], threading.Event()
+        session.log(lambda line: (called.append(line), stuck.wait(PATIENCE_S)))
+        before = psutil.Process().memory_info().rss
+        began, cpu = time.monotonic(), time.thread_time()
         assert session.listdir() == ["a"]
-        took = time.monotonic() - began
+        took, cpu = time.monotonic() - began, time.thread_time() - cpu
+        assert psutil.Process().memory_info().rss - before < 32 << 20
         session.close()
+        assert len(called) == 1
+        stuck.set()
         printed = list(session.log())
-    assert took < PATIENCE_S
+    assert cpu < 2  # 6 s where each is understood
     assert len(printed) <= 1 + 2 * MOST_LINES * (1 + took / REFILL_S)
+    missing = sum(int(line[1:].split()[0]) for line in printed if line.endswith("read)"))
+    assert 0 < missing <= 300_000
+
+
+def test_lines_without_end_keep_nobody():
+    """Neither who asks without waiting, nor who waits for a time only, nor a call that has a deadline."""
+    lines = frame(frames.LOG, {"message": "x"}) * 1000
+    named = frame(frames.RESULT, {"r": True}, 1)
+    with impostor(OURS + frame(frames.HELLO, HELLO), named, *[lines] * 100_000) as address:
+        with connect(*address) as session:
+            function = session.get_function("f")
+            future = function.submit()
+            assert not future.done()
+            with pytest.raises(concurrent.futures.TimeoutError):
+                future.result(0.5)
+            with pytest.raises(DeadlineExceeded):
+                session.ping(0.5)
+    with impostor(OURS + frame(frames.HELLO, HELLO), named, *[lines] * 100_000) as address:
+        with connect(*address) as session:
+            function = session.get_function("f")
+            with pytest.raises(DeadlineExceeded):
+                function(deadline_s=0.5)
 
 
 def test_one_frame_of_many_lines():

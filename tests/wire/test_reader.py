@@ -197,3 +197,34 @@ def test_arrays_that_are_kept_do_not_lie_in_each_other():
     source = FrameReader()
     kept = [frame for number in range(20) for frame in receive(source, call(number, 1000, number))]
     assert [set(bytes(frame.buffers[0])) for frame in kept] == [{number} for number in range(20)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([frames.LOG, frames.RESULT, frames.PONG]), st.integers(0, 200)), max_size=30
+    ),
+    st.integers(1, 3000),
+)
+def test_what_is_skipped_is_gone_and_nothing_else(drawn, most):
+    """At any point of a stream, whatever part of it has come."""
+    sent = [
+        b"".join(map(bytes, frames.encode(kind, number, {"a": bytes(size)} if size % 2 else {})))
+        for number, (kind, size) in enumerate(drawn, 1)
+    ]
+    source, found, skipped = FrameReader(), [], 0
+    data = b"".join(sent)
+    while data:
+        place = source.space()
+        count = min(len(place), len(data), most)
+        place[:count] = data[:count]
+        data = data[count:]
+        frame = source.received(count)
+        while frame is not None:
+            found.append(frame.call_id)
+            count, dropped = source.skip(frames.LOG)
+            assert bool(count) == bool(dropped)
+            skipped += count
+            frame = source.next() if source.unread else None
+    kept = [number for number, (kind, _) in enumerate(drawn, 1) if kind != frames.LOG]
+    assert [number for number in found if number in kept] == kept
+    assert len(found) + skipped == len(sent)
