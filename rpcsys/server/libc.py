@@ -30,3 +30,9 @@ def fork() -> int:
     if pid < 0:
         check(pid)
     return pid
+
+
+def mend() -> None:
+    """In a copy that :func:`fork` made and that is to run anything: what Python's own fork does there."""
+    ctypes.pythonapi.PyOS_BeforeFork()
+    ctypes.pythonapi.PyOS_AfterFork_Child()

@@ -9,15 +9,16 @@ The kernel kills whatever is in a PID namespace when its init ends, also what fo
 init is dead only when all of it is. Processes of other sessions, and the server's, cannot be named from inside.
 
 A session's process is not itself the init: the kernel keeps signals without a handler from an init, such as its own
-SIGSEGV and SIGABRT, and native code counts on those. An init costs 0.2 MB. It ends with its session's
+SIGSEGV and SIGABRT, and native code counts on those. An init costs 1.5 MB: what it
+shares with nobody, because the zygote and the session's process have both written to their copies since. It ends with its session's
 process, or when the zygote is gone, and has nothing that its session could want: no privilege, no
 socket but the one it reports with.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
-import select
 import signal
 import socket
 import sys
@@ -28,8 +29,17 @@ from rpcsys.server.libc import LIBC, check, fork
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID = 0x00020000, 0x08000000, 0x10000000, 0x20000000
 
+_NO_SIGNALS = (ctypes.c_uint64 * 16)()
+"""An empty ``sigset_t``: of all signals, none is blocked."""
+
 _BY_SIGNAL = 128
 """An init cannot end by a signal: it exits with this and the signal's number, as shells do."""
+
+
+class _Watched(ctypes.Structure):
+    """One ``struct pollfd``: a socket whose end, which is the zygote's, is all that is asked for."""
+
+    _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
 
 
 def mounts() -> int:
@@ -73,10 +83,13 @@ def _open(
 ) -> NoReturn:
     try:
         leave(own_pids=True)
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # but while an init waits
+        watched = _Watched(report.fileno() if report is not None else -1)
         init = fork()
         if not init:
             os.close(writing)
-            _watch(make, report, about)
+            _watch(make, watched, report, about)
         os.write(writing, b"%d" % init)
     except OSError as error:
         os.write(writing, b"-%d" % (error.errno or 5))
@@ -84,29 +97,19 @@ def _open(
         os._exit(0)
 
 
-def _watch(make: Callable[[], int], report: Optional[socket.socket], about: dict[str, Any]) -> NoReturn:
-    """The life of an init."""
+def _watch(
+    make: Callable[[], int], watched: _Watched, report: Optional[socket.socket], about: dict[str, Any]
+) -> NoReturn:
+    """The life of an init. What it does until it waits is little: each page that it writes to is another copy for every slot."""
     try:
-        signal.set_wakeup_fd(-1)
         main = make()
-        deaths, wakeup = socket.socketpair()
-        wakeup.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
-        privileges.drop(frozenset())
+        privileges.drop_all()
         privileges.hide()
-        poll = select.poll()
-        poll.register(deaths, select.POLLIN)
-        if report is not None:
-            poll.register(report, 0)  # only its end, which is the zygote's
-        while True:
+        while LIBC.ppoll(watched, 1, None, _NO_SIGNALS) < 0:  # a child has died, and the zygote has not
             for dead in processes.reap():
                 if dead.pid == main:
                     _tell(report, about)
                     os._exit(_BY_SIGNAL - dead.status if dead.status < 0 else dead.status)
-            if any(descriptor != deaths.fileno() for descriptor, _ in poll.poll()):
-                break
-            deaths.recv(4096)
     except OSError as error:
         sys.stderr.write(f"rpcsys-server: no session process: {error.strerror}\n")
         sys.stderr.flush()

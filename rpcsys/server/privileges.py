@@ -28,6 +28,9 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _VERSION_3 = 0x20080522
 _MOST = 64
 
+_HEADER = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
+_NOTHING = (ctypes.c_uint32 * 6)()
+
 
 def bound(kept: AbstractSet[int]) -> None:
     """Have no program that this thread, or what it starts, ever runs get other capabilities than ``kept``. Raises OSError.
@@ -43,15 +46,19 @@ def bound(kept: AbstractSet[int]) -> None:
 
 def drop(kept: AbstractSet[int]) -> None:
     """Give up all capabilities but ``kept``, for this thread and what it starts. Raises OSError."""
-    header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
     sets = (ctypes.c_uint32 * 6)()
-    check(LIBC.capget(header, sets))
+    check(LIBC.capget(_HEADER, sets))
     for half in range(2):
         mask = sum(1 << number - 32 * half for number in kept if number // 32 == half)
         sets[3 * half] &= mask  # effective
         sets[3 * half + 1] &= mask  # permitted
         sets[3 * half + 2] = 0  # inheritable
-    check(LIBC.capset(header, sets))
+    check(LIBC.capset(_HEADER, sets))
+
+
+def drop_all() -> None:
+    """Give up all capabilities, in one call. Raises OSError."""
+    check(LIBC.capset(_HEADER, _NOTHING))
 
 
 def kept(read_only: bool) -> FrozenSet[int]:

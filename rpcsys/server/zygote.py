@@ -41,6 +41,7 @@ from rpcsys.server import (
     workdirs,
 )
 from rpcsys.server.child import live
+from rpcsys.server.libc import fork, mend
 from rpcsys.server.orphans import AGAIN_S, Orphans
 
 SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
@@ -237,16 +238,16 @@ class Zygote:
             if not self.settings["fork"]:
                 mine = {**settings, "parent": os.getpid()}
                 return launch.start("rpcsys.server.child", mine, tether, "rpcsys-session")
-            pid = os.fork()
+            pid = fork()
             if not pid:
                 self._become_child(tether, settings)
             return pid
 
         def apart() -> int:
+            for own in self._own():
+                own.close()  # before the fork: what it writes to is then one copy for both
             pid = process()
             os.close(tether)
-            for own in self._own():
-                own.close()
             return pid
 
         if self.settings["own_pids"]:
@@ -260,8 +261,10 @@ class Zygote:
     def _become_child(self, tether: int, settings: dict[str, Any]) -> NoReturn:
         """In the child, right after the fork: let go of all that is the zygote's, then live."""
         try:
+            mend()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
             parent = os.getppid()
             for own in (*self._own(), self._telling):
                 own.close()
