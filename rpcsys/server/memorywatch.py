@@ -80,6 +80,8 @@ class MemoryWatch:
         for one in pids:
             usage.look_at(one)
             yield
+        if usage.bound > limit:
+            usage.look_at_sockets()
         if usage.bound <= limit:
             return
         for one in pids:

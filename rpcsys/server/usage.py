@@ -3,9 +3,10 @@
 - What its processes have mapped for themselves, pages they share counted once.
 - Files in memory that they hold open and no folder names: memfds, and deleted ones. Each counts once, mapped or not.
 - What lies in the folders in memory that its mount namespace has for itself.
+- What their sockets hold (:mod:`rpcsys.server.sockets`).
 
 A file that is mapped and held is in the first sum too, and is taken out of it where the limit is near. Not seen: files in
-memory on their way through a socket, open in nobody; buffers of sockets and pipes; System V memory that nobody has attached
+memory, and sockets, on their way through a socket, open in nobody; buffers of pipes; System V memory that nobody has attached
 (the kernel bounds it, see :mod:`rpcsys.server.isolation`); and, by who is not root, what a process holds that has
 made itself undumpable: only its resident pages are then known.
 """
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 import os
 import resource
-from typing import Dict, Tuple
+from typing import Dict, Optional, Set, Tuple
 
+from rpcsys.server import sockets
 from rpcsys.server.isolation import SHARED
 from rpcsys.server.limits import field, members
 
@@ -24,11 +26,13 @@ _HELD = ("/memfd:", "/dev/zero", "/SYSV", "/run/", *(place + "/" for place in SH
 
 _DELETED = " (deleted)"
 
+_SOCKET = "socket:["
+
 _Inode = Tuple[int, int]
 
 
 class Usage:
-    """What the processes of one session have: :meth:`look_at` each, then, where ``bound`` is too much, :meth:`measure` each.
+    """What the processes of one session have: :meth:`look_at` each, then, where ``bound`` is too much, :meth:`look_at_sockets`, then :meth:`measure` each.
 
     ``taken``: bytes. ``bound`` is never less than that, and ten times as quick.
     """
@@ -37,16 +41,21 @@ class Usage:
         self._resident = self._mapped = 0
         self._files: Dict[_Inode, int] = {}
         self._folders: Dict[int, int] = {}
+        self._sockets: Set[int] = set()
+        self._buffered: Optional[int] = None
 
     @property
     def bound(self) -> int:
         """At most so many bytes."""
-        return self._resident + self._held
+        buffered = self._buffered
+        if buffered is None:
+            buffered = len(self._sockets) * sockets.most()
+        return self._resident + self._held + buffered
 
     @property
     def taken(self) -> int:
         """Bytes of memory, when all processes are measured."""
-        return self._mapped + self._held
+        return self._mapped + self._held + (self._buffered or 0)
 
     @property
     def _held(self) -> int:
@@ -59,6 +68,10 @@ class Usage:
         self._note_folders(pid)
         for task in _listed(f"/proc/{pid}/task"):  # a thread may have descriptors of its own
             self._note_files(f"/proc/{pid}/task/{task}/fd")
+
+    def look_at_sockets(self) -> None:
+        """Add what the sockets of all of them hold."""
+        self._buffered = sockets.buffered(self._sockets) if self._sockets else 0
 
     def measure(self, pid: int) -> None:
         """Add what a process has mapped and does not hold."""
@@ -81,11 +94,13 @@ class Usage:
         for name in _listed(folder):
             try:
                 link = os.readlink(f"{folder}/{name}")
-                if link.endswith(_DELETED) and link.startswith(_HELD):
+                if link.startswith(_SOCKET):
+                    self._sockets.add(int(link[len(_SOCKET) : -1]))
+                elif link.endswith(_DELETED) and link.startswith(_HELD):
                     file = os.stat(f"{folder}/{name}")
                     if file.st_dev in _in_memory():
                         self._files[file.st_dev, file.st_ino] = file.st_blocks * 512
-            except OSError:
+            except (OSError, ValueError):
                 pass  # closed meanwhile
 
     def _mapped_of_held(self, pid: int) -> int:
@@ -114,10 +129,11 @@ def taken(root: int) -> int:
 
     What can be read from disks again is not counted, where the kernel tells the difference (Linux 5.4).
     """
-    usage = Usage()
-    for step in (usage.look_at, usage.measure):
-        for pid in members(root):
-            step(pid)
+    usage, pids = Usage(), members(root)
+    for pid in pids:
+        usage.look_at(pid)
+        usage.measure(pid)
+    usage.look_at_sockets()
     return usage.taken
 
 

@@ -72,6 +72,23 @@ def test_processes_that_fork_and_exit_for_ever_end_with_their_session(daemons, f
 
 
 @pytest.mark.slow
+def test_many_that_fork_and_exit_end_with_a_session_of_another_user_without_namespaces(daemons):
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("only root can become another user")
+    server = as_user(daemons, "nobody", (*UNRULY, "--no-isolation"))
+    for _ in range(3):
+        with connect(server) as session:
+            call(session, "storm", 60)
+        with connect(server) as session:
+            assert call(session, "pid")
+    assert "not clean" not in server.stderr()
+    wait_until(lambda: len(server.tree(inits=False)) == 3, START_S, "supervisor, zygote, one that waits")
+    before = set(descendants(server.pid))
+    time.sleep(0.2)
+    assert set(descendants(server.pid)) == before, "something forks on"
+
+
+@pytest.mark.slow
 def test_a_zygote_that_is_stopped_for_long_is_no_reason_to_take_the_board_back(daemons):
     server = daemons.server("k", *UNRULY, "--slots", "2")
     zygote = next(child for child in server.children() if len(descendants(child.pid)) >= 2)
@@ -138,7 +155,7 @@ def test_closed_disks_stay_closed(daemons, user, flag):
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
-@pytest.mark.parametrize("how", ["memfd", "child", "thread", "tmpfs", "deleted", "system v"])
+@pytest.mark.parametrize("how", ["memfd", "child", "thread", "tmpfs", "deleted", "system v", "sockets"])
 def test_memory_that_nothing_maps_counts(daemons, user, how):
     if WHY_SHARED and how in ("tmpfs", "deleted"):
         pytest.skip(f"no mounts of a session's own here: {WHY_SHARED}")
@@ -147,7 +164,7 @@ def test_memory_that_nothing_maps_counts(daemons, user, how):
     server = as_user(daemons, user, (*UNRULY, "--session-memory", "200M"))
     with pytest.raises(MemoryLimit, match="the session's memory limit of 200 MB was hit"):
         with connect(server) as session:
-            call(session, "stow", how, 500)
+            call(session, "stow", how, 2000 if how == "sockets" else 500)
     with connect(server) as session:
         assert call(session, "pid")
     assert ": memory" in server.stderr()

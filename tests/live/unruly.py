@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -166,6 +167,15 @@ def stow(how: str, most_mb: int) -> None:
             KEPT.append(made := os.memfd_create("stowed"))
             os.write(made, bytes(size))
 
+    def sockets() -> None:
+        for _ in range(most_mb):
+            one, other = socket.socketpair()
+            one.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    one.send(PIECE[:65536])
+            KEPT.extend((one, other))
+
     ways: dict[str, Callable[[], object]] = {
         "memfd": memfd,
         "child": lambda: os.fork() or memfd(),
@@ -173,6 +183,7 @@ def stow(how: str, most_mb: int) -> None:
         "tmpfs": lambda: files("/tmp", "/var/tmp", "/dev/shm"),
         "deleted": lambda: files("/tmp", "/var/tmp", "/dev/shm", keep=False),
         "system v": system_v,
+        "sockets": sockets,
     }
     ways[how]()
     time.sleep(600)

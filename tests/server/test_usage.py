@@ -115,6 +115,21 @@ more()
     assert 38 < run(code) < 90
 
 
+def test_what_sockets_hold_counts():
+    code = """
+import socket
+kept, total = [], 0
+while total < 40 * MB:
+    one, other = socket.socketpair()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MB)
+    one.setblocking(False)
+    total += one.send(bytes(4 * MB))
+    kept += [one, other]
+more()
+"""
+    assert 38 < run(code) < 100
+
+
 def test_nobody_takes_nothing():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
