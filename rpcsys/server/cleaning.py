@@ -45,6 +45,15 @@ class Cleaner:
         loop.add(self._reading, self._collect)
         self._thread: threading.Thread | None = None
 
+    def tidy(self) -> None:
+        """Remove the folders of servers that were killed with all their processes. To be called when the zygote is made."""
+        try:
+            abandoned = workdirs.abandoned(self._folder)
+        except OSError:
+            return
+        if abandoned:
+            threading.Thread(target=_remove, args=(abandoned,), name="rpcsys-tidier", daemon=True).start()
+
     def note(self) -> None:
         """No session runs, and one is about to: what there is now is not its doing."""
         self._leftovers.idle()
@@ -93,3 +102,10 @@ class Cleaner:
         while self._results:
             session, removed, left = self._results.popleft()
             self._feed(ev.Removed(self._clock(), session, removed, (left,) if left else ()))
+
+
+def _remove(abandoned: dict[str, int]) -> None:
+    for folder, descriptor in abandoned.items():
+        for _ in workdirs.removal(folder):
+            pass
+        os.close(descriptor)

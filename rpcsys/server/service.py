@@ -89,6 +89,7 @@ class Service:
         self._loop.add(signals.fileno(), lambda: self._stop(signals))
         try:
             self._carry_out(self._state.start())
+            self._cleaner.tidy()  # now: the first zygote is a copy of this process, while it has one thread
             while self._end is None:
                 self._loop.run_once(self._timeout())
                 self._work()

@@ -1,14 +1,16 @@
 """The directories of sessions: one for each, made before it and removed after it.
 
 All are below one folder of the server's own, which goes with the server (a killed server's is removed by its
-zygote). Removing goes in small steps, because a session may leave a million files, and whoever removes them
+zygote, or by the next server there when that was killed too). Removing goes in small steps, because a session may leave a million files, and whoever removes them
 may have others to serve meanwhile.
 """
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,15 +19,62 @@ STEP = 200
 
 _FILES = "files"
 
+_FOLDER = re.compile(r"rpcsys-server-\d+-[0-9a-f]{8}")
+
 PIECE = 1 << 28
 """Bytes of a large file that are given back in one step."""
 
 
 def make_folder(parent: str) -> str:
-    """A new folder for a server's sessions below ``parent``, for this user only. Raises OSError."""
-    folder = os.path.join(parent, f"rpcsys-server-{os.getpid()}-{os.urandom(4).hex()}")
-    os.mkdir(folder, 0o700)
-    return folder
+    """A new folder for a server's sessions below ``parent``, for this user only, and held. Raises OSError."""
+    while True:
+        folder = os.path.join(parent, f"rpcsys-server-{os.getpid()}-{os.urandom(4).hex()}")
+        os.mkdir(folder, 0o700)
+        if hold(folder) >= 0:  # else another server has taken it for abandoned before
+            return folder
+
+
+def hold(folder: str) -> int:
+    """Have no server take ``folder`` for abandoned while the returned descriptor, or a copy, is open; -1 if there is no such folder."""
+    try:
+        descriptor = _opened(folder)
+    except OSError:
+        return -1
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    except OSError:
+        return descriptor  # a file system without locks: nobody finds anything abandoned there
+    try:
+        if os.path.samestat(os.stat(folder), os.fstat(descriptor)):
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return -1
+
+
+def abandoned(folder: str) -> dict[str, int]:
+    """Folders beside ``folder`` of servers all of whose processes were killed, each with a descriptor that keeps it from others."""
+    found = {}
+    parent = os.path.dirname(folder)
+    for name in filter(_FOLDER.fullmatch, os.listdir(parent)):
+        other = os.path.join(parent, name)
+        try:
+            descriptor = _opened(other)
+        except OSError:
+            continue  # another user's, or just removed
+        try:
+            if os.fstat(descriptor).st_uid != os.geteuid():
+                raise PermissionError(other)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found[other] = descriptor
+        except OSError:
+            os.close(descriptor)
+    return found
+
+
+def _opened(folder: str) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def home(folder: str, number: int) -> str:
@@ -60,6 +109,7 @@ def _furnished(place: str) -> str:
         os.mkdir(place, 0o700)
     except FileNotFoundError:
         os.makedirs(place, 0o700)
+        hold(os.path.dirname(place))
     files = os.path.join(place, _FILES)
     os.mkdir(files, 0o700)
     os.mkdir(temporary(files), 0o700)

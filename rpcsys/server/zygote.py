@@ -169,6 +169,7 @@ class Zygote:
         self._told_stuck: list[str] = []
         self.cleaned: dict[int, list[str]] = {}
         self.removed: dict[int, list[str]] = {}
+        self._held = workdirs.hold(settings["folder"])
         self._told, self._telling = messages.pair()
         self._told.setblocking(False)
         self._deaths, self._wakeup = socket.socketpair()
@@ -268,6 +269,8 @@ class Zygote:
             parent = os.getppid()
             for own in (*self._own(), self._telling):
                 own.close()
+            if self._held >= 0:
+                os.close(self._held)  # a way to the directories of others
             live(socket.socket(fileno=tether), settings, parent)
         finally:
             os._exit(1)

@@ -39,8 +39,6 @@ class Lab:
         self.ports = {name: _port(chance) for name in ("tracker", "proxy", "direct", "tvms")}
         self._state = state
         self.current: dict[str, Daemon] = {}
-        #: The zygote of a killed server removes its folder: both are not killed within the same moment.
-        self._servers = threading.Lock()
         for name in ("tracker", "proxy", *BOARDS):
             self.start(name)
         self.all_free()
@@ -67,24 +65,23 @@ class Lab:
 
     def kill(self, name: str) -> None:
         """kill -9 of a daemon, which starts again once all that was below it is gone."""
-        with self._servers:
-            daemon = self.current[name]
-            if name in SLOTS:
-                wait_until(lambda: len(daemon.tree()) >= 2 + SLOTS[name], GONE_S, f"{name} is whole")
-            tree, folders = daemon.tree(), self.folders(daemon)
-            daemon.kill()
+        daemon = self.current[name]
+        if name in SLOTS:
+            wait_until(lambda: len(daemon.tree()) >= 2 + SLOTS[name], GONE_S, f"{name} is whole")
+        tree, folders = daemon.tree(), self.folders(daemon)
+        daemon.kill()
         wait_until(lambda: not any(map(alive, tree)), GONE_S, f"all of the killed {name} is gone")
-        wait_until(
-            lambda: not any(map(os.path.exists, folders)), GONE_S, f"{folders} of the killed {name} are gone"
-        )
         self.start(name)
+        if name in SLOTS:
+            wait_until(
+                lambda: not any(map(os.path.exists, folders)),
+                GONE_S,
+                f"{folders} of the killed {name} are gone",
+            )
 
     def kill_below(self, name: str, chance: random.Random, generation: int) -> None:
         """kill -9 of a server's zygote (1), or of one of its sessions' processes, or one that waits for a session (2)."""
-        with (
-            self._servers,
-            contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError),
-        ):  # it has ended by itself
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):  # it has ended by itself
             found = self.current[name].children()
             for _ in range(generation - 1):
                 found = [child for one in found for child in one.children()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import socket
@@ -55,7 +56,11 @@ def seize() -> None:
 @register("board.descriptors")
 def descriptors() -> list[str]:
     """What this process has open."""
-    return sorted(os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")[:-1])
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return sorted(found)
 
 
 @register("board.babble")

@@ -88,9 +88,10 @@ def test_sessions_are_apart_and_leave_nothing(server, daemons):
 
 def test_a_session_has_its_own_descriptors_only(server):
     with session(server), session(server) as two:
-        sockets = [name for name in ask(two, "descriptors") if name.startswith("socket:")]
+        names = ask(two, "descriptors")
     # its client's connection and its tether
-    assert len(sockets) == 2
+    assert len([name for name in names if name.startswith("socket:")]) == 2
+    assert not [name for name in names if "rpcsys-server-" in name], "a way to others' directories"
 
 
 def test_a_client_waits_for_a_slot(server):
@@ -198,6 +199,24 @@ def test_a_killed_server_leaves_nobody(server, daemons):
     gone(*pids)
     wait_until(lambda: not folder.exists(), SOON_S, "its folder is gone")
     one.close()
+
+
+def test_what_a_server_leaves_that_is_killed_with_its_zygote_is_removed_by_the_next(server, daemons):
+    living = daemons.server("k2", *BARE)
+    folder, other = folder_of(server, daemons), folder_of(living, daemons)
+    pids = [zygote_of(server), *server.tree()]
+    (folder / "session-1").mkdir()
+    (folder / "session-1" / "file").write_bytes(b"left")
+    server.process.send_signal(signal.SIGSTOP)  # neither can clean up after the other
+    os.kill(pids[0], signal.SIGKILL)
+    server.kill()
+    gone(*pids)
+    assert folder.exists()
+    daemons.server("k3", *BARE)
+    wait_until(lambda: not folder.exists(), SOON_S, "the next server has removed it")
+    assert other.exists()
+    with rpcsys.connect(*living.address, key="k2") as one:
+        assert ask(one, "pid")
 
 
 @pytest.mark.parametrize("module", ["tests.server.sleeper", "tests.server.boardfunctions"])

@@ -80,3 +80,24 @@ def test_folders_deeper_than_a_path_may_be_long(tmp_path):
 
 def test_what_is_not_there(tmp_path):
     assert remove(str(tmp_path / "nothing")) == 0
+
+
+def test_what_is_held_is_not_abandoned(tmp_path):
+    folder = workdirs.make_folder(str(tmp_path))
+    assert workdirs.abandoned(folder) == {}
+    os.mkdir(tmp_path / "rpcsys-server-1-0123abcd")
+    os.mkdir(tmp_path / "rpcsys-server-else")
+    (tmp_path / "rpcsys-server-2-0123abcd").symlink_to(tmp_path)
+    found = workdirs.abandoned(folder)
+    assert list(found) == [str(tmp_path / "rpcsys-server-1-0123abcd")]
+    assert workdirs.abandoned(folder) == {}, "it is another's by now"
+    for descriptor in found.values():
+        os.close(descriptor)
+
+
+def test_one_that_was_removed_cannot_be_held(tmp_path):
+    folder = workdirs.make_folder(str(tmp_path))
+    remove(folder)
+    assert workdirs.hold(folder) == -1
+    workdirs.make(folder, 1)
+    assert workdirs.abandoned(folder) == {}
