@@ -7,7 +7,7 @@ from typing import Any, Collection, List, Mapping, NamedTuple, Tuple
 from rpcsys.client.line import Connection
 from rpcsys.client.opening import connect, open_served
 from rpcsys.client.remote import RemoteFunction
-from rpcsys.client.tracker import connect_tracker
+from rpcsys.client.tracker import PLACES, connect_tracker
 from rpcsys.errors import Busy, ConnectError, NotSupported, UnknownKey, UsageError
 from rpcsys.link import parse_address
 
@@ -103,6 +103,7 @@ def _served(
     if not rows:
         raise UnknownKey(f"the tracker at {place.tracker} knows no place of {place.serve!r}")
     rows.sort(key=lambda row: _where(*row) in avoid)
+    del rows[PLACES:]
     several = len(rows) > 1
     while True:
         host, port, key = rows.pop(0)

@@ -33,6 +33,8 @@ Address = Union[None, str, Tuple[str, int]]
 
 #: A device that was handed out and does not answer is given back; this many others are tried.
 _TRIES = 3
+#: Where the least busy places of a module are busy or do not answer, so many of them, others are not asked: each may take its time.
+PLACES = 8
 _log = logging.getLogger("rpcsys.tracker")
 
 
@@ -238,10 +240,10 @@ class Tracker(Closing):
     def serve(self, name: str, *, timeout: float = 60.0) -> ServedModule:
         """Connect to the deployed module ``name`` where it is least busy, else where it is next least busy, …
 
-        Raises `UnknownKey`, `Busy` and what `connect` raises, of the last that was tried.
+        Tries `PLACES` at most. Raises `UnknownKey`, `Busy` and what `connect` raises, of the last that was tried.
         """
         problem: Exception = UnknownKey(f"the tracker knows no place of {name!r}")
-        for row in self.resolve(name):
+        for row in self.resolve(name)[:PLACES]:
             try:
                 return open_served((row["host"], row["port"]), name, row["key"], timeout=timeout)
             except (ConnectError, Busy) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import logging
 import threading
@@ -13,14 +14,18 @@ import zlib
 import psutil
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from rpcsys.cli.commands import run_group
 from rpcsys.client import connect, opening
 from rpcsys.client.deploying import Deployment
 from rpcsys.client.log import KEPT_LETTERS, MOST_LETTERS, MOST_LINES, REFILL_S, Log
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost
+from rpcsys.module.kinds.remote import remote
 from rpcsys.wire import frames, handshake
 from tests.device import PATIENCE_S, impostor
 from tests.liars import lies, lying_server
+from tests.query.test_lying_tracker import printed
 
 OURS = handshake.encode_greeting(
     handshake.Greeting(handshake.SERVER, "key", handshake.Options(session=handshake.SESSION))
@@ -141,6 +146,32 @@ def test_deployments(rows):
                 assert all(row["clients"] >= 0 for row in deployment.list())
         except RpcsysError as error:
             check(error)
+
+
+@FAST
+@given(rows=lies({"r": [{"name": "m", "version": "1", "file": "f", "sha256": "s", "state": "serving"}
+                         | {"running": 0, "waiting": 0, "clients": 0}]}))  # fmt: skip
+def test_what_the_command_for_deploying_prints(rows):
+    with session_with(frame(frames.RESULT, rows, 1)) as address:
+        where = "{}:{}".format(*address)
+        status, _, err = printed(lambda: run_group(["deploy", "--to", where, "--list"]), one_line=False)
+    assert status in (0, 1)
+    assert err.count("\n") <= 2
+    assert "Traceback" not in err
+
+
+@FAST
+@given(hello=lies(HELLO), there=lies({"r": True}), result=lies({"r": 5}), serve=st.booleans())
+def test_a_module_that_calls_a_server(hello, there, result, serve):
+    """Its connection is a session, or shared."""
+    replies = [frame(frames.RESULT, there, 1), frame(frames.RESULT, result, 1 if serve else 2)]
+    with session_with(*replies[serve:], hello=hello) as address:
+        options = {"serve": "m"} if serve else {"function": "f"}
+        with contextlib.closing(remote(address=address, wait_s=0.1, **options)) as module:
+            try:
+                module(1)
+            except RpcsysError as error:
+                check(error)
 
 
 def chunk(size, data):

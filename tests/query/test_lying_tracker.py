@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 import time
 
 import pytest
@@ -9,8 +12,13 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rpcsys.board import seen
+from rpcsys.cli import board
 from rpcsys.cli.commands import run_group
 from rpcsys.client import listings as shapes
+from rpcsys.client.tracker import PLACES, connect_tracker
+from rpcsys.errors import RpcsysError, one_line
+from rpcsys.module.kinds.remote import remote
 from rpcsys.query import __main__ as query
 from tests.liars import LyingTracker, answers, lies
 
@@ -137,6 +145,80 @@ def test_what_a_newer_tracker_says_beside_is_left_alone(tracker, command):
     status, out, _ = run(tracker, command, answers(newer(COMMANDS[command])))
     assert (status, bool(out)) == (0, True)
     assert ("colour" in out) == ("--json" in command)
+
+
+def test_a_watcher_is_told_of_the_first_lie(tracker, monkeypatch):
+    monkeypatch.setattr(query, "EVERY_S", 0.0)
+    looks = []
+
+    def says(asked):
+        looks.append(asked)
+        said = COMMANDS[""] if len(looks) <= 3 else {"summary": {**SUMMARY, "servers": 5}, "next": None}
+        return [{"ok": True, "id": asked["id"], **said}]
+
+    status, out, _ = run(tracker, "--watch", says)
+    assert (status, len(looks)) == (1, 4)
+    assert out.count("Tracker address") == 3
+
+
+@FAST
+@given(said=lies(COMMANDS[""]))
+def test_boards_of_this_desk(tracker, said):
+    """What `rpcsys board list` and `add` ask a tracker."""
+    tracker.says = answers(said)
+    where = "{}:{}".format(*tracker.address)
+    summary = board._summary(where)
+    if summary is not None:
+        for name in ("b", "c"):
+            assert type(seen.state(summary, name)) is str
+            seen.row(summary, name)
+    with contextlib.suppress(RpcsysError):
+        seen.wait(tracker.address, "b", "k", 0.0)
+
+
+PLACE = {**MODULES[0], "name": "m", "host": "127.0.0.1", "port": 1}
+
+
+def tried(act):
+    with pytest.raises(RpcsysError) as caught:
+        act()
+    assert len(one_line(caught.value)) <= 500
+    assert one_line(caught.value).isprintable()
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(said=lies({"modules": [PLACE, PLACE]}))
+def test_deployed_modules(tracker, said):
+    """By name at a tracker, and as a module that calls one."""
+    for row in said["modules"] if type(said.get("modules")) is list else ():
+        if type(row) is dict:  # no name is looked up
+            row.update(host="127.0.0.1", port=1)
+    tracker.says = answers(said)
+    with connect_tracker(tracker.address) as client:
+        tried(lambda: client.serve("m"))
+    where = "{}:{}".format(*tracker.address)
+    with contextlib.closing(remote(serve="m", tracker=where, wait_s=0.1)) as module:
+        tried(lambda: module(1))
+
+
+def test_places_without_end(tracker):
+    """Not all of them are tried."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        came = []
+
+        def hang_up():
+            with contextlib.suppress(OSError):
+                while True:
+                    came.append(listener.accept()[0])
+                    came[-1].close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        row = {**PLACE, "port": listener.getsockname()[1]}
+        tracker.says = answers({"modules": [row] * 300})
+        with connect_tracker(tracker.address) as client:
+            tried(lambda: client.serve("m"))
+        assert len(came) <= PLACES
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_summary_that_never_goes_on(tracker):
