@@ -5,6 +5,8 @@ Nothing is decided here and nobody is told anything; that is :mod:`rpcsys.tracke
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rpcsys.tracker.deadlines import Deadlines
 from rpcsys.tracker.events import Started
 from rpcsys.tracker.held import Held, size_of
@@ -13,6 +15,7 @@ from rpcsys.tracker.lines import Lines
 from rpcsys.tracker.records import OURS, Condition, Lease, Offer, Peer, Place, Queue, Server, Waiting
 from rpcsys.tracker.relays import Relays
 from rpcsys.tracker.shares import Shares
+from rpcsys.wire.control import Module
 
 GRACE_S = 6.0
 """A key whose last server left so recently is still known: servers register again within 5 s, after a
@@ -47,6 +50,7 @@ class Book:
         self.queues: dict[str, Queue] = {}
         self.waiting: dict[int, Waiting] = {}
         self.gatherers: dict[int, Waiting] = {}
+        self.gatherers_of: Counter[str] = Counter()
         self.leases: dict[str, Lease] = {}
         self.server_names: dict[str, int] = {}
         self.identities: dict[str, int] = {}
@@ -54,6 +58,7 @@ class Book:
         self.not_named: dict[str, None] = {}
         self.by_fact: dict[Pair, dict[int, None]] = {}
         self.conditions: dict[str, Condition] = {}
+        self.modules: dict[str, dict[int, Module]] = {}
         self.places: dict[str, Place] = {}
         self.tickets: dict[str, Waiting] = {}
         self.held = Held()
@@ -108,6 +113,17 @@ class Book:
         fewest: dict[int, None] = min(by_label, key=len)
         peers = (self.peers[conn] for conn in fewest)
         return [peer for peer in peers if peer.server is not None and wants.fit(peer.server.facts)]
+
+    def deploy(self, peer: Peer, modules: tuple[Module, ...], key: str) -> None:
+        """These are all the modules that are deployed there."""
+        for module in peer.deployed:
+            served = self.modules.get(module.name, {})
+            served.pop(peer.conn, None)
+            if not served:
+                self.modules.pop(module.name, None)
+        for module in modules:
+            self.modules.setdefault(module.name, {})[peer.conn] = module
+        peer.deployed, peer.deployed_key = modules, key
 
     def serve_no_more(self, at: float, conn: int, key: str) -> None:
         """The peer has left."""
@@ -222,6 +238,7 @@ class Book:
             self.tickets[request.ticket] = request
         if request.count > 1:
             self.gatherers[request.arrival] = request
+            self.gatherers_of[request.address] += 1
         self.shares.tidy(at)
         self.shares.of(request.user).waiting += 1
         self.lines.add(request)
@@ -241,7 +258,10 @@ class Book:
         for table in (peer.waiting, self.waiting, queue.waiting):
             del table[request.arrival]
         self.held.remove(request)
-        self.gatherers.pop(request.arrival, None)
+        if self.gatherers.pop(request.arrival, None) is not None:
+            self.gatherers_of[request.address] -= 1
+            if not self.gatherers_of[request.address]:
+                del self.gatherers_of[request.address]
         self.shares.waits_no_more(request.user)
         if request.id is not None:
             del peer.requests[request.id]

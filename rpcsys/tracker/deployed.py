@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
+from heapq import heapify, heappop, nsmallest
 from typing import TYPE_CHECKING, Any
 
 from rpcsys.tracker.records import Peer
@@ -23,24 +25,35 @@ def rows(book: Book, viewer: Peer, name: str) -> list[dict[str, Any]]:
 
     By name, then the least load of a worker first, then the fewest clients. Servers that were taken out are left out.
     """
-    found = [
-        _row(module, peer, viewer)
-        for peer in book.peers.values()
-        if peer.server is not None and not _taken_out(book, peer)
-        for module in peer.deployed
-        if module.serving and name in ("", module.name)
-    ]
-    found.sort(key=lambda row: (row["name"], _load(row), row["clients"], row["server"]))
-    return found[:MAX_ROWS]
+    names = [name] if name else list(book.modules)
+    heapify(names)
+    found: list[dict[str, Any]] = []
+    while names and len(found) < MAX_ROWS:
+        served = _served(book, heappop(names))
+        least = nsmallest(MAX_ROWS - len(found), served, key=_order)
+        found += [_row(module, peer, viewer) for module, peer in least]
+    return found
 
 
 def unknown(book: Book, name: str) -> str:
     """One line for a person who asked for a module that nobody serves."""
-    names = sorted({module.name for peer in book.peers.values() for module in peer.deployed})[:_COMPARED]
+    names = nsmallest(_COMPARED, book.modules)
     if not names:
         return f"no server has a deployed module {name!r}, nor any other; type: rpcsys deploy FILE --to HOST:PORT"
     near = difflib.get_close_matches(name, names, 3, 0.5) or names[:NAMES_SHOWN]
     return f"no server has a deployed module {name!r}; there is {', '.join(near)} (see query_tracker modules)"
+
+
+def _served(book: Book, name: str) -> Iterator[tuple[Any, Peer]]:
+    for conn, module in book.modules.get(name, {}).items():
+        peer = book.peers[conn]
+        if module.serving and peer.server is not None and not _taken_out(book, peer):
+            yield module, peer
+
+
+def _order(served: tuple[Any, Peer]) -> tuple[float, int, str]:
+    module, peer = served
+    return (module.running + module.waiting) / module.workers, module.clients, peer.name
 
 
 def _taken_out(book: Book, peer: Peer) -> bool:
@@ -64,7 +77,3 @@ def _row(module: Any, peer: Peer, viewer: Peer) -> dict[str, Any]:
         "waiting": module.waiting,
         "clients": module.clients,
     }
-
-
-def _load(row: dict[str, Any]) -> float:
-    return float(row["running"] + row["waiting"]) / float(row["workers"])

@@ -27,6 +27,11 @@ from rpcsys.wire.control import Answer
 
 GATHER_S = 600.0
 
+MAX_GATHERERS = 256
+MAX_GATHERERS_OF_ADDRESS = 32
+"""Requests for several devices that wait, in all and of each address: when devices come or go, they are weighed anew, with
+all devices that they want."""
+
 TOO_FEW, RESTS = "there are not so many devices", "it gave back what it had gathered for too long"
 """Why a request is parked."""
 
@@ -192,12 +197,18 @@ class Granting(Book):
     def weigh_all(self, at: float) -> list[Action]:
         """Devices have come or gone: what can be gathered has changed."""
         actions: list[Action] = []
+        known: dict[Wants, int] = {}
         for request in list(self.gatherers.values()):
-            if request.parked == TOO_FEW:
+            if request.parked not in ("", TOO_FEW) or request.arrival not in self.waiting:
+                continue
+            if request.wants not in known:
+                known[request.wants] = self.capacity(request.wants)
+            too_few = known[request.wants] < request.count
+            if too_few and not request.parked:
+                actions += self._park(at, request, TOO_FEW)
+            elif request.parked and not too_few:
                 self._unpark(request)
-                actions += self.gather(at, request)
-            elif not request.parked:
-                actions += self.weigh(at, request)
+                actions += self._gather(at, request)
         return actions
 
     def weigh(self, at: float, request: Waiting) -> list[Action]:
@@ -207,6 +218,17 @@ class Granting(Book):
     def capacity(self, wants: Wants) -> int:
         """How many sessions devices can serve at once that are wanted and not taken out."""
         return sum(self._slots(peer, wants) for peer in self.servers(wants))
+
+    def too_many(self, address: str, request: Waiting) -> str:
+        """Why one more request may not wait, in a sentence for its client; "" if it may."""
+        problem = self.held.full(address, request.wants) or self.lines.full(address, request.wants)
+        if problem or request.count == 1:
+            return problem
+        if self.gatherers_of[address] >= MAX_GATHERERS_OF_ADDRESS:
+            return f"{MAX_GATHERERS_OF_ADDRESS} requests of {address} for several devices wait already: cancel some"
+        if len(self.gatherers) >= MAX_GATHERERS:
+            return f"{MAX_GATHERERS} requests for several devices wait already: try again later"
+        return ""
 
     def _slots(self, peer: Peer, wants: Wants) -> int:
         condition = self.condition(peer)

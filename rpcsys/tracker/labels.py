@@ -32,12 +32,11 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """What a request wants. ``anchor`` is one of ``exact``, such as few devices have; ``bare``: a key, and that is all."""
+    """What a request wants. ``bare``: a key, and that is all."""
 
     key: str
     exact: frozenset[Pair]
     at_least: tuple[tuple[str, float], ...] = ()
-    anchor: Pair = field(default=(KEY, ""), compare=False)
     bare: bool = field(default=False, compare=False)
     _hash: int = field(init=False, compare=False, repr=False)
 
@@ -82,7 +81,7 @@ def facts_of(key: str, server: str, labels: Mapping[str, str], loads: tuple[str,
 @lru_cache(maxsize=4096)
 def wants_of_key(key: str) -> Wants:
     """Any device of a key."""
-    return Wants(key, frozenset([(KEY, key)]), (), (KEY, key), bare=True)
+    return Wants(key, frozenset([(KEY, key)]), (), bare=True)
 
 
 def wants_of(key: str, labels: Mapping[str, str]) -> Wants:
@@ -106,8 +105,7 @@ def wants_of(key: str, labels: Mapping[str, str]) -> Wants:
         least.append((label, number))
     if not exact:
         raise ValueError("a request names a key, or at least one label with the value it must have")
-    anchor = min(exact, key=lambda pair: (pair[0] not in (SERVER, NAME), pair[0] == KEY, pair))
-    return Wants(key, frozenset(exact), tuple(least), anchor)
+    return Wants(key, frozenset(exact), tuple(least))
 
 
 def _number(text: str) -> float | None:

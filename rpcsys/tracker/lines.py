@@ -8,14 +8,20 @@ the oldest. Finding who is next looks at one user for each number of leases that
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from rpcsys.tracker.labels import Facts, Pair, Wants
+from rpcsys.tracker.labels import KEY, NAME, SERVER, Facts, Pair, Wants
 from rpcsys.tracker.records import Waiting
 from rpcsys.tracker.shares import Share, Shares, lead
 
 Entry = tuple[float, int, str]
+
+MAX_BESIDE = 256
+MAX_BESIDE_OF_ADDRESS = 64
+"""Sets of labels, in all and of each address, that wait and can be told apart only by looking at each: every device that
+becomes free is compared with them, in 4 us each. Sets with a value of their own are no such: they are found by it."""
 
 Rank = tuple[float, float, int]
 """Lower goes first: minus effective priority, device time, arrival."""
@@ -112,15 +118,12 @@ class Band:
             (entries[0][0] + running * weight, entries[0][1]) for running, entries in self._sorted().items()
         )
 
-    def ranked(self, x: float) -> list[str]:
-        """The users, in the order of their turns."""
+    def ranks(self, x: float) -> Iterator[Entry]:
+        """The users with their device time and first arrival, in no order: the lowest has the first turn."""
         weight = lead(x)
-        ranks = [
-            (base + running * weight, arrival, user)
-            for running, entries in self._sorted().items()
-            for base, arrival, user in entries
-        ]
-        return [user for _, _, user in sorted(ranks)]
+        for running, entries in self._sorted().items():
+            for base, arrival, user in entries:
+                yield base + running * weight, arrival, user
 
     def ahead(self, x: float, share: Share, arrival: int) -> int:
         """About how many requests are served before one of a user's, which may be of another band.
@@ -148,10 +151,14 @@ class Band:
 
 
 class Line:
-    """Requests that want the same things, by effective priority."""
+    """Requests that want the same things, by effective priority. ``anchor`` is one of those, by which it is found;
+    ``address`` is where the first of them came from.
+    """
 
-    def __init__(self, shares: Shares, wants: Wants) -> None:
+    def __init__(self, shares: Shares, wants: Wants, anchor: Pair, address: str) -> None:
         self.wants = wants
+        self.anchor = anchor
+        self.address = address
         self.bands: dict[float, Band] = {}
         self._order: list[float] = []
         self._shares = shares
@@ -191,6 +198,7 @@ class Lines:
         self._shares = shares
         self._by_anchor: dict[Pair, dict[Wants, Line]] = {}
         self._by_key: dict[str, dict[Wants, Line]] = {}
+        self._of_address: Counter[tuple[Pair, str]] = Counter()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Lines) and self.all == other.all
@@ -201,8 +209,10 @@ class Lines:
         """A request takes its place."""
         line = self.all.get(request.wants)
         if line is None:
-            line = self.all[request.wants] = Line(self._shares, request.wants)
-            self._by_anchor.setdefault(request.wants.anchor, {})[request.wants] = line
+            anchor = self._anchor(request.wants)
+            line = self.all[request.wants] = Line(self._shares, request.wants, anchor, request.address)
+            self._by_anchor.setdefault(anchor, {})[request.wants] = line
+            self._of_address[anchor, request.address] += 1
             self._by_key.setdefault(request.key, {})[request.wants] = line
         line.add(request)
 
@@ -212,8 +222,33 @@ class Lines:
         line.remove(request)
         if not line.bands:
             del self.all[request.wants]
-            _drop(self._by_anchor, request.wants.anchor, request.wants)
+            _drop(self._by_anchor, line.anchor, request.wants)
             _drop(self._by_key, request.key, request.wants)
+            self._of_address[line.anchor, line.address] -= 1
+            if not self._of_address[line.anchor, line.address]:
+                del self._of_address[line.anchor, line.address]
+
+    def _anchor(self, wants: Wants) -> Pair:
+        """The pair with the fewest lines so far; among those with as many, one that few devices have."""
+        if len(wants.exact) == 1:
+            return next(iter(wants.exact))
+        return min(wants.exact, key=self._crowd)
+
+    def _crowd(self, pair: Pair) -> tuple[int, bool, bool, Pair]:
+        return len(self._by_anchor.get(pair, ())), pair[0] not in (SERVER, NAME), pair[0] == KEY, pair
+
+    def full(self, address: str, wants: Wants) -> str:
+        """Why nobody may wait who wants this, in a sentence for the client; "" if one may. For a key alone one always may."""
+        if wants.bare or wants in self.all:
+            return ""
+        anchor = self._anchor(wants)
+        if self._of_address[anchor, address] >= MAX_BESIDE_OF_ADDRESS:
+            return f"requests of {address} for {anchor[1]!r} with {MAX_BESIDE_OF_ADDRESS} sets of labels wait already: cancel some"
+        if len(self._by_anchor.get(anchor, ())) >= MAX_BESIDE:
+            return (
+                f"requests for {anchor[1]!r} with {MAX_BESIDE} sets of labels wait already: try again later"
+            )
+        return ""
 
     def fitting(self, facts: Facts) -> list[Line]:
         """The lines whose requests a device with these facts can serve, in no order."""

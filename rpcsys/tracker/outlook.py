@@ -66,11 +66,17 @@ def in_order(book: Book, at: float, queue: Queue) -> Iterator[Waiting]:
 
 
 def _turns(x: float, bands: list[Band]) -> list[list[int]]:
-    """Each user's arrivals, in the order of the users' turns."""
+    """Each user's arrivals, in the order of the users' turns, which are the same whatever they want."""
+    ranks = sorted(rank for band in bands for rank in band.ranks(x))
     if len(bands) == 1:
-        return [bands[0].turns[user] for user in bands[0].ranked(x)]
-    users = dict.fromkeys(user for band in bands for user in band.ranked(x))
-    return [sorted(a for band in bands for a in band.turns.get(user, ())) for user in users]
+        return [bands[0].turns[user] for _, _, user in ranks]
+    turns: dict[str, list[int]] = {user: [] for _, _, user in ranks}
+    for band in bands:
+        for user, arrivals in band.turns.items():
+            turns[user] += arrivals
+    for arrivals in turns.values():
+        arrivals.sort()
+    return [*turns.values()]
 
 
 def holders(queue: Queue, at: float) -> list[dict[str, Any]]:

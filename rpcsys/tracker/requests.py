@@ -78,7 +78,7 @@ class Requests(Keepalive):
                     *self.grant(at, peer, request, [offer]),
                     *self._waited(at, request, "granted"),
                 ]
-        full = self.held.full(peer.address, wants)
+        full = self.too_many(peer.address, request)
         if full:
             return [*actions, refusal(peer, message.id, "BadRequest", full)]
         self.add_request(at, peer, request)

@@ -105,6 +105,7 @@ class State(Restoring):
         name = peer.name
         actions += self.detach(at, peer)
         name = peer.name
+        self.deploy(peer, (), "")
         self.forget_server(peer)
         self.unname_peer(peer)
         actions += self.leave_condition(at, name)
@@ -170,7 +171,7 @@ class State(Restoring):
             Send(peer.conn, tracker.SUCCESS),
             *ended,
             *served,
-            *(self.weigh_all(at) if self.gatherers else ()),
+            *(self.weigh_all(at) if self.gatherers and peer.server is None else ()),
         ]
 
     def _update_info(self, at: float, peer: Peer, message: tracker.UpdateInfo) -> list[Action]:
@@ -346,7 +347,7 @@ class State(Restoring):
     def _deployed(self, at: float, peer: Peer, message: control.Deployed) -> list[Action]:
         if len(message.modules) > MAX_MODULES:
             return [refusal(peer, message.id, "BadRequest", f"more than {MAX_MODULES} modules on one server")]
-        peer.deployed, peer.deployed_key = message.modules, message.key
+        self.deploy(peer, message.modules, message.key)
         return [done(peer, message.id)]
 
     def _resolve(self, at: float, peer: Peer, message: control.Resolve) -> list[Action]:

@@ -7,7 +7,9 @@ import time
 
 import pytest
 
-from rpcsys.tracker import events
+from rpcsys.tracker import events, outlook
+from rpcsys.tracker.granting import MAX_GATHERERS_OF_ADDRESS
+from rpcsys.tracker.lines import MAX_BESIDE
 from rpcsys.tracker.requests import TOLD_AT_ONCE
 from rpcsys.tracker.state import State
 from rpcsys.wire import control, tracker
@@ -144,3 +146,94 @@ def test_positions_are_told_in_steps():
         left.append(len(lab.state.moved))
     assert left[0] >= 2 * TOLD_AT_ONCE
     assert max(before - after for before, after in itertools.pairwise(left)) <= TOLD_AT_ONCE
+
+
+def in_pairs(act, few, many, rounds=ROUNDS):
+    """Median seconds of ``act`` in two labs, taken in turns."""
+    times = ([], [])
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for lab, taken in zip((few, many), times, strict=True):
+                began = time.process_time()
+                for _ in range(10):
+                    act(lab)
+                taken.append((time.process_time() - began) / 10)
+    finally:
+        gc.enable()
+    return [statistics.median(taken) for taken in times]
+
+
+def everybody(lab):
+    return [*outlook.in_order(lab.state, lab.now, lab.state.queues["key"])]
+
+
+def wait_with_labels(lab, sets, labels, of_each=50):
+    """So many requests more, each of a set of labels of its own, so many of each user and address."""
+    for number in range(sets):
+        if number % of_each == 0:
+            conn = 10**6 + number
+            lab.happens(events.Connected(lab.now, conn, f"10.1.{number // 250}.{number % 250}", "10.0.0.1"))
+            lab.say(conn, tracker.Ping(control.Hello("0", (), f"stranger{conn}")))
+        lab.count += 1
+        lab.say(conn, control.Request(lab.count, key="key", priority=0, labels=labels(number)))
+
+
+MANY_SETS = 4000
+LABELS = {
+    "a value of its own": lambda number: {"own": str(number)},
+    "a value of its own beside one that all want": lambda number: {"aa": "1", "rev": "1", "zz": str(number)},
+    "a bound of its own": lambda number: {"rev": f">={-1 - number}"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_sets_of_labels_that_wait_do_not_matter(labels, record_property):
+    """A board that becomes free is compared with few of them, and a place is told without looking at all."""
+    few, many = Bench(SMALL), Bench(SMALL)
+    wait_with_labels(few, MAX_BESIDE, labels)
+    wait_with_labels(many, MANY_SETS, labels)
+    for what in ("turn", "ask_and_leave"):
+        less, more = in_pairs(lambda lab, what=what: getattr(lab, what)(), few, many)
+        record_property(f"{what}, us", f"{less * 1e6:.0f} and {more * 1e6:.0f}")
+        assert more <= 3 * less
+
+
+@pytest.mark.slow
+def test_the_order_of_a_queue_costs_what_its_length_does(record_property):
+    """And not as much as its users times its sets of labels."""
+    few, many = Bench(SMALL), Bench(SMALL)
+    wait_with_labels(few, MANY_SETS // 8, LABELS["a value of its own"], 1)
+    wait_with_labels(many, MANY_SETS, LABELS["a value of its own"], 1)
+    less, more = in_pairs(everybody, few, many, rounds=5)
+    waiting = [len(everybody(lab)) for lab in (few, many)]
+    record_property("us for each that waits", f"{less / waiting[0] * 1e6:.1f}, {more / waiting[1] * 1e6:.1f}")
+    assert more / waiting[1] <= 3 * less / waiting[0]
+
+
+@pytest.mark.slow
+def test_requests_for_several_that_wait_do_not_matter(record_property):
+    """They are weighed when boards come and go, not when sessions end; and they are bounded."""
+    few, many = Bench(SMALL), Bench(SMALL)
+    few.request(count=SMALL + 1)
+    for number in range(1000):
+        many.request(count=SMALL + 1, labels={"rev": f">={-number}"})
+    less, more = in_pairs(Bench.turn, few, many)
+    record_property("a turn, us", f"{less * 1e6:.0f} and {more * 1e6:.0f}")
+    assert more <= 3 * less
+    assert len(many.state.gatherers) <= MAX_GATHERERS_OF_ADDRESS
+
+
+@pytest.mark.slow
+def test_what_is_deployed_elsewhere_does_not_matter(record_property):
+    """Neither to those who ask for one module, nor, beyond a page of them, to those who ask for all."""
+    few, many = Bench(SMALL), Bench(10 * SMALL)
+    for lab, per_board in ((few, 25), (many, 100)):
+        for conn in range(1, lab.boards + 1):
+            modules = [control.Module(f"m{conn}-{n}", "1") for n in range(per_board)]
+            lab.say(conn, control.Deployed(1, tuple(modules)))
+    for name in ("m7-3", ""):
+        less, more = in_pairs(lambda lab, n=name: lab.say(1, control.Resolve(1, n)), few, many, rounds=3)
+        record_property(f"resolve {name!r}, us", f"{less * 1e6:.0f} and {more * 1e6:.0f}")
+        assert more <= 10 * less  # of 40 times as many

@@ -109,7 +109,7 @@ def alike(shares, one, other):
 
 def test_a_band_has_one_entry_for_each_user():
     shares, wants = Shares(START), wants_of_key("k")
-    line = Line(shares, wants)
+    line = Line(shares, wants, ("key", "k"), "")
     for arrival, user in enumerate("ab"):
         line.add(Waiting(arrival, 1, None, wants, 1, user, START))
     for number in range(2000):
