@@ -111,6 +111,7 @@ OF_SERVICE: Dict[str, Check] = {
     "unloadable": _line,
     "load": _several(integer(0, _MOST), 3),
     "stuck": flag,
+    "leaving": flag,
     "moved": text,
     "greeted": flag,
     "try": _several(text, 4),

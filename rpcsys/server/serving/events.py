@@ -58,6 +58,13 @@ class Stuck(Event):
 
 
 @dataclass(frozen=True)
+class Leaving(Event):
+    """A host that is to leave begins no more calls."""
+
+    child: int
+
+
+@dataclass(frozen=True)
 class Moved(Event):
     """A host that leaves gives a client's connection back, between two frames."""
 

@@ -32,7 +32,7 @@ class Host:
     """One process of a version.
 
     ``state``: as above, or ``doomed``; ``tried_by``: the deployer for whom it is only tried; ``since``: when it began to serve;
-    ``stuck``: to be succeeded; ``load``: calls that run, calls that wait, clients; ``given``: clients not yet in its load;
+    ``stuck``: to be succeeded; ``calls``: it may begin some still; ``load``: calls that run, calls that wait, clients; ``given``: clients not yet in its load;
     ``handed``: clients in all, but for those it gave back.
     """
 
@@ -46,6 +46,7 @@ class Host:
     load: Tuple[int, int, int] = (0, 0, 0)
     given: int = 0
     handed: int = 0
+    calls: bool = True
 
 
 class Fleet:

@@ -253,6 +253,7 @@ class Host(Crew):
             self._welcome(socket.socket(fileno=descriptor), order)
         elif "leave" in order:
             self._leaving, self._succeeded = True, order["leave"] == "successor"
+            self._tell(leaving=True)  # whoever calls from now on is the successor's
 
     def _tell(self, descriptor: Optional[int] = None, **fields: Any) -> bool:
         """Whether the supervisor could be told now."""

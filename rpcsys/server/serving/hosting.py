@@ -21,6 +21,7 @@ from rpcsys.server.serving.events import (
     Catalogue,
     Changed,
     Hand,
+    Leaving,
     Load,
     Loaded,
     Moved,
@@ -49,6 +50,9 @@ MAX_DEPLOYERS = 8
 MAX_CLIENTS = 1000
 """Of one host: each costs it 64 kB and a descriptor, of which a process may have 1,024 in most places."""
 
+HEARD_S = 5.0
+"""How long a deployer waits for hosts to hear that they are to leave: one may be busy in native code."""
+
 SHOWN = 20
 """Names in one message."""
 
@@ -57,13 +61,14 @@ SHOWN = 20
 class Deployer:
     """A client that deploys, and its process.
 
-    ``changed``: it waits to hear that its change was seen; ``until``: its client is gone, and it has so long to tidy up.
+    ``changed``: its change is to be seen; ``heard_by``: it is, and hosts are to hear of it by then; ``until``: its client is gone, and it has so long to tidy up.
     """
 
     conn: int
     peer: str
     ready: bool = False
     changed: bool = False
+    heard_by: Optional[float] = None
     until: Optional[float] = None
 
 
@@ -232,11 +237,18 @@ class Hosting(Fleet):
             elif host.tried_by not in self.deployers:
                 del self.hosts[child]
                 actions.append(do.Kill(child))
-        for child, deployer in self.deployers.items():
+        for deployer in self.deployers.values():
             if deployer.changed:
                 deployer.changed = False
-                actions.append(TellChild(child, (("seen", True),)))
+                deployer.heard_by = event.now + HEARD_S
         return actions
+
+    def leaving(self, event: Leaving) -> List[do.Action]:
+        """A host has heard that it is to leave."""
+        host = self.hosts.get(event.child)
+        if host is not None:
+            host.calls = False
+        return []
 
     # -------------------------------------------------------------- what follows
 
@@ -264,6 +276,7 @@ class Hosting(Fleet):
             if deployer.until is not None and now >= deployer.until:
                 deployer.until = None
                 actions.append(do.Kill(child))
+        actions += self._tell_seen(now)
         if self.stopping:
             return actions
         actions += self._start_missing(now)
@@ -272,12 +285,22 @@ class Hosting(Fleet):
             actions += self._see_to(now, visitor)
         return actions
 
+    def _tell_seen(self, now: float) -> List[do.Action]:
+        """Tell who deploys that it is done, once no call can reach an earlier version."""
+        actions: List[do.Action] = []
+        unheard = any(host.state == "leaving" and host.calls for host in self.hosts.values())
+        for child, deployer in self.deployers.items():
+            if deployer.heard_by is not None and (not unheard or now >= deployer.heard_by):
+                deployer.heard_by = None
+                actions.append(TellChild(child, (("seen", True),)))
+        return actions
+
     def deadline(self) -> Optional[float]:
         """When :meth:`settle` has something to do by itself."""
         if self.stopping:
             return None
         times: List[Optional[float]] = [visitor.until for visitor in self.visitors]
-        times += [deployer.until for deployer in self.deployers.values()]
+        times += [time for each in self.deployers.values() for time in (each.until, each.heard_by)]
         times.append(self._next_start())
         return min((time for time in times if time is not None), default=None)
 
@@ -324,6 +347,7 @@ _HANDLERS: Dict[type, Callable[[Hosting, Any], List[do.Action]]] = {
     Unloadable: Hosting.unloadable,
     Load: Hosting.told_load,
     Stuck: Hosting.stuck,
+    Leaving: Hosting.leaving,
     Moved: Hosting.moved,
     Try: Hosting.tries,
     NotTaken: Hosting.not_taken,

@@ -144,6 +144,8 @@ def _event(now: float, child: int, said: Dict[str, Any]) -> Optional[ev.Event]:
         return events.Unloadable(now, child, said["unloadable"])
     if "stuck" in said:
         return events.Stuck(now, child)
+    if "leaving" in said:
+        return events.Leaving(now, child)
     if "try" in said:
         version = Version(*said["try"])
         return events.Try(now, child, version) if is_name(version.name) else None

@@ -6,7 +6,7 @@ import pytest
 
 from rpcsys.server import actions as do
 from rpcsys.server.serving import events as se
-from rpcsys.server.serving.hosting import MAX_CLIENTS, MAX_DEPLOYERS, WAIT_S
+from rpcsys.server.serving.hosting import HEARD_S, MAX_CLIENTS, MAX_DEPLOYERS, WAIT_S
 from tests.server.serving.transcripts import ONE, TWO, Script, hand
 
 
@@ -51,13 +51,22 @@ def test_deployed_tried_switched_to_and_the_old_one_leaves(script):
     assert script.serving(-3) == [se.TellChild(-2, (("tried", ""),))]
     assert script.visit(1) == [hand(-1, 1)]  # the old one, until the disk says otherwise
     assert script.say(se.Changed, -2) == [se.Reread()]
-    told, leave = script.say(se.Catalogue, (TWO,))
-    assert told == se.TellChild(-2, (("seen", True),))
-    assert leave == se.TellChild(-1, (("leave", "successor"),))
+    assert script.say(se.Catalogue, (TWO,)) == [se.TellChild(-1, (("leave", "successor"),))]
+    assert script.say(se.Leaving, -1) == [se.TellChild(-2, (("seen", True),))]  # no call reaches it any more
     assert script.visit(2) == [hand(-3, 2)]
     assert script.say(se.Moved, -1, 3, "peer3", True) == [hand(-3, 3, False, True)]
     assert script.dies(-1) == []
     assert list(script.hosting.hosts) == [-3]
+
+
+def test_who_deploys_does_not_wait_for_ever_for_a_host_to_leave(script):
+    script.visit(9, "")
+    script.act(script.hosting.ready(-2))
+    script.say(se.Changed, -2)
+    assert script.say(se.Catalogue, ()) == [se.TellChild(-1, (("leave", ""),))]
+    assert script.hosting.deadline() == script.now + HEARD_S
+    script.now += HEARD_S
+    assert script.act([]) == [se.TellChild(-2, (("seen", True),))]
 
 
 @pytest.mark.parametrize("how", ["cannot be loaded", "dies"])
