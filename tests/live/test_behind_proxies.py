@@ -51,7 +51,7 @@ def test_without_a_tracker_two_at_once_and_two_more(daemons: Daemons, flavour: s
     behind(daemons, proxy, "--slots", "2")
     for _ in range(2):
         with connect(proxy) as one, connect(proxy) as two:
-            pids = [session.get_function("hostile.pid")() for session in (one, two)]
+            pids = [session.info["pid"] for session in (one, two)]
             assert len(set(pids)) == 2
 
 
@@ -175,7 +175,7 @@ def zygote(server: Daemon) -> int:
 
 
 VICTIMS: dict[str, Callable[[Daemon, Daemon, rpcsys.Session], int]] = {
-    "session": lambda proxy, server, session: session.get_function("hostile.pid")(),
+    "session": lambda proxy, server, session: session.info["pid"],
     "zygote": lambda proxy, server, session: zygote(server),
     "server": lambda proxy, server, session: server.pid,
     "proxy": lambda proxy, server, session: proxy.pid,
@@ -216,7 +216,7 @@ def test_a_server_that_starts_again_is_served_again(lab, daemons: Daemons):
     again = behind(daemons, proxy)
     wait_free(tracker, KEY, 1, SOON_S)
     with rpcsys.connect_tracker(tracker.address) as client, client.request(KEY) as session:
-        assert session.get_function("hostile.pid")() in descendants(again.pid)
+        assert session.info["pid"] in descendants(again.pid)
 
 
 def test_a_server_that_is_stopped_ends_its_sessions_and_says_so(lab):

@@ -184,7 +184,7 @@ def system_v() -> Iterator[Callable[[], list[str]]]:
 
 
 def test_shared_memory(system_v):
-    left = Path("/dev/shm", f"left-by-{os.getpid()}")
+    left = Path("/dev/shm", f"planted-{os.getpid()}")
     with left.open("w") as file:
         assert str(left) not in invariant.shared_memory()  # it is in use
         file.write("here")
@@ -203,7 +203,7 @@ from tests.live.probe import REQUEST, TrackerProbe
 
 invariant.SETTLE_S = 1.0
 KEPT = []
-FILE = Path("/dev/shm/left-by-a-test-of-the-invariant")
+FILE = Path("/dev/shm/planted-by-a-test-of-the-invariant")
 
 @pytest.fixture(scope="module")
 def common(module_daemons):

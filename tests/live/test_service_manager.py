@@ -109,6 +109,7 @@ def test_a_loop_that_hangs_gives_no_signs_of_life(
     assert len(signs) <= 2, "one may have been under way"
     assert manager.signs_for(2 * PATIENCE_S) == []
     assert daemon.running()
+    daemon.destroy()
 
 
 @pytest.mark.parametrize("kind", KINDS)

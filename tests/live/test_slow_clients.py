@@ -55,7 +55,7 @@ def sessions_of(server: Daemon) -> set[int]:
 
 def test_one_that_stops_reading_in_the_middle_of_a_large_result(server: Daemon):
     stalled = rpcsys.connect(*server.address, key=KEY)
-    pid = stalled.get_function("hostile.pid")()
+    pid = stalled.info["pid"]
     stalled.get_function("hostile.bytes").submit(256 << 20)
     process = psutil.Process(pid)
     wait_until(lambda: process.memory_info().rss > 256 << 20, 20, "the result is being sent")
@@ -134,7 +134,7 @@ CLIENT = """
 import os, signal, sys, time
 import rpcsys
 session = rpcsys.connect(sys.argv[1], int(sys.argv[2]), key=sys.argv[3])
-print(session.get_function("hostile.pid")(), flush=True)
+print(session.info["pid"], flush=True)
 if sys.argv[4] != "nothing":
     sys.stdin.readline()
     session.get_function("hostile.bytes").submit(256 << 20)
