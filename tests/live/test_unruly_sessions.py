@@ -102,7 +102,9 @@ class Board:
             # Directories of sessions to come are made ahead, under new names.
             "files": sorted(str(path) for path in self._lab.folder.rglob("*") if "/ready-" not in str(path)),
             # A test beside this one plants some, to show that the invariant finds it.
-            "shm": [] if WHY_SHARED else sorted(one for one in os.listdir("/dev/shm") if "planted-" not in one),
+            "shm": []
+            if WHY_SHARED
+            else sorted(one for one in os.listdir("/dev/shm") if "planted-" not in one),
             "ports": len([c for c in server.net_connections("inet") if c.status == psutil.CONN_LISTEN]),
         }
 
