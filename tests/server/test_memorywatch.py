@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from rpcsys.server import events as ev
-from rpcsys.server.memorywatch import EVERY_S, MemoryWatch
+from rpcsys.server.memorywatch import EVERY_S, SLICE_S, MemoryWatch
 
 
 def test_the_watch_tells_of_those_above_their_limit():
@@ -54,3 +54,23 @@ def test_who_is_on_other_cpus_is_set_back_and_told_of():
             assert os.sched_getaffinity(process.pid) == mine
         finally:
             process.kill()
+
+
+def test_a_long_look_lets_the_loop_work_in_between():
+    now, said = [0.0], []
+
+    def clock():
+        now[0] += SLICE_S  # every step takes so long
+        return now[0]
+
+    watch = MemoryWatch(1 << 20, lambda child: os.getpid(), said.append, clock)
+    for child in range(5):
+        watch.add(child)
+    looks = 0
+    while len(said) < 5:
+        now[0] = watch.due()
+        watch.look()
+        looks += 1
+        assert looks < 50
+    assert looks >= 5
+    assert [event.child for event in said] == list(range(5))
