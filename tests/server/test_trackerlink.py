@@ -9,6 +9,8 @@ import threading
 import time
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from rpcsys.server import actions as do
 from rpcsys.server import events as ev
@@ -17,6 +19,7 @@ from rpcsys.server.loop import Loop
 from rpcsys.server.parking import KeyMade
 from rpcsys.server.trackerlink import FAREWELL_S, MAX_UNANSWERED, TrackerLink
 from rpcsys.wire import tracker
+from tests.liars import WELCOME, framed, lies
 
 CARD = {
     "key": "k",
@@ -335,3 +338,91 @@ def test_a_tracker_that_hears_nothing_holds_up_no_end(ours):
 def test_where_nothing_was_reported_the_end_is_at_once(tvms, monkeypatch):
     monkeypatch.setattr(select, "select", None)
     tvms.link.finish()
+
+
+LEASE = {"lease": "L1", "epoch": 7}
+ORDERS = {
+    "taken": {
+        "op": "taken",
+        "id": 1,
+        **LEASE,
+        "matchkey": "k:1",
+        "user": "u",
+        "address": "a",
+        "limit_s": 9.5,
+    },
+    "end": {"op": "end", "id": 2, **LEASE, "reason": "unused"},
+    "limit": {"op": "limit", "id": 3, **LEASE, "limit_s": 9.5},
+    "keepalive": {"op": "keepalive", "id": 0},
+    "registered": {"id": 4, "ok": True, "server": "s1"},
+    "refused": {"id": 4, "ok": False, "error": "BadRequest", "message": "m"},
+}
+LINK = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def harmless(events):
+    """Whether what a link told the server is what a tracker of ours may tell it, or that the link is down."""
+    for event in events:
+        if isinstance(event, ev.Taken):
+            assert (type(event.lease), type(event.epoch)) == (str, int)
+            assert event.limit_s is None or 0 <= event.limit_s < float("inf")
+            assert all(map(str.isprintable, (event.lease, event.matchkey, event.user, event.address)))
+        if isinstance(event, ev.LinkDown):
+            assert len(event.why) < 600
+            assert event.why.isprintable()
+            return True
+    return False
+
+
+@LINK
+@given(
+    st.sampled_from(sorted(ORDERS)).flatmap(lambda name: st.lists(lies(ORDERS[name]), min_size=1, max_size=3))
+)
+def test_lies_of_a_tracker_or_of_a_proxy_before_it(said):
+    script = Script(ours=True)
+    try:
+        script.meet()
+        script.link.register(())
+        script.hear()
+        for one in said:
+            script.sock.sendall(framed(one))
+        script.sock.shutdown(socket.SHUT_WR)
+        script.pump(lambda: any(isinstance(event, ev.LinkDown) for event in script.events))
+        assert harmless(script.taken())
+    finally:
+        script.close()
+
+
+@LINK
+@given(
+    st.sampled_from([b"", tracker.MAGIC_BYTES]),
+    st.binary(max_size=40) | st.sampled_from([framed(WELCOME)[:-3], b"\x04\0\0\0null", b"\xff\xff\xff\x7f"]),
+)
+def test_openings_of_any_form(magic, said):
+    """One LinkDown, after which the server waits and tries again; or, where it happens to be none, a link."""
+    script = Script(ours=True)
+    script.sock = None
+    try:
+        script.link.connect()
+        script.pump(script._accepted)
+        script.sock.sendall(magic + said)
+        script.sock.shutdown(socket.SHUT_WR)
+        script.pump(lambda: any(isinstance(event, ev.LinkDown) for event in script.events))
+        assert harmless(script.taken())
+    finally:
+        script.close()
+
+
+def test_an_end_after_each_byte():
+    opening = tracker.MAGIC_BYTES + framed(WELCOME) + framed(ORDERS["taken"])
+    for cut in range(len(opening)):
+        script = Script(ours=True)
+        script.link.connect()
+        script.pump(script._accepted)
+        script.sock.sendall(opening[:cut])
+        script.sock.shutdown(socket.SHUT_WR)
+        script.pump(lambda events=script.events: any(isinstance(event, ev.LinkDown) for event in events))
+        events = script.taken()
+        assert harmless(events)
+        assert not any(isinstance(event, ev.Taken) for event in events)
+        script.close()
