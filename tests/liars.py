@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import socket
 import struct
@@ -53,7 +54,8 @@ def changed(value: Any, path: tuple[Any, ...], lie: Any) -> Any:
 
 @st.composite
 def lies(draw: Any, truth: Any) -> Any:
-    """``truth``, an object, with one to three lies in it."""
+    """``truth``, an object, with one to three lies in it. A test may change what it gets."""
+    truth = copy.deepcopy(truth)
     for _ in range(draw(st.integers(1, 3))):
         found = sorted((path for path in places(truth) if path), key=repr)
         if not found:
