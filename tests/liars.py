@@ -79,6 +79,7 @@ class LyingTracker:
 
     def __init__(self, says: Says | None = None) -> None:
         self.says: Says = says or (lambda asked: [])
+        self.heard: list[Any] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -96,6 +97,7 @@ class LyingTracker:
             sock.sendall(MAGIC)
             while True:
                 asked = json.loads(_exactly(sock, struct.unpack("<i", _exactly(sock, 4))[0]))
+                self.heard.append(asked)
                 if isinstance(asked, list):
                     sock.sendall(framed(WELCOME if len(asked) > 1 and asked[0] == 1 else 0))
                     continue

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import socket
 import statistics
 import struct
@@ -19,8 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rpcsys
-from rpcsys.wire.control import TO_TRACKER
-from tests.live.daemons import Daemon, Daemons, rss_mb
+from rpcsys.wire.control import FROM_TRACKER, TO_TRACKER
+from tests.liars import LyingTracker
+from tests.live.daemons import Daemon, Daemons, rss_mb, wait_until
 from tests.live.leaver import session_frame
 from tests.live.probe import TRACKER_MAGIC, SessionProbe
 from tests.live.swarm import frame
@@ -171,3 +173,61 @@ def test_frames_of_sessions(server: Daemon):
     assert server.running()
     assert rss_mb([server.pid]) - before < GROWTH_MB
     assert "Traceback" not in server.stderr()
+
+
+TRUTH = {
+    "taken": {
+        "id": 1,
+        "lease": "L",
+        "epoch": 1,
+        "matchkey": "x",
+        "user": "u",
+        "address": "a",
+        "limit_s": 1.0,
+    },
+    "limit": {"id": 1, "lease": "L", "epoch": 1, "limit_s": 1.0},
+    "end": {"id": 1, "lease": "L", "epoch": 1, "reason": "released"},
+    "drain": {"id": 1, "server": None},
+    "keepalive": {"id": 1},
+    "": {"id": 1, "ok": True, "server": "s", "error": "", "message": ""},  # an answer
+}
+LIES_S = 15.0
+AT_ONCE = 8  # lies for each question: what follows one that ends the connection is not read
+
+
+def every_lie() -> list[dict[str, Any]]:
+    """Each field of what a tracker says to servers with each value, in an order of chance."""
+    found = []
+    for op, truth in TRUTH.items():
+        said = {"op": op, **truth} if op else truth
+        for name in said:
+            found += [{**said, name: value} for value in VALUES]
+            found.append({key: value for key, value in said.items() if key != name})
+    random.Random(1).shuffle(found)
+    return found
+
+
+def test_what_a_lying_tracker_says_to_a_server(daemons: Daemons, record_property):
+    assert set(TRUTH) == {*FROM_TRACKER, ""}
+    untold = every_lie()
+    told = len(untold)
+
+    def says(asked: dict[str, Any]) -> list[Any]:
+        truth = [{"id": asked["id"], "ok": True, "server": "s"}] if "op" in asked else []
+        return [*truth, *(untold.pop() for _ in range(min(AT_ONCE, len(untold))))]
+
+    with LyingTracker(says) as tracker:
+        where = f"{tracker.address[0]}:{tracker.address[1]}"
+        server = daemons.server(KEY, "--preload", "none", "--tvm", "off", "--tracker", where)
+        wait_until(lambda: len(untold) < told - 100, 60, "a hundred lies are told")
+        before = rss_mb([server.pid])
+        end = time.monotonic() + LIES_S
+        while untold and time.monotonic() < end:
+            time.sleep(0.1)
+        record_property("lies told", told - len(untold))
+        tracker.says = lambda asked: [{"id": asked["id"], "ok": True, "server": "s"}] if "op" in asked else []
+        offers = len([one for one in tracker.heard if isinstance(one, list) and one[0] == 3])
+        assert server.running()
+        assert rss_mb([server.pid]) - before < GROWTH_MB
+        assert "Traceback" not in server.stderr()
+        assert offers
