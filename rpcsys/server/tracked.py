@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 DEPLOYED_PLACES = 4
 """Connections that wait at each proxy for clients of deployed modules: others follow as soon as these have one."""
 
+NOTE_EVERY_S = 10.0
+"""How often it is logged that the tracker hands out what is not there: it may do so without end."""
+
 STOPPING = "it is being stopped"
 """What a tracker is told so that it offers nothing of a server that only lets its sessions end."""
 
@@ -45,6 +48,7 @@ class Tracked:
         self.visitors: list[Session] = []
         self._told_problem = ""
         self._told_deployed: tuple[Any, ...] = ()
+        self._note_at = 0.0
 
     def _report_end(self, session: Session, outcome: str) -> list[do.Action]:
         if session.lease is None:
@@ -94,9 +98,12 @@ class Tracked:
         for session in [*self.visitors, *self.board.sessions.values()]:
             if session.matchkey == event.matchkey and session.lease is None:
                 return self._leased(session, event)
+        actions = self.offers.report(do.Ended(event.lease, event.epoch, "unused"))
+        if event.now < self._note_at:
+            return actions
+        self._note_at = event.now + NOTE_EVERY_S
         text = "the tracker has handed out a match key that is not in use any more"
-        ended = do.Ended(event.lease, event.epoch, "unused")
-        return [do.Log("warning", text), *self.offers.report(ended)]
+        return [do.Log("warning", text), *actions]
 
     def _leased(self, session: Session, event: ev.Taken) -> list[do.Action]:
         """The tracker's word came after its client."""

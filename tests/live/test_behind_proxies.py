@@ -16,6 +16,7 @@ import pytest
 import rpcsys
 from rpcsys import errors
 from rpcsys.wire import handshake
+from tests.liars import MAGIC, WELCOME, framed
 from tests.live.daemons import START_S, Daemon, Daemons, descendants, queue, wait_free, wait_until
 
 pytestmark = pytest.mark.live
@@ -255,8 +256,10 @@ def test_a_match_key_that_is_used_up(lab):
 class FalseProxy:
     """Takes connections and does with each what ``answer`` does, until it is closed."""
 
-    def __init__(self, answer: Callable[[socket.socket], None]) -> None:
+    def __init__(self, answer: Callable[[socket.socket], None], link: bytes | None = None) -> None:
         self.answer = answer
+        self.link = link  # what it says as a tracker; None where it has none
+        self.linked = 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.taken: list[socket.socket] = []
@@ -270,14 +273,23 @@ class FalseProxy:
                 self.taken.append(sock)
                 sock.settimeout(SOON_S)
                 with contextlib.suppress(OSError, errors.ProtocolError):
-                    if sock.recv(4, socket.MSG_PEEK) == b"\x71\xf2\x02\x00":
-                        sock.close()  # it has no tracker
+                    if sock.recv(4, socket.MSG_PEEK) == MAGIC:
+                        self._link(sock)
                         continue
                     reader = handshake.OpeningReader()
                     while reader.result is None:
                         reader.receive(sock.recv(reader.needed))
                     self.greeted += 1
                     self.answer(sock)
+
+    def _link(self, sock: socket.socket) -> None:
+        with sock:
+            if self.link is not None:
+                self.linked += 1
+                sock.recv(4)
+                sock.sendall(MAGIC)
+                sock.recv(65536)
+                sock.sendall(self.link)
 
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
@@ -305,11 +317,11 @@ ANSWERS: dict[str, Callable[[socket.socket], None]] = {
 
 
 @pytest.fixture
-def false_proxy() -> Iterator[Callable[[Callable[[socket.socket], None]], FalseProxy]]:
+def false_proxy() -> Iterator[Callable[..., FalseProxy]]:
     made: list[FalseProxy] = []
 
-    def make(answer: Callable[[socket.socket], None]) -> FalseProxy:
-        made.append(FalseProxy(answer))
+    def make(answer: Callable[[socket.socket], None], link: bytes | None = None) -> FalseProxy:
+        made.append(FalseProxy(answer, link))
         return made[-1]
 
     yield make
@@ -340,6 +352,44 @@ def test_a_false_proxy_costs_nothing_and_a_true_one_in_its_place_serves(
     works(session)
     session.close()
     assert "Traceback" not in server.stderr()
+
+
+ORDER = {"op": "taken", "id": 1, "lease": "l", "epoch": 1, "matchkey": "k:1", "user": "u", "address": "a"}
+LINKS = {
+    "an end": framed(WELCOME),
+    "garbage": framed(WELCOME) + b"\xff" * 1000,
+    "half an order": framed(WELCOME) + framed({**ORDER, "limit_s": 5})[:-3],
+    "orders that are none": framed(WELCOME) + framed({**ORDER, "epoch": 2**60}) * 1000,
+    "leases of nobody": framed(WELCOME) + framed({**ORDER, "limit_s": 5}) * 1000,
+    "no welcome": framed({"ok": False, "message": "\x1b[2J"}),
+    "a frame without end": framed(WELCOME) + b"\xff\xff\xff\x7f",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("said", LINKS)
+def test_a_proxy_that_lies_about_its_tracker(daemons: Daemons, false_proxy, said: str):
+    """The server asks again and again, ever less often; a true one in its place serves."""
+    false = false_proxy(ANSWERS["an end"], LINKS[said])
+    place = ("--through-proxy", "--host", "127.0.0.1", "--port", str(false.port), "--key", KEY)
+    server = daemons.launch("server", (sys.executable, "-m", "rpcsys.server", *place, *BARE))
+    server.await_ready_line()
+    wait_until(lambda: false.linked >= 3, START_S, "the server asks again")
+    before = false.linked
+    time.sleep(1)
+    assert false.linked - before < 20
+    assert server.running()
+    assert psutil.Process(server.pid).memory_info().rss < 200 << 20
+    false.close()
+    tracker = daemons.tracker()
+    daemons.proxy("--tracker", tracker.where, port=false.port)
+    with rpcsys.connect_tracker(tracker.address) as client:
+        with client.request(KEY, wait_timeout=60, wait_for_key=True) as session:
+            works(session)
+    said_of_it = server.stderr()
+    assert "Traceback" not in said_of_it
+    assert said_of_it.replace("\n", "").isprintable()
+    assert said_of_it.count("\n") < 60
 
 
 def test_many_clients_leave_nothing(lab):
