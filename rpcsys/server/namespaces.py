@@ -105,7 +105,7 @@ def _watch(
         main = make()
         privileges.drop_all()
         privileges.hide()
-        while LIBC.ppoll(watched, 1, None, _NO_SIGNALS) < 0:  # a child has died, and the zygote has not
+        while LIBC.ppoll(ctypes.byref(watched), 1, None, _NO_SIGNALS) < 0:  # a child died, not the zygote
             for dead in processes.reap():
                 if dead.pid == main:
                     _tell(report, about)

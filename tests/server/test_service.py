@@ -413,6 +413,11 @@ def idle(daemons: Daemons, slots: int) -> float:
         SOON_S,
         "a child waits for every slot",
     )
+    wait_until(
+        lambda: all(psutil.Process(pid).status() == psutil.STATUS_SLEEPING for pid in server.tree()),
+        SOON_S,
+        "nobody who waits is busy",
+    )
     return pss_mb(server.tree())
 
 
