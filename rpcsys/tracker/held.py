@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from rpcsys.tracker.labels import KEY
+
 if TYPE_CHECKING:
     from rpcsys.tracker.labels import Wants
     from rpcsys.tracker.records import Waiting
@@ -22,6 +24,8 @@ _CHARACTER_BYTES = 8
 
 def size_of(wants: Wants) -> int:
     """About how many bytes a request for this takes."""
+    if wants.bare:  # most are
+        return REQUEST_BYTES + _CHARACTER_BYTES * (2 * len(wants.key) + len(KEY))
     texts = sum(len(label) + len(value) for label, value in wants.exact)
     return REQUEST_BYTES + _CHARACTER_BYTES * (
         len(wants.key) + texts + sum(len(one) for one, _ in wants.at_least)
