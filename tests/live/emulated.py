@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-MIRROR = "http://deb.debian.org/debian"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 #: What TVM's libraries need beside Python's own needs.
 PACKAGES = ("python3", "libstdc++6")
@@ -91,6 +90,21 @@ def _unpacked(machine: Machine) -> Path:
     return root
 
 
+def mirror() -> str:
+    """Where this system's apt has Debian from, which is where other machines' packages are, too."""
+    form = "$(LABEL)|$(COMPONENT)|$(SITE)"
+    done = subprocess.run(["apt-get", "indextargets", "--format", form], capture_output=True, text=True)
+    listed = [line.split("|") for line in done.stdout.splitlines()]
+    # The label is known once the lists have been fetched.
+    sites = [
+        site
+        for label, part, site in listed
+        if part == "main" and (label or site[-7:]) in ("Debian", "/debian")
+    ]
+    assert sites, "apt knows no mirror of Debian; type: sudo apt-get update"
+    return sites[0]
+
+
 def unpacked(machine: Machine, work: Path) -> Path:
     """A folder below ``work`` with the machine's packages and all they depend on; they are not set up."""
     _download(machine, work)
@@ -103,7 +117,7 @@ def _download(machine: Machine, work: Path) -> None:
     for folder in ("lists/partial", "archives/partial", "etc"):
         (work / folder).mkdir(parents=True)
     (work / "status").touch()
-    (work / "sources").write_text(f"deb [signed-by={KEYRING}] {MIRROR} {machine.suite} main\n")
+    (work / "sources").write_text(f"deb [signed-by={KEYRING}] {mirror()} {machine.suite} main\n")
     options = {
         "APT::Architecture": machine.debian,
         "APT::Architectures": machine.debian,
