@@ -53,6 +53,17 @@ def connect(server: Daemon) -> rpcsys.Session:
     return rpcsys.connect(*server.address, key="k")
 
 
+def nothing_forks_on(server: Daemon) -> None:
+    """There are the supervisor, its zygote, and one that waits, and a while later the same."""
+
+    def rests() -> bool:
+        before = set(descendants(server.pid))
+        time.sleep(0.2)
+        return len(server.tree(inits=False)) == 3 and set(descendants(server.pid)) == before
+
+    wait_until(rests, START_S, "nothing forks on")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["", "--no-fork", "--no-isolation"])
 def test_processes_that_fork_and_exit_for_ever_end_with_their_session(daemons, flag):
@@ -65,10 +76,7 @@ def test_processes_that_fork_and_exit_for_ever_end_with_their_session(daemons, f
             assert call(session, "pid")
         assert time.monotonic() - began < START_S
     assert "not clean" not in server.stderr()
-    wait_until(lambda: len(server.tree(inits=False)) == 3, START_S, "supervisor, zygote, one that waits")
-    before = set(descendants(server.pid))
-    time.sleep(0.2)
-    assert set(descendants(server.pid)) == before, "something forks on"
+    nothing_forks_on(server)
 
 
 @pytest.mark.slow
@@ -82,10 +90,7 @@ def test_many_that_fork_and_exit_end_with_a_session_of_another_user_without_name
         with connect(server) as session:
             assert call(session, "pid")
     assert "not clean" not in server.stderr()
-    wait_until(lambda: len(server.tree(inits=False)) == 3, START_S, "supervisor, zygote, one that waits")
-    before = set(descendants(server.pid))
-    time.sleep(0.2)
-    assert set(descendants(server.pid)) == before, "something forks on"
+    nothing_forks_on(server)
 
 
 @pytest.mark.slow

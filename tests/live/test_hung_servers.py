@@ -75,6 +75,7 @@ def test_a_session_on_a_stopped_server_goes_on(daemons: Daemons):
     server = daemons.server(KEY, *FLAGS, "--slots", "2", tracker=tracker, offers=2)
     with rpcsys.connect_tracker(tracker.address) as viewer, viewer.request(KEY) as session:
         echo = session.get_function("testing.echo")
+        wait_until(lambda: [row["state"] for row in viewer.leases()] == ["running"], BACK_S, "it is told")
         with stopped(server):
             wait_until(lambda: queue(tracker, KEY)["free"] == 0, WITHDRAWN_S, "it is withdrawn")
             assert echo(1) == 1
