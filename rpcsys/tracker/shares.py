@@ -73,11 +73,10 @@ class Shares:
         return share
 
     def waits_no_more(self, user: str) -> None:
-        """A request of the user's is gone. A user who has had nothing yet is forgotten with the last one."""
+        """A request of the user's is gone."""
         share = self.users[user]
         share.waiting -= 1
-        if not (share.waiting or share.running or share.base):
-            del self.users[user]
+        self._forget_if_nothing(share)
 
     def begin(self, at: float, user: str) -> None:
         """A lease of the user's begins."""
@@ -98,6 +97,12 @@ class Shares:
         share.base += base
         share.running += running
         _reorder(share)
+        self._forget_if_nothing(share)
+
+    def _forget_if_nothing(self, share: Share) -> None:
+        """A user is forgotten who waits for nothing, runs nothing and has had nothing, as by a lease of no duration."""
+        if not (share.waiting or share.running or share.base):
+            del self.users[share.user]
 
     def spent(self, at: float, user: str) -> float:
         """Device seconds of a user, decayed."""

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import time
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rpcsys.errors import ProtocolError
@@ -161,6 +161,7 @@ class Tracker:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(SAID, max_size=25))
+@example([(1, [3, "rpi4", [9090, "rpi4:1"], None]), (2, [4, "rpi4", "", 1])]).via("a lease of no duration")
 def test_nothing_breaks_it_and_nothing_is_left(said):
     lab = Tracker()
     for conn, value in said:

@@ -70,7 +70,7 @@ def test_so_does_one_of_tvms(scene):
     assert end == {"op": "end", "id": 2, **lease, "reason": "unused"}
     scene.ask(server, "lease_ended", **lease, outcome="unused")
     assert scene.summary()["leases"] == []
-    assert scene.state.shares.of("10.0.0.5").running == 0
+    assert scene.state.shares.users == {}
 
 
 def test_one_of_tvms_that_leaves_after_it_has_opened_its_session_keeps_it(scene):

@@ -57,6 +57,21 @@ def test_users_without_noticeable_time_are_forgotten(monkeypatch):
     assert len(shares.users) < 40
 
 
+def test_who_has_had_nothing_is_forgotten():
+    """A lease that ends when it begins adds nothing, and leaves nobody behind; who still waits or runs another stays."""
+    shares = Shares(START)
+    shares.remember("from before", START - 9, START - 9)
+    for _ in range(2):
+        shares.begin(START, "ann")
+    shares.end(START, "ann")
+    assert list(shares.users) == ["ann"]
+    shares.of("ann").waiting += 1
+    shares.end(START, "ann")
+    assert list(shares.users) == ["ann"]
+    shares.waits_no_more("ann")
+    assert shares.users == {}
+
+
 @given(
     st.lists(
         st.tuples(
