@@ -44,6 +44,7 @@ class Board:
         self.match_key = ""
         self.lease: Any = None
         self.session = 0
+        """0 while none runs: it ended, or died while its lease goes on."""
 
 
 class Asked:
@@ -157,7 +158,7 @@ class Lab:
         self.figures["boards lost"] += 1
         del self.boards[board.conn]
         self.offers.pop(board.match_key, None)
-        lives = session_lives and board.ours and board.lease is not None and returns_s < 8
+        lives = session_lives and board.ours and bool(board.session) and returns_s < 8
         self.tell(events.Disconnected(self.now, board.conn))
         if board.lease is not None and not board.ours:
             self.gives_back(board)
@@ -181,7 +182,7 @@ class Lab:
         self.board_comes(board, running)
 
     def gives_back(self, board: Board) -> None:
-        lease, board.lease = board.lease, None
+        lease, board.lease, board.session = board.lease, None, 0
         user = lease["user"]
         user.move(self.now, -1)
         user.total[board.key] += self.now - lease["at"]
@@ -341,7 +342,6 @@ class Lab:
     def ends_unused(self, board: Board, lease: str) -> None:
         if board.conn in self.boards and board.lease is not None and board.lease["lease"] == lease:
             epoch = board.lease["epoch"]
-            board.session = 0
             self.gives_back(board)
             self.say(board.conn, control.LeaseEnded(self.number(), lease, epoch, "unused"))
             self.offer(board)

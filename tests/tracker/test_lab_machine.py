@@ -127,3 +127,17 @@ class LabMachine(RuleBasedStateMachine):
 
 TestLab = LabMachine.TestCase
 TestLab.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+
+
+def test_a_board_whose_link_breaks_again_after_its_session_died_holds_no_lease():
+    """It returned without the session; that the link broke once more does not bring the session back."""
+    machine = LabMachine()
+    machine.begin(seed=0, boards=1)
+    machine.lab.length_s = lambda key: 400.0
+    machine.board_comes("key1", ours=True)
+    machine.asks(0, "key1", 1)
+    machine.time_passes(0.1)
+    machine.board_goes(1, 0.5, lives=False)
+    machine.time_passes(5.0)
+    machine.board_goes(1, 0.5, lives=True)
+    machine.teardown()
