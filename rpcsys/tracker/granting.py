@@ -251,7 +251,11 @@ class Granting(Book):
 
     def give_back(self, at: float, request: Waiting) -> list[Action]:
         """What a request has gathered can be had by others."""
-        return [action for offer in self._let_go(request) for action in self.offer(at, offer)]
+        return self.give_away(at, self._let_go(request))
+
+    def give_away(self, at: float, offers: list[Offer]) -> list[Action]:
+        """Match keys that were claimed, and are not any more, can be had."""
+        return [action for offer in offers for action in self.offer(at, offer)]
 
     def _let_go(self, request: Waiting) -> list[Offer]:
         gathered, request.gathered = request.gathered, []

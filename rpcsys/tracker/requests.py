@@ -6,6 +6,7 @@ connection breaks, and over a restart of the tracker; the request itself waits o
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from rpcsys.tracker import explain, outlook, views
@@ -13,7 +14,7 @@ from rpcsys.tracker.book import STEP_S, STEPS
 from rpcsys.tracker.events import Action, Record, Send
 from rpcsys.tracker.keepalive import Keepalive
 from rpcsys.tracker.labels import Wants, wants_of, wants_of_key
-from rpcsys.tracker.records import Peer, Place, Queue, Waiting
+from rpcsys.tracker.records import Offer, Peer, Place, Queue, Waiting
 from rpcsys.wire import control, tracker
 from rpcsys.wire.control import Answer
 
@@ -184,25 +185,38 @@ class Requests(Keepalive):
             return []
         text = "the request was asked again, with its ticket"
         again = refusal(self.peers[request.conn], request.id or 0, "Cancelled", text)
-        return [again, *self.leave(at, request)]
+        return [again, *self.leave(at, [request])]
 
-    def leave(self, at: float, request: Waiting) -> list[Action]:
-        """A request waits no longer; its ticket, if it has one, keeps its place for a while."""
+    def leave(self, at: float, requests: Collection[Waiting]) -> list[Action]:
+        """Requests wait no longer; the tickets that they have keep their places for a while.
+
+        All are gone before what they had gathered is given away: none of them is served any more.
+        """
         actions: list[Action] = []
-        if request.ticket is not None:
-            place = Place(request.arrival, request.since, request.user, request.wants)
-            while self.places and not self.room_for(place):
-                first = next(iter(self.places))
-                self.deadlines.drop(("ticket", first))
-                actions += self.lose_place(at, first)
-            self.keep_place(request.ticket, place)
-            self.deadlines.set(("ticket", request.ticket), at + TICKET_S)
-        return [*actions, *self._go(at, request)]
+        freed: list[Offer] = []
+        for request in requests:
+            actions += self._leave_place(at, request)
+            freed += self._take_out(at, request)
+        return actions + self.give_away(at, freed)
 
-    def _go(self, at: float, request: Waiting) -> list[Action]:
+    def _leave_place(self, at: float, request: Waiting) -> list[Action]:
+        if request.ticket is None:
+            return []
+        actions: list[Action] = []
+        place = Place(request.arrival, request.since, request.user, request.wants)
+        while self.places and not self.room_for(place):
+            first = next(iter(self.places))
+            self.deadlines.drop(("ticket", first))
+            actions += self.lose_place(at, first)
+        self.keep_place(request.ticket, place)
+        self.deadlines.set(("ticket", request.ticket), at + TICKET_S)
+        return actions
+
+    def _take_out(self, at: float, request: Waiting) -> list[Offer]:
+        """A request leaves its queue; what it had gathered is still to be given away."""
         offers = self._let_go(request)
         self.remove_request(at, request)
-        return [action for offer in offers for action in self.offer(at, offer)]
+        return offers
 
     def lose_place(self, at: float, ticket: str) -> list[Action]:
         """A ticket was not presented again."""
@@ -236,7 +250,7 @@ class Requests(Keepalive):
     def _give_up(self, at: float, request: Waiting, error: str, message: str, why: str) -> list[Action]:
         assert request.id is not None, "TVM's requests have no deadline"
         peer = self.peers[request.conn]
-        freed = self._go(at, request)
+        freed = self.give_away(at, self._take_out(at, request))
         return [refusal(peer, request.id, error, message), *self._waited(at, request, why), *freed]
 
     # Time.

@@ -98,8 +98,7 @@ class State(Restoring):
         for offer in peer.offers.values():
             self.withdraw(offer)
         peer.offers.clear()  # first, so that nothing below can hand them out again
-        for request in list(peer.waiting.values()):
-            actions += self.leave(at, request)
+        actions += self.leave(at, list(peer.waiting.values()))
         if peer.name:
             actions.append(Record(at, "gone", {"server": peer.name, "reason": reason}))
         name = peer.name

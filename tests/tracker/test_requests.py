@@ -184,3 +184,18 @@ def test_an_id_in_use_is_refused(scene):
     (answer,) = scene.ask(client, "request", id=1, key="rpi4")
     assert answer["error"] == "BadRequest"
     assert scene.queue() == (0, 1)
+
+
+def test_a_client_that_leaves_gets_nothing_of_what_it_had_gathered_itself(scene):
+    """Its other requests leave with it: the device goes to the next one's client."""
+    servers = [scene.server(name=f"s{number}", port=number) for number in (1, 2)]
+    pair, other = scene.client(), scene.client("bob")
+    scene.put(servers[0], "rpi4:1")
+    scene.request(pair, count=2)
+    for number in (2, 3):
+        scene.request(pair, number)
+    scene.request(other)
+    scene.leave(pair)
+    assert scene.granted(pair) == []
+    assert scene.granted(other) == ["rpi4:1"]
+    assert (scene.state.waiting, len(scene.state.places)) == ({}, 3)
