@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -44,15 +45,17 @@ class Deadlines:
         if at is not None and at == self.next:
             self._find_next()
 
-    def take(self, now: float) -> list[tuple[Any, ...]]:
-        """What is due by ``now``, in order; it is no longer due afterwards."""
-        taken = []
+    def take(self, now: float) -> Iterator[tuple[Any, ...]]:
+        """What is due by ``now``, in order, unless what came before it has dropped or moved it."""
+        due = []
         while self.next is not None and self.next <= now:
-            what = heapq.heappop(self._heap)[2]
-            del self._due[what]
-            taken.append(what)
+            at, _, what = heapq.heappop(self._heap)
+            due.append((at, what))
             self._find_next()
-        return taken
+        for at, what in due:
+            if self._due.get(what) == at:
+                del self._due[what]
+                yield what
 
     def _find_next(self) -> None:
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:

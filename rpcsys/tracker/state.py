@@ -372,15 +372,11 @@ class State(Restoring):
     def _tick(self, event: Tick) -> list[Action]:
         actions: list[Action] = []
         for kind, *details in self.deadlines.take(event.at):
-            if kind in _OF_REQUESTS and details[0] not in self.waiting:
-                continue  # what was due just before has answered it
             actions += _ON_DEADLINE[kind](self, event.at, *details)
         return actions
 
     def _forget(self, at: float, key: str) -> list[Action]:
-        queue = self.queues.get(key)
-        if queue is not None:  # what was due just before may have dropped it
-            self.forget_queue(at, queue)
+        self.forget_queue(at, self.queues[key])
         return []
 
 
@@ -434,5 +430,3 @@ _ON_DEADLINE: dict[str, Callable[..., list[Action]]] = {
     "forget": State._forget,
     "positions": State.tell_positions,
 }
-
-_OF_REQUESTS = frozenset(["timeout", "unknown", "age", "rest", "wake"])

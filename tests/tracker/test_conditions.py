@@ -2,7 +2,9 @@
 
 import pytest
 
+from rpcsys.tracker import events
 from rpcsys.tracker.conditions import FAILURES, FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_ABSENT, MAX_MISSED
+from rpcsys.tracker.leases import AWAY_S
 from tests.tracker.transcripts import Scene
 
 
@@ -246,3 +248,19 @@ def test_a_server_that_changes_its_name_has_one(scene):
         scene.ask(conn, "register", number, key="rpi4", name=f"s{number}", port=9090)
     assert [told["server"] for told in scene.recorded("joined")] == ["s0", "s1", "s2", "s3"]
     assert [told["server"] for told in scene.recorded("gone")] == ["s0", "s1", "s2"]
+
+
+def test_a_pause_and_a_lease_that_end_together(scene):
+    """A tracker that was stopped for a while finds both due; the lease's end undoes the pause."""
+    desk = Desk(scene)
+    client = scene.client("bob")
+    scene.put(desk.server, "rpi4:0")
+    (lease,) = scene.request(client)["leases"]
+    scene.ask(desk.server, "lease_started", lease=lease["lease"], epoch=lease["epoch"])
+    for _ in range(FAILURES):
+        assert desk.session("crashed", fault="no process")
+    scene.wait(FIRST_PAUSE_S - AWAY_S - 1)
+    scene.leave(desk.server)
+    scene.now += AWAY_S + 2
+    scene.apply(events.Tick(scene.now))
+    assert (scene.state.leases, scene.state.conditions) == ({}, {})

@@ -14,7 +14,7 @@ def test_deadlines_come_when_they_were_last_set(steps):
             deadlines.drop((name,))
             model.pop((name,), None)
         elif take:
-            taken = deadlines.take(at)
+            taken = list(deadlines.take(at))
             assert set(taken) == {what for what, due in model.items() if due <= at}
             assert [model[what] for what in taken] == sorted(model[what] for what in taken)
             model = {what: due for what, due in model.items() if due > at}
@@ -23,3 +23,19 @@ def test_deadlines_come_when_they_were_last_set(steps):
             model[name,] = at
         assert deadlines.next == min(model.values(), default=None)
         assert len(deadlines._heap) <= 2 * len(model) + 64 + 1
+
+
+def test_what_is_due_may_drop_move_and_set_what_is_due_after_it():
+    deadlines = Deadlines()
+    for at, name in enumerate(["first", "dropped", "moved", "set again", "last"]):
+        deadlines.set((name,), at)
+    taken = []
+    for (name,) in deadlines.take(4):
+        taken.append(name)
+        if name == "first":
+            deadlines.drop(("dropped",))
+            deadlines.set(("moved",), 9)
+            deadlines.set((name,), 4)  # for the next time
+    assert taken == ["first", "set again", "last"]
+    assert list(deadlines.take(9)) == [("first",), ("moved",)]
+    assert deadlines.next is None
