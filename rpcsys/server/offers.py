@@ -77,6 +77,7 @@ class Offers:
         self.keys: dict[str, Key] = {}
         self.asked = 0
         self.unreported: dict[tuple[str, int], do.Ended] = {}
+        self._begun: list[do.Action] = []
         self._pause = RETRY_S[0]
         self._next: float | None = None
         self._complained = False
@@ -111,7 +112,7 @@ class Offers:
             return []
         if self._proxies and not ours:
             return self._foreign()
-        self.link, self.ours = "registering", ours
+        self.link, self.ours, self._begun = "registering", ours, []
         self._next = now + ANSWER_S
         return [do.Register(running)]
 
@@ -122,14 +123,14 @@ class Offers:
         return [do.Log("info", "the tracker behind the proxy is TVM's: the proxy offers this board there")]
 
     def registered(self, now: float) -> list[do.Action]:
-        """The registration is taken: report what ended meanwhile."""
+        """The registration is taken: report what began since it was sent, and what ended meanwhile."""
         if self.link != "registering":
             return []
         self.link = "up"
         self._pause, self._failures = RETRY_S[0], 0
         self._complained = False
         self._next = None if self.ours else now + POLL_S
-        owed = self.unreported.values() if self.ours else ()
+        owed = (*self._begun, *self.unreported.values()) if self.ours else ()
         return [do.Log("info", "registered with the tracker"), *owed]
 
     def down(self, now: float, event: ev.LinkDown) -> list[do.Action]:
@@ -260,6 +261,8 @@ class Offers:
             self.unreported[action.lease, action.epoch] = action
             if len(self.unreported) > MAX_UNREPORTED:
                 del self.unreported[next(iter(self.unreported))]
+        elif self.link == "registering":
+            self._begun.append(action)  # what runs has just been told, without it
         return [action] if self.link == "up" and self.ours else []
 
     def confirmed(self, lease: str, epoch: int) -> None:

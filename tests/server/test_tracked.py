@@ -139,6 +139,20 @@ def test_running_leases_are_told_again(tracked):
     assert since == pytest.approx(4.2)
 
 
+def test_a_session_that_begins_while_its_server_registers_is_told_of(tracked):
+    """The registration was sent without it, and the tracker would give its lease up."""
+    taken(tracked)
+    tracked.say(ev.LinkDown, "gone")
+    tracked.tick(0.2)
+    assert tracked.say(ev.LinkUp, True) == [do.Register(())]
+    assert do.Started("L1", 1, "peer5") not in tracked.visit(5, "k:1")
+    assert tracked.say(ev.Registered) == [do.Started("L1", 1, "peer5")]
+    tracked.say(ev.LinkDown, "gone", after=3.0)
+    tracked.tick(0.2)
+    assert [lease for lease, _, _ in tracked.say(ev.LinkUp, True)[0].running] == ["L1"]
+    assert tracked.say(ev.Registered) == []
+
+
 def test_connecting_again_never_takes_five_seconds(tracked):
     tracked.say(ev.LinkDown, "gone")
     before = tracked.now
