@@ -26,7 +26,8 @@ MAX_LEVELS = 72_000
 
 HOUR = 3600
 RECORD = 1000
-"""Bytes of a record, beside its texts."""
+_CHARACTER = 4
+"""Bytes of a record, beside its texts, and of a character of those where it is not Latin."""
 
 _ROWS = 500 if sqlite3.sqlite_version_info >= (3, 32) else 50  # older ones take 999 values in all
 
@@ -64,6 +65,16 @@ def bytes_of(record: Record) -> int:
     return size
 
 
+def bytes_of_over(over: Over) -> int:
+    """As `bytes_of`, for all that is known of a lease: its records have the same texts. It is asked for each lease."""
+    facts, (_, _, begun, limited) = over[0].details, over
+    texts = len(facts["key"]) + len(facts["server"]) + len(facts["user"]) + len(facts["address"])
+    texts += len(facts["reason"]) + len(facts["fault"])
+    cleaned = facts["cleaned"]
+    records = 2 + (begun is not None) + (limited is not None)
+    return records * RECORD + _CHARACTER * texts + (len(repr(cleaned)) if cleaned else 0)
+
+
 @dataclass
 class Batch:
     """What is to be written. ``missed`` counts what there was no room for; ``whole``: the present replaces the file's."""
@@ -89,7 +100,7 @@ class Batch:
 
     def add_over(self, over: Over) -> None:
         """A lease is over."""
-        if self._room(sum(bytes_of(record) for record in over if record is not None)):
+        if self._room(bytes_of_over(over)):
             self.overs.append(over)
 
     def add_event(self, record: Record) -> None:

@@ -239,8 +239,7 @@ class Book:
         if request.count > 1:
             self.gatherers[request.arrival] = request
             self.gatherers_of[request.address] += 1
-        self.shares.tidy(at)
-        self.shares.of(request.user).waiting += 1
+        self.shares.waits(at, request.user)
         self.lines.add(request)
         if steps < STEPS:
             self.remind(request, "age", request.since + (steps + 1) * STEP_S)

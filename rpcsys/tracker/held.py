@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
-
-from rpcsys.tracker.labels import KEY
 
 if TYPE_CHECKING:
     from rpcsys.tracker.labels import Wants
@@ -24,12 +21,7 @@ _CHARACTER_BYTES = 8
 
 def size_of(wants: Wants) -> int:
     """About how many bytes a request for this takes."""
-    if wants.bare:  # most are
-        return REQUEST_BYTES + _CHARACTER_BYTES * (2 * len(wants.key) + len(KEY))
-    texts = sum(len(label) + len(value) for label, value in wants.exact)
-    return REQUEST_BYTES + _CHARACTER_BYTES * (
-        len(wants.key) + texts + sum(len(one) for one, _ in wants.at_least)
-    )
+    return REQUEST_BYTES + _CHARACTER_BYTES * wants.characters
 
 
 class Held:
@@ -37,7 +29,7 @@ class Held:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.by_address: Counter[str] = Counter()
+        self.by_address: dict[str, int] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Held) and self.__dict__ == other.__dict__
@@ -47,7 +39,9 @@ class Held:
     def full(self, address: str, wants: Wants) -> str:
         """Why no further request may wait, in a sentence for its client; "" if it may."""
         size = size_of(wants)
-        if self.by_address[address] + size > MAX_BYTES_OF_ADDRESS:
+        if self.bytes + size <= MAX_BYTES_OF_ADDRESS:
+            return ""
+        if self.by_address.get(address, 0) + size > MAX_BYTES_OF_ADDRESS:
             return (
                 f"requests of {address} that wait take {MAX_BYTES_OF_ADDRESS >> 20} MiB already: cancel some"
             )
@@ -57,13 +51,16 @@ class Held:
 
     def add(self, request: Waiting) -> None:
         """A request waits."""
-        request.size = size_of(request.wants)
-        self.bytes += request.size
-        self.by_address[request.address] += request.size
+        size, address = size_of(request.wants), request.address
+        self.bytes += size
+        self.by_address[address] = self.by_address.get(address, 0) + size
 
     def remove(self, request: Waiting) -> None:
         """A request waits no more."""
-        self.bytes -= request.size
-        self.by_address[request.address] -= request.size
-        if not self.by_address[request.address]:
-            del self.by_address[request.address]
+        size, address = size_of(request.wants), request.address
+        self.bytes -= size
+        left = self.by_address[address] - size
+        if left:
+            self.by_address[address] = left
+        else:
+            del self.by_address[address]

@@ -32,15 +32,19 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """What a request wants. ``bare``: a key, and that is all."""
+    """What a request wants. ``bare``: a key, and that is all; ``characters``: the length of all its texts."""
 
     key: str
     exact: frozenset[Pair]
     at_least: tuple[tuple[str, float], ...] = ()
     bare: bool = field(default=False, compare=False)
+    characters: int = field(init=False, compare=False, repr=False)
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        texts = sum(len(label) + len(value) for label, value in self.exact)
+        texts += len(self.key) + sum(len(label) for label, _ in self.at_least)
+        object.__setattr__(self, "characters", texts)
         object.__setattr__(self, "_hash", hash((self.key, self.exact, self.at_least)))
 
     def __hash__(self) -> int:  # of what lines are found by, ten times for each request that has to wait

@@ -8,7 +8,6 @@ the oldest. Finding who is next looks at one user for each number of leases that
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -198,7 +197,6 @@ class Lines:
         self._shares = shares
         self._by_anchor: dict[Pair, dict[Wants, Line]] = {}
         self._by_key: dict[str, dict[Wants, Line]] = {}
-        self._of_address: Counter[tuple[Pair, str]] = Counter()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Lines) and self.all == other.all
@@ -212,7 +210,6 @@ class Lines:
             anchor = self._anchor(request.wants)
             line = self.all[request.wants] = Line(self._shares, request.wants, anchor, request.address)
             self._by_anchor.setdefault(anchor, {})[request.wants] = line
-            self._of_address[anchor, request.address] += 1
             self._by_key.setdefault(request.key, {})[request.wants] = line
         line.add(request)
 
@@ -224,9 +221,6 @@ class Lines:
             del self.all[request.wants]
             _drop(self._by_anchor, line.anchor, request.wants)
             _drop(self._by_key, request.key, request.wants)
-            self._of_address[line.anchor, line.address] -= 1
-            if not self._of_address[line.anchor, line.address]:
-                del self._of_address[line.anchor, line.address]
 
     def _anchor(self, wants: Wants) -> Pair:
         """The pair with the fewest lines so far; among those with as many, one that few devices have."""
@@ -242,9 +236,10 @@ class Lines:
         if wants.bare or wants in self.all:
             return ""
         anchor = self._anchor(wants)
-        if self._of_address[anchor, address] >= MAX_BESIDE_OF_ADDRESS:
+        beside = self._by_anchor.get(anchor, {}).values()
+        if sum(line.address == address for line in beside) >= MAX_BESIDE_OF_ADDRESS:
             return f"requests of {address} for {anchor[1]!r} with {MAX_BESIDE_OF_ADDRESS} sets of labels wait already: cancel some"
-        if len(self._by_anchor.get(anchor, ())) >= MAX_BESIDE:
+        if len(beside) >= MAX_BESIDE:
             return (
                 f"requests for {anchor[1]!r} with {MAX_BESIDE} sets of labels wait already: try again later"
             )

@@ -61,7 +61,7 @@ class Reader:
         return Put(known.key, known.port, known.match_key + frame[start:end].decode(), known.address)
 
     def _note(self, frame: bytes, message: ToTracker) -> None:
-        if isinstance(message, _REPEATED) or message == _ALIVE:
+        if isinstance(message, _REPEATED) or (type(message) is Answer and message == _ALIVE):
             _remember(self._repeated, frame, message)
         elif isinstance(message, Put):
             start, end = _last_part(frame)

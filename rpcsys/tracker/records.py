@@ -64,7 +64,6 @@ class Waiting:
     told: int = 0
     timers: tuple[str, ...] = ()
     address: str = ""
-    size: int = 0
 
     @property
     def key(self) -> str:

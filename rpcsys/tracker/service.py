@@ -45,6 +45,7 @@ from rpcsys.tracker.state import State
 from rpcsys.tracker.tvmsummary import MAX_CHARACTERS, TvmSummary
 from rpcsys.wire import control, tracker, tracker_frames
 from rpcsys.wire.control import Answer
+from rpcsys.wire.tracker import Put
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,9 @@ SWEEP_S = 1.0
 
 MAX_TVM_REPLY = MAX_CHARACTERS
 """Bytes of a reply to TVM's client, which reads any length."""
+
+_NOT_FOR_THE_STATE = frozenset((control.History, control.Usage, tracker.TvmSummary))
+"""Messages that are answered from the past, or from a text that is remembered."""
 
 _SUCCESS = tracker.encode(tracker.SUCCESS)
 _ASKED = tracker.encode(ASKED)
@@ -160,17 +164,21 @@ class Service:
             if problem.fatal:
                 raise
             return
-        if isinstance(message, (control.History, control.Usage)):
-            asking = self.loop.create_task(self._answer(connection, message))
-            self._asking.add(asking)
-            asking.add_done_callback(self._asking.discard)
+        kind = type(message)
+        if kind is Put:
+            connection.serves = True
+        elif kind in _NOT_FOR_THE_STATE:
+            self._answer_it(connection, message)
             return
+        self.perform(Received(self.clock.now(), connection.number, message))
+
+    def _answer_it(self, connection: Connection, message: Any) -> None:
         if type(message) is tracker.TvmSummary:
             self._send_summary(connection)
             return
-        if type(message) is tracker.Put:
-            connection.serves = True
-        self.perform(Received(self.clock.now(), connection.number, message))
+        asking = self.loop.create_task(self._answer(connection, message))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
 
     async def _answer(self, connection: Connection, question: control.History | control.Usage) -> None:
         """Answer what the past is asked for, when it has been found: the state knows the present only."""

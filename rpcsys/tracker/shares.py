@@ -72,6 +72,12 @@ class Shares:
             share = self.users[user] = Share(user)
         return share
 
+    def waits(self, at: float, user: str) -> None:
+        """A request of the user's waits."""
+        if len(self.users) > self._many:
+            self._tidy(at)
+        self.of(user).waiting += 1
+
     def waits_no_more(self, user: str) -> None:
         """A request of the user's is gone."""
         share = self.users[user]
@@ -80,7 +86,8 @@ class Shares:
 
     def begin(self, at: float, user: str) -> None:
         """A lease of the user's begins."""
-        self.tidy(at)
+        if len(self.users) > self._many:
+            self._tidy(at)
         self._change(self.of(user), -self.clock(at), 1)
 
     def end(self, at: float, user: str) -> None:
@@ -96,8 +103,10 @@ class Shares:
     def _change(self, share: Share, base: float, running: int) -> None:
         share.base += base
         share.running += running
-        _reorder(share)
-        self._forget_if_nothing(share)
+        if share.sorted_in:
+            _reorder(share)
+        if not share.base:
+            self._forget_if_nothing(share)
 
     def _forget_if_nothing(self, share: Share) -> None:
         """A user is forgotten who waits for nothing, runs nothing and has had nothing, as by a lease of no duration."""
@@ -112,10 +121,8 @@ class Shares:
         x = self.clock(at)
         return max(0.0, (share.base + share.running * x) / (x * _RATE))
 
-    def tidy(self, at: float) -> None:
-        """Forget who has had next to nothing, when there are many."""
-        if len(self.users) <= self._many:
-            return
+    def _tidy(self, at: float) -> None:
+        """Forget who has had next to nothing."""
         for user in [user for user, share in self.users.items() if not (share.running or share.waiting)]:
             if self.spent(at, user) < _NEGLIGIBLE_S:
                 del self.users[user]
