@@ -61,14 +61,19 @@ def main(settings: dict[str, Any]) -> NoReturn:
     """The life of a zygote in its own interpreter. ``settings``: see :func:`rpcsys.server.service.settings`."""
     control = socket.socket(fileno=launch.HANDED)
     control.set_inheritable(False)
-    processes.become_subreaper()
+    reaper = processes.become_subreaper()
     shared = "--no-isolation"
     if settings["isolate"]:
         shared = isolation.probe(settings["folder"], settings["read_only"])
     if shared and settings["read_only"]:
         messages.tell(control, failed=f"--read-only: sessions get no mounts of their own here ({shared})")
         os._exit(0)
-    own_pids = not shared and not isolation.probe(settings["folder"], settings["read_only"], own_pids=True)
+    # An init becomes this process's child only where there are subreapers: qemu 7 knows none.
+    own_pids = bool(
+        reaper
+        and not shared
+        and not isolation.probe(settings["folder"], settings["read_only"], own_pids=True)
+    )
     zygote = Zygote(
         control, {**settings, "isolate": not shared, "own_pids": own_pids, "left": namespaces.mounts()}
     )
