@@ -94,7 +94,7 @@ class Rooms:
         _bound_more(size)
         # By its parent: the folder itself may be made anew while this process waits.
         self._parent = _handle(os.path.dirname(folder))
-        kept = [(path, _handle(path)) for path in sorted(set(hidden(keep)))]
+        kept = [(path, _handle(path)) for path in sorted(set(hidden(keep))) if os.path.exists(path)]
         if read_only:
             close_disks()
             close_kernel()
@@ -155,9 +155,8 @@ def _set(name: str, value: int) -> None:
 
 
 def hidden(paths: Iterable[str]) -> list[str]:
-    """Those of ``paths`` that exist and lie below a directory that a session has of its own."""
-    real = [os.path.realpath(path) for path in paths if path]
-    return [path for path in real if _below_shared(path) and os.path.exists(path)]
+    """Those of ``paths`` that lie below a directory that a session has of its own."""
+    return [path for path in map(os.path.realpath, filter(None, paths)) if _below_shared(path)]
 
 
 def _below_shared(path: str) -> bool:

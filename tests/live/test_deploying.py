@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -265,6 +266,20 @@ def test_however_sessions_are_made(tmp_path, flag):
             assert session.get_function("testing.echo")(1) == 1
     finally:
         edge.daemons.stop()
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp"])
+def test_a_folder_that_is_made_where_sessions_have_their_own(place, tmp_path):
+    """It is not there yet when the server starts."""
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        edge = Edge(tmp_path, "--deploy", os.path.join(folder, "deploy"))
+        try:
+            with edge.deployment() as deployment:
+                deployment.put(edge.library(2.0), "scale")
+            with edge.client() as client:
+                assert client(np.ones(1, "float32")) == 2
+        finally:
+            edge.daemons.stop()
 
 
 def test_another_server_may_not_serve_the_same_folder(edge):
