@@ -38,9 +38,9 @@ pytestmark = pytest.mark.live
 class Edge:
     """A server with a folder of deployed modules, on one port, which can be started again."""
 
-    def __init__(self, folder, *flags: str):
+    def __init__(self, folder, *flags: str, root: Path | None = None):
         self.folder = folder
-        self.root = folder / "deploy"
+        self.root = root or folder / "deploy"
         self.port = free_port()
         self.flags = flags
         self.daemons = Daemons(folder)
@@ -272,7 +272,7 @@ def test_however_sessions_are_made(tmp_path, flag):
 def test_a_folder_that_is_made_where_sessions_have_their_own(place, tmp_path):
     """It is not there yet when the server starts."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
-        edge = Edge(tmp_path, "--deploy", os.path.join(folder, "deploy"))
+        edge = Edge(tmp_path, root=Path(folder, "deploy"))
         try:
             with edge.deployment() as deployment:
                 deployment.put(edge.library(2.0), "scale")
