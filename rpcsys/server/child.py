@@ -13,6 +13,7 @@ import traceback
 from typing import Any, NoReturn
 
 from rpcsys.server import (
+    cgroups,
     isolation,
     launch,
     leftovers,
@@ -57,7 +58,9 @@ def _rooms(settings: dict[str, Any]) -> isolation.Rooms | None:
     if not settings["own_pids"]:
         namespaces.leave(own_pids=False)
     wanted = ("left", "folder", "keep", "memory", "shared", "read_only", "own_pids")
-    return isolation.Rooms(*(settings[name] for name in wanted))
+    rooms = isolation.Rooms(*(settings[name] for name in wanted))
+    cgroups.hide(settings["cgroups"])
+    return rooms
 
 
 def _live(

@@ -19,7 +19,8 @@ class MemoryWatch:
     """Looks at running sessions, ``EVERY_S`` apart.
 
     Tells ``feed`` of those above ``limit`` bytes (None: of none), and of those that were not on their CPUs alone, which it
-    sets back to them. ``pid``: the process number of a child, 0 for a dead one.
+    sets back to them. ``pid``: the process number of a child, 0 for a dead one. ``killed``: whether the kernel has ended a process
+    of a child for want of memory.
     """
 
     def __init__(
@@ -28,8 +29,10 @@ class MemoryWatch:
         pid: Callable[[int], int],
         feed: Callable[[ev.Event], None],
         clock: Callable[[], float],
+        killed: Callable[[int], bool] = lambda child: False,
     ) -> None:
         self._limit = limit
+        self._killed = killed
         self._pid = pid
         self._feed = feed
         self._clock = clock
@@ -76,6 +79,9 @@ class MemoryWatch:
                 yield from self._measure(child, pid, self._limit)
 
     def _measure(self, child: int, pid: int, limit: int) -> Iterator[None]:
+        if self._killed(child):
+            self._feed(ev.MemoryExceeded(self._clock(), child))
+            return
         usage, pids = Usage(), members(pid)
         for one in pids:
             usage.look_at(one)

@@ -74,10 +74,15 @@ def close_kernel() -> None:
     for path in ("/proc/sys", "/proc/sysrq-trigger"):
         if os.path.exists(path):
             mount(path, path, BIND | REC)
-            mount(None, path, _REMOUNT | BIND | _RDONLY | _flags_of(path))
+            close(path)
     for entry in os.scandir("/dev"):
         if stat.S_ISBLK(entry.stat(follow_symlinks=False).st_mode):
             mount("/dev/null", entry.path, BIND)
+
+
+def close(path: str) -> None:
+    """Have nothing written through the mount at ``path``. Raises OSError."""
+    mount(None, path, _REMOUNT | BIND | _RDONLY | _flags_of(path))
 
 
 def open_again(path: str) -> None:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from rpcsys import serve
 from rpcsys.errors import ConfigError
 from rpcsys.server import actions as do
+from rpcsys.server import cgroups, figures, isolation, limits, processes, workdirs
 from rpcsys.server import events as ev
-from rpcsys.server import figures, isolation, limits, processes, workdirs
 from rpcsys.server.cache import Cache
 from rpcsys.server.capabilities import kinds, labels, loads
 from rpcsys.server.cleaning import Cleaner
@@ -62,6 +62,7 @@ class Service:
         if listener is not None:
             self._host, self._port = listener.getsockname()[:2]
         self._folder = _make_folder()
+        self._cgroups = _make_cgroups(config)
         self._clock = time.monotonic
         self._events: collections.deque[ev.Event] = collections.deque()
         self._end: do.Exit | None = None
@@ -70,7 +71,8 @@ class Service:
         self._cleaner = Cleaner(self._loop, self._folder, config.slots, *common)
         self._clients = Clients(self._loop, listener, config.key, *common)
         self._spawner = Spawner(self._loop, self._settings(), *common)
-        self._memory = MemoryWatch(config.session_memory, self._spawner.pid, *common)
+        starved = functools.partial(cgroups.starved, self._cgroups)
+        self._memory = MemoryWatch(config.session_memory, self._spawner.pid, *common, starved)
         self._commands = Commands(self._loop, {CHECK: config.health_check, RECOVER: config.recover}, *common)
         self._places = Places(self._loop, config.proxies, self._clients.adopt, *common)
         trackers = config.proxies or ([config.tracker] if config.tracker else ())
@@ -90,6 +92,7 @@ class Service:
         try:
             self._carry_out(self._state.start())
             self._cleaner.tidy()  # now: the first zygote is a copy of this process, while it has one thread
+            cgroups.tidy(self._cgroups)
             while self._end is None:
                 self._loop.run_once(self._timeout())
                 self._work()
@@ -103,6 +106,7 @@ class Service:
                 self._web.close()
             for _ in workdirs.removal(self._folder):
                 pass
+            cgroups.finish(self._cgroups)
             signals.close()
         if self._end.why:
             raise ConfigError(self._end.why)
@@ -149,6 +153,7 @@ class Service:
             "confined": config.isolation,
             "tvm": config.tvm,
             "tvm_library": config.tvm_library,
+            "cgroups": self._cgroups,
         }
 
     def _card(self) -> dict[str, Any]:
@@ -242,10 +247,17 @@ class Service:
             folder = self._workdir(action)
             if cpus:
                 limits.keep_on(self._spawner.pid(action.child), cpus)
+                self._keep_grouped_on(action.child, cpus)
             self._spawner.give(action.child, self._job(action, folder), self._clients.descriptor(action.conn))
             self._memory.add(action.child, cpus)
         except OSError as error:
             self._events.append(ev.StartFailed(self._clock(), action.session, error.strerror or str(error)))
+
+    def _keep_grouped_on(self, child: int, cpus: frozenset[int]) -> None:
+        try:
+            cgroups.keep_on(self._cgroups, child, cpus)
+        except OSError as error:
+            log.warning("a session's cpuset was not set (%s): looks hold its CPUs", error.strerror)
 
     def _workdir(self, action: do.Start) -> str:
         if action.kind == TVM_END:
@@ -335,6 +347,21 @@ def _make_folder() -> str:
         raise ConfigError(
             f"cannot make a folder for sessions in {parent}: {error.strerror} (set TMPDIR?)"
         ) from None
+
+
+def _make_cgroups(config: Config) -> cgroups.Folders:
+    """This server's cgroups, if it has limits to hold; what holds them is said."""
+    flags = {"memory": config.session_memory, "cpuset": config.cpus}
+    wanted = [name for name, flag in flags.items() if flag]
+    if not wanted:
+        return {}
+    found, why = cgroups.find(wanted)
+    if why:
+        log.info("looks hold the limits of sessions: no cgroups (%s)", why)
+    else:
+        also = "" if len(found) == len(wanted) else "; looks hold the other"
+        log.info("the kernel's cgroups hold the limits of sessions: %s%s", ", ".join(found), also)
+    return found
 
 
 def _of_hosts(act: Callable[[Hosts, Any], None], service: Service, action: Any) -> None:

@@ -29,6 +29,7 @@ from rpcsys.errors import NativeError
 from rpcsys.ffi import library
 from rpcsys.server import (
     capabilities,
+    cgroups,
     isolation,
     launch,
     leftovers,
@@ -52,6 +53,9 @@ OWN = ("rpcsys.server.session", "rpcsys.server.tvm_session")
 
 PACKAGES = {"onnxruntime": "rpcsys.module.kinds.onnx", "tvm": "tvm.rpc.server"}
 """What sessions use of a package that is to be preloaded."""
+
+EMPTYING_S, EMPTYING = 0.05, 100
+"""Between two tries to remove cgroups whose processes are dead, and how many tries there are after each death."""
 
 LEAVE_S = 5.0
 """For everything to be dead that is below a zygote whose supervisor is gone."""
@@ -174,7 +178,9 @@ class Zygote:
         self._told_stuck: list[str] = []
         self.cleaned: dict[int, list[str]] = {}
         self.removed: dict[int, list[str]] = {}
-        self._held = workdirs.hold(settings["folder"])
+        self._held = [held for held in (workdirs.hold(settings["folder"]),) if held >= 0]
+        self._held += cgroups.hold(settings["cgroups"])
+        self._emptying = EMPTYING if settings["cgroups"] else 0  # an earlier zygote may have left some
         self._told, self._telling = messages.pair()
         self._told.setblocking(False)
         self._deaths, self._wakeup = socket.socketpair()
@@ -190,11 +196,13 @@ class Zygote:
         poll.register(self.control, select.POLLIN)
         poll.register(self._deaths, select.POLLIN)
         while True:
-            ready = poll.poll(AGAIN_S * 1000 if self.ended else None)
+            again = AGAIN_S if self.ended else EMPTYING_S if self._emptying else None
+            ready = poll.poll(None if again is None else again * 1000)
             descriptors = [descriptor for descriptor, _ in ready]
             if self._deaths.fileno() in descriptors:
                 self._deaths.recv(4096)
             self.bury()
+            self._empty()
             if self.control.fileno() in descriptors and not self.obey():
                 return
 
@@ -238,6 +246,7 @@ class Zygote:
 
     def _make(self, child: int, tether: int) -> int:
         """Start the process of a child, below an init of its own if it can have one; the number of the upper one. Raises OSError."""
+        folders = self._grouped(child)
         settings = self.settings if child > 0 else {**self.settings, "shared": self.settings["deploy"]}
 
         def process() -> int:
@@ -252,13 +261,32 @@ class Zygote:
         def apart() -> int:
             for own in self._own():
                 own.close()  # before the fork: what it writes to is then one copy for both
+            _enter(folders, child)
             pid = process()
             os.close(tether)
             return pid
 
         if self.settings["own_pids"]:
             return namespaces.open_for(apart, self._telling, over=child)
-        return process()
+        pid = process()
+        _enter(folders, child, pid)
+        return pid
+
+    def _grouped(self, child: int) -> cgroups.Folders:
+        """Make the cgroup of a session to come, where there are any; what it is to :meth:`_enter`."""
+        folders: cgroups.Folders = self.settings["cgroups"] if child > 0 else {}
+        try:
+            cgroups.make(folders, child, self.settings["memory"])
+        except OSError as error:
+            _say_looks(error)
+            return {}
+        return folders
+
+    def _empty(self) -> None:
+        """Remove the cgroups of the dead, those of which the kernel has let go."""
+        if self._emptying and not self.ended:
+            gone = cgroups.clear(self.settings["cgroups"], frozenset(self.known.values()))
+            self._emptying = 0 if gone else self._emptying - 1
 
     def _own(self) -> tuple[socket.socket, ...]:
         """What no other process is to hold: the supervisor, and the inits, see by its end that this one is gone."""
@@ -274,8 +302,8 @@ class Zygote:
             parent = os.getppid()
             for own in (*self._own(), self._telling):
                 own.close()
-            if self._held >= 0:
-                os.close(self._held)  # a way to the directories of others
+            for held in self._held:
+                os.close(held)  # a way to the directories of others, and out of the limits
             live(socket.socket(fileno=tether), settings, parent)
         finally:
             os._exit(1)
@@ -295,7 +323,8 @@ class Zygote:
             child = self.known.pop(one.pid, None)
             if child is not None:
                 status = namespaces.status(one.status) if self.settings["own_pids"] else one.status
-                self.ended.append(Ended(child, status, status != 0 and self._starved(one.peak)))
+                self.ended.append(Ended(child, status, self._starved(child, status, one.peak)))
+                self._end_cgroup(child)
         if not self.ended:
             return frozenset(processes.children(os.getpid()))
         return self.known.keys() | self.helpers
@@ -320,10 +349,22 @@ class Zygote:
             )
         self.ended = []
 
-    def _starved(self, peak: int) -> bool:
-        """Whether a child with ``peak`` bytes resident came near its limit, beside what it had from here."""
+    def _starved(self, child: int, status: int, peak: int) -> bool:
+        """Whether the kernel says so, or a child with ``peak`` bytes resident came near its limit, beside what it had from here."""
         limit = self.settings["memory"]
-        return limit is not None and peak > limits.inherited() + limits.NEARLY * limit
+        if limit is None or status == 0:
+            return False
+        killed = status == -signal.SIGKILL
+        if cgroups.starved(self.settings["cgroups"], child, killed):
+            return True
+        return bool(peak > limits.inherited() + limits.NEARLY * limit)
+
+    def _end_cgroup(self, child: int) -> None:
+        """Nothing of a dead child is to live on; a PID namespace has seen to that."""
+        if self.settings["cgroups"]:
+            self._emptying = EMPTYING
+            if not self.settings["own_pids"]:
+                cgroups.kill(self.settings["cgroups"], child)
 
     def leave(self) -> NoReturn:
         """The supervisor is gone: so is everything below, then the directories, then this process."""
@@ -332,4 +373,17 @@ class Zygote:
             time.sleep(AGAIN_S)
         for _ in workdirs.removal(self.settings["folder"]):
             pass
+        cgroups.finish(self.settings["cgroups"])
         os._exit(0)
+
+
+def _enter(folders: cgroups.Folders, child: int, pid: int = 0) -> None:
+    try:
+        cgroups.enter(folders, child, pid)
+    except OSError as error:
+        _say_looks(error)
+
+
+def _say_looks(error: OSError) -> None:
+    sys.stderr.write(f"rpcsys-server: a session has no cgroup ({error.strerror}): looks hold its limits\n")
+    sys.stderr.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 
 import rpcsys
 from rpcsys.errors import MemoryLimit
-from rpcsys.server import isolation
+from rpcsys.server import cgroups, isolation
 from tests.live.daemons import ROOT, START_S, Daemon, Daemons, alive, descendants, wait_until
 
 WHY_SHARED = isolation.probe("/tmp/rpcsys-probe")
@@ -35,6 +36,17 @@ UNRULY = (
     "--tvm",
     "off",
 )
+
+
+def _why_no_cgroups() -> str:
+    """Why the kernel does not hold the limits of a server here."""
+    found, why = cgroups.find(["memory", "cpuset"])
+    cgroups.finish(found)
+    return why or ("" if len(found) == 2 else "one of memory and cpuset is not there")
+
+
+WHY_NO_CGROUPS = _why_no_cgroups()
+kernel_holds = pytest.mark.skipif(bool(WHY_NO_CGROUPS), reason=f"no cgroups here: {WHY_NO_CGROUPS}")
 own_pids = pytest.mark.skipif(bool(WHY_NO_PIDS), reason=f"no PID namespaces here: {WHY_NO_PIDS}")
 
 
@@ -182,7 +194,8 @@ def test_a_session_is_set_back_to_its_cpus(daemons, user, flag):
     if user == "nobody" and (os.geteuid() != 0 or not shutil.which("setpriv")):
         pytest.skip("only root can become another user")
     cpus = sorted(os.sched_getaffinity(0))
-    server = as_user(daemons, user, (*UNRULY, "--cpus", str(cpus[0]), *([flag] if flag else [])))
+    flags = (*UNRULY, "--cpus", str(cpus[0]), *([flag] if flag else []))
+    server = without_cgroups(daemons, flags) if user == "root" else as_user(daemons, user, flags)
     with connect(server) as session:
         process = psutil.Process(session.info["pid"])
         assert process.cpu_affinity() == [cpus[0]]
@@ -206,6 +219,86 @@ def test_a_session_is_set_back_to_its_cpus(daemons, user, flag):
     assert "had to be removed: threads from other CPUs than its slot's" in lines[-1]
 
 
+@kernel_holds
+@pytest.mark.parametrize("flag", ["", "--no-fork", "--no-isolation"])
+def test_the_kernel_stops_what_is_taken_between_two_looks(daemons, flag):
+    server = daemons.server("k", *UNRULY, "--session-memory", "100M", *([flag] if flag else []))
+    assert "the kernel's cgroups hold the limits of sessions: memory" in server.stderr()
+    with pytest.raises(MemoryLimit, match="the session's memory limit of 100 MB was hit"):
+        with connect(server) as session:
+            call(session, "surge", 250, 20)
+    with connect(server) as session:
+        assert call(session, "surge", 50, 1) == 50
+    wait_until(lambda: "ended after" in server.stderr().splitlines()[-1], START_S, "it is told")
+    assert server.stderr().count(": memory\n") == 1
+    nothing_left_of(server)
+
+
+@kernel_holds
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU here")
+@pytest.mark.parametrize("flag", ["", "--no-isolation"])
+def test_the_kernel_keeps_a_session_on_its_cpus(daemons, flag):
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    flags = ("--cpus", str(second), *([flag] if flag else []))
+    server = daemons.server("k", *UNRULY, *flags)
+    with connect(server) as session:
+        assert call(session, "roam", 1.0, first, second) == [second]
+    nothing_left_of(server)
+
+
+@kernel_holds
+@pytest.mark.skipif(bool(WHY_SHARED), reason=f"no mounts of a session's own here: {WHY_SHARED}")
+@pytest.mark.parametrize("flag", ["", "--read-only"])
+def test_a_session_cannot_leave_its_cgroup(daemons, flag):
+    server = daemons.server("k", *UNRULY, "--session-memory", "100M", *([flag] if flag else []))
+    with connect(server) as session:
+        pid = session.info["pid"]
+        mine = cgroups.own(Path(f"/proc/{pid}/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
+        folder = mine.get("memory") or mine["v2"]
+        assert f"rpcsys-server-{server.pid}-" in folder
+        limit = "memory.max" if os.path.exists(f"{folder}/memory.max") else "memory.limit_in_bytes"
+        assert call(session, "break_out", [folder], limit) == []
+
+
+@kernel_holds
+def test_killed_servers_leave_no_cgroup_to_the_next(daemons):
+    flags = (*UNRULY, "--session-memory", "100M", "--cpus", str(min(os.sched_getaffinity(0))))
+    server = daemons.server("k", *flags)
+    session = connect(server)
+    assert call(session, "pid")
+    zygote = next(child for child in server.children() if len(descendants(child.pid)) >= 2)
+    os.kill(server.pid, signal.SIGSTOP)
+    zygote.kill()
+    server.kill()
+    with contextlib.suppress(rpcsys.errors.RpcsysError):
+        session.close()
+    assert folders_of(server)
+    following = daemons.server("k", *flags)
+    wait_until(lambda: not folders_of(server), START_S, "the next server removes them")
+    with connect(following) as session:
+        assert call(session, "pid")
+    nothing_left_of(following)
+
+
+def folders_of(server: Daemon) -> list[Path]:
+    """The cgroups that a server has made for itself."""
+    mine = cgroups.own(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
+    return [one for place in mine.values() for one in Path(place).glob(f"rpcsys-server-{server.pid}-*")]
+
+
+def nothing_left_of(server: Daemon) -> None:
+    """Between sessions there are the cgroups of those that wait; after the server, none."""
+    slots = len(folders_of(server))
+    assert slots
+
+    def of_sessions() -> int:
+        return sum(one.is_dir() for folder in folders_of(server) for one in folder.glob("[0-9]*"))
+
+    wait_until(lambda: of_sessions() == slots, START_S, "one waits")
+    server.terminate()
+    wait_until(lambda: not folders_of(server), START_S, "they are removed")
+
+
 def affinities(top: psutil.Process) -> set[tuple[int, ...]]:
     """Where the threads below ``top`` may run."""
     found = set()
@@ -214,6 +307,18 @@ def affinities(top: psutil.Process) -> set[tuple[int, ...]]:
             tasks = [thread.id for thread in one.threads()]
             found |= {tuple(sorted(os.sched_getaffinity(task))) for task in tasks}
     return found
+
+
+def without_cgroups(daemons: Daemons, flags: tuple[str, ...]) -> Daemon:
+    """A server of this user that sees no hierarchy, so that looks hold its limits."""
+    if WHY_NO_CGROUPS:
+        return daemons.server("k", *flags)
+    hide = 'umount -R /sys/fs/cgroup && exec "$@"'
+    serve = [sys.executable, "-m", "rpcsys.server", "--host", "127.0.0.1", "--key", "k", *flags]
+    server = daemons.launch("without", ["unshare", "--mount", "sh", "-c", hide, "sh", *serve])
+    server.await_ready_line()
+    assert "looks hold the limits of sessions: no cgroups" in server.stderr()
+    return server
 
 
 def as_user(daemons: Daemons, user: str, flags: tuple[str, ...]) -> Daemon:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
 import signal
 import socket
@@ -133,6 +134,44 @@ def spread() -> list[int]:
                 os._exit(0)
             linger()
     return sorted(os.sched_getaffinity(0))
+
+
+@register("hostile.roam")
+def roam(seconds: float, *wanted: int) -> list[int]:
+    """Ask for other CPUs without a pause; those it ran on."""
+    c = ctypes.CDLL(None)
+    masks = [(ctypes.c_ulong * 16)(1 << cpu) for cpu in wanted]
+    seen, until = set(), time.monotonic() + seconds
+    while time.monotonic() < until:
+        for mask in masks:
+            c.sched_setaffinity(0, ctypes.sizeof(mask), mask)
+            seen.add(c.sched_getcpu())
+    return sorted(seen)
+
+
+@register("hostile.surge")
+def surge(size_mb: int, times: int) -> int:
+    """Native code that takes memory which is no private memory, and gives it back at once."""
+    for _ in range(times):
+        with mmap.mmap(-1, size_mb << 20, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS) as taken:
+            place = (ctypes.c_char * len(taken)).from_buffer(taken)
+            ctypes.memset(place, 1, len(taken))
+            del place
+    return size_mb
+
+
+@register("hostile.break_out")
+def break_out(folders: list[str], limit: str) -> list[str]:
+    """Have the kernel's limits raised, or leave the cgroup; what could be written to."""
+    written = []
+    for folder in folders:
+        for name, text in (("cgroup.procs", "0"), (limit, "-1")):
+            for place in (folder, os.path.dirname(folder)):
+                with contextlib.suppress(OSError), open(f"{place}/{name}", "w") as file:
+                    file.write(text)
+                    file.flush()
+                    written.append(file.name)
+    return written
 
 
 @register("hostile.stow")
