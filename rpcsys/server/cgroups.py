@@ -11,6 +11,7 @@ The folders are locked as those of :mod:`rpcsys.server.workdirs`: what killed se
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from typing import AbstractSet, Dict, List, Optional, Sequence, Tuple
@@ -210,9 +211,12 @@ def hold(folders: Folders) -> List[int]:
 
 
 def hide(folders: Folders) -> None:
-    """In the mount namespace of this process, let nobody write to the hierarchies. Raises OSError."""
-    for folder in _each(folders):
-        close(_mount_of(folder))
+    """In the mount namespace of this process, let nobody write to the hierarchies; it is said where that is refused."""
+    try:
+        for folder in _each(folders):
+            close(_mount_of(folder))
+    except OSError as error:
+        sys.stderr.write(f"rpcsys-server: a session may leave its cgroup ({error.strerror})\n")
 
 
 def tidy(folders: Folders) -> None:

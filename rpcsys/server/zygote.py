@@ -373,7 +373,8 @@ class Zygote:
             time.sleep(AGAIN_S)
         for _ in workdirs.removal(self.settings["folder"]):
             pass
-        cgroups.finish(self.settings["cgroups"])
+        if os.getppid() != self.settings["supervisor"]:  # else it has use for them, or removes them itself
+            cgroups.finish(self.settings["cgroups"])
         os._exit(0)
 
 

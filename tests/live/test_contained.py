@@ -224,13 +224,14 @@ def test_a_session_is_set_back_to_its_cpus(daemons, user, flag):
 def test_the_kernel_stops_what_is_taken_between_two_looks(daemons, flag):
     server = daemons.server("k", *UNRULY, "--session-memory", "100M", *([flag] if flag else []))
     assert "the kernel's cgroups hold the limits of sessions: memory" in server.stderr()
-    with pytest.raises(MemoryLimit, match="the session's memory limit of 100 MB was hit"):
-        with connect(server) as session:
-            call(session, "surge", 250, 20)
+    for _ in range(4):  # one could meet a look by chance
+        with pytest.raises(MemoryLimit, match="the session's memory limit of 100 MB was hit"):
+            with connect(server) as session:
+                call(session, "surge", 250)
     with connect(server) as session:
-        assert call(session, "surge", 50, 1) == 50
+        assert call(session, "surge", 50) == 50
     wait_until(lambda: "ended after" in server.stderr().splitlines()[-1], START_S, "it is told")
-    assert server.stderr().count(": memory\n") == 1
+    assert server.stderr().count(" s: memory\n") == 4
     nothing_left_of(server)
 
 

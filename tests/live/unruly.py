@@ -150,13 +150,12 @@ def roam(seconds: float, *wanted: int) -> list[int]:
 
 
 @register("hostile.surge")
-def surge(size_mb: int, times: int) -> int:
+def surge(size_mb: int) -> int:
     """Native code that takes memory which is no private memory, and gives it back at once."""
-    for _ in range(times):
-        with mmap.mmap(-1, size_mb << 20, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS) as taken:
-            place = (ctypes.c_char * len(taken)).from_buffer(taken)
-            ctypes.memset(place, 1, len(taken))
-            del place
+    with mmap.mmap(-1, size_mb << 20, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS) as taken:
+        place = (ctypes.c_char * len(taken)).from_buffer(taken)
+        ctypes.memset(place, 1, len(taken))
+        del place
     return size_mb
 
 
