@@ -197,7 +197,7 @@ def clear(folders: Folders, living: AbstractSet[int]) -> bool:
     for folder in _each(folders):
         for place in _below(folder):
             name = os.path.basename(place)
-            if name != _LEAF and int(name) not in living:
+            if name.isdigit() and int(name) not in living:
                 left = not _removed(place) or left
     return not left
 

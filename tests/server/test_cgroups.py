@@ -157,14 +157,14 @@ def test_the_kernel_has_ended_one_of_it(kernel, folders, text, killed, starved):
 def test_the_dead_are_removed_when_the_kernel_lets_go_of_them(kernel, folders):
     for child in (1, 2, 3):
         cgroups.make(folders, child, None)
+    os.mkdir(os.path.join(folders["memory"], "not-ours"))
     kernel.busy = {"2"}
     assert not cgroups.clear(folders, {3})
-    left = sorted(entry.name for entry in os.scandir(folders["memory"]) if entry.is_dir())
-    assert left == ["2", "3"]
+    assert folders_in(folders["memory"]) == ["2", "3", "not-ours"]
     kernel.busy = set()
     assert cgroups.clear(folders, {3})
     assert cgroups.clear(folders, set())
-    assert not [entry for entry in os.scandir(folders["memory"]) if entry.is_dir()]
+    assert folders_in(folders["memory"]) == ["not-ours"]
 
 
 def test_without_any_nothing_is_done():
