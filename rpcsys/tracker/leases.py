@@ -161,8 +161,10 @@ class Leases(Conditions):
 
     def away(self, at: float, name: str) -> list[Action]:
         """A server has not come back in time."""
-        reason = f"its server {self.leases[name].server_name} has been gone for {AWAY_S:g} s"
-        return self.over(at, self.leases[name], "lost", reason)
+        lease = self.leases[name]
+        # Whatever was to end it before, this did.
+        lease.reason = f"its server {lease.server_name} has been gone for {AWAY_S:g} s"
+        return self.over(at, lease, "lost")
 
     # What ends a lease.
 

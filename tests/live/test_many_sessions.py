@@ -33,12 +33,22 @@ def census(server: Daemon, folder: Path) -> dict[str, int]:
     wait_until(lambda: not list(folder.glob("rpcsys-server-*/session-*")), HANGS_S, "every directory is gone")
     (zygote,) = server.children()
     lasting = [psutil.Process(server.pid), zygote]
-    return {
-        "descriptors": sum(process.num_fds() for process in lasting),
-        "threads": sum(process.num_threads() for process in lasting),
-        "processes": len(server.tree(inits=False)),
-        "files": sum(1 for _ in folder.glob("rpcsys-server-*/**/*")),
-    }
+
+    def count() -> dict[str, int]:
+        return {
+            "descriptors": sum(process.num_fds() for process in lasting),
+            "threads": sum(process.num_threads() for process in lasting),
+            "processes": len(server.tree(inits=False)),
+            "files": sum(1 for _ in folder.glob("rpcsys-server-*/**/*")),
+        }
+
+    def rests() -> bool:
+        before = count()
+        time.sleep(0.3)  # a process that is being made has pipes for a moment
+        return count() == before
+
+    wait_until(rests, HANGS_S, "the server rests")
+    return count()
 
 
 def memory_mb(server: Daemon) -> float:
