@@ -22,7 +22,7 @@ from tests.live.intervals import too_many
 from tests.live.killing import BOARDS, COMMON, KEY, TVM_KEY, Killers, Lab
 from tests.live.load import Load, TvmLoad
 
-SECONDS = float(os.environ.get("RPCSYS_CHAOS_S", "1200"))
+SECONDS = float(os.environ.get("RPCSYS_CHAOS_S", "240"))
 SEED = int(os.environ.get("RPCSYS_CHAOS_SEED", "0")) or random.randrange(1, 10**6)
 WARM_PART, WARM_S = (
     0.2,
