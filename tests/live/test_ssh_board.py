@@ -110,14 +110,16 @@ def test_a_board_with_systemd(
 ) -> None:
     machine = Booted(daemons)
     try:
-        with machine.entered():
+        with machine.entered():  # until its daemons are asked what is left: they answer nobody outside
             desk = Desk(tmp_path, daemons.tracker(), current_archive, short, [])
             (tmp_path / "board").mkdir()
-            _with_systemd(
-                desk, SystemdBoard(tmp_path / "board", machine=machine).start(), machine, newer_archive
-            )
+            try:
+                _with_systemd(
+                    desk, SystemdBoard(tmp_path / "board", machine=machine).start(), machine, newer_archive
+                )
+            finally:
+                daemons.stop()
     finally:
-        daemons.stop()
         machine.close()
 
 

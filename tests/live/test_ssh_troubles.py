@@ -91,7 +91,12 @@ OLD_PYTHON = "#!/bin/sh\necho '3.6 64 glibc-2.27'\n"
             "127.0.0.1 is mips",
         ),
         ("", {}, {"disk": "1m"}, "has no space: "),
-        ("mount -t tmpfs -o size=200k little /tmp; rm -rf /var/tmp", {}, {}, "has no space: "),
+        (
+            "for each in /tmp /var/tmp; do mount -t tmpfs -o size=200k little $each; done",
+            {},
+            {},
+            "has no space: ",
+        ),
         # What df says is not always so.
         (
             "mount -t tmpfs -o size=200k little /tmp",
