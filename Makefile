@@ -1,5 +1,6 @@
 # make demo      a lab on this machine: lease a device, run ResNet-50 on it
-# make test      lint and the fast tests
+# make check     lint, types and the tests that start no daemon: what to run while you work
+# make test      check, then the tests of live daemons
 # make test-slow the long ones
 # make lint      report; make fix repairs what can be repaired by itself
 # make bench     us and our peers, side by side
@@ -12,11 +13,12 @@ BIN := .venv/bin
 BUILD := build/deb
 DIST := dist
 DEVICE := $(BIN)/python tests/device_files.py
-# More than there are cores: most tests wait for daemons more than they compute.
-FAST := $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
+PYTEST := $(BIN)/pytest -q --dist worksteal
+# Live tests wait for daemons more than they compute: more of them than there are cores.
+LIVE := $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-slow lint fix bench deb docs clean
+.PHONY: help demo check test test-slow lint fix bench deb docs clean
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
@@ -30,13 +32,15 @@ help:
 demo: .venv/.ready-graph
 	@$(BIN)/rpcsys demo
 
-test: lint test-fast
+check: lint
+	$(PYTEST) -n auto -m "not live and not slow" --ignore tests/live
 
-test-fast: .venv/.ready-dev
-	$(BIN)/pytest -q -n $(FAST) --dist worksteal --reruns 2 -m "not slow"
+# A live test that fails runs again, and why it failed is shown at the end; no other test does (tests/conftest.py).
+test: check
+	$(PYTEST) -n $(LIVE) -m "live and not slow" --reruns 2 --rerun-show-tracebacks
 
 test-slow: .venv/.ready-dev
-	$(BIN)/pytest -q -n auto --dist worksteal --reruns 2 -m slow
+	$(PYTEST) -n auto -m slow --reruns 2 --rerun-show-tracebacks
 
 lint: .venv/.ready-dev
 	$(BIN)/ruff check .

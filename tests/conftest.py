@@ -2,6 +2,7 @@
 
 import signal
 
+import pytest
 from hypothesis import settings
 
 # A machine that does something else at the same time must not fail a test.
@@ -10,3 +11,10 @@ settings.load_profile("rpcsys")
 
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`--reruns` is for live tests alone: only daemons starve beside another program."""
+    if item.config.getoption("reruns", None) and item.get_closest_marker("live") is None:
+        item.add_marker(pytest.mark.flaky(reruns=0))

@@ -95,6 +95,11 @@ def artefacts(shared: Path) -> Artefacts:
     return compiled(shared)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Every test of this folder is live."""
+    item.add_marker("live")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest test begins first, so that the others run beside it."""
     items.sort(key=lambda item: "test_chaos" not in item.nodeid)

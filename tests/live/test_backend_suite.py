@@ -20,7 +20,7 @@ from tests.graph import onnx_cases
 from tests.graph.onnx_cases import Case
 from tests.live.daemons import Daemons
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SHARDS = 8
 Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]

@@ -16,8 +16,6 @@ import pytest
 from tests.live.daemons import Daemon, wait_until
 from tests.live.probe import TRACKER_MAGIC, TrackerProbe
 
-pytestmark = pytest.mark.live
-
 BOUND_S = 1.0
 """The goal is 0.1 s; a machine that does much else at the same time gets more. The figures are recorded."""
 

@@ -19,8 +19,6 @@ from rpcsys.wire import handshake
 from tests.liars import MAGIC, WELCOME, framed
 from tests.live.daemons import START_S, Daemon, Daemons, descendants, queue, wait_free, wait_until
 
-pytestmark = pytest.mark.live
-
 KEY = "lab:5:board"
 BARE = ("--tvm", "off", "--preload", "none", "--import", "tests.live.hostile", "--grace", "1")
 SOON_S = 20.0  # what takes a second, on a machine that does other things too

@@ -22,7 +22,7 @@ from tests.live.emulated import MACHINES
 
 tvm = pytest.importorskip("tvm")
 rpc = pytest.importorskip("tvm.rpc")
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 START_S = 120.0
 ROUTES = ("direct", "proxy")

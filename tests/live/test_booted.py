@@ -21,7 +21,7 @@ from tests.live.booted import Booted
 from tests.live.daemons import Daemons, wait_until
 from tests.live.probe import TrackerProbe
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TRACKER = ("127.0.0.1", 9190)
 KEY, EDGE = "lab:rpi4", "edge"

@@ -16,7 +16,6 @@ from tests.graph.running import chain, make, node, numbers, run, values
 from tests.live.daemons import Daemons
 
 pytest.importorskip("tvm")
-pytestmark = pytest.mark.live
 
 
 @pytest.fixture

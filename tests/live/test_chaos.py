@@ -32,7 +32,6 @@ GROWTH_MB = 5.0
 END_S = 120.0
 
 pytestmark = [
-    pytest.mark.live,
     pytest.mark.slow,
     pytest.mark.flaky(reruns=0),  # three of them would take an hour
     pytest.mark.timeout(SECONDS + 900),

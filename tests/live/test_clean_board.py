@@ -16,8 +16,6 @@ from tests.live.clients import Client
 from tests.live.daemons import alive, wait_until
 from tests.live.lab import KEY, FaultLab, all_gone
 
-pytestmark = pytest.mark.live
-
 CLEAN_S = 5.0
 LIMIT_S = 2.0
 TIMED_OUT = {"rpcsys": "SessionTimeout", "tvm": "RPCSessionTimeoutError"}

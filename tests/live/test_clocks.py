@@ -8,8 +8,6 @@ from rpcsys.client import connect_tracker
 from tests.live.daemons import wait_until
 from tests.live.test_remembering import Load, hello, register, rows, until
 
-pytestmark = pytest.mark.live
-
 DAY = 86400
 
 WRONG = """

@@ -24,8 +24,6 @@ WHY_SHARED = isolation.probe("/tmp/rpcsys-probe")
 WHY_NO_PIDS = isolation.probe("/tmp/rpcsys-probe", own_pids=True)
 WHY_NOT_CLOSED = isolation.probe("/tmp/rpcsys-probe", read_only=True)
 
-pytestmark = pytest.mark.live
-
 UNRULY = (
     "--import",
     "tests.live.hostile",

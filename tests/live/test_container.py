@@ -23,7 +23,7 @@ from rpcsys import data
 from tests.live.daemons import ROOT, START_S, STOP_S, Daemon, Daemons, descendants, wait_free
 from tests.live.emulated import Machine, unpacked
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 BASE, IMAGE = "localhost/base", "localhost/rpcsys"
 BUILDS_WITH = ("click", "prometheus-client", "tornado", "uvloop", "hatchling")

@@ -14,7 +14,7 @@ from rpcsys.cli.completion import COMMANDS
 from rpcsys.cli.manual import pages
 from tests.live import debian
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PACKAGES = ["rpcsys", "rpcsys-proxy", "rpcsys-tracker"]
 

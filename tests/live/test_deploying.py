@@ -33,8 +33,6 @@ from rpcsys.wire import frames
 from tests.live import deployed
 from tests.live.daemons import START_S, STOP_S, Daemon, Daemons, alive, free_port, wait_until
 
-pytestmark = pytest.mark.live
-
 
 class Edge:
     """A server with a folder of deployed modules, on one port, which can be started again."""

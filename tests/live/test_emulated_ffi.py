@@ -16,7 +16,7 @@ from tests.live import sdist
 from tests.live.emulated import MACHINES
 from tests.native import FUNCTIONS, bare, compiled, lay_out
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 BOTH_WAYS = """
 import array, gc, weakref

@@ -19,7 +19,7 @@ from tests.live.emulated import MACHINES, Machine
 from tests.native import FUNCTIONS, bare, compiled, lay_out
 from tests.test_device_tier import SERVE
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 KEY = "board"
 LENGTH = 1 << 16

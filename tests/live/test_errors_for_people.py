@@ -22,8 +22,6 @@ import rpcsys
 from rpcsys import errors
 from tests.live.daemons import ROOT, Daemon, Daemons, free_port
 
-pytestmark = pytest.mark.live
-
 KEY = "board"
 ENDS_S = 60.0
 FAILED, USAGE, NO_PORT = 1, 2, 3

@@ -28,8 +28,6 @@ from tests.live.probe import TRACKER_MAGIC, SessionProbe
 from tests.live.swarm import frame
 from tests.live.test_random_messages import LIKELY, ODD
 
-pytestmark = pytest.mark.live
-
 GROWTH_MB = 10.0
 SLOW_S = 1.0  # for what takes a millisecond, on a machine that does other things too
 ROUNDS = 20

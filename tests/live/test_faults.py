@@ -12,8 +12,6 @@ from tests.live.daemons import Daemons, queue, wait_free, wait_until
 from tests.live.lab import KEY, FaultLab, all_gone, busy
 from tests.live.probe import MISMATCH, SessionProbe, TrackerProbe
 
-pytestmark = pytest.mark.live
-
 SOON_S = 2.0  # what is promised within a second, on a machine that has other things to do
 LOST_S = 5.0
 

@@ -9,8 +9,6 @@ import pytest
 from tests.live.daemons import Daemon, Daemons, wait_until
 from tests.live.probe import opening
 
-pytestmark = pytest.mark.live
-
 MANY = 300
 MOST_LINES = 30
 

@@ -27,8 +27,6 @@ from tests.live.probe import (
     opening,
 )
 
-pytestmark = pytest.mark.live
-
 SEED = 20_260_101
 DROPPED_S = 10.0
 LATE_S = 2.0  # of grace in the test, not in the promise

@@ -16,7 +16,7 @@ import pytest
 import rpcsys
 from tests.live.daemons import START_S, Daemon, Daemons, queue, wait_free, wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 KEY = "board"
 FLAGS = ("--tvm", "off", "--preload", "none")

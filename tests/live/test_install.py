@@ -20,7 +20,7 @@ import rpcsys
 from tests.live import versions
 from tests.live.daemons import Daemon, Daemons, alive, queue, wait_free, wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 KEY = "lab:board"
 START_S = 60.0

@@ -19,8 +19,6 @@ from tests.live import invariant
 from tests.live.daemons import ROOT, Daemon, Daemons, wait_until
 from tests.live.probe import REQUEST, TrackerProbe
 
-pytestmark = pytest.mark.live
-
 KEY = "board"
 FLAGS = ("--preload", "none", "--import", "tests.live.hostile")
 FOUND_S = 60.0

@@ -16,7 +16,7 @@ from tests.live.killing import BOARDS, KEY, SLOTS, TVM_KEY, Killers, Lab
 from tests.live.leaver import STEPS
 from tests.live.load import Load, TvmLoad
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SEED = 5
 TIMES = 100

@@ -6,8 +6,6 @@ from tests.live.browser import DESK, PHONE, Browser
 from tests.live.daemons import free_port, wait_until
 from tests.live.probe import TrackerProbe
 
-pytestmark = pytest.mark.live
-
 ENTER = "document.title='entered'"
 HOSTILE = f'<img/src="x"onerror={ENTER}>'
 SPEAKING = f'</td><script>{ENTER}</script><img src=x onerror="{ENTER}">\' onload={ENTER}'

@@ -15,8 +15,6 @@ from rpcsys.client import tracker as client
 from tests.live.daemons import START_S, Address, Daemon, Daemons, free_port, queue, wait_until
 from tests.live.probe import TrackerProbe, opening
 
-pytestmark = pytest.mark.live
-
 KEY = "board"
 SLOTS = 2
 TAKEN_BACK_S = 6.0

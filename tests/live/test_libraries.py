@@ -21,7 +21,7 @@ from tests.native import FUNCTIONS, compiled
 from tests.test_device_tier import board, serving  # noqa: F401 - a fixture
 
 pytest.importorskip("onnxruntime")
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 PREPROCESS = Path(__file__).parent.parent / "module" / "kinds" / "preprocess.c"
 MEAN = np.array([0.485, 0.456, 0.406], "f4")

@@ -12,7 +12,7 @@ from rpcsys.errors import SessionLost
 from tests.live.daemons import Daemons, wait_until
 from tests.live.networks import Networks
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 KEY = "board"
 

@@ -16,7 +16,7 @@ import rpcsys
 from rpcsys.client.session import Session
 from tests.live.daemons import Daemon, Daemons, pss_mb, wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 KEY = "many"
 SLOTS = 8

@@ -12,8 +12,6 @@ from tests.live.artefacts import LENGTH, Artefacts
 from tests.live.daemons import START_S, Daemons, queue, wait_free, wait_until
 
 pytest.importorskip("tvm")
-pytestmark = pytest.mark.live
-
 KEY = "board"
 AT_ONCE = 4
 CANDIDATES = 8

@@ -15,8 +15,6 @@ from tests.live.daemons import Daemon
 from tests.native import FUNCTIONS, compiled
 
 pytest.importorskip("tvm")
-pytestmark = pytest.mark.live
-
 KEY = "board"
 
 

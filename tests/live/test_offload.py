@@ -18,7 +18,6 @@ from tests.graph.running import make, node, numbers, run, values
 from tests.live import deployed
 from tests.live.daemons import START_S, Daemon, Daemons, free_port, wait_until
 
-pytestmark = pytest.mark.live
 FEEDS = {"image": numbers(1, 3, 8, 8)}
 FLAGS = ("--deploy-workers", "2", "--deploy-queue", "4")
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.live.daemons import ROOT, Daemons
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 EXAMPLE = ROOT / "examples" / "offloaded_mask_rcnn.py"
 SMALLER = ("--size", "128", "--width", "0.5", "--frames", "6", "--clients", "3")
 

@@ -16,7 +16,7 @@ from tests.live.boards import KEY, Board, packed, unpacked
 from tests.live.daemons import Daemons, wait_free
 from tests.live.emulated import MACHINES
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 START_S = 120.0
 

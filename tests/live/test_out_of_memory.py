@@ -8,12 +8,8 @@ import socket
 import struct
 from pathlib import Path
 
-import pytest
-
 from tests.live.daemons import Daemon, Daemons, wait_until
 from tests.live.probe import TRACKER_MAGIC, TrackerProbe
-
-pytestmark = pytest.mark.live
 
 ENDS_S = 60.0
 ROOM = 24 << 20

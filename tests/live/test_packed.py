@@ -14,7 +14,7 @@ from rpcsys.pack import archive, build
 from tests.device_files import ROOT
 from tests.pythons import pythons
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 OLDER = sorted(Path.home().glob(".pyenv/versions/[23].[0-7].*/bin/python"))
 

@@ -27,8 +27,6 @@ from tests.graph.running import chain, make, node, numbers, values
 from tests.live import deployed
 from tests.live.daemons import Daemon, Daemons, free_port, wait_free
 
-pytestmark = pytest.mark.live
-
 FRAMES = 60
 QUICK = ("--preload", "none")
 INT64, BOOL = TensorProto.INT64, TensorProto.BOOL

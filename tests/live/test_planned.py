@@ -20,8 +20,6 @@ from tests.live import deployed
 from tests.live.daemons import Daemon, Daemons, queue, wait_free, wait_until
 from tests.live.slowline import slow_line
 
-pytestmark = pytest.mark.live
-
 QUICK = ("--preload", "none")
 KEY = "edge"
 SHAPE = (1, 16, 64, 64)

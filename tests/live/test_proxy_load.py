@@ -16,7 +16,7 @@ import pytest
 from tests.live.daemons import Daemon, Daemons, rss_mb, wait_until
 from tests.proxy.streams import Stream, joined, met
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PAIRS, BUSY = 1000, 200
 EACH_WAY = 1 << 20

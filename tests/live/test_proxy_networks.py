@@ -24,7 +24,7 @@ from tests.live.daemons import START_S, Daemon, Daemons, alive, descendants, wai
 from tests.live.networks import Cable, Networks, Room
 from tests.live.probe import TrackerProbe
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 KEY = "board"
 PORT, TRACKER_PORT = 9090, 9190

@@ -19,8 +19,6 @@ from tests.live.daemons import START_S, Daemons, free_port, wait_free, wait_unti
 tvm = pytest.importorskip("tvm")
 rpc = pytest.importorskip("tvm.rpc")
 
-pytestmark = pytest.mark.live
-
 KEY = "lab:5:board"  # a key may hold colons
 SCENARIO_S = 100.0
 

@@ -17,8 +17,6 @@ from rpcsys.wire.control import TO_TRACKER
 from tests.live.daemons import free_port, wait_until
 from tests.live.probe import TRACKER_MAGIC
 
-pytestmark = pytest.mark.live
-
 PEERS = 24
 MESSAGES = 6_000
 KEYS = ("rpi4", "gpu", "k:1", "ü")

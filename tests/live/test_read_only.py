@@ -14,10 +14,7 @@ from tests.live.daemons import STOP_S, Daemon, Daemons, wait_until
 
 WHY_NOT = isolation.probe("/tmp/rpcsys-probe", read_only=True)
 
-pytestmark = [
-    pytest.mark.live,
-    pytest.mark.skipif(bool(WHY_NOT), reason=f"no mounts of a session's own here: {WHY_NOT}"),
-]
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=f"no mounts of a session's own here: {WHY_NOT}")
 
 FLAGS = ("--read-only", "--preload", "none", "--slots", "2", "--allow-pickle")
 

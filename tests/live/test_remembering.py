@@ -19,8 +19,6 @@ from rpcsys.errors import WaitTimeout
 from tests.live.daemons import ROOT, free_port, wait_until
 from tests.live.probe import TrackerProbe
 
-pytestmark = pytest.mark.live
-
 KILLED_S = 1.0
 """What a kill may take away, and what a machine that does much else may add to it."""
 SLACK_S = 4.0

@@ -14,8 +14,6 @@ from rpcsys.errors import UnknownKey
 from tests.live import deployed
 from tests.live.daemons import START_S, Daemon, Daemons, wait_until
 
-pytestmark = pytest.mark.live
-
 X = np.ones(4, "float32")
 
 

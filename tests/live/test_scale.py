@@ -14,7 +14,7 @@ from tests.live.daemons import free_port, rss_mb, wait_until
 from tests.live.probe import TrackerProbe
 from tests.live.swarm import Client, Server, Swarm
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 MANY = 2000
 KEYS = 20  # so that each key's queue is as long as `why` can tell

@@ -26,8 +26,6 @@ from tests.live.artefacts import Artefacts
 from tests.live.daemons import ROOT, START_S, Daemon, Daemons, kill_all, queue, wait_free, wait_until
 from tests.live.probe import TrackerProbe
 
-pytestmark = pytest.mark.live
-
 PATIENCE_S = 20.0
 KEY = "board"
 

@@ -21,8 +21,6 @@ from rpcsys.errors import (
 from tests.live import deployed
 from tests.live.daemons import START_S, Daemons
 
-pytestmark = pytest.mark.live
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):

@@ -16,7 +16,7 @@ from rpcsys.graph import samples
 from tests.live import deployed
 from tests.live.daemons import Daemons, pss_mb
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 CLIENTS = 8
 INPUT = (1, 3, 224, 224)

@@ -10,8 +10,6 @@ from rpcsys.client import connect_tracker
 from rpcsys.errors import RpcsysError
 from tests.live.daemons import free_port, wait_until
 
-pytestmark = pytest.mark.live
-
 
 def get(port, path):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as reply:

@@ -15,8 +15,6 @@ from rpcsys.errors import DeadlineExceeded, RemoteFunctionError, SessionError, S
 from rpcsys.server import processes
 from tests.live.daemons import STOP_S, Daemons, alive, wait_until
 
-pytestmark = pytest.mark.live
-
 FLAGS = (
     "--preload",
     "none",

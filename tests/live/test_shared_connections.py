@@ -27,8 +27,6 @@ from rpcsys.wire import frames, handshake
 from tests.live import deployed
 from tests.live.daemons import START_S, Daemons, alive, wait_until
 
-pytestmark = pytest.mark.live
-
 X = np.ones(4, "float32")
 WORKERS, QUEUE = 2, 4
 

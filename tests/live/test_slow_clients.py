@@ -21,8 +21,6 @@ from rpcsys.wire import frames
 from tests.live.daemons import ROOT, Daemon, Daemons, alive, wait_until
 from tests.live.probe import SessionProbe
 
-pytestmark = pytest.mark.live
-
 KEY = "patient"
 OTHERS_S = 5.0  # what takes others some milliseconds, on a machine with other things to do
 NOTICED_S = 15.0  # what is promised

@@ -20,7 +20,7 @@ from tests.live.desk import KEY, START_S, Desk, left, packing, version_of
 from tests.live.emulated import MACHINES
 from tests.live.sshboard import SshBoard, SystemdBoard
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_from_an_empty_board_to_a_lease_an_upgrade_and_an_empty_board(

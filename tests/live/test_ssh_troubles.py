@@ -12,7 +12,7 @@ import pytest
 from tests.live.daemons import Daemons, free_port, wait_free
 from tests.live.desk import KEY, PI, START_S, Desk, left, packing
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_complaints(desk: Desk) -> None:

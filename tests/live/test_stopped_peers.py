@@ -18,7 +18,7 @@ from tests.live.clients import Client
 from tests.live.daemons import ROOT, START_S, Daemon, Daemons, wait_until
 from tests.live.lab import KEY, FaultLab
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 STOPPED_S = 25.0  # the kernel's own patience is 14 s
 EVERY_S = 4.0

@@ -25,8 +25,6 @@ from tests.live.daemons import SERVERS, Daemon, Daemons, queue, wait_free
 tvm = pytest.importorskip("tvm")
 rpc = pytest.importorskip("tvm.rpc")
 
-pytestmark = pytest.mark.live
-
 KEY = "board"
 SCENARIO_S = 90.0  # then the daemons are killed, so that a hanging client fails instead
 FREE_AGAIN_S = 15.0

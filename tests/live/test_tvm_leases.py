@@ -8,8 +8,6 @@ import rpcsys
 from tests.live.daemons import START_S, Daemon, Daemons, wait_free, wait_until
 from tests.live.probe import TrackerProbe
 
-pytestmark = pytest.mark.live
-
 KEY = "board"
 PATIENCE_S = 30.0
 

@@ -18,8 +18,6 @@ from tests.live import deployed
 from tests.live.daemons import START_S, Daemons, wait_free
 from tests.live.probe import SessionProbe, TrackerProbe
 
-pytestmark = pytest.mark.live
-
 KEY = "board"
 PROMISED_S = 40.0
 HELLO, CALL, ERROR, CHUNK, FREE = 1, 2, 4, 8, 10

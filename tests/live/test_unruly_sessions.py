@@ -19,8 +19,6 @@ from rpcsys.server import isolation
 from tests.live.daemons import alive, queue, wait_until
 from tests.live.lab import KEY, FaultLab
 
-pytestmark = pytest.mark.live
-
 CLEAN_S = 2.0  # what is promised
 SLOTS = 2
 MEMORY = "256M"

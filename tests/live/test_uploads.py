@@ -16,8 +16,6 @@ from rpcsys.errors import SessionLost
 from rpcsys.server import workdirs
 from tests.live.daemons import STOP_S, Daemon, Daemons, wait_until
 
-pytestmark = pytest.mark.live
-
 MB = 1 << 20
 #: What a session's process may hold while a file of any size passes through it.
 MOST_RSS = 60 * MB

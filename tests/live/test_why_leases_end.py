@@ -12,8 +12,6 @@ import rpcsys
 from rpcsys.errors import RpcsysError
 from tests.live.daemons import ROOT, wait_free, wait_until
 
-pytestmark = pytest.mark.live
-
 KEY = "board"
 ASK = """
 import sys, time, rpcsys

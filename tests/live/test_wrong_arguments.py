@@ -18,8 +18,6 @@ from tests.live import deployed
 from tests.live.daemons import Daemons
 from tests.server.test_builtins import short, values
 
-pytestmark = pytest.mark.live
-
 MANY = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 DEPLOYING = ("deploy.put", "deploy.list", "deploy.remove", "session.listdir", "deploy.", "")
 words = st.sampled_from(
