@@ -5,7 +5,7 @@ as numpy arrays where numpy is installed.
 """
 
 from rpcsys.client.arrays import empty, inout
-from rpcsys.client.opening import connect
+from rpcsys.client.connect import connect
 from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule
 from rpcsys.client.served import ServedModule
 from rpcsys.client.session import Session

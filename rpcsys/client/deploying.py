@@ -9,9 +9,8 @@ import os
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from rpcsys.client import files, loadable, results
-from rpcsys.client.closing import Closing
-from rpcsys.client.opening import open_deployment
-from rpcsys.client.session import Progress
+from rpcsys.client.connect import open_deployment
+from rpcsys.client.session import Closeable, Progress
 from rpcsys.errors import ProtocolError, UsageError
 from rpcsys.link import parse_address
 from rpcsys.wire.checks import integer, record, rows, sentence
@@ -33,7 +32,7 @@ DEPLOYED = rows(
 )
 
 
-class Deployment(Closing):
+class Deployment(Closeable):
     """A connection to a server's deployed modules; a context manager.
 
     ``address`` is ``"host:port"`` or ``(host, port)``. Raises `ServerUnreachable`, `ServerRefused` (no ``--deploy`` there).

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
-from rpcsys.client.closing import Closing
 from rpcsys.client.remote import RemoteModule, TimeEvaluator
-from rpcsys.client.session import Session
+from rpcsys.client.session import Closeable, Session
 from rpcsys.errors import ProtocolError, UsageError
 from rpcsys.wire.values import Ref
 
@@ -14,7 +13,7 @@ from rpcsys.wire.values import Ref
 _MODULE = 0
 
 
-class ServedModule(RemoteModule, Closing):
+class ServedModule(RemoteModule, Closeable):
     """A deployed module, over one connection of its own; a context manager. Made by `connect` with ``serve=``.
 
     Calls like a `RemoteModule`'s; for any number of threads, whose calls run side by side on the server. Raises `Busy`

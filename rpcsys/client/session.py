@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union, overload
 
 from rpcsys.client import files, loadable, results, usercode
 from rpcsys.client.arrays import result_maker, to_user
 from rpcsys.client.channel import Channel
-from rpcsys.client.closing import Closing
 from rpcsys.client.log import Lines, Log
 from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, of_ref
 from rpcsys.wire import frames
@@ -16,11 +15,28 @@ from rpcsys.wire.frames import Frame
 from rpcsys.wire.heads import HeadTable
 from rpcsys.wire.values import Ref
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 Progress = Callable[[int, int], None]
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
 
 
-class Session(Closing):
+class Closeable:
+    """A context manager that closes itself."""
+
+    def close(self) -> None:
+        """Let go of what it holds. Does nothing the second time."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Session(Closeable):
     """A session with one device. Made by `connect` and `Tracker.request`; a context manager.
 
     May be used by several threads; their calls run one after another on the device. A device that is

@@ -10,10 +10,9 @@ import time
 from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Union, overload
 
 from rpcsys.client import answers
-from rpcsys.client.closing import Closing
-from rpcsys.client.opening import open_served, open_session
+from rpcsys.client.connect import open_served, open_session
 from rpcsys.client.served import ServedModule
-from rpcsys.client.session import Session
+from rpcsys.client.session import Closeable, Session
 from rpcsys.client.waiting import REPLY_S, OnQueued, Wanted, give_back, wait
 from rpcsys.errors import (
     Busy,
@@ -61,7 +60,7 @@ def _login_name() -> str:
         return "unknown"
 
 
-class Tracker(Closing):
+class Tracker(Closeable):
     """A tracker. May be used by several threads; a context manager."""
 
     def __init__(self, address: Tuple[str, int], user: str, timeout: float) -> None:

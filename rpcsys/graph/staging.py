@@ -149,5 +149,5 @@ def _manned(stage: PipelineStage, asked: bool) -> PipelineStage:
         devices = [module, *(module.another() for _ in range(stage.replicas - 1))]
         return replace(stage, module=devices * module.place.calls, replicas=1)
     away = isinstance(module, client.RemoteModule) and module.kind in _STATELESS
-    away = away or (isinstance(module, RemoteModule) and module.place.repeatable)
+    away = away or (isinstance(module, RemoteModule) and module.endpoint.repeatable)
     return replace(stage, replicas=CALLS) if away and not asked else stage

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcsys.cli.commands import run_group
-from rpcsys.client import connect, opening
+from rpcsys.client import connect
+from rpcsys.client.connect import MAX_MADE
 from rpcsys.client.deploying import Deployment
 from rpcsys.client.log import KEPT_LETTERS, MOST_LETTERS, MOST_LINES, REFILL_S, Log
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost
@@ -214,7 +215,7 @@ def test_a_bomb():
             with pytest.raises(RpcsysError, match="bytes of values"):
                 session.listdir()
     assert psutil.Process().memory_info().rss - before < 200 << 20
-    assert size > opening.MAX_MADE
+    assert size > MAX_MADE
 
 
 def test_lines_do_not_delay_a_reply():

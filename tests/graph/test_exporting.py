@@ -51,7 +51,7 @@ def test_a_stage_of_a_server_is_a_part_that_the_library_calls_by_name(tmp_path: 
     }
     assert [len(onnx.load(part).graph.node) for part in parts.values()] == [1, 2]
     with module.load_module(path) as loaded:
-        places = [each.place for each in remotes(loaded)]
+        places = [each.endpoint for each in remotes(loaded)]
         assert {tuple(each.encode.values()) for each in remotes(loaded)} == {("float16", "float16")}
     assert [(place.serve, place.tracker, place.address) for place in places] == [
         ("my-model.v2-stage1", "10.0.0.1:9190", ""),
@@ -86,14 +86,14 @@ def test_where_the_tracker_is(
     monkeypatch.setenv("RPCSYS_TRACKER_PORT", "9192")
     export(split(chain(), []), parse(["key:edge"]), tmp_path / "model.so", tracker=tracker)
     with module.load_module(tmp_path / "model.so") as loaded:
-        assert [each.place.tracker for each in remotes(loaded)] == [expected]
+        assert [each.endpoint.tracker for each in remotes(loaded)] == [expected]
 
 
 def test_a_session_stands_for_its_server(tmp_path: Path) -> None:
     session: Any = SimpleNamespace(address=("10.0.0.7", 9090))
     export(split(chain(), []), [Device("it", session=session)], tmp_path / "model.so")
     with module.load_module(tmp_path / "model.so") as loaded:
-        assert [each.place.address for each in remotes(loaded)] == ["10.0.0.7:9090"]
+        assert [each.endpoint.address for each in remotes(loaded)] == ["10.0.0.7:9090"]
 
 
 def test_places_that_cannot_be_written_to_are_said(tmp_path: Path) -> None:

@@ -254,9 +254,9 @@ def test_a_tracker_finds_servers_of_it_and_another_when_one_is_lost_or_busy(
     by_port = {edge.port: edge for edge in edges}
     with module.remote(serve="scale", tracker=tracker.where) as scale:
         assert scale(3) == 6
-        first = scale._line.current.where
+        first = scale._server.current.where
         by_port[int(first.rpartition(":")[2])].kill()
         assert scale(4) == 8
-        assert scale._line.current.where != first
+        assert scale._server.current.where != first
     with pytest.raises(UnknownKey, match="no such"):
         module.remote(serve="no such", tracker=tracker.where)(1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import rpcsys
 from rpcsys import errors
-from rpcsys.client.opening import open_deployment
+from rpcsys.client.connect import open_deployment
 from rpcsys.wire import frames
 from rpcsys.wire.values import Ref
 from tests.live import deployed

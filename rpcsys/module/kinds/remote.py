@@ -27,9 +27,9 @@ from typing import (
     Union,
 )
 
-from rpcsys.client.line import Connection, Line, chance
+from rpcsys.client.endpoint import WAIT_S, Endpoint, open_at
 from rpcsys.client.patience import Attempts
-from rpcsys.client.place import WAIT_S, Place, open_at
+from rpcsys.client.reconnect import OpenConnection, ReconnectingConnection, chance
 from rpcsys.errors import (
     DeadlineExceeded,
     RemoteError,
@@ -54,8 +54,8 @@ KIND = "rpcsys.remote"
 Address = Union[str, Tuple[str, int]]
 #: How tensors cross, by their names; or one way for all that it applies to.
 Encode = Union[str, Mapping[str, str]]
-#: What a place has that says nothing of it.
-_DEFAULTS = Place("")._asdict()
+#: What an endpoint has that says nothing of it.
+_DEFAULTS = Endpoint("")._asdict()
 #: Seconds that a busy server is asked again while the fallback could run the call.
 SHORT_WAIT_S = 1.0
 #: Calls of `RemoteModule.submit` that are under way at once.
@@ -105,7 +105,7 @@ class RemoteModule(Module):
 
     def __init__(
         self,
-        place: Place,
+        endpoint: Endpoint,
         inputs: Sequence[Dict[str, Any]] = (),
         outputs: Sequence[Dict[str, Any]] = (),
         imports: Sequence[Module] = (),
@@ -113,13 +113,13 @@ class RemoteModule(Module):
     ) -> None:
         """``encode`` has been checked (`ways`)."""
         super().__init__(KIND, imports=imports, inputs=inputs, outputs=outputs)
-        self.place = place
+        self.endpoint = endpoint
         self.encode = dict(encode or {})
-        self._sent = _places(self.inputs, self.encode)
-        self._returned = {str(at): how for at, (_, how) in _places(self.outputs, self.encode).items()}
-        self._options = {"deadline_s": place.deadline_s} if place.deadline_s else {}
-        self._line = Line(
-            functools.partial(open_at, place, self._returned, list(self.encode.values())), place.wait_s
+        self._sent = _positions(self.inputs, self.encode)
+        self._returned = {str(at): how for at, (_, how) in _positions(self.outputs, self.encode).items()}
+        self._options = {"deadline_s": endpoint.deadline_s} if endpoint.deadline_s else {}
+        self._server = ReconnectingConnection(
+            functools.partial(open_at, endpoint, self._returned, list(self.encode.values())), endpoint.wait_s
         )
         self._lock = threading.Lock()  # guards all below
         self._workers: Optional[concurrent.futures.ThreadPoolExecutor] = None
@@ -141,11 +141,11 @@ class RemoteModule(Module):
     def figures(self) -> RemoteFigures:
         """Counters, and what encoding did to the inputs."""
         with self._lock:
-            return RemoteFigures(**self._counts, opened=self._line.opened, inputs=dict(self._crossed))
+            return RemoteFigures(**self._counts, opened=self._server.opened, inputs=dict(self._crossed))
 
     def release(self) -> None:
         super().release()
-        self._line.close()
+        self._server.close()
         with self._lock:
             workers, self._workers = self._workers, None
         if workers is not None:
@@ -157,9 +157,9 @@ class RemoteModule(Module):
         sent = self._encoded(args) if self._sent else args
         attempts: Optional[Attempts] = None
         while True:
-            connection = self._line.current or self._connected()
+            connection = self._server.current or self._connected()
             if connection is None:
-                problem = self._line.problem
+                problem = self._server.problem
                 return self._here(args, one_line(problem) if problem else "it does not answer yet")
             try:
                 result = connection.call(*sent, **self._options)
@@ -171,41 +171,41 @@ class RemoteModule(Module):
                 self._answered()
                 return result
 
-    def _connected(self) -> Optional[Connection]:
+    def _connected(self) -> Optional[OpenConnection]:
         """A connection; None if the fallback does not have to wait for one."""
         self.check_open()
         try:
-            return self._line.at_once() if self.imports else self._line.get()
+            return self._server.at_once() if self.imports else self._server.get()
         except RpcsysError:
             self.check_open()  # what it met while it was being closed is no news
             raise
 
     def _attempts(self) -> Attempts:
-        wait_s = min(self.place.wait_s, SHORT_WAIT_S) if self.imports else self.place.wait_s
-        return Attempts(self.place.repeatable, wait_s)
+        wait_s = min(self.endpoint.wait_s, SHORT_WAIT_S) if self.imports else self.endpoint.wait_s
+        return Attempts(self.endpoint.repeatable, wait_s)
 
-    def _again(self, error: RpcsysError, connection: Connection, attempts: Attempts) -> bool:
+    def _again(self, error: RpcsysError, connection: OpenConnection, attempts: Attempts) -> bool:
         """Whether to make a call again that ended so, having waited; False if it is the fallback's turn.
 
         Raises ``error`` where neither helps.
         """
-        line, ran_perhaps, again = self._line, True, False
+        server, ran_perhaps, again = self._server, True, False
         if isinstance(error, _LOST):
             self.check_open()
-            line.lost(connection)
+            server.lost(connection)
             again = attempts.lost()
             self._count("repeated", again)
         elif isinstance(error, RemoteError) and error.retryable:
             ran_perhaps = False
-            line.crowded(connection)
+            server.crowded(connection)
             pause = attempts.busy(time.monotonic(), chance())
             again = pause is not None
             self._count("refused", True)
-            if pause is not None and line.current is connection:  # else there may be another server
-                line.pause(pause)
+            if pause is not None and server.current is connection:  # else there may be another server
+                server.pause(pause)
         elif not isinstance(error, DeadlineExceeded):
             raise error
-        if not again and not (self.imports and (self.place.repeatable or not ran_perhaps)):
+        if not again and not (self.imports and (self.endpoint.repeatable or not ran_perhaps)):
             raise error
         return again
 
@@ -217,7 +217,7 @@ class RemoteModule(Module):
             self._counts["calls"] += 1
             self._counts["here"] += 1
         if first:
-            _log.warning("%s is run on this device until that is back: %s", self.place, why)
+            _log.warning("%s is run on this device until that is back: %s", self.endpoint, why)
         return self.imports[0](*args)
 
     def _answered(self) -> None:
@@ -225,7 +225,7 @@ class RemoteModule(Module):
             back, self._alone = self._alone, False
             self._counts["calls"] += 1
         if back:
-            _log.warning("%s is back", self.place)
+            _log.warning("%s is back", self.endpoint)
 
     def _count(self, what: str, more: bool) -> None:
         with self._lock:
@@ -234,13 +234,13 @@ class RemoteModule(Module):
     def _encoded(self, args: Sequence[Any]) -> List[Any]:
         """The arguments as they are sent. Raises `ValueNotSupported`."""
         sent = list(args)
-        for place, (name, how) in self._sent.items():
-            if place >= len(args):
+        for position, (name, how) in self._sent.items():
+            if position >= len(args):
                 continue
             began = time.perf_counter()
-            value = sent[place] = encoding.encode(args[place], how, f"input {name!r}")
+            value = sent[position] = encoding.encode(args[position], how, f"input {name!r}")
             took = time.perf_counter() - began
-            tensor = as_tensor(args[place])
+            tensor = as_tensor(args[position])
             assert tensor is not None  # or it would not have been encoded
             size = len(value.data) if isinstance(value, encoding.Encoded) else tensor.nbytes
             with self._lock:
@@ -283,7 +283,7 @@ def remote(
 
     ``inputs`` and ``outputs`` (dicts with name, dtype and shape) let it be run by names. Raises `UsageError`.
     """
-    place = Place(
+    endpoint = Endpoint(
         function or ("main" if serve else ""),
         key,
         _text(tracker),
@@ -293,11 +293,11 @@ def remote(
         deadline_s,
         repeatable,
     )
-    complaint = place.complaint()
+    complaint = endpoint.complaint()
     if complaint:
         raise UsageError(complaint)
     imports = [fallback] if fallback is not None else []
-    return RemoteModule(place, inputs, outputs, imports, ways(encode, [*inputs, *outputs]))
+    return RemoteModule(endpoint, inputs, outputs, imports, ways(encode, [*inputs, *outputs]))
 
 
 def ways(encode: Encode, tensors: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
@@ -316,21 +316,21 @@ def ways(encode: Encode, tensors: Sequence[Mapping[str, Any]]) -> Dict[str, str]
     return dict(encode)
 
 
-def _places(values: Sequence[Mapping[str, Any]], encode: Mapping[str, str]) -> Dict[int, Tuple[str, str]]:
-    """Place -> name and how, of those that are encoded."""
+def _positions(values: Sequence[Mapping[str, Any]], encode: Mapping[str, str]) -> Dict[int, Tuple[str, str]]:
+    """Position -> name and how, of those that are encoded."""
     return {
-        place: (value["name"], encode[value["name"]])
-        for place, value in enumerate(values)
+        position: (value["name"], encode[value["name"]])
+        for position, value in enumerate(values)
         if value["name"] in encode
     }
 
 
 def rename(module: Module, names: Names) -> Module:
-    """The same place; its inputs and outputs by other names."""
+    """The same endpoint; its inputs and outputs by other names."""
     assert isinstance(module, RemoteModule)
     encode = {names(name): how for name, how in module.encode.items()}
     return RemoteModule(
-        module.place, names.values(module.inputs), names.values(module.outputs), encode=encode
+        module.endpoint, names.values(module.inputs), names.values(module.outputs), encode=encode
     )
 
 
@@ -348,7 +348,7 @@ def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
     """Where the function is; nothing of it."""
     assert isinstance(module, RemoteModule)
     about = {"inputs": module.inputs, "outputs": module.outputs, "encode": module.encode}
-    return packed.pack({**module.place._asdict(), **about}, [], offset)
+    return packed.pack({**module.endpoint._asdict(), **about}, [], offset)
 
 
 def load_from_bytes(data: memoryview, context: Context) -> Module:
@@ -357,15 +357,15 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
     fields: Dict[str, Any] = {name: about.get(name, default) for name, default in _DEFAULTS.items()}
     if buffers or not all(_alike(fields[name], default) for name, default in _DEFAULTS.items()):
         raise FormatError("is broken (a remote function is not described)")
-    place = Place(**fields)
-    if place.complaint():
-        raise FormatError(f"is broken ({place.complaint()})")
+    endpoint = Endpoint(**fields)
+    if endpoint.complaint():
+        raise FormatError(f"is broken ({endpoint.complaint()})")
     inputs, outputs = packed.declared(about.get("inputs")), packed.declared(about.get("outputs"))
     encode = about.get("encode", {})
     try:
         if not isinstance(encode, dict):
             raise UsageError("encode is no mapping")
-        return RemoteModule(place, inputs, outputs, encode=ways(encode, [*inputs, *outputs]))
+        return RemoteModule(endpoint, inputs, outputs, encode=ways(encode, [*inputs, *outputs]))
     except UsageError as error:
         raise FormatError(f"is broken ({error})") from None
 

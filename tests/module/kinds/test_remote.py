@@ -45,7 +45,7 @@ def echo(lab):
 
 def session_of(module):
     """The session behind a remote module."""
-    return module._line.current.held[0]
+    return module._server.current.held[0]
 
 
 def here(function, names=("x",)):
@@ -62,7 +62,7 @@ def test_a_call_is_a_call_there(echo):
 def test_it_travels_as_where_it_is(echo):
     blob = blob_of(echo)
     with loaded(blob) as again:
-        assert again.place == echo.place
+        assert again.endpoint == echo.endpoint
         assert again.inputs == echo.inputs
         echo.close()
         assert again(7) == 7
@@ -77,10 +77,10 @@ def test_nothing_connects_before_the_first_call():
 
 def test_a_lost_session_is_opened_anew(echo):
     assert echo(1) == 1
-    first = echo._line.current
+    first = echo._server.current
     first.close()
     assert echo(2) == 2
-    assert echo._line.current is not first
+    assert echo._server.current is not first
     assert (echo.figures().repeated, echo.figures().opened) == (1, 2)
 
 
@@ -117,8 +117,8 @@ def test_a_function_that_is_not_there(lab):
 
 def test_addresses_of_every_form():
     for given, text in [("a:1", "a:1"), (("a", 1), "a:1"), (("::1", 9090), "[::1]:9090")]:
-        assert remote("f", address=given).place.address == text
-        assert remote("f", tracker=given, key="k").place.tracker == text
+        assert remote("f", address=given).endpoint.address == text
+        assert remote("f", tracker=given, key="k").endpoint.tracker == text
 
 
 def test_a_remote_stage(echo):
@@ -209,7 +209,7 @@ def test_closed_it_calls_nothing(echo):
 def test_closed_under_a_call(lab):
     module = remote("testing.sleep", key="edge", tracker=lab.tracker_address)
     future = module.submit(30)
-    wait_until(lambda: module._line.current is not None, START_S, "it is connected")
+    wait_until(lambda: module._server.current is not None, START_S, "it is connected")
     module.close()
     with pytest.raises(RemoteFunctionError, match="was closed"):
         future.result(30)
@@ -331,9 +331,9 @@ def test_values_that_cannot_be_encoded_are_refused_here(lab):
 
 
 def test_a_server_that_does_not_know_an_encoding_is_named(lab, monkeypatch):
-    from rpcsys.client import place
+    from rpcsys.client import endpoint
 
-    connect = place.connect_tracker
+    connect = endpoint.connect_tracker
 
     def without_zlib(address):
         tracker = connect(address)
@@ -347,7 +347,7 @@ def test_a_server_that_does_not_know_an_encoding_is_named(lab, monkeypatch):
         tracker.request = leased
         return tracker
 
-    monkeypatch.setattr(place, "connect_tracker", without_zlib)
+    monkeypatch.setattr(endpoint, "connect_tracker", without_zlib)
     with encoded_echo(lab, encode={"a": "int8+zlib"}) as module:
         with pytest.raises(NotSupported, match="cannot decode zlib"):
             module(np.ones(3, "f4"), np.arange(3))

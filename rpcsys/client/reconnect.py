@@ -39,7 +39,7 @@ AVOID_S = 1.0
 _log = logging.getLogger("rpcsys.remote")
 
 
-class Connection(NamedTuple):
+class OpenConnection(NamedTuple):
     """What can be called, where it is, and what to close in the end. ``others``: whether there are more servers of it."""
 
     call: Callable[..., Any]
@@ -53,10 +53,10 @@ class Connection(NamedTuple):
 
 
 #: Given the seconds it may take and the addresses to avoid, opens one. Raises `RpcsysError`.
-Open = Callable[[float, Collection[str]], Connection]
+Opener = Callable[[float, Collection[str]], OpenConnection]
 
 
-class Line:
+class ReconnectingConnection:
     """At most one connection, for any number of threads.
 
     Attributes
@@ -66,10 +66,10 @@ class Line:
     problem : what went wrong the last time one was to be opened
     """
 
-    def __init__(self, open: Open, wait_s: float) -> None:
+    def __init__(self, open: Opener, wait_s: float) -> None:
         self._open = open
         self._wait_s = wait_s
-        self.current: Optional[Connection] = None
+        self.current: Optional[OpenConnection] = None
         self.opened = 0
         self._opening = threading.Lock()
         self._avoided: Dict[str, float] = {}
@@ -81,7 +81,7 @@ class Line:
         self._search_began = self._asked = 0.0
         self._tried = threading.Event()  # whether the search has been through one try
 
-    def get(self) -> Connection:
+    def get(self) -> OpenConnection:
         """The connection, opened if need be. Raises `RpcsysError` where that cannot be."""
         current = self.current
         if current is not None:
@@ -89,7 +89,7 @@ class Line:
         limit = time.monotonic() + self._wait_s
         return self._found(lambda: limit if self.opened else 0.0, _is_for_now)
 
-    def at_once(self) -> Optional[Connection]:
+    def at_once(self) -> Optional[OpenConnection]:
         """The connection if it is there, or is within a second of being looked for; it is looked for on."""
         current = self.current
         if current is not None:
@@ -104,13 +104,13 @@ class Line:
         self._tried.wait(max(0.0, self._search_began + FIRST_TRY_S - time.monotonic()))
         return self.current
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: OpenConnection) -> None:
         """It is of no use any more."""
         if self.current is connection:  # else another thread has opened a new one
             self.current = None
         connection.close()
 
-    def crowded(self, connection: Connection) -> None:
+    def crowded(self, connection: OpenConnection) -> None:
         """It takes no more calls now: the next to ask gets one to another server, if there is one."""
         if connection.others:
             self._avoided[connection.where] = time.monotonic() + AVOID_S
@@ -130,7 +130,7 @@ class Line:
 
     # -------------------------------------------------------------- opening
 
-    def _found(self, limit: Callable[[], float], passing: Callable[[RpcsysError], bool]) -> Connection:
+    def _found(self, limit: Callable[[], float], passing: Callable[[RpcsysError], bool]) -> OpenConnection:
         """The connection, looked for until ``limit()`` as long as what goes wrong is ``passing``."""
         began = time.monotonic()
         with self._opening:
@@ -153,7 +153,7 @@ class Line:
                 self.pause(pause)
             return self.current
 
-    def _opened(self, limit: float) -> Connection:
+    def _opened(self, limit: float) -> OpenConnection:
         self._check_open()
         connection = self._open(self._seconds(limit), self._to_avoid())
         self.opened += 1

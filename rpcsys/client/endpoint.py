@@ -1,11 +1,11 @@
-"""Where a function is that others call, and how to connect to it: a session, or a deployed module."""
+"""Where a remote function is, and how to connect to it: a session, or a deployed module."""
 
 from __future__ import annotations
 
 from typing import Any, Collection, List, Mapping, NamedTuple, Tuple
 
-from rpcsys.client.line import Connection
-from rpcsys.client.opening import connect, open_served
+from rpcsys.client.connect import connect, open_served
+from rpcsys.client.reconnect import OpenConnection
 from rpcsys.client.remote import RemoteFunction
 from rpcsys.client.tracker import PLACES, connect_tracker
 from rpcsys.errors import Busy, ConnectError, NotSupported, UnknownKey, UsageError
@@ -15,7 +15,7 @@ from rpcsys.link import parse_address
 WAIT_S = 60.0
 
 
-class Place(NamedTuple):
+class Endpoint(NamedTuple):
     """Where a function is, and how it is called.
 
     Attributes
@@ -65,61 +65,69 @@ class Place(NamedTuple):
 
 
 def open_at(
-    place: Place, returned: Mapping[str, str], hows: Collection[str], seconds: float, avoid: Collection[str]
-) -> Connection:
+    endpoint: Endpoint,
+    returned: Mapping[str, str],
+    hows: Collection[str],
+    seconds: float,
+    avoid: Collection[str],
+) -> OpenConnection:
     """Connect to where the function is, within about ``seconds`` and rather not at one of the addresses ``avoid``.
 
-    ``returned``: how results are to be encoded, by their places; ``hows``: all encodings that the server has to know.
+    ``returned``: how results are to be encoded, by their positions; ``hows``: all encodings that the server has to know.
     Raises `RpcsysError`.
     """
-    if place.serve:
-        return _served(place, returned, hows, seconds, avoid)
+    if endpoint.serve:
+        return _served(endpoint, returned, hows, seconds, avoid)
     held: List[Any] = []
     try:
-        if place.address:
-            session = connect(place.address, key=place.key, timeout=seconds)
+        if endpoint.address:
+            session = connect(endpoint.address, key=endpoint.key, timeout=seconds)
         else:
-            held.append(connect_tracker(place.tracker))
-            session = held[0].request(place.key, wait_timeout=seconds)
+            held.append(connect_tracker(endpoint.tracker))
+            session = held[0].request(endpoint.key, wait_timeout=seconds)
         held.insert(0, session)
         _check(session.info, hows, session.address)
-        function = session.get_function(place.function)
+        function = session.get_function(endpoint.function)
     except BaseException:
         for one in held:
             one.close()
         raise
-    return Connection(_returning(function, returned), "{}:{}".format(*session.address), held)
+    return OpenConnection(_returning(function, returned), "{}:{}".format(*session.address), held)
 
 
 def _served(
-    place: Place, returned: Mapping[str, str], hows: Collection[str], seconds: float, avoid: Collection[str]
-) -> Connection:
+    endpoint: Endpoint,
+    returned: Mapping[str, str],
+    hows: Collection[str],
+    seconds: float,
+    avoid: Collection[str],
+) -> OpenConnection:
     """Connect to a server that has the module deployed: the least busy one, where a tracker knows several."""
-    if place.address:
-        rows = [(*parse_address(place.address), place.key)]
+    if endpoint.address:
+        rows = [(*parse_address(endpoint.address), endpoint.key)]
     else:
-        with connect_tracker(place.tracker) as tracker:
-            rows = [(row["host"], row["port"], row["key"]) for row in tracker.resolve(place.serve)]
+        with connect_tracker(endpoint.tracker) as tracker:
+            rows = [(row["host"], row["port"], row["key"]) for row in tracker.resolve(endpoint.serve)]
     if not rows:
-        raise UnknownKey(f"the tracker at {place.tracker} knows no place of {place.serve!r}")
+        raise UnknownKey(f"the tracker at {endpoint.tracker} knows no place of {endpoint.serve!r}")
     rows.sort(key=lambda row: _where(*row) in avoid)
     del rows[PLACES:]
     several = len(rows) > 1
     while True:
         host, port, key = rows.pop(0)
         try:
-            served = open_served((host, port), place.serve, key, timeout=seconds)
+            served = open_served((host, port), endpoint.serve, key, timeout=seconds)
             break
         except (ConnectError, Busy):
             if not rows:
                 raise
     try:
         _check(served.info, hows, (host, port))
-        function = served[place.function]
+        function = served[endpoint.function]
     except BaseException:
         served.close()
         raise
-    return Connection(_returning(function, returned), _where(host, port, key), [served], several)
+    return OpenConnection(_returning(function, returned), _where(host, port, key), [served], several)
 
 
 def _where(host: str, port: int, key: str) -> str:

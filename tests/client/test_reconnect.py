@@ -1,0 +1,217 @@
+"""A connection lost and found again, without a socket: what is opened is given."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from rpcsys.client import reconnect
+from rpcsys.client.reconnect import OpenConnection, ReconnectingConnection
+from rpcsys.errors import (
+    NotSupported,
+    RemoteFunctionError,
+    RpcsysError,
+    ServerUnreachable,
+    SessionClosed,
+)
+from tests.live.daemons import wait_until
+
+GONE = ServerUnreachable("nobody is there")
+
+
+class Held:
+    """Something to close."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class FakeEndpoint:
+    """What opens connections: whatever it is told to raise first. ``asked``: the seconds and addresses given each time."""
+
+    def __init__(self, *errors: Exception | None, others: bool = False) -> None:
+        self.errors = list(errors)
+        self.asked: list[tuple[float, list[str]]] = []
+        self.made: list[Held] = []
+        self.others = others
+        self.before: Callable[[], object] = lambda: None
+
+    def __call__(self, seconds, avoid):
+        self.asked.append((seconds, sorted(avoid)))
+        self.before()
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise error
+        self.made.append(Held())
+        return OpenConnection(len, f"server{len(self.made)}", [self.made[-1]], self.others)
+
+
+def test_nothing_is_opened_before_it_is_asked_for_and_then_once():
+    endpoint = FakeEndpoint()
+    connection = ReconnectingConnection(endpoint, 5.0)
+    assert endpoint.asked == []
+    assert connection.get() is connection.get()
+    assert (connection.opened, endpoint.asked) == (1, [(5.0, [])])
+    connection.close()
+    assert endpoint.made[0].closed == 1
+
+
+def test_a_server_that_never_was_there_is_an_error_at_once():
+    endpoint = FakeEndpoint(GONE)
+    connection = ReconnectingConnection(endpoint, 60.0)
+    with pytest.raises(ServerUnreachable):
+        connection.get()
+    assert len(endpoint.asked) == 1
+    assert connection.get().where == "server1"
+
+
+def test_one_that_was_there_is_looked_for():
+    endpoint = FakeEndpoint(None, GONE, GONE, GONE)
+    connection = ReconnectingConnection(endpoint, 60.0)
+    first = connection.get()
+    connection.lost(first)
+    assert endpoint.made[0].closed == 1
+    second = connection.get()
+    assert (second.where, connection.opened, len(endpoint.asked)) == ("server2", 2, 5)
+    connection.lost(first)  # by another thread, which met its end later
+    assert connection.current is second
+    assert endpoint.made[1].closed == 0
+
+
+def test_but_not_for_ever():
+    endpoint = FakeEndpoint(None, *[GONE] * 1000)
+    connection = ReconnectingConnection(endpoint, 0.3)
+    connection.lost(connection.get())
+    began = time.monotonic()
+    with pytest.raises(ServerUnreachable):
+        connection.get()
+    assert time.monotonic() - began >= 0.3
+    assert 3 <= len(endpoint.asked) < 20
+
+
+@pytest.mark.parametrize("error", [NotSupported("TVM's"), RemoteFunctionError("no such function")])
+def test_what_will_not_change_is_an_error_at_once(error):
+    endpoint = FakeEndpoint(None, error)
+    connection = ReconnectingConnection(endpoint, 60.0)
+    connection.lost(connection.get())
+    with pytest.raises(type(error)):
+        connection.get()
+
+
+def test_those_who_wait_for_another_who_looks_get_what_that_one_gets():
+    endpoint = FakeEndpoint(GONE)
+    began, goes_on = threading.Barrier(2), threading.Event()
+    endpoint.before = lambda: (began.wait(10), goes_on.wait(10))
+    connection, ended = ReconnectingConnection(endpoint, 60.0), []
+
+    def ask() -> None:
+        try:
+            ended.append(connection.get())
+        except RpcsysError as error:
+            ended.append(error)
+
+    first = threading.Thread(target=ask)
+    first.start()
+    began.wait(10)
+    rest = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in rest:
+        thread.start()
+    time.sleep(
+        0.1
+    )  # they are at the lock by then, or ask later, and the result is the same but for the count
+    endpoint.before = lambda: None
+    goes_on.set()
+    for thread in [first, *rest]:
+        thread.join(10)
+    assert len(ended) == 5
+    assert any(one is GONE for one in ended)
+    assert len(endpoint.asked) <= 2
+
+
+def test_who_does_not_want_to_wait_has_it_looked_for():
+    endpoint = FakeEndpoint(GONE, GONE, NotSupported("not now"))
+    connection = ReconnectingConnection(endpoint, 60.0)
+    assert connection.at_once() is None  # after the first try
+    wait_until(lambda: connection.current, 10, "the search finds it")
+    assert connection.at_once() is connection.current
+    assert len(endpoint.asked) == 4
+    wait_until(lambda: connection._search is None, 10, "the search ends")
+
+
+def test_a_first_try_that_takes_long_keeps_nobody():
+    goes_on = threading.Event()
+    endpoint = FakeEndpoint()
+    endpoint.before = lambda: goes_on.wait(30)
+    connection = ReconnectingConnection(endpoint, 60.0)
+    began = time.monotonic()
+    assert connection.at_once() is None
+    assert connection.at_once() is None  # not a second more each time
+    assert time.monotonic() - began < 10
+    goes_on.set()
+    wait_until(lambda: connection.current, 10, "the search finds it")
+
+
+def test_a_search_ends_when_nobody_asks(monkeypatch):
+    monkeypatch.setattr(reconnect, "IDLE_S", 0.2)
+    endpoint = FakeEndpoint(*[GONE] * 1000)
+    connection = ReconnectingConnection(endpoint, 60.0)
+    assert connection.at_once() is None
+    wait_until(lambda: connection._search is None, 10, "the search ends")
+    tries = len(endpoint.asked)
+    assert connection.at_once() is None  # and begins anew
+    assert len(endpoint.asked) > tries
+    connection.close()
+
+
+def test_closed_it_opens_nothing():
+    endpoint = FakeEndpoint(None, *[GONE] * 1000)
+    connection = ReconnectingConnection(endpoint, 60.0)
+    connection.lost(connection.get())
+    ended: list[RpcsysError] = []
+
+    def ask() -> None:
+        try:
+            connection.get()
+        except RpcsysError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    wait_until(lambda: len(endpoint.asked) > 1, 10, "it looks")
+    connection.close()
+    thread.join(10)
+    assert isinstance(ended[0], (SessionClosed, ServerUnreachable))
+    with pytest.raises(SessionClosed):
+        connection.get()
+    assert connection.at_once() is None
+
+
+def test_what_is_opened_while_it_is_closed_is_closed():
+    endpoint = FakeEndpoint()
+    connection = ReconnectingConnection(endpoint, 60.0)
+    endpoint.before = connection.close
+    with pytest.raises(SessionClosed):
+        connection.get()
+    assert [held.closed for held in endpoint.made] == [1]
+    assert connection.current is None
+
+
+def test_a_busy_server_is_avoided_where_there_are_others():
+    endpoint = FakeEndpoint(others=True)
+    connection = ReconnectingConnection(endpoint, 60.0)
+    first = connection.get()
+    connection.crowded(first)
+    assert connection.get().where == "server2"
+    assert endpoint.asked[-1][1] == ["server1"]
+    assert endpoint.made[0].closed == 0  # calls may be under way on it
+
+    alone = ReconnectingConnection(FakeEndpoint(), 60.0)
+    only = alone.get()
+    alone.crowded(only)
+    assert alone.current is only
