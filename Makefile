@@ -48,6 +48,7 @@ lint: .venv/.ready-dev
 	$(BIN)/mypy
 	$(BIN)/vermin --quiet --no-tips -t=3.8- --violations $$($(DEVICE))
 	$(BIN)/vermin --quiet --no-tips -t=3.10- --violations rpcsys
+	$(BIN)/python -m tests.counts
 
 fix: .venv/.ready-dev
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,48 @@
+"""Circles and names that occur twice are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import counts
+
+
+def test_circles_of_any_length_are_found_once() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": set(), "f": {"g"}, "g": {"f"}}
+    assert counts.circles(graph) == [["a", "b", "c"], ["f", "g"]]
+
+
+def test_no_module_reaches_itself_where_imports_only_go_down() -> None:
+    assert counts.circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_a_class_that_two_modules_define_is_found(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text("class A: ...\nclass B:\n    class C: ...\n")
+    other.write_text("if True:\n    class C: ...\nelse:\n    class D: ...\n    class D: ...\n")
+    assert counts.twice({"one": one, "other": other}) == ["C"]
+
+
+def test_the_root_imports_nothing_and_others_each_other() -> None:
+    found = counts.imports(counts.MODULES)
+    assert found["rpcsys"] == set()
+    assert "rpcsys.wire.tensor" in found["rpcsys.wire.values"]
+    assert all(targets <= set(counts.MODULES) for targets in found.values())
+
+
+def test_more_than_there_was_is_an_error_with_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(counts, "twice", lambda _: ["Twice", "Thrice"])
+    monkeypatch.setattr(counts, "TWICE", 2)
+    assert counts.main() == 0
+    monkeypatch.setattr(counts, "TWICE", 1)
+    assert counts.main() == 1
+    first, second, *names = capsys.readouterr().out.splitlines()
+    assert (first[-34:], second[-34:]) == (
+        "names that occur twice (at most 2)",
+        "names that occur twice (at most 1)",
+    )
+    assert names[-1] == "twice: Twice Thrice"
