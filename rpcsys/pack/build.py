@@ -16,7 +16,7 @@ from rpcsys import data
 from rpcsys.errors import UsageError
 from rpcsys.module import toolchain
 from rpcsys.pack import archive, libraries, tier, versions, wheels
-from rpcsys.pack.lean import lean
+from rpcsys.pack.source import blanked
 
 #: Folders of the archive.
 PYTHON, NATIVE, DRIVERS, LICENSES = "python", "python/lib", "drivers", "licenses"
@@ -109,7 +109,7 @@ def _python() -> dict[str, bytes]:
     files = dict(tier.files())
     files.update({f"cloudpickle/{file.name}": file for file in Path(spec.origin).parent.glob("*.py")})
     files.update({f"numpy_stub/{file.relative_to(stub).as_posix()}": file for file in stub.rglob("*.py")})
-    return {f"{PYTHON}/{name}": _lean(file) for name, file in files.items()}
+    return {f"{PYTHON}/{name}": _content(file) for name, file in files.items()}
 
 
 def _board() -> dict[str, bytes]:
@@ -118,15 +118,15 @@ def _board() -> dict[str, bytes]:
     files = {file.relative_to(board).as_posix(): file for file in board.rglob("*") if _wanted(file)}
     for_boards = units.glob("rpcsys-server*")
     files.update({f"systemd/{file.name}": file for file in for_boards if _wanted(file)})
-    return {name: _lean(file) for name, file in files.items()}
+    return {name: _content(file) for name, file in files.items()}
 
 
 def _wanted(file: Path) -> bool:
     return file.is_file() and "__pycache__" not in file.parts
 
 
-def _lean(file: Path) -> bytes:
-    return lean(file.read_text(encoding="utf-8")).encode() if file.suffix == ".py" else file.read_bytes()
+def _content(file: Path) -> bytes:
+    return blanked(file.read_text(encoding="utf-8")).encode() if file.suffix == ".py" else file.read_bytes()
 
 
 def _programs(files: Iterable[str]) -> list[str]:

@@ -1,0 +1,77 @@
+"""Python source as boards get it: the source that was tested, without what only readers and type checkers need.
+
+Docstrings, comments and the annotations of functions are blanked, and a level of indentation is one space. Every statement
+stays, with its names, at its line: a traceback from a board names the lines of the repository.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+
+Span = tuple[tuple[int, int], tuple[int, int], bytes]
+"""Line's index and bytes before it, of the first byte and of the one after the last; what stands there instead."""
+
+
+def blanked(source: str) -> str:
+    """Return ``source`` as a board gets it. Raises SyntaxError for what is no Python."""
+    lines = [line.encode() for line in source.splitlines()]
+    for (first, start), (last, end), instead in sorted(_spans(source, lines), reverse=True):
+        tail = lines[last][end:]
+        lines[first : last + 1] = [lines[first][:start] + instead] + [b""] * (last - first)
+        lines[last] += tail
+    return _indented_by_one("".join(line.decode().rstrip() + "\n" for line in lines))
+
+
+def _spans(source: str, lines: list[bytes]) -> Iterator[Span]:
+    for node in ast.walk(ast.parse(source)):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            yield from _docstrings(body)
+        if isinstance(node, ast.arg) and node.annotation is not None:
+            yield from _annotation(b": ", node.annotation, lines)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns is not None:
+            yield from _annotation(b" -> ", node.returns, lines)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
+            row = token.start[0] - 1
+            yield (row, len(lines[row]) - len(token.string.encode())), (row, len(lines[row])), b""
+
+
+def _docstrings(body: list[ast.stmt]) -> Iterator[Span]:
+    """Those of a module, class or function, and of their attributes; ``pass`` where nothing else is in a body."""
+    found = [each for each in body if isinstance(each, ast.Expr) and _is_text(each.value)]
+    for each in found:
+        last = len(found) == len(body) and each is found[-1]
+        yield *_ends(each), b"pass" if last else b""
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _annotation(sign: bytes, node: ast.expr, lines: list[bytes]) -> Iterator[Span]:
+    """One that is written as formatters write it, with ``sign`` before it: the tree does not say where that is."""
+    (row, column), end = _ends(node)
+    if lines[row][:column].endswith(sign):
+        yield (row, column - len(sign)), end, b""
+
+
+def _ends(node: ast.expr | ast.stmt) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (node.lineno - 1, node.col_offset), ((node.end_lineno or 0) - 1, node.end_col_offset or 0)
+
+
+def _indented_by_one(source: str) -> str:
+    """``source`` with one space for each four at the beginning of a line, but not inside of a string."""
+    inside: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        inside.update(range(token.start[0] + 1, token.end[0] + 1))
+    lines = [line if row in inside else _shorter(line) for row, line in enumerate(source.splitlines(), 1)]
+    return "".join(line + "\n" for line in lines)
+
+
+def _shorter(line: str) -> str:
+    text = line.lstrip(" ")
+    return " " * ((len(line) - len(text)) // 4) + text
