@@ -15,14 +15,14 @@ from sys import getsizeof
 from typing import Any
 
 from rpcsys.tracker.events import Record
-from rpcsys.tracker.present import Fact
+from rpcsys.tracker.live_state import Fact
 
 MAX_HISTORY = 200_000
 MAX_BYTES = 100 << 20
 """Records that may wait for the disk, and about how much memory they may take: minutes of a very busy lab."""
 
 MAX_LEVELS = 72_000
-"""Averages that may wait: a day of as many keys as are followed (`rpcsys.tracker.levels`)."""
+"""Averages that may wait: a day of all followed keys (`rpcsys.tracker.utilisation`)."""
 
 HOUR = 3600
 RECORD = 1000

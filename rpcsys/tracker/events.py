@@ -10,7 +10,7 @@ plain JSON details. By ``kind``:
 =============  =====================================================================================
 ``granted``    a lease begins: lease, epoch, key, server, user, address, limit_s, waited_s, priority,
                arrival (the request's), how (``ours``, ``silent``: one of TVM's servers, ``inferred``:
-               behind TVM's proxy), identity (of the server: `rpcsys.tracker.records.Server`)
+               behind TVM's proxy), identity (of the server: `rpcsys.tracker.entities.Server`)
 ``begun``      its session was opened: lease, peer
 ``limited``    it was renewed: lease, limit_s (from its beginning, None for no limit)
 ``over``       it is over: lease, epoch, key, server, user, address, since, held_s, outcome, reason (a

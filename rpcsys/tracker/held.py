@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rpcsys.tracker.entities import Waiting
     from rpcsys.tracker.labels import Wants
-    from rpcsys.tracker.records import Waiting
 
 MAX_BYTES = 512 << 20
 MAX_BYTES_OF_ADDRESS = 160 << 20

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 
+from rpcsys.tracker.entities import Peer
 from rpcsys.tracker.events import Action, Send
 from rpcsys.tracker.leases import Leases
-from rpcsys.tracker.records import Peer
 from rpcsys.wire import control
 
 LOOK_S = 5.0

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from rpcsys.tracker.records import Offer
+from rpcsys.tracker.entities import Offer
 
 Pair = tuple[str, str]
 

@@ -10,10 +10,10 @@ A lease carries an epoch, so that a late message about an old one changes nothin
 
 from __future__ import annotations
 
-from rpcsys.tracker.conditions import Conditions
+from rpcsys.tracker.entities import OURS, SILENT, Lease, Peer, Server
 from rpcsys.tracker.events import Action, Record, Send
-from rpcsys.tracker.granting import ask, least
-from rpcsys.tracker.records import OURS, SILENT, Lease, Peer, Server
+from rpcsys.tracker.health import Health
+from rpcsys.tracker.scheduler import ask, least
 from rpcsys.wire import control
 from rpcsys.wire.control import Running
 
@@ -39,7 +39,7 @@ _SENTENCES = {
 }
 
 
-class Leases(Conditions):
+class Leases(Health):
     """A book in which leases run and end."""
 
     def over(

@@ -11,8 +11,8 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from rpcsys.tracker.entities import Waiting
 from rpcsys.tracker.labels import KEY, NAME, SERVER, Facts, Pair, Wants
-from rpcsys.tracker.records import Waiting
 from rpcsys.tracker.shares import Share, Shares, lead
 
 Entry = tuple[float, int, str]

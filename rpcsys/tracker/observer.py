@@ -1,4 +1,4 @@
-"""Everybody who wants to know what happens in a tracker: its log, its figures, its history.
+"""Everybody who wants to know what happens in a tracker: its log, its metrics, its history.
 
 Nothing here decides anything, and nothing here keeps the loop waiting.
 """
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from rpcsys.daemon.journal import Journal
 from rpcsys.tracker.config import Config
 from rpcsys.tracker.events import Record
-from rpcsys.tracker.figures import Figures
 from rpcsys.tracker.history import History
-from rpcsys.tracker.levels import LOOK_S, STEP_S, STEPS, Levels
+from rpcsys.tracker.log_text import words
 from rpcsys.tracker.store import Store
-from rpcsys.tracker.telling import words
+from rpcsys.tracker.utilisation import LOOK_S, STEP_S, STEPS, Utilisation
+from rpcsys.tracker.views.metrics import Metrics
 from rpcsys.wire import control
 from rpcsys.wire.control import Answer
 
@@ -54,12 +54,12 @@ class Observer:
         self._started_at = service.clock.now()
         self.store: Store | None = None
         self.history: History | None = None
-        self.levels = Levels()
-        self.figures = Figures(service)
+        self.utilisation = Utilisation()
+        self.metrics = Metrics(service)
         if config.state_dir is not None:
             self.store = Store(config.state_dir, history_days=config.history_days, clock=service.clock.now)
             self.history = History(self.store.path, self.store.suspect)
-            self.levels.add(self.store.levels(self._started_at - STEPS * STEP_S, self._started_at))
+            self.utilisation.add(self.store.levels(self._started_at - STEPS * STEP_S, self._started_at))
         self._journal = Journal(words)
         self._fresh: list[Record] = []
         self._looks = 0
@@ -85,7 +85,7 @@ class Observer:
         self._journal.note_all(
             [(record.at, _level(record), record.kind, record.details) for record in records]
         )
-        self.figures.note(*records)
+        self.metrics.note(*records)
         if self.store is not None:
             self.store.note(*records)
 
@@ -104,21 +104,21 @@ class Observer:
         if self.history is not None:
             self.history.close()
         if self.store is not None:
-            self.store.note_levels(self.levels.rows(self._service.clock.now()))
+            self.store.note_levels(self.utilisation.rows(self._service.clock.now()))
             self.store.close()
         self._journal.close()
 
     def _measure_lag(self, due: float) -> None:
         now = self._loop.time()
-        self.figures.lag.observe(max(0.0, now - due))
+        self.metrics.lag.observe(max(0.0, now - due))
         self._timers[0] = self._loop.call_later(LAG_S, self._measure_lag, now + LAG_S)
 
     def _look(self) -> None:
         now = self._service.clock.now()
-        self.levels.look(self._service.state, now)
+        self.utilisation.look(self._service.state, now)
         self._looks += 1
         if self.store is not None and self._looks % _LOOKS_NOTED == 0:
-            self.store.note_levels(self.levels.rows(now))
+            self.store.note_levels(self.utilisation.rows(now))
         self._timers[1] = self._loop.call_later(LOOK_S, self._look)
 
     def _forget_absent(self) -> None:

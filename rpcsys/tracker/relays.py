@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
-from rpcsys.tracker.views import is_loopback
+from rpcsys.tracker.addresses import is_loopback
 
 
 @dataclass(frozen=True)

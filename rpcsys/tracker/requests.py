@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from rpcsys.tracker import explain, outlook, views
-from rpcsys.tracker.book import STEP_S, STEPS
+from rpcsys.tracker.entities import Offer, Peer, Place, Queue, Waiting
 from rpcsys.tracker.events import Action, Record, Send
 from rpcsys.tracker.keepalive import Keepalive
 from rpcsys.tracker.labels import Wants, wants_of, wants_of_key
-from rpcsys.tracker.records import Offer, Peer, Place, Queue, Waiting
+from rpcsys.tracker.records import STEP_S, STEPS
+from rpcsys.tracker.views import eta, hints, leases, why
 from rpcsys.wire import control, tracker
 from rpcsys.wire.control import Answer
 
@@ -68,7 +68,7 @@ class Requests(Keepalive):
         place = None if message.ticket is None else self._place(at, peer, wants, message.ticket)
         known_until = None if message.wait_for_key or place is not None else self._known_until(wants)
         if known_until is not None and at >= known_until:
-            return [refusal(peer, message.id, "UnknownKey", views.unknown(self, wants))]
+            return [refusal(peer, message.id, "UnknownKey", hints.unknown(self, wants))]
         request = self._new(at, peer, message, wants, place)
         actions = taken_over
         if request.count == 1:
@@ -126,7 +126,7 @@ class Requests(Keepalive):
         queue = self.queues[request.key]
         if len(queue.waiting) > 1:
             self.note_move(at, request.key)
-        told = _told(request, outlook.ahead(self, at, request), *self._outlook(at, queue))
+        told = _told(request, eta.ahead(self, at, request), *self._eta(at, queue))
         if request.recorded:
             return [told]
         request.recorded = True
@@ -245,7 +245,7 @@ class Requests(Keepalive):
         request = self.waiting[arrival]
         if self.servers(request.wants):
             return []
-        return self._give_up(at, request, "UnknownKey", views.unknown(self, request.wants), "unknown")
+        return self._give_up(at, request, "UnknownKey", hints.unknown(self, request.wants), "unknown")
 
     def _give_up(self, at: float, request: Waiting, error: str, message: str, why: str) -> list[Action]:
         assert request.id is not None, "TVM's requests have no deadline"
@@ -277,16 +277,16 @@ class Requests(Keepalive):
             del self.moved[key]
             queue = self.queues[key]
             told += 1 + len(queue.waiting)
-            estimate, holders = self._outlook(at, queue)
-            for index, request in enumerate(outlook.in_order(self, at, queue)):
+            estimate, holders = self._eta(at, queue)
+            for index, request in enumerate(eta.in_order(self, at, queue)):
                 if request.id is not None and _worth_telling(request.told, index + 1):
                     actions.append(_told(request, index, estimate, holders))
         if self.moved:
             self.deadlines.set(("positions",), at)
         return actions
 
-    def _outlook(self, at: float, queue: Queue) -> tuple[outlook.Estimate, Holders]:
-        return outlook.Estimate(queue, self.pool.count(queue.key), at), outlook.holders(queue, at)
+    def _eta(self, at: float, queue: Queue) -> tuple[eta.Estimate, Holders]:
+        return eta.Estimate(queue, self.pool.count(queue.key), at), leases.holders(queue, at)
 
     def why(self, at: float, peer: Peer, message: control.Why) -> list[Action]:
         """Why somebody waits."""
@@ -296,8 +296,8 @@ class Requests(Keepalive):
             problem = "say which: a request of this connection that waits, or a key"
             return [refusal(peer, message.id, "BadRequest", problem)]
         if request is None and key not in self.queues:
-            return [refusal(peer, message.id, "UnknownKey", views.unknown(self, wants_of_key(key)))]
-        return [done(peer, message.id, why=explain.why(self, at, key, request))]
+            return [refusal(peer, message.id, "UnknownKey", hints.unknown(self, wants_of_key(key)))]
+        return [done(peer, message.id, why=why.why(self, at, key, request))]
 
 
 def _wants(peer: Peer, message: control.Request) -> Wants:
@@ -311,7 +311,7 @@ def _wants(peer: Peer, message: control.Request) -> Wants:
     return wants_of(message.key or "", message.labels)
 
 
-def _told(request: Waiting, before: int, estimate: outlook.Estimate, holders: Holders) -> Send:
+def _told(request: Waiting, before: int, estimate: eta.Estimate, holders: Holders) -> Send:
     """Tell a client of ours where its request stands."""
     assert request.id is not None, "TVM's clients are not told"
     request.told = before + 1

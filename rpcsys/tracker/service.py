@@ -38,11 +38,11 @@ from rpcsys.tracker.events import (
     Tick,
 )
 from rpcsys.tracker.keepalive import ASKED
+from rpcsys.tracker.message_cache import MessageCache
 from rpcsys.tracker.observer import Observer
-from rpcsys.tracker.pages import pages
-from rpcsys.tracker.reading import Reader
 from rpcsys.tracker.state import State
-from rpcsys.tracker.tvmsummary import MAX_CHARACTERS, TvmSummary
+from rpcsys.tracker.views.pages import pages
+from rpcsys.tracker.views.tvm_summary import MAX_CHARACTERS, SummaryText
 from rpcsys.wire import control, tracker, tracker_frames
 from rpcsys.wire.control import Answer
 from rpcsys.wire.tracker import Put
@@ -82,14 +82,14 @@ class Service:
         self.connections: dict[int, Connection] = {}
         self.strangers: dict[Connection, None] = {}
         self.sockets = Sockets(self._turn)
-        self._reader = Reader()
+        self._messages = MessageCache()
         self.frames_in = 0
         self.frames_out = 0
         self.stopped = asyncio.Event()
         self._numbers = 0
         self._heard: tuple[list[Connection], list[Connection]] = ([], [])
         self._unsent: list[Connection] = []
-        self._summary = TvmSummary()
+        self._summary = SummaryText()
         self._asking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -157,7 +157,7 @@ class Service:
         """
         self.frames_in += 1
         try:
-            message = self._reader.read(frame)
+            message = self._messages.read(frame)
         except tracker.BadMessage as problem:
             if problem.reply is not None:
                 self._send(connection, problem.reply)

@@ -1,8 +1,8 @@
 """Every decision of the tracker, as plain synchronous code: an event goes in, actions come out.
 
-The decisions stand in a row of classes, each built on the one before: :mod:`~rpcsys.tracker.book` (the records),
-:mod:`~rpcsys.tracker.granting` (who is next), :mod:`~rpcsys.tracker.conditions` (which servers can be trusted),
-:mod:`~rpcsys.tracker.leases`, :mod:`~rpcsys.tracker.keepalive`, :mod:`~rpcsys.tracker.requests`, :mod:`~rpcsys.tracker.restoring`, and here, where
+The decisions stand in a row of classes, each built on the one before: :mod:`~rpcsys.tracker.records` (the records),
+:mod:`~rpcsys.tracker.scheduler` (who is next), :mod:`~rpcsys.tracker.health` (which servers can be trusted),
+:mod:`~rpcsys.tracker.leases`, :mod:`~rpcsys.tracker.keepalive`, :mod:`~rpcsys.tracker.requests`, :mod:`~rpcsys.tracker.restore`, and here, where
 messages arrive and connections come and go.
 
 Rules they keep:
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from rpcsys import __version__
-from rpcsys.tracker import deployed, summary, views
+from rpcsys.tracker.entities import OURS, SILENT, Lease, Peer, Server
 from rpcsys.tracker.events import (
     Action,
     Close,
@@ -39,10 +39,10 @@ from rpcsys.tracker.events import (
     Tick,
 )
 from rpcsys.tracker.labels import facts_of
-from rpcsys.tracker.records import OURS, SILENT, Lease, Peer, Server
 from rpcsys.tracker.requests import done, refusal
-from rpcsys.tracker.restoring import Restoring
-from rpcsys.tracker.tvmsummary import TvmSummary
+from rpcsys.tracker.restore import Restore
+from rpcsys.tracker.views import deployed, hints, summary
+from rpcsys.tracker.views.tvm_summary import SummaryText
 from rpcsys.wire import control, keys, tracker
 from rpcsys.wire.control import Answer
 
@@ -65,7 +65,7 @@ MAX_NOT_NAMED = 256
 CAPABILITIES = ("session/1", "labels", "count", "tickets", "why", "drain", "renew", "resolve")
 
 
-class State(Restoring):
+class State(Restore):
     """The tracker between two events."""
 
     @property
@@ -197,7 +197,7 @@ class State(Restoring):
         return self.settle_if_complete(at)
 
     def _tvm_summary(self, at: float, peer: Peer, message: tracker.TvmSummary) -> list[Action]:
-        return [Send(peer.conn, json.loads(TvmSummary().text(self, at, peer)))]
+        return [Send(peer.conn, json.loads(SummaryText().text(self, at, peer)))]
 
     def _get_pending(self, at: float, peer: Peer, message: tracker.GetPending) -> list[Action]:
         self.polled(at, peer)
@@ -336,7 +336,7 @@ class State(Restoring):
         self, at: float, peer: Peer, asked: int, name: str, change: Callable[[float, str, str], list[Action]]
     ) -> list[Action]:
         if name not in self.server_names and name not in self.conditions:
-            return [refusal(peer, asked, "BadRequest", views.unknown_server(self, name))]
+            return [refusal(peer, asked, "BadRequest", hints.unknown_server(self, name))]
         return [done(peer, asked), *change(at, name, peer.who)]
 
     def _health(self, at: float, peer: Peer, message: control.Health) -> list[Action]:
@@ -352,7 +352,7 @@ class State(Restoring):
     def _resolve(self, at: float, peer: Peer, message: control.Resolve) -> list[Action]:
         rows = deployed.rows(self, peer, message.name)
         if message.name and not rows:
-            return [refusal(peer, message.id, "UnknownKey", deployed.unknown(self, message.name))]
+            return [refusal(peer, message.id, "UnknownKey", hints.unknown_module(self, message.name))]
         return [done(peer, message.id, modules=rows)]
 
     def _summary(self, at: float, peer: Peer, message: control.Summary) -> list[Action]:

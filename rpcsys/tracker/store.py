@@ -27,10 +27,10 @@ from rpcsys.daemon.courier import Courier
 from rpcsys.errors import ConfigError
 from rpcsys.tracker import rows, salvage
 from rpcsys.tracker.batch import Batch
+from rpcsys.tracker.entities import OURS
 from rpcsys.tracker.events import Record
-from rpcsys.tracker.present import Fact, Present
+from rpcsys.tracker.live_state import Fact, LiveState
 from rpcsys.tracker.pruning import Pruner
-from rpcsys.tracker.records import OURS
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Store:
         self._suspected: sqlite3.Error | None = None
         self._closing = False
         self._number = 0
-        self.present = Present()
+        self.live_state = LiveState()
         try:
             self._open()
             self._restore()
@@ -123,12 +123,12 @@ class Store:
         """Take in what holds by the file, and have what it says besides replaced."""
         assert self._file is not None
         found = list(rows.all_present(self._file))
-        self.present = Present(record for record in found if record is not None)
+        self.live_state = LiveState(record for record in found if record is not None)
         skipped = len(found) - len(list(filter(None, found)))
         if skipped:
             log.warning("%d rows of %s are not as they should be: they are left out", skipped, self.path)
             self._box = self._all_present()
-        self._written = {fact for fact, _ in self.present.items()}
+        self._written = {fact for fact, _ in self.live_state.items()}
         self._number += len(found)
 
     def _begin_without(self, error: Exception) -> None:
@@ -142,7 +142,7 @@ class Store:
         if not is_damage and not _is_without_room(self.path.parent, error):
             self._let_go()
             raise _unusable(self.path, error) from None
-        self.present = Present(salvage.present_alone(self.path))
+        self.live_state = LiveState(salvage.present_alone(self.path))
         self._failed(error, Batch())
 
     def _let_go(self) -> None:
@@ -161,7 +161,7 @@ class Store:
                 overs = rows.overs(self._file, now)
             except sqlite3.Error as error:
                 self.suspect(error)
-        return tuple(sorted([*overs, *self.present], key=lambda record: record.at))
+        return tuple(sorted([*overs, *self.live_state], key=lambda record: record.at))
 
     @property
     def failing(self) -> bool:
@@ -171,18 +171,18 @@ class Store:
     def begin(self, now: float) -> tuple[Record, ...]:
         """What `restored` says, after the end of what nobody will tell the end of, and without what is forgotten."""
         forgotten = self._pruner.before
-        for record in list(self.present):
+        for record in list(self.live_state):
             if record.kind == "granted" and record.details["how"] != OURS:
                 self.note(_unknown_end(record, now))
             elif record.kind in ("drained", "set_aside") and forgotten is not None and record.at < forgotten:
                 name = record.details["server"]
-                if self.present.get("joined", name) is None and self.present.get(record.kind, name):
+                if self.live_state.get("joined", name) is None and self.live_state.get(record.kind, name):
                     self.note(Record(now, "forgotten", {"server": name}))
         return self.restored(now)
 
     def forget_absent(self, before: float, now: float) -> None:
         """Whoever joined before then and has not joined again since then is gone."""
-        for record in list(self.present):
+        for record in list(self.live_state):
             if record.kind == "joined" and record.at < before:
                 reason = "it has not come back after a restart of the tracker"
                 self.note(Record(now, "gone", {"server": record.details["server"], "reason": reason}))
@@ -205,11 +205,11 @@ class Store:
     def _fold(self, record: Record) -> None:
         kind, box = record.kind, self._box
         if kind == "over":
-            get, lease = self.present.get, record.details["lease"]
+            get, lease = self.live_state.get, record.details["lease"]
             box.add_over((record, get("granted", lease), get("begun", lease), get("limited", lease)))
         elif kind in _EVENTS and record.details.get("why") != "granted":
             box.add_event(record)
-        for fact, holds in self.present.fold(record).items():
+        for fact, holds in self.live_state.fold(record).items():
             if holds is not None:
                 self._number += 1
                 box.changes[fact] = (self._number, holds)
@@ -271,7 +271,7 @@ class Store:
 
     def _all_present(self) -> Batch:
         """What replaces the present in the file."""
-        numbered = enumerate(self.present.items(), self._number + 1)
+        numbered = enumerate(self.live_state.items(), self._number + 1)
         batch = Batch(changes={fact: (number, record) for number, (fact, record) in numbered}, whole=True)
         self._number += len(batch.changes)
         return batch

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from rpcsys.errors import ProtocolError
 from rpcsys.tracker import events
 from rpcsys.tracker.leases import AWAY_S
-from rpcsys.tracker.reading import Reader
+from rpcsys.tracker.message_cache import MessageCache
 from rpcsys.tracker.requests import TICKET_S
-from rpcsys.tracker.restoring import SETTLE_S
+from rpcsys.tracker.restore import SETTLE_S
 from rpcsys.tracker.state import State
 from rpcsys.wire import control, tracker
 
@@ -119,7 +119,7 @@ class Tracker:
     """A state that is told frames; leases that it gives out are named by later messages."""
 
     def __init__(self) -> None:
-        self.now, self.state, self.reader = START, State(events.Started(START, "run")), Reader()
+        self.now, self.state, self.cache = START, State(events.Started(START, "run")), MessageCache()
         self.apply(events.Restored(START, ()))
         self.wait(60)
 
@@ -140,7 +140,7 @@ class Tracker:
                 events.Connected(self.now, conn, f"10.0.0.{conn}" if conn > 1 else "127.0.0.1", "10.0.0.1")
             )
         try:
-            message = self.reader.read(json.dumps(value).encode())
+            message = self.cache.read(json.dumps(value).encode())
         except ProtocolError:
             return
         if not isinstance(message, (control.History, control.Usage)):

@@ -70,7 +70,7 @@ def test_a_disk_that_is_full_for_long_holds_no_memory(tmp_path, monkeypatch) -> 
     lab.note(records.granted("out", at=NOW))
     lab.close()
     again = Store(tmp_path, history_days=90, clock=lambda: NOW)
-    assert sorted((r.kind, r.details.get("lease")) for r in again.present) == [
+    assert sorted((r.kind, r.details.get("lease")) for r in again.live_state) == [
         ("granted", "out"),
         ("joined", None),
     ]

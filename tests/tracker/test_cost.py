@@ -7,11 +7,12 @@ import time
 
 import pytest
 
-from rpcsys.tracker import events, outlook
-from rpcsys.tracker.granting import MAX_GATHERERS_OF_ADDRESS
+from rpcsys.tracker import events
 from rpcsys.tracker.lines import MAX_BESIDE
 from rpcsys.tracker.requests import TOLD_AT_ONCE
+from rpcsys.tracker.scheduler import MAX_GATHERERS_OF_ADDRESS
 from rpcsys.tracker.state import State
+from rpcsys.tracker.views import eta
 from rpcsys.wire import control, tracker
 from tests.tracker.transcripts import START
 
@@ -165,7 +166,7 @@ def in_pairs(act, few, many, rounds=ROUNDS):
 
 
 def everybody(lab):
-    return [*outlook.in_order(lab.state, lab.now, lab.state.queues["key"])]
+    return [*eta.in_order(lab.state, lab.now, lab.state.queues["key"])]
 
 
 def wait_with_labels(lab, sets, labels, of_each=50):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rpcsys.tracker import book, held
+from rpcsys.tracker import held, records
 from rpcsys.tracker.held import REQUEST_BYTES
 from rpcsys.tracker.requests import TICKET_S
 
@@ -59,7 +59,7 @@ def test_nothing_is_held_of_those_that_left(narrow, scene):
 
 
 def test_places_of_those_that_left_are_bounded_too(monkeypatch, scene):
-    monkeypatch.setattr(book, "MAX_PLACES_BYTES", 20 * REQUEST_BYTES)
+    monkeypatch.setattr(records, "MAX_PLACES_BYTES", 20 * REQUEST_BYTES)
     for number in range(30):
         client = scene.client()
         scene.ask(client, "request", 1, key="x", wait_for_key=True, labels=LONG if number % 9 == 0 else {})

@@ -1,4 +1,4 @@
-"""Small labs, in which anything may happen in any order: the lab's own books and the tracker's always agree."""
+"""Small labs, in which anything may happen in any order: the lab's own accounts and the tracker's always agree."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rpcsys.tracker.book import EPOCHS_AHEAD
 from rpcsys.tracker.leases import AWAY_S, LONGEST_S
+from rpcsys.tracker.records import EPOCHS_AHEAD
 from rpcsys.wire import control
 from tests.tracker.transcripts import Scene
 

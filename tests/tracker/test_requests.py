@@ -2,7 +2,7 @@
 
 import pytest
 
-from rpcsys.tracker.book import GRACE_S
+from rpcsys.tracker.records import GRACE_S
 from tests.tracker.transcripts import START, Scene
 
 

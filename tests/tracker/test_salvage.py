@@ -82,7 +82,7 @@ def serves(place):
             assert answer.ok, answer
             json.dumps(answer.to_json(), allow_nan=False)
         assert "new" in [lease["lease"] for lease in answers[0].fields["leases"]]
-        return len(lab.present), len(answers[0].fields["leases"])
+        return len(lab.live_state), len(answers[0].fields["leases"])
     finally:
         lab._let_go()
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.tracker import shares as module
+from rpcsys.tracker.entities import Waiting
 from rpcsys.tracker.labels import wants_of_key
 from rpcsys.tracker.lines import Line, Lines
-from rpcsys.tracker.outlook import ahead, in_order
-from rpcsys.tracker.records import Waiting
 from rpcsys.tracker.shares import HALF_LIFE_S, Shares, lead
+from rpcsys.tracker.views.eta import ahead, in_order
 from tests.tracker.transcripts import Scene
 
 START = 1_000_000.0

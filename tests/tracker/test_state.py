@@ -5,7 +5,7 @@ import pytest
 from rpcsys.tracker import events
 from rpcsys.tracker import requests as requests_module
 from rpcsys.tracker import state as state_module
-from rpcsys.tracker.book import GRACE_S
+from rpcsys.tracker.records import GRACE_S
 from rpcsys.tracker.state import State
 from rpcsys.wire.tracker import Put, TvmRequest
 from tests.tracker.transcripts import START, Scene

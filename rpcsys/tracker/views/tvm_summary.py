@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rpcsys.tracker.records import Peer
-from rpcsys.tracker.summary import shown, slots
-from rpcsys.tracker.views import is_loopback
+from rpcsys.tracker.addresses import is_loopback
+from rpcsys.tracker.entities import Peer
+from rpcsys.tracker.views.servers import slots
+from rpcsys.tracker.views.summary import shown
 
 if TYPE_CHECKING:
-    from rpcsys.tracker.book import Book
+    from rpcsys.tracker.records import Records
 
 MAX_CHARACTERS = 3 << 20
 """Of a summary, with a little room to spare: a lab of fifty thousand devices, and less than what makes a connection one
@@ -46,13 +47,13 @@ class _View:
     rows: dict[int, tuple[object, str]] = field(default_factory=dict)
 
 
-class TvmSummary:
+class SummaryText:
     """Free and pending by key (``queue_info``), and a row for each slot of each server (``server_info``)."""
 
     def __init__(self) -> None:
         self._views: dict[str, _View] = {}
 
-    def text(self, book: Book, at: float, viewer: Peer) -> str:
+    def text(self, records: Records, at: float, viewer: Peer) -> str:
         """The reply's JSON: a code and the summary."""
         place = "" if is_loopback(viewer.address) else viewer.local
         view = self._views.get(place)
@@ -62,28 +63,28 @@ class TvmSummary:
             view = self._views[place] = _View()
         if at - view.made_at < FRESH_S:
             return view.text
-        text = _make(book, viewer, view)
+        text = _make(records, viewer, view)
         if len(text) >= LARGE:
             view.made_at, view.text = at, text
         return text
 
 
-def _make(book: Book, viewer: Peer, view: _View) -> str:
+def _make(records: Records, viewer: Peer, view: _View) -> str:
     room = MAX_CHARACTERS - _SPARE
-    view.rows = dict(_rows(book, viewer, view.rows))
+    view.rows = dict(_rows(records, viewer, view.rows))
     rows = [text for _, text in view.rows.values() if text]
     in_order = sorted(rows, key=_is_long) if any(map(_is_long, rows)) else rows
-    served, room = _fit(_queues(book, served=True), room)
+    served, room = _fit(_queues(records, served=True), room)
     servers, room = _fit(in_order, room)
-    waited_for, _ = _fit(_queues(book, served=False), room)
+    waited_for, _ = _fit(_queues(records, served=False), room)
     return f'[0,{{"queue_info":{{{",".join(served + waited_for)}}},"server_info":[{",".join(servers)}]}}]'
 
 
 def _rows(
-    book: Book, viewer: Peer, before: dict[int, tuple[object, str]]
+    records: Records, viewer: Peer, before: dict[int, tuple[object, str]]
 ) -> Iterator[tuple[int, tuple[object, str]]]:
     """The rows of each server, as one text, made anew only for what has changed."""
-    for conn, peer in book.peers.items():
+    for conn, peer in records.peers.items():
         source = peer.server or peer.report
         if source is not None:
             known = before.get(conn)
@@ -96,11 +97,11 @@ def _is_long(row: str) -> bool:
     return len(row) >= _LONG
 
 
-def _queues(book: Book, *, served: bool) -> Iterator[str]:
+def _queues(records: Records, *, served: bool) -> Iterator[str]:
     """Entries of keys that somebody serves, or of those that are only waited for."""
-    for key, queue in book.queues.items():
+    for key, queue in records.queues.items():
         if bool(queue.servers) == served and shown(queue):
-            yield f'{_json(key)}:{{"free":{book.pool.count(key)},"pending":{len(queue.waiting)}}}'
+            yield f'{_json(key)}:{{"free":{records.pool.count(key)},"pending":{len(queue.waiting)}}}'
 
 
 def _fit(texts: Iterable[str], room: int) -> tuple[list[str], int]:

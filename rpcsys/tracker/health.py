@@ -8,9 +8,9 @@ connection and, by their records, the tracker's run.
 
 from __future__ import annotations
 
-from rpcsys.tracker.events import Action, Record, Started
-from rpcsys.tracker.granting import Granting
-from rpcsys.tracker.records import Condition, Lease, Peer
+from rpcsys.tracker.entities import Condition, Lease, Peer
+from rpcsys.tracker.events import Action, Record
+from rpcsys.tracker.scheduler import Scheduler
 
 FAILURES = 3
 
@@ -23,13 +23,8 @@ MAX_MISSED = 4096
 """Addresses remembered whose clients could open no session. Beyond, the first is forgotten."""
 
 
-class Conditions(Granting):
+class Health(Scheduler):
     """A book in which servers are judged. Every method returns what has to be done about it."""
-
-    def __init__(self, started: Started) -> None:
-        super().__init__(started)
-        self.missed: dict[str, str] = {}
-        self.absent: dict[str, None] = {}
 
     def failed(self, at: float, name: str, reason: str) -> list[Action]:
         """A session failed for a reason of the server's own."""

@@ -1,4 +1,4 @@
-"""What somebody who waits can be told: how many go first, who has the devices, and how long it may take.
+"""How long a request may have to wait: how many go first, and the time that may take.
 
 Users take turns, so the place of a request is foretold by letting every user of a band have one device after the
 other, in the order of their device time now. It is a forecast: who comes later and has had less goes first.
@@ -7,17 +7,13 @@ other, in the order of their device time now. It is a forecast: who comes later 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rpcsys.tracker.entities import Queue, Waiting
 from rpcsys.tracker.lines import Band
-from rpcsys.tracker.records import INFERRED, Lease, Queue, Waiting
 
 if TYPE_CHECKING:
-    from rpcsys.tracker.book import Book
-
-MAX_HOLDERS = 8
-"""Holders named to somebody who waits; the summary has them all."""
+    from rpcsys.tracker.records import Records
 
 _FEW = 3
 """Fewer past leases than this say nothing about the next."""
@@ -32,13 +28,13 @@ _QUICK, _SLOW = 0.25, 0.9
 """The range of an estimate: as if leases were as short as the shortest quarter, or as long as nine in ten."""
 
 
-def ahead(book: Book, at: float, request: Waiting) -> int:
+def ahead(records: Records, at: float, request: Waiting) -> int:
     """About how many requests of its key will be served before this one, as things stand."""
-    x, share = book.shares.clock(at), book.shares.of(request.user)
+    x, share = records.shares.clock(at), records.shares.of(request.user)
     before = 0
-    lines = book.lines.of_key(request.key)
+    lines = records.lines.of_key(request.key)
     if len(lines) > _MANY_LINES:
-        return max(0, len(book.queues[request.key].waiting) - 1)
+        return max(0, len(records.queues[request.key].waiting) - 1)
     for line in lines:
         for standing, band in line.bands.items():
             if standing > request.standing:
@@ -48,19 +44,19 @@ def ahead(book: Book, at: float, request: Waiting) -> int:
     return before
 
 
-def in_order(book: Book, at: float, queue: Queue) -> Iterator[Waiting]:
+def in_order(records: Records, at: float, queue: Queue) -> Iterator[Waiting]:
     """All requests of a key, as they will be served."""
     by_standing: dict[float, list[Band]] = {}
-    for line in book.lines.of_key(queue.key):
+    for line in records.lines.of_key(queue.key):
         for standing, band in line.bands.items():
             by_standing.setdefault(standing, []).append(band)
-    x = book.shares.clock(at)
+    x = records.shares.clock(at)
     for _, bands in sorted(by_standing.items(), reverse=True):
         turns = _turns(x, bands)
         index = 0
         while turns:
             for arrivals in turns:
-                yield book.waiting[arrivals[index]]
+                yield records.waiting[arrivals[index]]
             index += 1
             turns = [arrivals for arrivals in turns if len(arrivals) > index]
 
@@ -77,24 +73,6 @@ def _turns(x: float, bands: list[Band]) -> list[list[int]]:
     for arrivals in turns.values():
         arrivals.sort()
     return [*turns.values()]
-
-
-def holders(queue: Queue, at: float) -> list[dict[str, Any]]:
-    """Who has devices of a key, the longest first: since when, and until when at the latest."""
-    return [holder(lease, at) for lease in islice(queue.leases.values(), MAX_HOLDERS)]
-
-
-def holder(lease: Lease, at: float) -> dict[str, Any]:
-    """Who holds a device: seconds since then, and seconds left at the latest (None for no limit)."""
-    until = lease.until
-    return {
-        "user": lease.user,
-        "address": lease.address,
-        "server": lease.server_name,
-        "since_s": round(at - lease.since, 3),
-        "until_s": None if until is None else round(max(0.0, until - at), 3),
-        "inferred": lease.how == INFERRED,
-    }
 
 
 class Estimate:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rpcsys.tracker import summary
+from rpcsys.tracker.views import summary
 from rpcsys.wire.tracker import MAX_FRAME
 
 

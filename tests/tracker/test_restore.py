@@ -7,7 +7,7 @@ import pytest
 from rpcsys.tracker import events
 from rpcsys.tracker.leases import AWAY_S
 from rpcsys.tracker.requests import TICKET_S
-from rpcsys.tracker.restoring import SETTLE_S
+from rpcsys.tracker.restore import SETTLE_S
 from tests.tracker.transcripts import Scene
 
 _BEGINS = {

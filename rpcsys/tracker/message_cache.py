@@ -30,7 +30,7 @@ _RANDOM = re.compile(rb"[0-9A-Za-z._-]+")  # what means itself in JSON, and may 
 _OTHER = b"0-another"
 
 
-class Reader:
+class MessageCache:
     """Reads the frames of all connections."""
 
     def __init__(self) -> None:

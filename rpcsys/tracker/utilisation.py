@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rpcsys.tracker.book import Book
+    from rpcsys.tracker.records import Records
 
 LOOK_S = 5.0
 """How often to look."""
@@ -22,13 +22,13 @@ Row = tuple[int, str, int, float, float, float]
 """When the ten minutes began, key, looks taken; slots, leased and waiting on average."""
 
 
-class Levels:
+class Utilisation:
     """Averages by key. ``add`` takes back what `rows` gave, after a restart."""
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[str, list[float]]] = {}
 
-    def look(self, book: Book, at: float) -> None:
+    def look(self, records: Records, at: float) -> None:
         """Take the present in."""
         begin = int(at) // STEP_S * STEP_S
         step = self._steps.get(begin)
@@ -36,14 +36,14 @@ class Levels:
             step = self._steps[begin] = {}
             for old in [other for other in self._steps if other <= begin - STEPS * STEP_S]:
                 del self._steps[old]
-        for key, queue in book.queues.items():
+        for key, queue in records.queues.items():
             sums = step.get(key)
             if sums is None:
                 if len(step) >= MAX_KEYS:
                     continue
                 sums = step[key] = [0, 0.0, 0.0, 0.0]
             sums[0] += 1
-            sums[1] += sum(book.peers[conn].slots for conn in queue.servers)
+            sums[1] += sum(records.peers[conn].slots for conn in queue.servers)
             sums[2] += len(queue.leases)
             sums[3] += len(queue.waiting)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.tracker.events import Record
-from rpcsys.tracker.present import Present
+from rpcsys.tracker.live_state import LiveState
 
 names = st.sampled_from("ab")
 kinds = {
@@ -37,7 +37,7 @@ histories = st.lists(record, max_size=12).map(lambda records: list(sane(records)
 
 
 def holding(records):
-    """What `Present` is for, said another way: each record, unless a later one ends or replaces it."""
+    """What `LiveState` is for, said another way: each record, unless a later one ends or replaces it."""
     ended_by = {
         "granted": ("over",),
         "begun": ("over",),
@@ -68,20 +68,20 @@ def holding(records):
 
 @given(histories)
 def test_what_holds_is_what_nothing_later_ends(records):
-    present = Present()
+    live = LiveState()
     mirrored = {}
     for one in records:
-        for fact, holds in present.fold(one).items():
+        for fact, holds in live.fold(one).items():
             if holds is None:
                 del mirrored[fact]
             else:
                 mirrored[fact] = holds
-    assert list(present) == holding(records)
-    assert sorted(map(repr, mirrored.values())) == sorted(map(repr, present))
+    assert list(live) == holding(records)
+    assert sorted(map(repr, mirrored.values())) == sorted(map(repr, live))
 
 
 @given(histories)
 def test_what_holds_is_enough_to_go_on(records):
-    present = Present(records)
-    assert list(Present(present)) == list(present)
-    assert len(present) == len(list(present))
+    live = LiveState(records)
+    assert list(LiveState(live)) == list(live)
+    assert len(live) == len(list(live))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rpcsys.tracker.granting import GATHER_S
 from rpcsys.tracker.requests import TICKET_S
+from rpcsys.tracker.scheduler import GATHER_S
 from tests.tracker.transcripts import Scene
 
 
@@ -347,9 +347,9 @@ def test_a_ticket_presented_while_its_old_connection_lives(scene):
 
 
 def test_places_are_bounded(monkeypatch):
-    from rpcsys.tracker import book
+    from rpcsys.tracker import records
 
-    monkeypatch.setattr(book, "MAX_PLACES", 3)
+    monkeypatch.setattr(records, "MAX_PLACES", 3)
     scene = Scene()
     scene.server()
     for number in range(6):

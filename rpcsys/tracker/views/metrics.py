@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rpcsys.tracker import explain
 from rpcsys.tracker.events import Record
-from rpcsys.tracker.records import Peer
+from rpcsys.tracker.views import servers
 
 if TYPE_CHECKING:
     from rpcsys.tracker.service import Service
@@ -29,7 +28,7 @@ LAGS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 MAX_KEYS = 500
 OTHER = "(other)"
-"""Keys with figures of their own; clients of TVM may ask for any key, and each would cost memory for ever."""
+"""Keys with metrics of their own; clients of TVM may ask for any key, and each would cost memory for ever."""
 
 _FIRST = 32  # they stand in about the order in which they came: the oldest is among the first
 
@@ -56,8 +55,8 @@ class Histogram:
         return found
 
 
-class Figures(Collector):
-    """The figures of a service."""
+class Metrics(Collector):
+    """The metrics of a service."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -91,11 +90,11 @@ class Figures(Collector):
         return found
 
     def collect(self) -> Iterator[Metric]:
-        """The figures at this moment."""
+        """The metrics at this moment."""
         self._service.observer.pass_on()
         yield from self._traffic()
         yield from self._queues()
-        yield self._servers()
+        yield self._by_state()
         yield _by_key("rpcsys_tracker_wait_seconds", "From request to lease.", self._waits)
         yield _by_key(
             "rpcsys_tracker_lease_seconds", "From the beginning of a lease to its end.", self._leases
@@ -163,28 +162,19 @@ class Figures(Collector):
             slots.add_metric([key], sum(state.peers[conn].slots for conn in queue.servers))
         yield from (pending, oldest, free, leases, slots)
 
-    def _servers(self) -> Metric:
+    def _by_state(self) -> Metric:
         state, now = self._service.state, self._service.clock.now()
         counts = Counter(
-            (condition_of(peer, explain.state(state, now, peer)["state"]), ",".join(peer.serves))
+            (servers.word(peer, servers.health(state, now, peer)["state"]), ",".join(peer.serves))
             for peer in state.peers.values()
             if peer.name
         )
-        servers = GaugeMetricFamily(
+        family = GaugeMetricFamily(
             "rpcsys_tracker_servers", "Servers by key and state.", labels=["key", "state"]
         )
         for (condition, key), count in list(counts.items())[: 4 * MAX_KEYS]:
-            servers.add_metric([key, condition], count)
-        return servers
-
-
-def condition_of(peer: Peer, state: str) -> str:
-    """A server's state in a word: what is wrong with it, or whether somebody has it."""
-    if state not in ("ok", "on trial"):
-        return state
-    if peer.serving:
-        return "busy" if len(peer.serving) >= peer.slots else "partly busy"
-    return "free" if peer.offers else "preparing"
+            family.add_metric([key, condition], count)
+        return family
 
 
 def _by_key(name: str, text: str, table: dict[str, Histogram]) -> Metric:

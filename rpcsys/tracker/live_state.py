@@ -36,7 +36,7 @@ _ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
 """Records that end others, with what they are about and the kinds that they end."""
 
 
-class Present:
+class LiveState:
     """The records that still hold, in the order in which they were made."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:

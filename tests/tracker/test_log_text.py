@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.logs import pairs
-from rpcsys.tracker.telling import QUIET, words
+from rpcsys.tracker.log_text import QUIET, words
 
 NAMES = st.sampled_from(["", "ann", "a b", 'say "hi"', "x=1", "board\n3", "ü", "10.0.0.5"])
 SECONDS = st.floats(0, 1e6)

@@ -5,15 +5,16 @@ import time
 
 import pytest
 
-from rpcsys.tracker import events, tvmsummary
+from rpcsys.tracker import events
 from rpcsys.tracker.state import State
-from rpcsys.tracker.tvmsummary import FRESH_S, MAX_CHARACTERS, TvmSummary
+from rpcsys.tracker.views import tvm_summary
+from rpcsys.tracker.views.tvm_summary import FRESH_S, MAX_CHARACTERS, SummaryText
 from rpcsys.wire import control
 from tests.tracker.transcripts import START, Scene
 
 
 def said(scene, viewer, made=None):
-    code, told = json.loads((made or TvmSummary()).text(scene.state, scene.now, scene.state.peers[viewer]))
+    code, told = json.loads((made or SummaryText()).text(scene.state, scene.now, scene.state.peers[viewer]))
     assert code == 0
     return told
 
@@ -34,7 +35,7 @@ def test_a_row_for_each_slot_and_a_queue_for_each_key(scene):
 
 
 def test_every_viewer_sees_servers_where_they_can_be_reached():
-    scene, made = Scene(), TvmSummary()
+    scene, made = Scene(), SummaryText()
     scene.server(at="127.0.0.1")
     hosts = {}
     for address, local in (("127.0.0.1", "127.0.0.1"), ("10.0.0.5", "10.0.0.1"), ("fd00::5", "fd00::1")):
@@ -45,7 +46,7 @@ def test_every_viewer_sees_servers_where_they_can_be_reached():
 
 
 def test_rows_follow_what_servers_say(scene):
-    made, viewer = TvmSummary(), scene.connect()
+    made, viewer = SummaryText(), scene.connect()
     board, silent = scene.server(), scene.tvm_server()
     assert len(said(scene, viewer, made)["server_info"]) == 2
     scene.ask(board, "register", key="rpi4", name="board", port=9090, slots=3)
@@ -57,8 +58,8 @@ def test_rows_follow_what_servers_say(scene):
 
 
 def test_a_large_one_is_remembered_for_a_second(scene, monkeypatch):
-    made, viewer = TvmSummary(), scene.connect()
-    monkeypatch.setattr(tvmsummary, "LARGE", 100)
+    made, viewer = SummaryText(), scene.connect()
+    monkeypatch.setattr(tvm_summary, "LARGE", 100)
     assert said(scene, viewer, made)["server_info"] == []
     scene.server()
     assert len(said(scene, viewer, made)["server_info"]) == 1, "a small one is not"
@@ -69,10 +70,10 @@ def test_a_large_one_is_remembered_for_a_second(scene, monkeypatch):
 
 
 def test_it_remembers_so_many_views(scene):
-    made = TvmSummary()
+    made = SummaryText()
     for number in range(50):
         said(scene, scene.connect(local=f"10.1.0.{number}"), made)
-    assert len(made._views) == tvmsummary._VIEWS
+    assert len(made._views) == tvm_summary._VIEWS
 
 
 def test_nobody_keeps_others_out_of_it(scene):
@@ -86,7 +87,7 @@ def test_nobody_keeps_others_out_of_it(scene):
         for number in range(4000):
             scene.say(conn, [4, f"{conn}-{number}-" + "y" * 240, "", 1])
     scene.server(name="last", port=2)
-    text = TvmSummary().text(scene.state, scene.now, scene.state.peers[scene.connect()])
+    text = SummaryText().text(scene.state, scene.now, scene.state.peers[scene.connect()])
     assert len(text) <= MAX_CHARACTERS
     told = json.loads(text)[1]
     assert "rpi4" in told["queue_info"]
@@ -105,7 +106,7 @@ def large_lab(servers):
 @pytest.mark.slow
 def test_many_who_ask_about_a_large_lab_cost_little(record_property):
     state, viewer = large_lab(15_000)
-    made = TvmSummary()
+    made = SummaryText()
     made.text(state, START, viewer)  # the rows are made once
     began = time.process_time()
     for number in range(20):

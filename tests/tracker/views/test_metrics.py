@@ -6,8 +6,8 @@ import prometheus_client
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
-from rpcsys.tracker import figures
-from rpcsys.tracker.figures import MAX_KEYS, OTHER, Figures, Histogram
+from rpcsys.tracker.views import metrics
+from rpcsys.tracker.views.metrics import MAX_KEYS, OTHER, Histogram, Metrics
 from tests.tracker import records
 
 
@@ -21,7 +21,7 @@ def sampled(scene, *noted):
         connections={1: None},
         observer=SimpleNamespace(store=None, pass_on=lambda: None),
     )
-    taken = Figures(service)
+    taken = Metrics(service)
     for record in noted:
         taken.note(record)
     registry = CollectorRegistry()
@@ -101,5 +101,5 @@ def test_a_histogram_counts_each_value_once():
 
 
 def test_buckets_rise():
-    for bounds in (figures.WAITS_S, figures.LEASES_S, figures.LAGS_S):
+    for bounds in (metrics.WAITS_S, metrics.LEASES_S, metrics.LAGS_S):
         assert list(bounds) == sorted(set(bounds))

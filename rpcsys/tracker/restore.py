@@ -10,18 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rpcsys.tracker.book import GRACE_S
+from rpcsys.tracker.entities import OURS, Lease, Place, Settling
 from rpcsys.tracker.events import Action, Record, Restored
-from rpcsys.tracker.granting import Settling
 from rpcsys.tracker.labels import wants_of
 from rpcsys.tracker.leases import AWAY_S
-from rpcsys.tracker.records import OURS, Lease, Place
+from rpcsys.tracker.records import GRACE_S
 from rpcsys.tracker.requests import TICKET_S, Requests
 
 SETTLE_S = 3.0
 
 
-class Restoring(Requests):
+class Restore(Requests):
     """A book that can begin where another ended."""
 
     def restored(self, event: Restored) -> list[Action]:
@@ -120,12 +119,12 @@ class Restoring(Requests):
 
 
 _ON_RECORD: dict[str, Callable[[Any, float, Record], list[Action] | None]] = {
-    "granted": Restoring._granted,
-    "begun": Restoring._begun,
-    "limited": Restoring._limited,
-    "over": Restoring._over,
-    "waiting": Restoring._waiting,
-    "joined": Restoring._joined,
-    "set_aside": Restoring._condition,
-    "drained": Restoring._condition,
+    "granted": Restore._granted,
+    "begun": Restore._begun,
+    "limited": Restore._limited,
+    "over": Restore._over,
+    "waiting": Restore._waiting,
+    "joined": Restore._joined,
+    "set_aside": Restore._condition,
+    "drained": Restore._condition,
 }

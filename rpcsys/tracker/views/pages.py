@@ -9,8 +9,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from rpcsys.daemon.http import Content, Page, health_page, metrics_page, shared
-from rpcsys.tracker import overview, summary
-from rpcsys.tracker.records import Peer
+from rpcsys.tracker.entities import Peer
+from rpcsys.tracker.views import overview, summary
 
 if TYPE_CHECKING:
     from rpcsys.tracker.service import Service
@@ -38,10 +38,10 @@ def pages(service: Service) -> dict[str, Page]:
 
     return {
         "/healthz": health_page,
-        "/metrics": metrics_page(service.observer.figures),
+        "/metrics": metrics_page(service.observer.metrics),
         "/api/summary": shared(lambda: _summary(service)),
         "/api/lab": _fresh_enough(_as_json(lambda: overview.lab(service.state, now())), now),
-        "/api/day": _fresh_enough(_as_json(lambda: service.observer.levels.day(now())), now),
+        "/api/day": _fresh_enough(_as_json(lambda: service.observer.utilisation.day(now())), now),
         **{path: _file(name, kind) for path, (name, kind) in _FILES.items()},
     }
 

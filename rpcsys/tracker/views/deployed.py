@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from heapq import heapify, heappop, nsmallest
 from typing import TYPE_CHECKING, Any
 
-from rpcsys.tracker.records import Peer
-from rpcsys.tracker.views import reachable
+from rpcsys.tracker.addresses import reachable
+from rpcsys.tracker.entities import Peer
 
 if TYPE_CHECKING:
-    from rpcsys.tracker.book import Book
+    from rpcsys.tracker.records import Records
 
 MAX_ROWS = 2000
 """In one answer, of some 200 bytes each: a frame holds 1 MiB."""
 
-NAMES_SHOWN = 10
-_COMPARED = 200
 
-
-def rows(book: Book, viewer: Peer, name: str) -> list[dict[str, Any]]:
+def rows(records: Records, viewer: Peer, name: str) -> list[dict[str, Any]]:
     """Where ``name`` (``""``: any module) is served: name, version, server, host, port, key; workers, running, waiting, clients.
 
     By name, then the least load of a worker first, then the fewest clients. Servers that were taken out are left out.
     """
-    names = [name] if name else list(book.modules)
+    names = [name] if name else list(records.modules)
     heapify(names)
     found: list[dict[str, Any]] = []
     while names and len(found) < MAX_ROWS:
-        served = _served(book, heappop(names))
+        served = _served(records, heappop(names))
         least = nsmallest(MAX_ROWS - len(found), served, key=_order)
         found += [_row(module, peer, viewer) for module, peer in least]
     return found
 
 
-def unknown(book: Book, name: str) -> str:
-    """One line for a person who asked for a module that nobody serves."""
-    names = nsmallest(_COMPARED, book.modules)
-    if not names:
-        return f"no server has a deployed module {name!r}, nor any other; type: rpcsys deploy FILE --to HOST:PORT"
-    near = difflib.get_close_matches(name, names, 3, 0.5) or names[:NAMES_SHOWN]
-    return f"no server has a deployed module {name!r}; there is {', '.join(near)} (see query_tracker modules)"
-
-
-def _served(book: Book, name: str) -> Iterator[tuple[Any, Peer]]:
-    for conn, module in book.modules.get(name, {}).items():
-        peer = book.peers[conn]
-        if module.serving and peer.server is not None and not _taken_out(book, peer):
+def _served(records: Records, name: str) -> Iterator[tuple[Any, Peer]]:
+    for conn, module in records.modules.get(name, {}).items():
+        peer = records.peers[conn]
+        if module.serving and peer.server is not None and not _taken_out(records, peer):
             yield module, peer
 
 
@@ -56,9 +43,9 @@ def _order(served: tuple[Any, Peer]) -> tuple[float, int, str]:
     return (module.running + module.waiting) / module.workers, module.clients, peer.name
 
 
-def _taken_out(book: Book, peer: Peer) -> bool:
+def _taken_out(records: Records, peer: Peer) -> bool:
     """Whether an operator, or the server itself (it is being stopped, say), wants nobody to go there."""
-    condition = book.condition(peer)
+    condition = records.condition(peer)
     return condition is not None and (condition.drained or bool(condition.problem))
 
 

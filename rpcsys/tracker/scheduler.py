@@ -13,15 +13,14 @@ Rules this file keeps:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-from rpcsys.tracker import views
-from rpcsys.tracker.book import Book
-from rpcsys.tracker.events import Action, Record, Send, Started
+from rpcsys.tracker.addresses import is_proxy, reachable
+from rpcsys.tracker.entities import INFERRED, OURS, SILENT, Lease, Offer, Peer, Waiting
+from rpcsys.tracker.events import Action, Record, Send
 from rpcsys.tracker.labels import Wants
 from rpcsys.tracker.lines import Rank
-from rpcsys.tracker.records import INFERRED, OURS, SILENT, Lease, Offer, Peer, Waiting
+from rpcsys.tracker.records import Records
 from rpcsys.wire import control, tracker
 from rpcsys.wire.control import Answer
 
@@ -36,22 +35,8 @@ TOO_FEW, RESTS = "there are not so many devices", "it gave back what it had gath
 """Why a request is parked."""
 
 
-@dataclass(slots=True)
-class Settling:
-    """What an earlier run knew and this one has not seen yet; ``arrival`` is the last that its records have."""
-
-    servers: dict[str, None] = field(default_factory=dict)
-    tickets: dict[str, None] = field(default_factory=dict)
-    arrival: int = 0
-
-
-class Granting(Book):
+class Scheduler(Records):
     """A book in which requests meet offers."""
-
-    def __init__(self, started: Started) -> None:
-        super().__init__(started)
-        self.settling: Settling | None = None
-        self.gathering: dict[int, Waiting] = {}
 
     # An offer looks for a request.
 
@@ -118,7 +103,7 @@ class Granting(Book):
             self.use(offer)
             server = self.peers[offer.conn]
             lease = self._lease(at, peer, request, offer, server)
-            host = views.reachable(offer.host, peer)
+            host = reachable(offer.host, peer)
             if server.server is not None:
                 actions.append(_taken(server, lease, offer))
             if request.id is None:
@@ -147,7 +132,7 @@ class Granting(Book):
             peer.address,
             at,
             least(request.limit_s, self.limits.get(offer.key)) if ours else None,
-            OURS if ours else INFERRED if views.is_proxy(server) else SILENT,
+            OURS if ours else INFERRED if is_proxy(server) else SILENT,
         )
         if server.server is not None:
             lease.identity = server.server.identity

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.errors import ProtocolError
-from rpcsys.tracker import reading
-from rpcsys.tracker.reading import MAX_REMEMBERED, MAX_REMEMBERED_BYTES, Reader
+from rpcsys.tracker import message_cache
+from rpcsys.tracker.message_cache import MAX_REMEMBERED, MAX_REMEMBERED_BYTES, MessageCache
 from rpcsys.wire import tracker
 from rpcsys.wire.keys import MAX_MATCH_KEY
 
@@ -20,9 +20,9 @@ def plainly(frame):
         return str(problem)
 
 
-def read(reader, frame):
+def read(cache, frame):
     try:
-        return reader.read(frame)
+        return cache.read(frame)
     except ProtocolError as problem:
         return str(problem)
 
@@ -51,56 +51,54 @@ OTHERS = st.builds(
 
 @given(st.lists(OFFERS | OTHERS | st.binary(max_size=20), max_size=30))
 def test_what_is_remembered_changes_nothing(frames):
-    reader = Reader()
+    cache = MessageCache()
     for frame in frames:
-        assert read(reader, frame) == plainly(frame)
+        assert read(cache, frame) == plainly(frame)
 
 
 def test_an_offer_is_read_by_its_likes(monkeypatch):
-    reader = Reader()
-    first = reader.read(b'[3, "rpi4", [9090, "rpi4:0.123"], null]')
+    cache = MessageCache()
+    first = cache.read(b'[3, "rpi4", [9090, "rpi4:0.123"], null]')
     assert first == tracker.Put("rpi4", 9090, "rpi4:0.123")
-    monkeypatch.setattr(reading, "decode_json", lambda frame: pytest.fail("no need to"))
-    assert reader.read(b'[3, "rpi4", [9090, "rpi4:0.4567"], null]') == tracker.Put(
-        "rpi4", 9090, "rpi4:0.4567"
-    )
+    monkeypatch.setattr(message_cache, "decode_json", lambda frame: pytest.fail("no need to"))
+    assert cache.read(b'[3, "rpi4", [9090, "rpi4:0.4567"], null]') == tracker.Put("rpi4", 9090, "rpi4:0.4567")
 
 
 def test_what_only_looks_like_the_end_of_a_match_key_is_not_taken_for_it():
-    reader = Reader()
+    cache = MessageCache()
     for address in ("rpi4:12", "rpi4:13"):
         offer = tracker.Put("rpi4", 1, "rpi4:12", address)
-        assert reader.read(json.dumps(offer.to_json()).encode()) == offer
+        assert cache.read(json.dumps(offer.to_json()).encode()) == offer
 
 
 def test_no_match_key_in_what_is_remembered_can_be_too_long():
-    assert MAX_REMEMBERED_BYTES + len(reading._OTHER) < MAX_MATCH_KEY
+    assert MAX_REMEMBERED_BYTES + len(message_cache._OTHER) < MAX_MATCH_KEY
 
 
 def test_frames_that_repeat_are_read_once():
-    reader = Reader()
+    cache = MessageCache()
     frame = b'[4, "rpi4", "ann", 2]'
-    assert reader.read(frame) == tracker.TvmRequest("rpi4", "ann", 2)
-    assert reader.read(frame) is reader.read(frame)
+    assert cache.read(frame) == tracker.TvmRequest("rpi4", "ann", 2)
+    assert cache.read(frame) is cache.read(frame)
 
 
 def test_few_frames_are_remembered_and_no_long_ones():
-    reader = Reader()
+    cache = MessageCache()
     for number in range(3 * MAX_REMEMBERED):
-        reader.read(f'[4, "k{number}", "", 1]'.encode())
-        reader.read(f'[3, "k{number}", [1, "k:{number}"], null]'.encode())
+        cache.read(f'[4, "k{number}", "", 1]'.encode())
+        cache.read(f'[3, "k{number}", [1, "k:{number}"], null]'.encode())
     long = "u" * MAX_REMEMBERED_BYTES
-    reader.read(f'[4, "rpi4", "{long}", 2]'.encode())
-    reader.read(f'[3, "rpi4", [1, "rpi4:1"], "{long}"]'.encode())
-    for table in (reader._repeated, reader._offers):
+    cache.read(f'[4, "rpi4", "{long}", 2]'.encode())
+    cache.read(f'[3, "rpi4", [1, "rpi4:1"], "{long}"]'.encode())
+    for table in (cache._repeated, cache._offers):
         assert 0 < len(table) <= MAX_REMEMBERED
         assert not any(long in str(name) for name in table)
 
 
 def test_bad_frames_stay_bad():
-    reader = Reader()
+    cache = MessageCache()
     for _ in range(2):
         with pytest.raises(tracker.BadMessage):
-            reader.read(b"[4]")
+            cache.read(b"[4]")
         with pytest.raises(ProtocolError):
-            reader.read(b"[4")
+            cache.read(b"[4")

@@ -3,7 +3,7 @@
 import pytest
 
 from rpcsys.tracker import events
-from rpcsys.tracker.conditions import FAILURES, FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_ABSENT, MAX_MISSED
+from rpcsys.tracker.health import FAILURES, FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_ABSENT, MAX_MISSED
 from rpcsys.tracker.leases import AWAY_S
 from tests.tracker.transcripts import Scene
 

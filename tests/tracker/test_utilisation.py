@@ -1,0 +1,58 @@
+"""The last day by key, as averages of ten minutes."""
+
+from types import SimpleNamespace
+
+from rpcsys.tracker.utilisation import MAX_KEYS, STEP_S, STEPS, Utilisation
+
+START = 1_700_000_400  # ten minutes begin here
+
+
+def records(**keys):
+    """Records with, by key, slots, leases and requests."""
+    peers = {number: SimpleNamespace(slots=slots) for number, (slots, _, _) in enumerate(keys.values())}
+    queues = {
+        key: SimpleNamespace(servers={number: None}, leases=range(leased), waiting=range(waiting))
+        for number, (key, (_, leased, waiting)) in enumerate(keys.items())
+    }
+    return SimpleNamespace(peers=peers, queues=queues)
+
+
+def test_averages():
+    utilisation = Utilisation()
+    utilisation.look(records(rpi4=(4, 1, 0)), START)
+    utilisation.look(records(rpi4=(4, 2, 3), gpu=(1, 0, 0)), START + 5)
+    assert utilisation.rows(START + 6) == [
+        (START, "rpi4", 2, 4.0, 1.5, 1.5),
+        (START, "gpu", 1, 1.0, 0.0, 0.0),
+    ]
+    day = utilisation.day(START + 6)
+    assert day["begin"] == START - (STEPS - 1) * STEP_S
+    assert day["step_s"] == STEP_S
+    assert day["keys"]["rpi4"] == [None] * (STEPS - 1) + [[4.0, 1.5, 1.5]]
+
+
+def test_a_restart_goes_on_with_the_same_averages():
+    utilisation, again = Utilisation(), Utilisation()
+    for second in range(0, 3000, 5):
+        utilisation.look(records(rpi4=(4, second % 3, 1)), START + second)
+        if second % 600 == 595:
+            again.add(utilisation.rows(START + second))
+    assert again.day(START + 2999) == utilisation.day(START + 2999)
+    again.look(records(rpi4=(4, 4, 4)), START + 2999)
+    ((_, _, looks, *_),) = again.rows(START + 2999)
+    assert looks == 121
+
+
+def test_a_day_is_kept_and_no_more():
+    utilisation = Utilisation()
+    for step in range(STEPS + 10):
+        utilisation.look(records(rpi4=(1, 1, 0)), START + step * STEP_S)
+    assert len(utilisation._steps) == STEPS
+    assert None not in utilisation.day(START + (STEPS + 9) * STEP_S)["keys"]["rpi4"]
+
+
+def test_so_many_keys_and_no_more():
+    utilisation = Utilisation()
+    for number in range(3):
+        utilisation.look(records(**{f"k{number}-{n}": (1, 0, 0) for n in range(MAX_KEYS)}), START)
+    assert len(utilisation.day(START)["keys"]) == MAX_KEYS
