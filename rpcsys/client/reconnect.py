@@ -11,12 +11,10 @@ The rules of this file:
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from typing import Any, Callable, Collection, Dict, NamedTuple, Optional, Sequence
 
-from rpcsys.client.patience import Patience
 from rpcsys.errors import (
     ConnectError,
     NotSupported,
@@ -27,6 +25,7 @@ from rpcsys.errors import (
     TrackerError,
     one_line,
 )
+from rpcsys.link.backoff import RETRY_S, Backoff, jitter
 
 #: What a server that starts, moves or is being restarted answers, if anything; a server that is none of ours says so for ever.
 _FOR_NOW = (ConnectError, TrackerError, SessionError)
@@ -136,14 +135,14 @@ class ReconnectingConnection:
         with self._opening:
             if self.current is None and self.problem is not None and self._gave_up_at >= began:
                 raise self.problem  # another caller looked meanwhile
-            patience = Patience()
+            backoff = Backoff(*RETRY_S)
             while self.current is None:
                 try:
                     return self._opened(limit())
                 except RpcsysError as error:
                     self.problem = error
                     left = limit() - time.monotonic()
-                    pause = patience.pause(left, chance()) if passing(error) else None
+                    pause = backoff.pause_within(left, jitter()) if passing(error) else None
                     if pause is None or self._closing.is_set():
                         self._gave_up_at = time.monotonic()
                         raise
@@ -187,11 +186,6 @@ class ReconnectingConnection:
     def _check_open(self) -> None:
         if self._closing.is_set():
             raise SessionClosed("the module was closed; load it anew")
-
-
-def chance() -> float:
-    """A number in [0, 1). (The module random loads OpenSSL, 3.5 MB of a board's memory.)"""
-    return int.from_bytes(os.urandom(2), "little") / 65536
 
 
 def _is_for_now(error: RpcsysError) -> bool:

@@ -23,6 +23,7 @@ from rpcsys.errors import (
     one_line,
 )
 from rpcsys.link import Link
+from rpcsys.link.backoff import Backoff
 from rpcsys.wire import tracker as wire
 from rpcsys.wire.checks import match_key as match_key_of
 from rpcsys.wire.checks import port as port_number
@@ -116,7 +117,7 @@ def _return(reopen: Callable[[float], Link], deadline: Optional[float], error: T
     until = time.monotonic() + RETURN_S
     if deadline is not None:
         until = min(until, deadline)
-    pause = _PAUSE_S[0]
+    backoff = Backoff(*_PAUSE_S)
     while True:
         left = until - time.monotonic()
         if left <= 0:
@@ -124,8 +125,7 @@ def _return(reopen: Callable[[float], Link], deadline: Optional[float], error: T
         try:
             return reopen(max(0.1, min(left, REPLY_S)))
         except ConnectError:
-            time.sleep(min(pause, max(0.0, until - time.monotonic())))
-            pause = min(2 * pause, _PAUSE_S[1])
+            time.sleep(backoff.pause_within(until - time.monotonic()) or 0.0)
 
 
 def _from_tvm(link: Link, wanted: Wanted, wait_s: Optional[float]) -> Dict[str, Any]:

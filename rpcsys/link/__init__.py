@@ -1,7 +1,7 @@
 """A link to the tracker, over a socket; used by all that have one. Standard library only, no asyncio.
 
 ``Link`` is the connection (:mod:`rpcsys.link.link`); beside it stand what daemons and clients share: addresses
-and their defaults, connections on their way, the settings of sockets that carry small messages,
+and their defaults, connections on their way, pauses between tries, the settings of sockets that carry small messages,
 and the patience with peers that take nothing.
 """
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
-import random
 from collections.abc import Callable
 from typing import Any
 
 from rpcsys.errors import ProtocolError, RpcsysError
 from rpcsys.link import Link
+from rpcsys.link.backoff import Backoff, jitter
 from rpcsys.wire import tracker
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class TrackerLink:
         self._on_up, self._on_down, self._on_pending = on_up, on_down, on_pending
         self._loop = asyncio.get_running_loop()
         self._closed = False
-        self._failures = 0
+        self._backoff = Backoff(FIRST_S, LONGEST_S)
         self._link: Link | None = None
         self._asked: collections.deque[tuple[str, float]] = collections.deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -113,7 +113,8 @@ class TrackerLink:
             self._failed(str(error))
 
     def _came_up(self, link: Link) -> None:
-        self.up, self.ours, self._failures = True, link.ours, 0
+        self.up, self.ours = True, link.ours
+        self._backoff.worked()
         log.info("registered with the tracker at %s:%d", *self._address)
         self._on_up()
 
@@ -143,10 +144,9 @@ class TrackerLink:
     def _failed(self, reason: str) -> None:
         if self._link is None:
             return
-        pause = min(FIRST_S * 2**self._failures, LONGEST_S) * (1 + random.random() / 2)
-        if self.up or not self._failures:
+        pause = self._backoff.pause() * (1 + jitter() / 2)
+        if self.up or self._backoff.failures == 1:
             log.warning("%s; trying again", reason)
-        self._failures = min(self._failures + 1, 10)
         self._drop()
         self._again_in(self._connect, pause)
 

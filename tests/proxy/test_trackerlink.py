@@ -199,6 +199,8 @@ def test_what_was_closed_does_not_begin_anew() -> None:
 def test_pauses_grow_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
+    monkeypatch.setattr(trackerlink, "LONGEST_S", 1.0)
+
     async def main() -> None:
         heard = Heard(("127.0.0.1", 1))
         again = heard.link._again_in
@@ -209,7 +211,6 @@ def test_pauses_grow_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
             again(what, seconds / 100)
 
         monkeypatch.setattr(heard.link, "_again_in", note)
-        monkeypatch.setattr(trackerlink, "LONGEST_S", 1.0)
         await until(lambda: len(pauses) > 10)
         heard.link.close()
 

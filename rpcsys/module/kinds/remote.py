@@ -28,8 +28,7 @@ from typing import (
 )
 
 from rpcsys.client.endpoint import WAIT_S, Endpoint, open_at
-from rpcsys.client.patience import Attempts
-from rpcsys.client.reconnect import OpenConnection, ReconnectingConnection, chance
+from rpcsys.client.reconnect import OpenConnection, ReconnectingConnection
 from rpcsys.errors import (
     DeadlineExceeded,
     RemoteError,
@@ -40,6 +39,7 @@ from rpcsys.errors import (
     UsageError,
     one_line,
 )
+from rpcsys.link.backoff import RetryBudget, jitter
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
@@ -155,7 +155,7 @@ class RemoteModule(Module):
 
     def _main(self, *args: Any) -> Any:
         sent = self._encoded(args) if self._sent else args
-        attempts: Optional[Attempts] = None
+        budget: Optional[RetryBudget] = None
         while True:
             connection = self._server.current or self._connected()
             if connection is None:
@@ -164,8 +164,8 @@ class RemoteModule(Module):
             try:
                 result = connection.call(*sent, **self._options)
             except RpcsysError as error:
-                attempts = attempts or self._attempts()
-                if not self._again(error, connection, attempts):
+                budget = budget or self._retry_budget()
+                if not self._again(error, connection, budget):
                     return self._here(args, one_line(error))
             else:
                 self._answered()
@@ -180,11 +180,11 @@ class RemoteModule(Module):
             self.check_open()  # what it met while it was being closed is no news
             raise
 
-    def _attempts(self) -> Attempts:
+    def _retry_budget(self) -> RetryBudget:
         wait_s = min(self.endpoint.wait_s, SHORT_WAIT_S) if self.imports else self.endpoint.wait_s
-        return Attempts(self.endpoint.repeatable, wait_s)
+        return RetryBudget(self.endpoint.repeatable, wait_s)
 
-    def _again(self, error: RpcsysError, connection: OpenConnection, attempts: Attempts) -> bool:
+    def _again(self, error: RpcsysError, connection: OpenConnection, budget: RetryBudget) -> bool:
         """Whether to make a call again that ended so, having waited; False if it is the fallback's turn.
 
         Raises ``error`` where neither helps.
@@ -193,12 +193,12 @@ class RemoteModule(Module):
         if isinstance(error, _LOST):
             self.check_open()
             server.lost(connection)
-            again = attempts.lost()
+            again = budget.lost()
             self._count("repeated", again)
         elif isinstance(error, RemoteError) and error.retryable:
             ran_perhaps = False
             server.crowded(connection)
-            pause = attempts.busy(time.monotonic(), chance())
+            pause = budget.busy(time.monotonic(), jitter())
             again = pause is not None
             self._count("refused", True)
             if pause is not None and server.current is connection:  # else there may be another server
