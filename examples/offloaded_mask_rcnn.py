@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mask_rcnn import CUT, mask_rcnn  # beside this file
 
 from rpcsys import graph, module
 from rpcsys.client.deploying import Deployment
-from rpcsys.graph import samples
 
 HEADS = "stage1"
 ONE_THREAD = graph.OnnxRuntime(threads=1)
@@ -64,7 +64,7 @@ def command_line() -> argparse.ArgumentParser:
 
 def compared(folder: Path, arguments: argparse.Namespace) -> int:
     """Build both sides, deploy the heads, and measure; the exit status is 1 where results differ."""
-    stages = graph.split(samples.mask_rcnn(arguments.size, width=arguments.width), [samples.MASK_RCNN_CUT])
+    stages = graph.split(mask_rcnn(arguments.size, width=arguments.width), [CUT])
     graph.show(stages)
     show_encodings(stages, arguments.size)
     devices, server = cores()

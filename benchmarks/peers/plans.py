@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from benchmarks.models import model_input, written_resnet50
 from benchmarks.peers.subject import Subject, Trial
 from rpcsys import graph
-from rpcsys.graph.plans import Plan
+from rpcsys.graph._plan.plan import Plan
 
 FRAMES = 60
 WARM_FRAMES = 6

@@ -20,7 +20,7 @@ from rpcsys.graph import samples
 from rpcsys.lab import Lab
 
 if TYPE_CHECKING:
-    from rpcsys.graph.feeds import Arrays
+    from rpcsys.graph._ir.random_inputs import Arrays
 
 NETWORK = "resnet50"
 KEY = "cpu"

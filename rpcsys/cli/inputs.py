@@ -1,4 +1,4 @@
-"""What a model is fed on the command line: arrays of an .npz file, or seeded random ones (`rpcsys.graph.feeds`).
+"""What a model is fed on the command line: arrays of an .npz file, or seeded random ones.
 
 numpy is imported where there are arrays: most commands, and the daemons that they start, have none.
 """
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from rpcsys.errors import UsageError
 
 if TYPE_CHECKING:
-    from rpcsys.graph.feeds import Arrays
+    from rpcsys.graph._ir.random_inputs import Arrays
 
 
 def random(specs: Sequence[Mapping[str, Any]], seed: int = 0) -> Arrays:
-    """Arrays for a model's inputs, the same for the same seed (`rpcsys.graph.feeds.random`)."""
-    from rpcsys.graph import feeds
+    """Arrays for a model's inputs, the same for the same seed."""
+    from rpcsys.graph._ir.random_inputs import random_inputs
 
-    return feeds.random(specs, seed)
+    return random_inputs(specs, seed)
 
 
 def load(path: Path) -> Arrays:

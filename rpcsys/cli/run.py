@@ -16,7 +16,7 @@ from rpcsys.link import parse_address, tracker_defaults
 from rpcsys.query.table import say, span
 
 if TYPE_CHECKING:
-    from rpcsys.graph.feeds import Arrays
+    from rpcsys.graph._ir.random_inputs import Arrays
 
 SEED = 0
 

@@ -15,8 +15,8 @@ from rpcsys.errors import UsageError
 from rpcsys.link import parse_address, tracker_defaults
 
 if TYPE_CHECKING:
-    from rpcsys.graph.devices import Device
-    from rpcsys.graph.stage import Stages
+    from rpcsys.graph._ir.stage import Stages
+    from rpcsys.graph._plan.devices import PlanDevice
 
 _HELP = """Divide MODEL, an .onnx file, over devices: find the best cuts, say what to expect, write the library.
 
@@ -107,7 +107,7 @@ def split(
 
 def _found(
     model: Path, devices: str, given: Mapping[str, Any] | None, options: Mapping[str, Any]
-) -> tuple[Stages, Sequence[Device]]:
+) -> tuple[Stages, Sequence[PlanDevice]]:
     over = int(devices) if devices.isdecimal() and len(devices) < 6 else devices.split(",")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the plan says it, too
@@ -116,9 +116,11 @@ def _found(
     return plan.stages, plan.devices
 
 
-def _by_hand(model: Path, devices: str, cuts: Sequence[str], exact: bool) -> tuple[Stages, Sequence[Device]]:
+def _by_hand(
+    model: Path, devices: str, cuts: Sequence[str], exact: bool
+) -> tuple[Stages, Sequence[PlanDevice]]:
     stages = graph.split(model, [_cut(text) for text in cuts], exact=exact)
-    from rpcsys.graph.devices import parse
+    from rpcsys.graph._plan.devices import parse
 
     used = parse(devices.split(","))
     if len(used) != len(stages):
@@ -142,13 +144,13 @@ def _say(text: str) -> None:
 
 def _write(
     stages: Stages,
-    used: Sequence[Device],
+    used: Sequence[PlanDevice],
     output: Path,
     tracker: tuple[str, int],
     encode: str,
     fallback: bool,
 ) -> None:
-    from rpcsys.graph.exporting import export
+    from rpcsys.graph._plan.export import export
 
     parts = export(stages, used, output, tracker=tracker, encode=encode, fallback=fallback)
     click.echo(f"wrote {output}")

@@ -16,23 +16,24 @@ from typing import TYPE_CHECKING, Any
 from rpcsys.errors import UsageError
 
 if TYPE_CHECKING:
-    from rpcsys.graph.assembling import create
-    from rpcsys.graph.building import build
-    from rpcsys.graph.cutfinding import auto_cuts
-    from rpcsys.graph.models import save
-    from rpcsys.graph.offloading import Offload, offload
-    from rpcsys.graph.partitioning import partition
-    from rpcsys.graph.pipelining import Pipeline
-    from rpcsys.graph.plans import Comparison, Plan, PlannedStage
-    from rpcsys.graph.regions import annotate, annotated, operators
-    from rpcsys.graph.showing import show
-    from rpcsys.graph.splitting import split
-    from rpcsys.graph.stage import Crossing, Stage, Stages
-    from rpcsys.graph.support import supported
-    from rpcsys.graph.targets import Leased, OnnxRuntime, Reference, Remote, Tvm
-    from rpcsys.graph.types import TensorInfo
-    from rpcsys.graph.weighing import Weighed, Weight, weigh
-    from rpcsys.graph.wiring import PipelineStage
+    from rpcsys.graph._build.build import build
+    from rpcsys.graph._build.create import create
+    from rpcsys.graph._build.offload import Offload, offload
+    from rpcsys.graph._build.operator_support import supported
+    from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Remote, Tvm
+    from rpcsys.graph._cut.annotation import annotate, annotated
+    from rpcsys.graph._cut.partition import partition
+    from rpcsys.graph._cut.region import operators
+    from rpcsys.graph._cut.split import split
+    from rpcsys.graph._ir.models import save
+    from rpcsys.graph._ir.stage import Crossing, Stage, Stages
+    from rpcsys.graph._ir.tensor_info import TensorInfo
+    from rpcsys.graph._pipeline.pipeline import Pipeline
+    from rpcsys.graph._pipeline.topology import PipelineStage
+    from rpcsys.graph._plan.auto_cuts import auto_cuts
+    from rpcsys.graph._plan.plan import Comparison, Plan, PlannedStage
+    from rpcsys.graph._plan.weigh import Weighed, Weight, weigh
+    from rpcsys.graph._show.show import show
 
 __all__ = [
     "Comparison",
@@ -67,38 +68,38 @@ __all__ = [
     "weigh",
 ]
 
-# No module here has the name of what it brings: importing one would put it in the other's place.
+#: The module of each public name.
 _HOMES = {
-    "Comparison": "plans",
-    "Crossing": "stage",
-    "Plan": "plans",
-    "PlannedStage": "plans",
-    "Stage": "stage",
-    "Stages": "stage",
-    "TensorInfo": "types",
-    "Leased": "targets",
-    "OnnxRuntime": "targets",
-    "Pipeline": "pipelining",
-    "PipelineStage": "wiring",
-    "Reference": "targets",
-    "Remote": "targets",
-    "Tvm": "targets",
-    "auto_cuts": "cutfinding",
-    "build": "building",
-    "annotate": "regions",
-    "annotated": "regions",
-    "create": "assembling",
-    "Offload": "offloading",
-    "offload": "offloading",
-    "Weighed": "weighing",
-    "Weight": "weighing",
-    "weigh": "weighing",
-    "operators": "regions",
-    "partition": "partitioning",
-    "save": "models",
-    "show": "showing",
-    "split": "splitting",
-    "supported": "support",
+    "build": "_build.build",
+    "create": "_build.create",
+    "Offload": "_build.offload",
+    "offload": "_build.offload",
+    "supported": "_build.operator_support",
+    "Leased": "_build.targets",
+    "OnnxRuntime": "_build.targets",
+    "Reference": "_build.targets",
+    "Remote": "_build.targets",
+    "Tvm": "_build.targets",
+    "annotate": "_cut.annotation",
+    "annotated": "_cut.annotation",
+    "partition": "_cut.partition",
+    "operators": "_cut.region",
+    "split": "_cut.split",
+    "save": "_ir.models",
+    "Crossing": "_ir.stage",
+    "Stage": "_ir.stage",
+    "Stages": "_ir.stage",
+    "TensorInfo": "_ir.tensor_info",
+    "Pipeline": "_pipeline.pipeline",
+    "PipelineStage": "_pipeline.topology",
+    "auto_cuts": "_plan.auto_cuts",
+    "Comparison": "_plan.plan",
+    "Plan": "_plan.plan",
+    "PlannedStage": "_plan.plan",
+    "Weighed": "_plan.weigh",
+    "Weight": "_plan.weigh",
+    "weigh": "_plan.weigh",
+    "show": "_show.show",
 }
 
 

@@ -23,9 +23,6 @@ INSTALL = "type: pip install 'rpcsys[graph]'"
 #: A model's graph inputs are its weights too up to IR version 3; later ones name the data alone.
 IR_VERSION = 8
 
-#: What crosses where Mask R-CNN is divided between a device and a server: each proposal's features and box.
-MASK_RCNN_CUT = ("roi_features", "proposals")
-
 # BatchNormalization's inputs after the data, and how each is drawn: (low, high) of a uniform spread.
 # Scales below one damp the residual sums, which would otherwise grow with every block.
 _BATCH_NORM = {1: (0.4, 0.9), 2: (-0.2, 0.2), 3: (-0.2, 0.2), 4: (0.7, 1.3)}
@@ -75,23 +72,6 @@ def light_model(name: str = "resnet50", seed: int = 0) -> onnx.ModelProto:
     model.ir_version = IR_VERSION
     onnx.checker.check_model(model)
     return model
-
-
-def mask_rcnn(size: int = 512, proposals: int = 84, width: float = 1.0, seed: int = 0) -> onnx.ModelProto:
-    """A ResNet-50-FPN Mask R-CNN for one image, with seeded random weights; see `rpcsys.graph.maskrcnn`.
-
-    It is divided at ``MASK_RCNN_CUT``: ``graph.split(model, [samples.MASK_RCNN_CUT])``. ``width`` scales its channels.
-
-    Raises
-    ------
-    UsageError : onnx is not installed, or ``size`` is not a multiple of 64
-    """
-    _folder()
-    from rpcsys.graph import maskrcnn
-
-    if size < 64 or size % 64:
-        raise UsageError(f"an image's size is a multiple of 64, not {size}")
-    return maskrcnn.mask_rcnn(size, proposals, width, seed)
 
 
 def save(model: onnx.ModelProto, path: str | Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from rpcsys import graph
 from rpcsys.graph import Pipeline, Plan, samples
-from rpcsys.graph.sharing import available
+from rpcsys.graph._pipeline.cpu_shares import available
 from tests.graph.running import run, run_stages
 
 pytestmark = [

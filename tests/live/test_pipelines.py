@@ -22,7 +22,7 @@ import rpcsys
 from rpcsys import graph
 from rpcsys.errors import DeadlineExceeded, FrameError, UnknownKey
 from rpcsys.graph import Leased, Pipeline, Stages
-from rpcsys.graph.leasing import LeasedModule
+from rpcsys.graph._build.leased_module import LeasedModule
 from tests.graph.running import chain, make, node, numbers, values
 from tests.live import deployed
 from tests.live.daemons import Daemon, Daemons, free_port, wait_free

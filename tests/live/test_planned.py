@@ -14,7 +14,7 @@ import rpcsys
 from rpcsys import graph, module
 from rpcsys.client.deploying import Deployment
 from rpcsys.errors import ConnectError, ModelError, RpcsysError, UnknownKey
-from rpcsys.graph.profiling import link_of
+from rpcsys.graph._plan.measure import measured_link
 from tests.graph.running import make, node, numbers, run, values
 from tests.live import deployed
 from tests.live.daemons import Daemon, Daemons, queue, wait_free, wait_until
@@ -102,7 +102,7 @@ def test_a_slow_line_is_measured_and_not_worth_it(
     """A quarter of a megabyte there and back at 1 MB/s takes longer than the whole model here."""
     server = daemons.server("far", *QUICK)
     with slow_line(server.address, 1e6) as near, rpcsys.connect(*near, key="far") as session:
-        link = link_of(session, 4)
+        link = measured_link(session, 4)
         assert 1e5 < link.up < 2e6
         assert 1e5 < link.down < 2e6
         plan = graph.auto_cuts(network, ["cpu:0", session], inputs={"x": frame}, measure_s=0.01, rounds=2)

@@ -1,0 +1,1 @@
+"""Stages built into modules, each for its target: here, on a leased device, or on a server."""

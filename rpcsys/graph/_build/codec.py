@@ -1,0 +1,105 @@
+"""How the tensors of an offloaded stage are encoded: by the wire, or by a pair of functions or modules.
+
+What the wire has words for (`rpcsys.wire.encoding`) it does itself. A pair becomes two stages, one on each side, so that
+they are exported like any other: one encodes where a tensor is made, one decodes where it is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from rpcsys.errors import UsageError
+from rpcsys.graph._ir.signature import Signature, TensorSpec
+from rpcsys.graph._build.targets import Coder, Remote
+from rpcsys.module import Module, graph, python
+from rpcsys.module.kinds.graph import Stage
+from rpcsys.module.kinds.remote import ways
+
+
+class CoderPair(NamedTuple):
+    """What encodes a tensor, and what decodes it."""
+
+    encode: Module
+    decode: Module
+
+
+class Codec:
+    """How the tensors of an offloaded stage cross.
+
+    Attributes
+    ----------
+    ways : what the wire does to which tensors, by their names
+    pairs : what else is done to which
+    """
+
+    def __init__(self, remote: Remote, signature: Signature) -> None:
+        """Raises `UsageError` for a tensor that the stage has not, and for what encodes nothing."""
+        self._signature = signature
+        tensors = [*signature.inputs, *signature.outputs]
+        given = remote.encode
+        words = (
+            given if isinstance(given, str) else {n: how for n, how in given.items() if isinstance(how, str)}
+        )
+        self.ways = ways(words, tensors)
+        self.pairs = {} if isinstance(given, str) else _pairs(given, {value["name"] for value in tensors})
+
+    @property
+    def crossing(self) -> Signature:
+        """What crosses: those that a pair encodes by another name, and of a type that only it knows."""
+        return Signature(*([self._crossing(value) for value in values] for values in self._signature))
+
+    def _crossing(self, value: TensorSpec) -> TensorSpec:
+        return {"name": self._name(value)} if value["name"] in self.pairs else value
+
+    def _name(self, value: TensorSpec) -> str:
+        return f"{value['name']}.encoded" if value["name"] in self.pairs else str(value["name"])
+
+    def here(self, name: str, module: Module) -> list[Stage]:
+        """The stages of the device: ``module``, which takes and gives what crosses, and its halves of the pairs."""
+        inputs, outputs = self._signature
+        return [
+            *self._halves("encode", inputs, f"{name}: "),
+            _stage(name, module, self.crossing),
+            *self._halves("decode", outputs, f"{name}: "),
+        ]
+
+    def there(self, name: str, module: Module) -> Module:
+        """``module``, which is the stage itself, as what takes and gives what crosses: the server's side."""
+        if not self.pairs:
+            return module
+        inputs, outputs = self._signature
+        middle = _stage(name, module, self._signature)
+        return graph(
+            [*self._halves("decode", inputs), middle, *self._halves("encode", outputs)], *self.crossing
+        )
+
+    def _halves(self, half: str, values: list[TensorSpec], prefix: str = "") -> Iterator[Stage]:
+        """A stage for each of the tensors that a pair encodes."""
+        for value in values:
+            name, crossing = value["name"], self._name(value)
+            if name in self.pairs:
+                takes, gives = (name, crossing) if half == "encode" else (crossing, name)
+                yield Stage(f"{prefix}{half} {name}", getattr(self.pairs[name], half), [takes], [gives])
+
+
+def _stage(name: str, module: Module, signature: Signature) -> Stage:
+    inputs, outputs = ([value["name"] for value in values] for values in signature)
+    return Stage(name, module, inputs, outputs)
+
+
+def _pairs(given: Mapping[str, Any], known: set[str]) -> dict[str, CoderPair]:
+    pairs = {}
+    for name, how in given.items():
+        if isinstance(how, str):
+            continue
+        if name not in known:
+            raise UsageError(f"there is no tensor {name!r} to encode; there are {', '.join(sorted(known))}")
+        if not isinstance(how, tuple) or len(how) != 2 or not all(map(callable, how)):
+            raise UsageError(f"{name!r} is encoded by a word, or by a pair of functions or modules")
+        pairs[name] = CoderPair(*map(_module, how))
+    return pairs
+
+
+def _module(coder: Coder) -> Module:
+    return coder if isinstance(coder, Module) else python({"main": coder})

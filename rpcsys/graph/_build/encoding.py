@@ -1,0 +1,46 @@
+"""Calls of a stage on a device, whose arrays cross encoded."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from rpcsys.client import RemoteModule, Session
+from rpcsys.errors import ModelError, NotSupported, UsageError, ValueNotSupported, one_line
+from rpcsys.graph._ir.dataflow import Dataflow
+from rpcsys.graph._ir.ort import open_session
+from rpcsys.module.kinds.onnx_session import Runner
+from rpcsys.wire import dtypes, encoding
+from rpcsys.wire.tensor import as_tensor
+
+
+def check_encoding(session: Session, how: str, name: str) -> None:
+    """Raise `NotSupported` if the device, called ``name``, cannot encode like that; `UsageError` if nothing can."""
+    wanted = set(filter(None, encoding.steps(how))) if how else set()
+    missing = wanted.difference(session.info.get("capabilities", {}).get("encodings") or ())
+    if missing:
+        raise NotSupported(
+            f"{name} cannot decode {', '.join(sorted(missing))}; there: pip install 'rpcsys[zstd]' (with numpy), or "
+            "encode otherwise"
+        )
+
+
+def encoded_call(module: RemoteModule, how: str, **options: Any) -> Callable[..., Any]:
+    """``module``, to be called with these options, and those arrays encoded both ways that ``how`` applies to; "" for none."""
+    if not how:
+        return functools.partial(module, **options) if options else module
+    sent = [_applies(how, value) for value in module.inputs]
+    returned = {str(place): how for place, value in enumerate(module.outputs) if _applies(how, value)}
+    function = module["main"].encoding(returned)
+
+    def call(*args: Any) -> Any:
+        pairs = zip(args, sent, strict=True)
+        return function(*[encoding.encode(arg, how) if applies else arg for arg, applies in pairs], **options)
+
+    return call
+
+
+def _applies(how: str, value: Mapping[str, Any]) -> bool:
+    dtype = str(value.get("dtype"))
+    return dtype in dtypes.ITEM_BYTES and encoding.applies(how, dtype)

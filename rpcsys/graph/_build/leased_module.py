@@ -1,0 +1,243 @@
+"""A stage on leased devices: sent there when one is leased, and to another when one is lost.
+
+Frames that find their device gone are run again: on another device of the stage while a new one is waited for, else on the
+new one; one at a time, and each on `TRIES` devices at most. So a frame that brings devices down is told from those that
+were only under way with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from rpcsys import client
+from rpcsys.errors import (
+    ConnectError,
+    RpcsysError,
+    SessionClosed,
+    SessionLost,
+    SessionTimeout,
+    UsageError,
+    one_line,
+)
+from rpcsys.graph._build.encoding import check_encoding, encoded_call
+from rpcsys.graph._build.device_toolchain import toolchain_of
+from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Tvm, target_of
+from rpcsys.module import Module, export_library
+
+#: Devices that one frame is run on before their loss is its own error.
+TRIES = 3
+#: What ends a session, but not what the next one has to expect: the device or its server died, or the lease was over.
+_LOST = (SessionLost, SessionTimeout, SessionClosed)
+#: Seconds between two looks for a tracker or a device that is not there just now.
+_PAUSE_S = 0.25
+
+_log = logging.getLogger("rpcsys.pipeline")
+
+
+class StageLibrary:
+    """What leased devices are sent: a stage as a library, in a folder that goes with the last reference to it.
+
+    Raises `UsageError` as `export_library`, and for a place that cannot be meant.
+
+    Attributes
+    ----------
+    members : who has it, each on a device of its own
+    again : held while a frame is run again
+    """
+
+    def __init__(self, built: Module, place: Leased) -> None:
+        target = target_of(place.target)
+        if not isinstance(target, (OnnxRuntime, Reference, Tvm)):
+            raise UsageError("the target of a leased device is onnxruntime, reference or tvm")
+        seconds = 0 < place.wait_s < float("inf") and 0 <= place.deadline_s < float("inf")
+        if not place.key or place.calls < 1 or not seconds:
+            raise UsageError(
+                "a leased device has a key, a wait_s above 0, a deadline_s from 0, and calls from 1"
+            )
+        self.place = place
+        self.members: list[LeasedModule] = []
+        self.again = threading.Lock()
+        self._folder = tempfile.TemporaryDirectory(prefix="rpcsys-")
+        self._built = built
+        self._compiled = isinstance(target, Tvm)
+        self._guard = threading.Lock()
+        self._paths: dict[str | None, Path] = {}
+        self.path(target.toolchain or None if isinstance(target, Tvm) else None)
+
+    def path(self, toolchain: str | None = None) -> Path:
+        """The library for that target, or this machine; written when it is first asked for."""
+        with self._guard:
+            if toolchain not in self._paths:
+                path = Path(self._folder.name, str(len(self._paths)), "stage.so")
+                path.parent.mkdir()
+                export_library(self._built, path, toolchain)
+                self._paths[toolchain] = path
+            return self._paths[toolchain]
+
+    def path_for(self, session: client.Session) -> Path:
+        """The library for a session's device: code is compiled for what the target says, all else runs anywhere."""
+        return next(iter(self._paths.values())) if self._compiled else self.path(toolchain_of(session))
+
+
+class _LeasedDevice(NamedTuple):
+    session: client.Session
+    run: Callable[..., Any]
+
+
+class LeasedModule(Module):
+    """A stage on a leased device: ``main`` runs there. Several threads may call it.
+
+    Nothing is leased before `lease` or the first call; `close` gives it back. It is not exported: a library is loaded on
+    one device, and leases none.
+    """
+
+    METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
+
+    def __init__(
+        self, library: StageLibrary, inputs: Sequence[dict[str, Any]], outputs: Sequence[dict[str, Any]]
+    ) -> None:
+        super().__init__("leased", inputs=inputs, outputs=outputs)
+        self.library = library
+        self._options = {"deadline_s": library.place.deadline_s} if library.place.deadline_s else {}
+        self._device: _LeasedDevice | None = None
+        self._guard = threading.Lock()  # of the device, for moments
+        self._leasing = threading.Lock()  # held while one is waited for
+        self._replacing: threading.Thread | None = None
+        self._ended = threading.Event()
+        library.members.append(self)
+
+    @property
+    def place(self) -> Leased:
+        """What is leased, and how."""
+        return self.library.place
+
+    @property
+    def session(self) -> client.Session | None:
+        """The session with the device that is leased now."""
+        device = self._device
+        return device.session if device is not None else None
+
+    def another(self) -> LeasedModule:
+        """The same, on a device of its own."""
+        return LeasedModule(self.library, self.inputs, self.outputs)
+
+    def lease(self) -> None:
+        """Lease the device and send it the stage, if that is not done.
+
+        Raises what `Tracker.request` and `Session.load_module` do: `UnknownKey`, `WaitTimeout`, `ModelError`, …
+        """
+        self._own()
+
+    def release(self) -> None:
+        super().release()
+        self._ended.set()
+        with self._guard:
+            device, self._device = self._device, None
+            if self in self.library.members:
+                self.library.members.remove(self)
+        if device is not None:
+            device.session.close()
+
+    def _main(self, *args: Any) -> Any:
+        try:
+            return self._any().run(*args)
+        except _LOST:
+            pass
+        with self.library.again:
+            return self._run_again(args)
+
+    def _run_again(self, args: Sequence[Any]) -> Any:
+        tries = 1
+        while True:
+            device = self._any()
+            tries += 1
+            try:
+                return device.run(*args)
+            except _LOST:
+                if tries == TRIES:
+                    raise
+
+    def _live(self) -> _LeasedDevice | None:
+        """The device, if it is there and not lost."""
+        device = self._device
+        return device if device is not None and device.session.closed is None else None
+
+    def _any(self) -> _LeasedDevice:
+        """A device with the stage: its own, or while that is lost and leased anew, one of another member."""
+        own = self._live()
+        if own is not None:
+            return own
+        for member in list(self.library.members):
+            device = member._live()
+            if device is not None:
+                self._replace()
+                return device
+        return self._own()
+
+    def _replace(self) -> None:
+        """Have a device leased in the place of the one that is lost; waits for nothing."""
+        with self._guard:
+            if self._ended.is_set() or (self._replacing is not None and self._replacing.is_alive()):
+                return
+            self._replacing = threading.Thread(target=self._replaced, name="lease", daemon=True)
+            self._replacing.start()
+
+    def _replaced(self) -> None:
+        try:
+            self._own()
+        except RpcsysError as error:
+            _log.warning("no other device of %s yet: %s", self.place.key, one_line(error))
+
+    def _own(self) -> _LeasedDevice:
+        """Its own device, leased if it has none that lives."""
+        with self._leasing:
+            self.check_open()
+            live = self._live()
+            if live is not None:
+                return live
+            lost = self._device
+            if lost is not None:
+                lost.session.close()
+            device = self._leased(again=lost is not None)
+            with self._guard:
+                if not self._ended.is_set():
+                    self._device = device
+                    return device
+            device.session.close()
+            self.check_open()
+        raise AssertionError("a module that has ended is not open")
+
+    def _leased(self, again: bool) -> _LeasedDevice:
+        """A device, waited for; ``again``: also for a tracker or a key that is not there now, as there was one before."""
+        deadline = time.monotonic() + self.place.wait_s
+        while True:
+            try:
+                return self._loaded(max(0.0, deadline - time.monotonic()), again)
+            except (ConnectError, *_LOST):
+                if not again or time.monotonic() + _PAUSE_S > deadline:
+                    raise
+            self._ended.wait(_PAUSE_S)
+            self.check_open()
+
+    def _loaded(self, wait_s: float, again: bool) -> _LeasedDevice:
+        """A device with the stage on it, from one request."""
+        given = self.place.tracker
+        tracker = given if isinstance(given, client.Tracker) else client.connect_tracker(given or None)
+        try:
+            session = tracker.request(self.place.key, wait_timeout=wait_s, wait_for_key=again)
+        finally:
+            if tracker is not given:
+                tracker.close()
+        try:
+            check_encoding(session, self.place.encode, f"key:{self.place.key}")
+            module = session.load_module(self.library.path_for(session))
+            return _LeasedDevice(session, encoded_call(module, self.place.encode, **self._options))
+        except BaseException:
+            session.close()
+            raise

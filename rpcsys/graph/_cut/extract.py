@@ -1,0 +1,173 @@
+"""Stages extracted from a model, given the nodes of each: models of their own, with the tensors that cross by name.
+
+Constants go with whoever needs them, into several stages if need be. A stage to which only constant nodes
+belong does compute them, once, and the others take its results: there would be nothing else for it to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from rpcsys.errors import UsageError
+from rpcsys.graph._ir import models
+from rpcsys.graph._ir.dataflow import Dataflow
+from rpcsys.graph._ir.shape_inference import infer_missing_types
+from rpcsys.graph._ir.stage import Stage, Stages
+from rpcsys.graph._ir.tensor_info import describe
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stage to be: its name, the nodes that belong to it, and what it is built for."""
+
+    name: str
+    nodes: frozenset[int]
+    target: str = ""
+
+
+def extract(flow: Dataflow, parts: Sequence[Part], *, exact: bool = False) -> Stages:
+    """The stages that ``parts`` are to become. They stand in an order in which they can run.
+
+    Together they hold every node that has work to do; constants that are in none, and results of the whole, come from the last.
+
+    Raises
+    ------
+    UsageError : a part has nothing to do, or a tensor between two of them has no known type
+    """
+    return _Extractor(flow, parts, exact).stages()
+
+
+class _Extractor:
+    def __init__(self, flow: Dataflow, parts: Sequence[Part], exact: bool) -> None:
+        self._flow = flow
+        self._graph = flow.model.graph
+        self._parts = parts
+        self._exact = exact
+        self._outputs = dict.fromkeys(self._graph.outputs)
+        self._core = [self._own_work(part) for part in parts]
+        self._home = {index: place for place, core in enumerate(self._core) for index in core}
+        loose = frozenset(range(len(flow.nodes))).difference(*(part.nodes for part in parts))
+        self._results = [self._constant_results(part.nodes) for part in parts]
+        self._results[-1] |= self._constant_results(loose)
+        self._members = [
+            self._with_constants(core | results)
+            for core, results in zip(self._core, self._results, strict=True)
+        ]
+
+    def stages(self) -> Stages:
+        takes = [self._taken(place) for place in range(len(self._parts))]
+        wanted = {*self._outputs, *(value for values in takes for value in values)}
+        gives = [self._given(place, wanted) for place in range(len(self._parts))]
+        for part, given in zip(self._parts, gives, strict=True):
+            if not given:
+                raise UsageError(f"{part.name} would have nothing to do: no output of the model needs it")
+        infer_missing_types(self._flow.model, wanted)
+        stages = [
+            self._stage(place, taken, given)
+            for place, (taken, given) in enumerate(zip(takes, gives, strict=True))
+        ]
+        return Stages(
+            stages,
+            [describe(value) for value in self._graph.inputs],
+            [describe(value) for value in self._graph.outputs],
+            exact=self._exact,
+        )
+
+    def _own_work(self, part: Part) -> frozenset[int]:
+        """The nodes that only this part computes."""
+        useful = part.nodes & self._flow.useful
+        return (useful & self._flow.live) or useful
+
+    def _constant_results(self, nodes: frozenset[int]) -> frozenset[int]:
+        """The constant ones of these nodes that make an output of the whole."""
+        return frozenset(
+            index
+            for index in nodes & self._flow.useful - self._home.keys()
+            if not self._outputs.keys().isdisjoint(self._flow.nodes[index].outputs)
+        )
+
+    def _with_constants(self, nodes: frozenset[int]) -> list[int]:
+        """``nodes`` and the constant nodes they need that are nobody's own work, in the graph's order."""
+        members = set(nodes)
+        todo = list(nodes)
+        while todo:
+            for maker in self._flow.before[todo.pop()]:
+                if maker not in members and maker not in self._home:
+                    members.add(maker)
+                    todo.append(maker)
+        return sorted(members)
+
+    def _taken(self, place: int) -> list[ir.Value]:
+        """What a part takes from outside: inputs of the whole, then what others make, each in the graph's order."""
+        members = set(self._members[place])
+        read = {value for index in members for value in self._flow.takes[index]}
+        inputs = [value for value in self._graph.inputs if value in read]
+        makers = {value: self._flow.maker(value) for value in read}
+        made = [value for value, maker in makers.items() if maker is not None and maker not in members]
+        return inputs + sorted(made, key=self._position)
+
+    def _given(self, place: int, wanted: Iterable[ir.Value]) -> list[ir.Value]:
+        """What a part makes that others take or the whole gives: outputs of the whole first, in its order.
+
+        Outputs that are weights come from the last part.
+        """
+        made = {value for value in wanted if self._home.get(self._maker(value)) == place}
+        made |= {value for value in self._outputs if self._maker(value) in self._results[place]}
+        if place == len(self._parts) - 1:
+            made |= {value for value in self._outputs if value.is_initializer()}
+        results = [value for value in self._outputs if value in made]
+        return results + sorted(made.difference(results), key=self._position)
+
+    def _maker(self, value: ir.Value) -> int:
+        maker = self._flow.maker(value)
+        return -1 if maker is None else maker
+
+    def _position(self, value: ir.Value) -> tuple[int, int]:
+        return self._maker(value), value.index() or 0
+
+    def _stage(self, place: int, taken: list[ir.Value], given: list[ir.Value]) -> Stage:
+        part = self._parts[place]
+        nodes = [self._flow.nodes[index] for index in self._members[place]]
+        makers = {self._home[maker] for value in taken if (maker := self._maker(value)) >= 0}
+        return Stage(
+            part.name,
+            _model(self._flow.model, part.name, nodes, taken, given, self._weights(place, given)),
+            tuple(describe(value) for value in taken),
+            tuple(describe(value) for value in given),
+            tuple(self._parts[maker].name for maker in sorted(makers)),
+            part.target,
+            self._exact,
+        )
+
+    def _weights(self, place: int, given: list[ir.Value]) -> list[ir.Value]:
+        read = {value: None for index in self._members[place] for value in self._flow.takes[index]}
+        return [value for value in dict.fromkeys([*read, *given]) if value.is_initializer()]
+
+
+def _model(
+    whole: ir.Model,
+    name: str,
+    nodes: Sequence[ir.Node],
+    inputs: Sequence[ir.Value],
+    outputs: Sequence[ir.Value],
+    weights: Sequence[ir.Value],
+) -> ir.Model:
+    """A model of ``nodes`` alone. Weights are shared with the whole, not copied."""
+    view = ir.GraphView(
+        inputs,
+        outputs,
+        nodes=nodes,
+        initializers=weights,
+        opset_imports=whole.graph.opset_imports,
+        name=f"{whole.graph.name or 'model'}.{name}",
+    )
+    return ir.Model(
+        view.clone(),
+        ir_version=whole.ir_version,
+        producer_name="rpcsys",
+        functions=[function.clone() for function in models.functions_of(nodes, whole)],
+        device_configurations=whole.device_configurations,
+    )

@@ -1,0 +1,173 @@
+"""Take a region out of a model: what runs before it, the region, what runs beside it and what runs after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rpcsys.errors import UsageError
+from rpcsys.graph._cut.annotation import Annotation, marks
+from rpcsys.graph._cut.extract import Part, extract
+from rpcsys.graph._cut.region import Region, chosen
+from rpcsys.graph._ir.dataflow import Dataflow, optimised
+from rpcsys.graph._ir.shape_inference import infer_shapes
+from rpcsys.graph._ir.stage import Stages
+from rpcsys.module.kinds.onnx_model import ModelLike, read
+
+
+def partition(
+    model: ModelLike, region: Region | Annotation, *, exact: bool = False, several: bool = False
+) -> Stages:
+    """``model`` with ``region`` as a stage of its own.
+
+    The stages are called ``before``, ``region``, ``beside`` (what neither needs the region nor is needed by it: it
+    can run at the same time) and ``after``, as far as there are any. A region is given as names of nodes, as a
+    function of a node, as `operators`, or as the `annotated` stages that the model itself is marked with: then
+    there is a ``stageN`` for each mark, and nodes without one go with what they take.
+
+    A region must be **convex**: nothing outside may stand between two of its nodes. With ``several`` it need not be;
+    then it becomes as many stages as it has connected pieces (``region0``, ``region1``, …), between those of the rest
+    (``rest0``, …): what a target supports, as a compiler's partitioner finds it. ``exact`` is as in `split`.
+
+    Raises
+    ------
+    UsageError : the region is empty or not convex (the message names the path that leaves it and comes back), a
+        name that no node has, stages marked against the flow, a tensor of unknown type between stages
+    ModelError : ``exact``, and onnxruntime cannot load the model
+    """
+    flow = Dataflow(read(model))
+    if isinstance(region, Annotation):
+        return _by_marks(flow, region, exact)
+    wanted = chosen(flow, region)
+    if exact:
+        flow, wanted = _optimised(flow, wanted)
+    working = _working(flow, wanted)
+    if not working:
+        raise UsageError("the region is empty: none of its nodes has work to do in this model")
+    infer_shapes(flow.model)
+    return extract(flow, _pieces(flow, working) if several else _around(flow, working), exact=exact)
+
+
+def _working(flow: Dataflow, wanted: set[int]) -> set[int]:
+    """Constants follow those that need them, and never make a region of their own but where there is nothing else."""
+    useful = wanted & flow.useful
+    return useful & flow.live or useful
+
+
+def _optimised(flow: Dataflow, wanted: set[int]) -> tuple[Dataflow, set[int]]:
+    """The optimised model, and the region in it; a node that was put in goes with the first that takes from it."""
+    new, origins = optimised(flow)
+    found: set[int] = set()
+    for index in reversed(range(len(new.nodes))):
+        inside = any(i in wanted for i in origins[index])
+        if inside or (not origins[index] and new.after[index] and new.after[index][0] in found):
+            found.add(index)
+    return new, found
+
+
+# ------------------------------------------------------------------ one region
+
+
+def _around(flow: Dataflow, region: set[int]) -> list[Part]:
+    outside = flow.path(region, region)
+    if outside:
+        raise UsageError(
+            f"the region is not convex: the path {_path_text(flow, outside)} leaves it and comes back; "
+            "take the nodes between into it, leave one of its ends out, or pass several=True"
+        )
+    work = flow.useful & flow.live
+    before = (flow.upstream(region) & work) - region
+    after = (flow.downstream(region) & work) - region
+    beside = work - region - before - after
+    parts = {"before": before, "region": region, "beside": beside, "after": after}
+    return [Part(name, frozenset(nodes)) for name, nodes in parts.items() if nodes]
+
+
+def _path_text(flow: Dataflow, path: Iterable[int]) -> str:
+    return " -> ".join(flow.name(index) for index in path)
+
+
+# ------------------------------------------------------------------ several regions
+
+
+def _pieces(flow: Dataflow, region: set[int]) -> list[Part]:
+    """Nodes by how often the longest way to them has gone in or out of the region; then by what hangs together.
+
+    What lies between two nodes of one depth has that depth too, so every piece is convex, and what a piece needs
+    lies no deeper than itself.
+    """
+    own = flow.useful & flow.live | region
+    depth: dict[int, int] = {}
+    # A region of constants is needed through others, too.
+    for index in sorted(own | flow.downstream(region)):
+        inside = index in region
+        depth[index] = max(
+            (depth[i] + ((i in region) != inside) for i in flow.before[index] if i in depth),
+            default=int(inside),
+        )
+    parts: dict[str, set[int]] = {}
+    for level in sorted({depth[index] for index in own}):
+        nodes = {index for index in own if depth[index] == level}
+        if level % 2:
+            for piece in _connected(flow, nodes):
+                parts[f"region{sum(name.startswith('region') for name in parts)}"] = piece
+        else:
+            parts[f"rest{level // 2}"] = nodes
+    return [Part(name, frozenset(nodes)) for name, nodes in parts.items()]
+
+
+def _connected(flow: Dataflow, nodes: set[int]) -> list[set[int]]:
+    pieces: list[set[int]] = []
+    left = set(nodes)
+    while left:
+        piece: set[int] = set()
+        todo = [min(left)]
+        while todo:
+            index = todo.pop()
+            if index not in piece:
+                piece.add(index)
+                todo.extend(i for i in (*flow.before[index], *flow.after[index]) if i in left)
+        pieces.append(piece)
+        left -= piece
+    return pieces
+
+
+# ------------------------------------------------------------------ by annotation
+
+
+def _by_marks(flow: Dataflow, annotation: Annotation, exact: bool) -> Stages:
+    stage_of, devices = marks(flow, annotation)
+    _check_order(flow, stage_of)
+    if exact:
+        old, (flow, origins) = stage_of, optimised(flow)
+        stage_of = {
+            index: max(old[i] for i in origin if i in old)
+            for index, origin in enumerate(origins)
+            if any(i in old for i in origin)
+        }
+    placed: dict[int, int] = {}
+    for index in sorted(flow.useful & flow.live):
+        earlier = [placed[i] for i in flow.before[index] if i in placed]
+        placed[index] = max([*earlier, stage_of.get(index, 0)])
+    infer_shapes(flow.model)
+    if not placed:
+        raise UsageError("no node of the model depends on its inputs: there is nothing to divide")
+    numbers = sorted(set(placed.values()))
+    nodes = {n: frozenset(index for index, stage in placed.items() if stage == n) for n in numbers}
+    return extract(flow, [Part(f"stage{n}", nodes[n], devices.get(n, "")) for n in numbers], exact=exact)
+
+
+def _check_order(flow: Dataflow, stage_of: Mapping[int, int]) -> None:
+    """Raise `UsageError` where a node is marked with an earlier stage than something it depends on."""
+    latest: dict[int, int] = {}  # node -> the marked node of the latest stage that it is or depends on
+    for index in range(len(flow.nodes)):
+        behind = [latest[i] for i in flow.before[index] if i in latest]
+        if index not in stage_of and not behind:
+            continue
+        last = max(behind, key=stage_of.__getitem__, default=index)
+        if index in stage_of and stage_of[last] > stage_of[index]:
+            path = flow.path([last], [index]) or [last, index]
+            raise UsageError(
+                f"marked against the flow: the path {_path_text(flow, path)} goes from stage {stage_of[last]} "
+                f"back to stage {stage_of[index]}"
+            )
+        latest[index] = index if index in stage_of else last

@@ -1,0 +1,172 @@
+"""How tensors flow between the nodes of a model's main graph, and which nodes there is work in at all.
+
+A node is **live** when it depends on an input of the model, or when it draws random numbers: what it makes differs
+from call to call. The others are constant: whoever needs one computes it anew, and it never crosses to another
+device. Nodes that lead to no output are left out of everything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+
+import onnx_ir as ir
+
+from rpcsys.errors import UsageError
+from rpcsys.graph._ir.models import bodies
+from rpcsys.graph._ir.ort import rewritten
+
+#: Operators whose results differ from call to call (those of the onnx operator list that take a seed).
+_RANDOM = {
+    "Bernoulli",
+    "Dropout",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+}
+
+
+class Dataflow:
+    """The main graph of ``model`` as numbers: nodes are named by their place in it.
+
+    Attributes
+    ----------
+    nodes : every node, in the graph's order
+    takes : per node, the values of the main graph it reads; what its bodies capture is among them
+    before, after : per node, the nodes it takes values from, and those that take its own
+    useful : nodes that lead to an output of the model
+    live : nodes that differ from call to call
+
+    Raises
+    ------
+    UsageError : the nodes are not in the order in which they can run
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.nodes: list[ir.Node] = list(model.graph)
+        self._place = {node: index for index, node in enumerate(self.nodes)}
+        self.takes = [tuple(_values_read(node, model.graph)) for node in self.nodes]
+        self.before = [self._makers(values) for values in self.takes]
+        self.after: list[list[int]] = [[] for _ in self.nodes]
+        for index, makers in enumerate(self.before):
+            for maker in makers:
+                if maker >= index:
+                    raise UsageError(
+                        f"the model is not sorted: {self.name(index)} stands before {self.name(maker)}, "
+                        "which makes what it takes; onnx_ir's TopologicalSortPass sorts it"
+                    )
+                self.after[maker].append(index)
+        self.useful = self._reach(self._makers(model.graph.outputs), self.before)
+        self.live = self._reach(self._sources(), self.after)
+
+    def maker(self, value: ir.Value) -> int | None:
+        """The node that makes ``value``; None for an input or an initialiser."""
+        producer = value.producer()
+        return None if producer is None else self._place[producer]
+
+    def name(self, index: int) -> str:
+        """What a node is called in messages: its name, else its operator and what it makes."""
+        node = self.nodes[index]
+        made = next((value.name for value in node.outputs if value.name), "")
+        return repr(node.name) if node.name else f"{node.op_type} (which makes {made!r})"
+
+    def upstream(self, nodes: Iterable[int]) -> set[int]:
+        """``nodes`` and all they depend on."""
+        return self._reach(nodes, self.before)
+
+    def downstream(self, nodes: Iterable[int]) -> set[int]:
+        """``nodes`` and all that depends on them."""
+        return self._reach(nodes, self.after)
+
+    def path(self, start: Collection[int], goal: Collection[int]) -> list[int]:
+        """A shortest way along the flow from ``start`` to ``goal`` through other nodes; [] if there is none."""
+        came_from: dict[int, int | None] = dict.fromkeys(start)
+        todo = deque(start)
+        while todo:
+            index = todo.popleft()
+            for follower in self.after[index]:
+                if follower in goal and index not in start:
+                    return [*_trace(came_from, index), follower]
+                if follower not in came_from and follower not in goal:
+                    came_from[follower] = index
+                    todo.append(follower)
+        return []
+
+    def _sources(self) -> Iterator[int]:
+        inputs = set(self.model.graph.inputs)
+        for index, node in enumerate(self.nodes):
+            if not inputs.isdisjoint(self.takes[index]) or _is_random(node, self.model):
+                yield index
+
+    def _makers(self, values: Iterable[ir.Value]) -> list[int]:
+        makers = (self.maker(value) for value in values)
+        return sorted({maker for maker in makers if maker is not None})
+
+    @staticmethod
+    def _reach(start: Iterable[int], steps: list[list[int]]) -> set[int]:
+        reached = set(start)
+        todo = list(reached)
+        while todo:
+            fresh = set(steps[todo.pop()]) - reached
+            reached |= fresh
+            todo.extend(fresh)
+        return reached
+
+
+def optimised(flow: Dataflow) -> tuple[Dataflow, list[list[int]]]:
+    """The model as onnxruntime optimises it at ``basic``, and per node those of ``flow`` that made the same tensors.
+
+    Raises `ModelError` if onnxruntime cannot load it.
+    """
+    makers = {
+        value.name: index for index, node in enumerate(flow.nodes) for value in node.outputs if value.name
+    }
+    new = Dataflow(rewritten(flow.model, "basic"))
+    return new, [[makers[value.name] for value in node.outputs if value.name in makers] for node in new.nodes]
+
+
+def _values_read(node: ir.Node, graph: ir.Graph) -> dict[ir.Value, None]:
+    """The values of ``graph`` that the node reads, itself or in its bodies, each once and in order."""
+    read = {value: None for value in node.inputs if value is not None}
+    for body in bodies(node):
+        for inner in ir.traversal.RecursiveGraphIterator(body):
+            read.update((value, None) for value in inner.inputs if value is not None and value.graph is graph)
+        read.update((value, None) for value in _outputs_of(body) if value.graph is graph)
+    return read
+
+
+def _outputs_of(body: ir.Graph) -> Iterator[ir.Value]:
+    """What a body gives, and the bodies in it: a value of an outer graph may be given as it is."""
+    yield from body.outputs
+    for node in body:
+        for inner in bodies(node):
+            yield from _outputs_of(inner)
+
+
+def _is_random(node: ir.Node, model: ir.Model) -> bool:
+    """Whether the node, one in its bodies, or one in a function it calls draws random numbers."""
+    seen: set[object] = set()
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        if node.op_type in _RANDOM and node.domain == "":
+            return True
+        for body in bodies(node):
+            todo.extend(body)
+        function = model.functions.get(node.op_identifier())
+        if function is not None and node.op_identifier() not in seen:
+            seen.add(node.op_identifier())
+            todo.extend(function)
+    return False
+
+
+def _trace(came_from: dict[int, int | None], index: int) -> list[int]:
+    path: list[int] = []
+    at: int | None = index
+    while at is not None:
+        path.insert(0, at)
+        at = came_from[at]
+    return path

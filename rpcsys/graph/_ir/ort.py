@@ -1,0 +1,100 @@
+"""A model as onnxruntime rewrites it: what stages of an exact split are cut from.
+
+At the level ``basic`` onnxruntime folds constants and merges nodes in ways that hold for any processor; a model that
+has been through it once does not change when it, or a part of it, goes through again. That is why stages cut from
+it afterwards, and run at the same level, compute the same bits as the whole. The higher levels fuse further,
+across what would be a cut, into operators of onnxruntime's own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from rpcsys.errors import ModelError, one_line
+from rpcsys.graph._ir import models
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+#: What each level is called in onnxruntime's GraphOptimizationLevel.
+LEVELS = {"disabled": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "all": "ORT_ENABLE_ALL"}
+
+#: onnxruntime refuses a stamp newer than it knows, though what it knows of the model has not changed since.
+_IR_VERSION = 10
+
+#: More weights than this lie beside the model on its way to onnxruntime and back: protobuf would copy them each time.
+_EMBEDDED_BYTES = 1 << 24
+
+
+def rewritten(model: ir.Model, level: str) -> ir.Model:
+    """The model as onnxruntime would run it at ``level``, written back as ONNX; it has no node names any more.
+
+    Raises
+    ------
+    ModelError : onnxruntime cannot load it
+    """
+    with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
+        target = Path(folder, "optimised.onnx")
+        open_session(model, level, target)
+        result = ir.load(target)
+        if models.weight_bytes(result) <= models.EMBEDDED_BYTES:
+            ir.external_data.load_to_model(result)
+        else:  # mapped now, they stay readable when the folder is gone
+            for tensor in models.weights(result):
+                tensor.numpy()
+    result.ir_version = model.ir_version
+    return result
+
+
+def open_session(
+    model: ir.Model, level: str, target: Path | None = None, *, profile: Path | None = None
+) -> onnxruntime.InferenceSession:
+    """The model in an onnxruntime session; written to ``target`` as it then is, its large weights beside it.
+
+    With ``profile``, the beginning of a file's name, it computes in one thread, and its ``end_profiling`` writes what
+    each node took.
+
+    Raises
+    ------
+    ModelError : onnxruntime cannot load it
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # it warns that an optimised model may not run elsewhere
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
+        options.intra_op_num_threads = 1
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
+    with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
+        source = Path(folder, "model.onnx")
+        models.save(_stamped(model), source, embedded_bytes=_EMBEDDED_BYTES)
+        if target is not None:
+            options.optimized_model_filepath = str(target)
+            if models.data_path(source).exists():
+                options.add_session_config_entry(
+                    "session.optimized_model_external_initializers_file_name", models.data_path(target).name
+                )
+        try:
+            return onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status
+            raise ModelError(
+                f"onnxruntime cannot load the model: {one_line(error, 400)}", type="ModelError"
+            ) from None
+
+
+def _stamped(model: ir.Model) -> ir.Model:
+    """A copy that onnxruntime takes: of an older IR version, without what only newer ones have."""
+    stamped = model.clone()
+    if model.ir_version > _IR_VERSION:
+        stamped.ir_version = _IR_VERSION
+        stamped.device_configurations = ()
+        for graph in (stamped.graph, *stamped.functions.values()):
+            for node in graph.all_nodes():
+                node.device_configurations = ()
+    return stamped

@@ -1,0 +1,140 @@
+"""What splitting gives: stages, each a model of its own, and how tensors flow between them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import overload
+
+import onnx_ir as ir
+
+from rpcsys.errors import UsageError
+from rpcsys.graph._ir import models
+from rpcsys.graph._ir.tensor_info import TensorInfo
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a model, as a model with named inputs and outputs.
+
+    Attributes
+    ----------
+    name : what it is called among its siblings, ``"stage0"`` or ``"region"``
+    model : the part; its weights stay in their files where they lie in files
+    inputs, outputs : what it takes and gives: those of the whole first, in its order, then those of other stages
+    needs : names of the stages that make what it takes; [] if the whole's inputs are enough
+    target : what to build it for, if an annotation says so, else ``""``
+    exact : whether it has to run as it is (at onnxruntime's level ``basic``) to give the same bits as the whole
+    """
+
+    name: str
+    model: ir.Model = field(repr=False)
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    needs: tuple[str, ...] = ()
+    target: str = ""
+    exact: bool = False
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights it holds."""
+        return models.weight_bytes(self.model)
+
+    def to_bytes(self) -> bytes:
+        """The serialised model, weights inside. Raises `UsageError` for more than a gigabyte of them."""
+        return models.to_bytes(self.model)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the stage as an ``.onnx`` file; a gigabyte of weights and more goes into ``PATH.data``."""
+        models.save(self.model, path)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A tensor that goes from one stage to others. ``source`` is "" for an input of the whole, and among
+    ``targets`` "" stands for an output of the whole.
+    """
+
+    tensor: TensorInfo
+    source: str
+    targets: tuple[str, ...]
+
+
+class Stages(Sequence[Stage]):
+    """The stages of one model, in an order in which they can run one after another.
+
+    Attributes
+    ----------
+    inputs, outputs : those of the whole model
+    exact : whether the stages together give the same bits as the whole
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        inputs: Sequence[TensorInfo],
+        outputs: Sequence[TensorInfo],
+        *,
+        exact: bool = False,
+    ) -> None:
+        self._stages = tuple(stages)
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.exact = exact
+
+    def __len__(self) -> int:
+        return len(self._stages)
+
+    @overload
+    def __getitem__(self, key: int | str) -> Stage: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Stage, ...]: ...
+    def __getitem__(self, key: int | str | slice) -> Stage | tuple[Stage, ...]:
+        """A stage by its place or its name."""
+        if not isinstance(key, str):
+            return self._stages[key]
+        for stage in self._stages:
+            if stage.name == key:
+                return stage
+        raise UsageError(f"no stage {key!r}; there are {', '.join(stage.name for stage in self)}")
+
+    def __iter__(self) -> Iterator[Stage]:
+        return iter(self._stages)
+
+    def __repr__(self) -> str:
+        return f"Stages({', '.join(stage.name for stage in self)})"
+
+    def source(self, tensor: str) -> str:
+        """The name of the stage that makes ``tensor``; "" if it is an input of the whole.
+
+        Raises
+        ------
+        UsageError : no stage makes it, and it is no input
+        """
+        for stage in self:
+            if any(output.name == tensor for output in stage.outputs):
+                return stage.name
+        if any(item.name == tensor for item in self.inputs):
+            return ""
+        raise UsageError(f"no stage makes a tensor {tensor!r} that others can take")
+
+    def crossings(self) -> list[Crossing]:
+        """Every tensor between stages, with the inputs and outputs of the whole, in the order they are made."""
+        results = {tensor.name for tensor in self.outputs}
+        made = [("", tensor) for tensor in self.inputs]
+        made += [(stage.name, tensor) for stage in self for tensor in stage.outputs]
+        found = []
+        for source, tensor in made:
+            takers = [stage.name for stage in self if any(i.name == tensor.name for i in stage.inputs)]
+            found.append(Crossing(tensor, source, (*takers, *([""] if tensor.name in results else []))))
+        return found
+
+    def save(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write every stage into ``folder`` as ``NAME.onnx``; the files in the stages' order."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        paths = [Path(folder, f"{stage.name}.onnx") for stage in self]
+        for stage, path in zip(self, paths, strict=True):
+            stage.save(path)
+        return paths

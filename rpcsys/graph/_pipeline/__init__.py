@@ -1,0 +1,1 @@
+"""Stages at work side by side: scheduler, threads, results in order, statistics."""

@@ -1,0 +1,351 @@
+"""Stages side by side, each in threads of its own, while frames pass through them."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import os
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeAlias
+
+from rpcsys.errors import FrameError, UsageError, one_line
+from rpcsys.graph._build.leased_module import LeasedModule
+from rpcsys.graph._ir.stage import Stages
+from rpcsys.graph._pipeline.progress import shown
+from rpcsys.graph._pipeline.resolve import Given, resolve
+from rpcsys.graph._pipeline.results import results, results_async
+from rpcsys.graph._pipeline.scheduler import (
+    Event,
+    FrameAdmitted,
+    FrameDropped,
+    FrameScheduler,
+    StageDone,
+    StageFailed,
+    StartStage,
+)
+from rpcsys.graph._pipeline.stats import PipelineStats, StageStats, size
+from rpcsys.graph._pipeline.topology import Function, PipelineStage, Topology, named_results
+from rpcsys.graph._pipeline.trace import StageRun
+from rpcsys.module import Module
+
+#: One frame: tensors by name, a tuple of them in the order of the pipeline's inputs, or the one input itself.
+Frame: TypeAlias = Any
+Future: TypeAlias = "concurrent.futures.Future[Any]"
+
+#: Seconds for a thread to end whose device was taken away.
+_LAST_S = 5.0
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A frame for one replica of a stage."""
+
+    frame: int
+    args: Sequence[Any]
+
+
+@dataclass
+class _UnderWay:
+    """A frame in the pipeline: its tensors so far, and how often each is still to be taken."""
+
+    future: Future
+    values: dict[str, Any]
+    uses: Counter[str]
+    by_name: bool
+
+    def take(self, names: Iterable[str]) -> list[Any]:
+        """The tensors of those names; one that nobody else will take is held no longer."""
+        taken = [self.values[name] for name in names]
+        self.uses.subtract(names)
+        for name in names:
+            if not self.uses[name]:
+                self.values.pop(name, None)
+        return taken
+
+
+class Pipeline:
+    """The stages of a model, all at work at once, each on another frame.
+
+    A stage runs in a thread of its own (one for each replica), and starts a frame as soon as its inputs are there. Between
+    two stages wait at most ``queue`` frames; results come in the order of the frames. Tensors go from stage to stage as
+    they are, without copies.
+
+    Parameters
+    ----------
+    stages : what `graph.split` or `graph.partition` gave; or a module of `graph.build`, also one that was exported and
+        loaded; or each stage as a `PipelineStage` or a tuple ``(name, module, inputs, outputs)``, in any order
+    targets : for stages of `split`, as for `graph.build`; by name also any function, such as a module of a session
+    inputs, outputs : of the whole, for stages given one by one; by default what none of them makes, and takes
+    cpus, replicas : by a stage's name: the CPUs its threads stay on, and how many threads run it side by side. Stages of
+        `split` that onnxruntime runs share the CPUs that are left, unless their targets name CPUs or threads
+    queue : frames that wait between two stages
+
+    Raises `UsageError` for stages that do not fit together, CPUs that are not there, and what `graph.build` raises. A context
+    manager, which closes it.
+
+    Attributes
+    ----------
+    inputs, outputs : names of the whole's tensors
+    limit : frames that can be under way at once
+    """
+
+    def __init__(
+        self,
+        stages: Stages | Module | Iterable[Given],
+        targets: Any = None,
+        *,
+        inputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        cpus: Mapping[str, Sequence[int]] | None = None,
+        replicas: Mapping[str, int] | None = None,
+        queue: int = 2,
+    ) -> None:
+        if queue < 1:
+            raise UsageError(f"a queue of {queue} lets nothing pass; queue is 1 or more")
+        made = resolve(stages, targets, inputs, outputs, cpus or {}, replicas or {})
+        self._owned = made.owned
+        try:
+            self._topology = Topology(made.stages, made.inputs, made.outputs)
+            _lease(self._topology.stages)
+        except BaseException:
+            _close(self._owned)
+            raise
+        self.inputs, self.outputs = self._topology.inputs, self._topology.outputs
+        self._stats = PipelineStats({node.name: node.replicas for node in self._topology.nodes})
+        self._scheduler = FrameScheduler(self._topology.nodes, queue)
+        self.limit = self._scheduler.limit
+        self._room = threading.Condition(threading.Lock())  # guards all below
+        self._frames: dict[int, _UnderWay] = {}
+        self._count = 0
+        self._closed = False
+        self._stages = {stage.name: stage for stage in self._topology.stages}
+        self._jobs: dict[tuple[str, int], SimpleQueue[_Job | None]] = {}
+        self._threads: list[threading.Thread] = []
+        for stage in self._topology.stages:
+            for replica, function in enumerate(stage.functions):
+                self._hire(stage, replica, function)
+
+    def _hire(self, stage: PipelineStage, replica: int, function: Function) -> None:
+        jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs[stage.name, replica] = jobs
+        thread = threading.Thread(
+            target=self._work,
+            args=(stage, replica, function, jobs),
+            name=f"{stage.name} #{replica}",
+            daemon=True,
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def __repr__(self) -> str:
+        return f"<pipeline of {', '.join(self._stages)}>"
+
+    # -------------------------------------------------------------- frames in, results out
+
+    def submit(self, frame: Frame) -> Future:
+        """Put a frame in; waits while the pipeline is full, and so is not for the callback of a future.
+
+        The future's result is like the frame: by name for a mapping, else the one output, or a tuple of them. Its error is a
+        `FrameError`. Cancelled, the frame goes no further. Raises `UsageError` for a frame of other tensors than
+        the inputs, and after `close`.
+        """
+        feeds = self._topology.feeds(frame)
+        with self._room:
+            self._room.wait_for(lambda: self._closed or self._scheduler.has_room)
+            return self._admit(feeds, isinstance(frame, Mapping))
+
+    def run(
+        self, frames: Iterable[Frame], *, stop_on_error: bool = False, progress: bool = False
+    ) -> Iterator[Any]:
+        """The result of each of ``frames``, in their order, as soon as it is there.
+
+        A thread takes them as there is room, at most `limit` ahead. In the place of a frame that failed comes its `FrameError`;
+        with ``stop_on_error`` it is raised. What is under way when the loop is left is cancelled. ``progress`` shows a
+        bar on standard error, if that is a terminal.
+        """
+        outcomes = results(self.submit, frames, self.limit, stop_on_error)
+        return shown(outcomes, frames, self.figures) if progress else outcomes
+
+    def run_async(
+        self, frames: Iterable[Frame] | AsyncIterable[Frame], *, stop_on_error: bool = False
+    ) -> AsyncIterator[Any]:
+        """`run` for an event loop, which is never blocked; ``frames`` may come asynchronously, too."""
+        return results_async(self.submit, self._submit_async, frames, self.limit, stop_on_error)
+
+    async def _submit_async(self, frame: Frame) -> Future:
+        feeds = self._topology.feeds(frame)
+        with self._room:
+            if self._closed or self._scheduler.has_room:
+                return self._admit(feeds, isinstance(frame, Mapping))
+        return await asyncio.to_thread(self.submit, frame)
+
+    def _admit(self, feeds: dict[str, Any], by_name: bool) -> Future:
+        """Take a frame in; the lock is held and there is room."""
+        if self._closed:
+            raise UsageError("the pipeline was closed; make a new one")
+        number = self._count
+        self._count += 1
+        future: Future = concurrent.futures.Future()
+        future.add_done_callback(functools.partial(self._dropped, number))
+        self._frames[number] = _UnderWay(future, feeds, Counter(self._topology.uses), by_name)
+        self._handle(FrameAdmitted(number))
+        return future
+
+    def _dropped(self, number: int, future: Future) -> None:
+        """A future is done; if someone cancelled it, its frame goes no further."""
+        if not future.cancelled():
+            return
+        with self._room:
+            frame = self._frames.pop(number, None)
+            if frame is not None:
+                self._handle(FrameDropped(number))
+        if frame is not None:
+            future.set_running_or_notify_cancel()
+
+    # -------------------------------------------------------------- the stages at work
+
+    def _work(
+        self, stage: PipelineStage, replica: int, function: Function, jobs: SimpleQueue[_Job | None]
+    ) -> None:
+        """One thread of one stage."""
+        cpus = stage.cpus
+        idle_since = time.perf_counter()
+        while (job := jobs.get()) is not None:
+            began = time.perf_counter()
+            self._stats.begin(stage.name, began)
+            made: dict[str, Any] = {}
+            error: BaseException | None = None
+            try:
+                if cpus:
+                    os.sched_setaffinity(0, cpus)  # of this thread alone
+                    cpus = ()
+                made = named_results(stage, function(*job.args))
+            except BaseException as problem:  # noqa: BLE001 - whatever it is, it belongs to the frame
+                error = problem
+            ended = time.perf_counter()
+            told = "" if error is None else _told(error)
+            self._stats.add(
+                StageRun(stage.name, replica, job.frame, idle_since, began, ended, size(made.values()), told)
+            )
+            idle_since = ended
+            if error is None:
+                self._done(StageDone(stage.name, replica, job.frame), made)
+            else:
+                self._failed(StageFailed(stage.name, replica, job.frame), error)
+            del job, made, error  # or they would be held until the next frame comes
+
+    def _done(self, event: StageDone, made: Mapping[str, Any]) -> None:
+        with self._room:
+            frame = self._frames.get(event.frame)
+            if frame is not None:
+                frame.values.update((name, value) for name, value in made.items() if frame.uses[name])
+            ended = self._handle(event)
+        for each in ended:
+            if each.future.set_running_or_notify_cancel():
+                named = {name: each.values[name] for name in self.outputs}
+                values = tuple(named.values())
+                each.future.set_result(named if each.by_name else values[0] if len(values) == 1 else values)
+
+    def _failed(self, event: StageFailed, cause: BaseException) -> None:
+        with self._room:
+            frame = self._frames.pop(event.frame, None)
+            self._handle(event)
+        if frame is not None and frame.future.set_running_or_notify_cancel():
+            error = FrameError(
+                f"frame {event.frame} failed in stage {event.stage!r}: {_told(cause)}",
+                frame=event.frame,
+                stage=event.stage,
+            )
+            error.__cause__ = cause
+            frame.future.set_exception(error)
+
+    def _handle(self, event: Event) -> list[_UnderWay]:
+        """Start what can start now; the frames that are finished. The lock is held."""
+        finished = []
+        for action in () if self._closed else self._scheduler.handle(event):
+            if isinstance(action, StartStage):
+                args = self._frames[action.frame].take(self._stages[action.stage].inputs)
+                self._jobs[action.stage, action.replica].put(_Job(action.frame, args))
+            else:
+                finished.append(self._frames.pop(action.frame))
+        self._room.notify_all()
+        return finished
+
+    # -------------------------------------------------------------- what it did, and its end
+
+    def figures(self) -> dict[str, StageStats]:
+        """Counters of each stage so far: frames, seconds busy, active and waiting, bytes."""
+        return self._stats.now()
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write what ran when (the newest 65,536 runs of stages) as JSON that https://ui.perfetto.dev opens.
+
+        Raises `UsageError` where that cannot be.
+        """
+        self._stats.save_trace(path)
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Cancel what is under way and end the threads. Twice does no harm.
+
+        Calls that run are waited for, at most ``timeout_s`` seconds; then those on devices that the pipeline leased are
+        ended, and a `RuntimeWarning` names the stages whose functions still do not return. Modules that the pipeline
+        built are closed; those it was given are not.
+        """
+        with self._room:
+            first, self._closed = not self._closed, True
+            left = list(self._frames.values())
+            self._frames.clear()
+            self._room.notify_all()
+        for frame in left:
+            if frame.future.cancel():
+                frame.future.set_running_or_notify_cancel()
+        if first:
+            for jobs in self._jobs.values():
+                jobs.put(None)
+        self._join(timeout_s)
+        _close(self._owned)
+        hung = self._join(_LAST_S)
+        if hung:
+            warnings.warn(
+                f"{', '.join(hung)} did not return within {timeout_s:g} s; left running",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _join(self, timeout_s: float) -> list[str]:
+        """Wait for the threads; the names of those that have not ended."""
+        deadline = time.monotonic() + timeout_s
+        others = [thread for thread in self._threads if thread is not threading.current_thread()]
+        for thread in others:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return [thread.name for thread in others if thread.is_alive()]
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+
+def _lease(stages: Iterable[PipelineStage]) -> None:
+    """Lease the devices of stages that want some: what cannot be had is said here, and not of every frame."""
+    for stage in stages:
+        for module in dict.fromkeys(stage.functions):
+            if isinstance(module, LeasedModule):
+                module.lease()
+
+
+def _close(modules: Iterable[Module]) -> None:
+    for module in modules:
+        module.close()
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {one_line(error)}"

@@ -1,0 +1,153 @@
+"""What a pipeline was given, in any of its forms, resolved to `PipelineStage`s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from rpcsys import client
+from rpcsys.errors import UsageError
+from rpcsys.graph._build.build import build
+from rpcsys.graph._build.leased_module import LeasedModule
+from rpcsys.graph._build.targets import OnnxRuntime
+from rpcsys.graph._ir.stage import Stages
+from rpcsys.graph._pipeline.cpu_shares import shared
+from rpcsys.graph._pipeline.topology import PipelineStage
+from rpcsys.module import Module
+from rpcsys.module.kinds.graph import GraphModule
+from rpcsys.module.kinds.remote import RemoteModule
+
+#: Calls that a stage on a server has under way unless told otherwise, so that the way there and the server are both busy.
+CALLS = 4
+#: Kinds of modules on a session's device that keep nothing from one call to the next: their calls need no order.
+_STATELESS = ("rpcsys.onnx", "rpcsys.graph")
+
+#: A stage given by hand; the tuple is name, module, inputs, outputs.
+Given: TypeAlias = PipelineStage | tuple[str, Callable[..., Any], Sequence[str], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class ResolvedStages:
+    """Stages, the whole's tensors where they are known, and the modules that were made for it."""
+
+    stages: Sequence[PipelineStage]
+    inputs: Sequence[str] | None = None
+    outputs: Sequence[str] | None = None
+    owned: Sequence[Module] = ()
+
+
+def resolve(
+    given: Stages | Module | Iterable[Given],
+    targets: Any,
+    inputs: Sequence[str] | None,
+    outputs: Sequence[str] | None,
+    cpus: Mapping[str, Sequence[int]],
+    replicas: Mapping[str, int],
+) -> ResolvedStages:
+    """The stages of what a pipeline was given, as `Pipeline` describes it. Raises `UsageError`, and as `build`."""
+    if isinstance(given, (Stages, Module)) and (inputs is not None or outputs is not None):
+        raise UsageError("inputs and outputs are for stages given one by one; these have their own")
+    if targets is not None and not isinstance(given, Stages):
+        raise UsageError("targets are for stages of graph.split; these are built already")
+    if isinstance(given, Stages):
+        staged = _built(given, targets, cpus, replicas)
+    elif isinstance(given, Module):
+        staged = _of_graph(given)
+    else:
+        staged = ResolvedStages([_by_hand(stage) for stage in given], inputs, outputs)
+    placed = _placed(staged.stages, cpus, replicas)
+    more = [
+        device
+        for before, stage in zip(staged.stages, placed, strict=True)
+        if isinstance(before.module, LeasedModule)
+        for device in dict.fromkeys(stage.functions)
+        if isinstance(device, LeasedModule) and device is not before.module
+    ]
+    return replace(staged, stages=placed, owned=[*staged.owned, *more])
+
+
+def _by_hand(stage: Given) -> PipelineStage:
+    if isinstance(stage, PipelineStage):
+        return stage
+    if not isinstance(stage, tuple) or len(stage) != 4:
+        raise UsageError("a stage is a PipelineStage, or a tuple of its name, module, inputs and outputs")
+    return PipelineStage(*stage)
+
+
+def _built(
+    stages: Stages, targets: Any, cpus: Mapping[str, Sequence[int]], replicas: Mapping[str, int]
+) -> ResolvedStages:
+    """Each stage built for its target; those of onnxruntime share the CPUs."""
+    given = targets if isinstance(targets, Mapping) else dict.fromkeys((s.name for s in stages), targets)
+    wrapped = {name: _as_module(target) for name, target in shared(stages, given, cpus, replicas).items()}
+    whole = build(stages, wrapped)
+    foreign = [target for target in wrapped.values() if isinstance(target, Module)]
+    staged = _of_graph(whole)
+    owned = [module for module in whole.imports if all(module is not other for other in foreign)]
+    placed = [replace(stage, cpus=_cpus(wrapped.get(stage.name))) for stage in staged.stages]
+    return replace(staged, stages=placed, owned=owned)
+
+
+def _cpus(target: Any) -> Sequence[int]:
+    return target.cpus if isinstance(target, OnnxRuntime) else ()
+
+
+def _as_module(target: Any) -> Any:
+    """A function as a module, so that it can stand among them: one of a session, say."""
+    if callable(target) and not isinstance(target, Module):
+        return Module("function", {"main": target})
+    return target
+
+
+def _of_graph(module: Module) -> ResolvedStages:
+    """The stages of a module that `build` made."""
+    if not isinstance(module, GraphModule):
+        raise UsageError(
+            f"a module of kind {module.kind} has no stages; a pipeline takes what graph.build gives"
+        )
+    stages = []
+    for stage in module.graph["stages"]:
+        if "makes" in stage or not set(stage["inputs"]).isdisjoint(module.graph["weights"]):
+            raise UsageError(
+                f"stage {stage['name']!r} writes into its arguments or takes weights; give a pipeline a function "
+                "around it that takes and gives tensors"
+            )
+        home = module.imports[stage["module"]]
+        known = isinstance(home, (LeasedModule, RemoteModule)) and stage["function"] == "main"
+        run = home if known else home.function(stage["function"])
+        stages.append(PipelineStage(stage["name"], run, stage["inputs"], stage["outputs"]))
+    return ResolvedStages(
+        stages, [value["name"] for value in module.inputs], [value["name"] for value in module.outputs]
+    )
+
+
+def _placed(
+    stages: Sequence[PipelineStage], cpus: Mapping[str, Sequence[int]], replicas: Mapping[str, int]
+) -> list[PipelineStage]:
+    """The stages with their CPUs and replicas."""
+    names = {stage.name for stage in stages}
+    for name in [*cpus, *replicas]:
+        if name not in names:
+            raise UsageError(f"no stage {name!r}; there are {', '.join(stage.name for stage in stages)}")
+    placed = []
+    for stage in stages:
+        count = replicas.get(stage.name, stage.replicas)
+        if count < 1:
+            raise UsageError(f"stage {stage.name!r} needs one replica or more, not {count}")
+        if stage.name in replicas and not callable(stage.module):
+            raise UsageError(f"stage {stage.name!r} has a module for each replica already")
+        stage = replace(stage, cpus=tuple(cpus.get(stage.name, stage.cpus)), replicas=count)
+        placed.append(_manned(stage, asked=stage.name in replicas or count > 1))
+    return placed
+
+
+def _manned(stage: PipelineStage, asked: bool) -> PipelineStage:
+    """The stage with threads enough to keep the device and the way to it busy; replicas of a leased device are devices."""
+    module = stage.module
+    if isinstance(module, LeasedModule):
+        devices = [module, *(module.another() for _ in range(stage.replicas - 1))]
+        return replace(stage, module=devices * module.place.calls, replicas=1)
+    away = isinstance(module, client.RemoteModule) and module.kind in _STATELESS
+    away = away or (isinstance(module, RemoteModule) and module.endpoint.repeatable)
+    return replace(stage, replicas=CALLS) if away and not asked else stage

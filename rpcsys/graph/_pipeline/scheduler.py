@@ -1,0 +1,194 @@
+"""Decides which stage of a pipeline starts which frame, as plain synchronous code: events in, actions out.
+
+Every stage takes the frames in their order, each as soon as the stages it needs are done with it. No stage runs
+ahead without bound: between one and the next that takes its tensors wait at most ``queue`` frames. A tensor that skips
+stages may wait for as many frames as those can hold, or it would slow them down.
+
+The oldest frame can always go on: every stage has started all that came before it, so that nothing waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from rpcsys.errors import UsageError
+
+
+@dataclass(frozen=True)
+class StageNode:
+    """A stage as the scheduler sees it: the stages it needs, and how many frames it can have under way."""
+
+    name: str
+    needs: tuple[str, ...] = ()
+    replicas: int = 1
+
+
+@dataclass(frozen=True)
+class FrameAdmitted:
+    """A new frame; frames are counted from 0. Only where the state has room."""
+
+    frame: int
+
+
+@dataclass(frozen=True)
+class StageDone:
+    """A replica of a stage is done with a frame, and free."""
+
+    stage: str
+    replica: int
+    frame: int
+
+
+@dataclass(frozen=True)
+class StageFailed:
+    """A replica of a stage is free, and the frame goes no further."""
+
+    stage: str
+    replica: int
+    frame: int
+
+
+@dataclass(frozen=True)
+class FrameDropped:
+    """Nobody wants the frame any more."""
+
+    frame: int
+
+
+@dataclass(frozen=True)
+class StartStage:
+    """Let this replica of the stage run the frame."""
+
+    stage: str
+    replica: int
+    frame: int
+
+
+@dataclass(frozen=True)
+class FrameFinished:
+    """Every stage is done with the frame."""
+
+    frame: int
+
+
+Event: TypeAlias = FrameAdmitted | StageDone | StageFailed | FrameDropped
+Action: TypeAlias = StartStage | FrameFinished
+
+
+class FrameScheduler:
+    """What is under way in a pipeline.
+
+    Attributes
+    ----------
+    limit : the frames it holds when every stage is busy and every queue is full
+    """
+
+    def __init__(self, nodes: Sequence[StageNode], queue: int) -> None:
+        self._nodes = {node.name: node for node in ordered(nodes)}
+        self._rooms = _rooms(self._nodes, queue)
+        self.limit = max(_longest(self._nodes, queue))
+        self._free = {node.name: list(range(node.replicas)) for node in self._nodes.values()}
+        self._next = dict.fromkeys(self._nodes, 0)
+        self._done: dict[int, set[str]] = {}
+        self._count = 0
+
+    @property
+    def under_way(self) -> list[int]:
+        """The frames that have been admitted and are neither finished, failed nor dropped, oldest first."""
+        return list(self._done)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another frame may be admitted."""
+        return len(self._done) < self.limit
+
+    def handle(self, event: Event) -> list[Action]:
+        """Take one event in; what starts, and what is finished."""
+        finished: list[Action] = []
+        if isinstance(event, FrameAdmitted):
+            self._count = event.frame + 1
+            self._done[event.frame] = set()
+        elif isinstance(event, FrameDropped):
+            self._done.pop(event.frame, None)
+        else:
+            self._free[event.stage].append(event.replica)
+            if isinstance(event, StageFailed):
+                self._done.pop(event.frame, None)
+            else:
+                finished = self._note(event)
+        return [*finished, *self._starts()]
+
+    def _note(self, event: StageDone) -> list[Action]:
+        done = self._done.get(event.frame)
+        if done is None:  # it failed in another stage, or was dropped
+            return []
+        done.add(event.stage)
+        if len(done) < len(self._nodes):
+            return []
+        del self._done[event.frame]
+        return [FrameFinished(event.frame)]
+
+    def _starts(self) -> Iterator[StartStage]:
+        """All that can start. From the end to the beginning: what starts there makes room for those before it."""
+        for name in self._nodes:
+            self._pass_over(name)
+        for name in reversed(self._nodes):
+            while self._can_start(name):
+                yield StartStage(name, self._free[name].pop(0), self._next[name])
+                self._next[name] += 1
+                self._pass_over(name)
+
+    def _pass_over(self, name: str) -> None:
+        """Frames that go no further are none to wait for."""
+        while self._next[name] < self._count and self._next[name] not in self._done:
+            self._next[name] += 1
+
+    def _can_start(self, name: str) -> bool:
+        frame = self._next[name]
+        return (
+            bool(self._free[name])
+            and frame < self._count
+            and self._done[frame].issuperset(self._nodes[name].needs)
+            and all(frame - self._next[taker] < room for taker, room in self._rooms[name].items())
+        )
+
+
+def ordered(nodes: Sequence[StageNode]) -> list[StageNode]:
+    """The nodes so that each comes behind those it needs. Raises `UsageError` where they need each other in a circle."""
+    left = list(nodes)
+    known: dict[str, StageNode] = {}
+    while left:
+        ready = [node for node in left if known.keys() >= set(node.needs)]
+        if not ready:
+            names = ", ".join(node.name for node in left)
+            raise UsageError(f"the stages {names} wait for each other in a circle; no order can run them")
+        known.update((node.name, node) for node in ready)
+        left = [node for node in left if node.name not in known]
+    return list(known.values())
+
+
+def _rooms(nodes: Mapping[str, StageNode], queue: int) -> dict[str, dict[str, int]]:
+    """By stage and by who takes its tensors: how many frames the first may have started that the other has not.
+
+    Along the longest way between the two: what each stage on it has under way, and the queue behind each.
+    """
+    rooms: dict[str, dict[str, int]] = {name: {} for name in nodes}
+    for first, node in nodes.items():
+        reach = {first: node.replicas + queue}
+        for name, other in nodes.items():
+            ways = [reach[need] for need in other.needs if need in reach]
+            if ways:
+                if first in other.needs:
+                    rooms[first][name] = max(ways)
+                reach[name] = max(ways) + other.replicas + queue
+    return rooms
+
+
+def _longest(nodes: Mapping[str, StageNode], queue: int) -> list[int]:
+    """By stage: the frames that the longest way through it can hold, up to its own queue."""
+    held: dict[str, int] = {}
+    for name, node in nodes.items():
+        held[name] = max([held[need] for need in node.needs], default=0) + node.replicas + queue
+    return list(held.values())

@@ -1,0 +1,130 @@
+"""Cuts found by measuring: profiles the model, measures the way to the devices, and searches."""
+
+from __future__ import annotations
+
+import warnings as python_warnings
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import onnx_ir as ir
+
+from rpcsys.errors import UsageError
+from rpcsys.graph._ir.dataflow import Dataflow, optimised
+from rpcsys.graph._ir.random_inputs import random_inputs
+from rpcsys.graph._ir.tensor_info import describe
+from rpcsys.graph._pipeline.resolve import CALLS
+from rpcsys.graph._plan.bench import bench, sessions
+from rpcsys.graph._plan.cost_model import Goal
+from rpcsys.graph._plan.cut_points import cut_points
+from rpcsys.graph._plan.devices import DeviceLike, TrackerLike, parse
+from rpcsys.graph._plan.encoded_size import encoded_bytes
+from rpcsys.graph._plan.plan import Plan
+from rpcsys.graph._plan.profile import profile
+from rpcsys.graph._plan.search import Said, Search
+from rpcsys.module.kinds.onnx_model import ModelLike, read
+from rpcsys.wire.encoding import steps
+
+GOALS: tuple[Goal, ...] = ("throughput", "latency")
+
+
+def auto_cuts(
+    model: ModelLike,
+    devices: int | Sequence[DeviceLike],
+    *,
+    goal: Goal = "throughput",
+    inputs: Mapping[str, Any] | None = None,
+    tracker: TrackerLike = None,
+    encode: str = "",
+    keep_order: bool = False,
+    exact: bool = False,
+    rounds: int = 4,
+    measure_s: float = 0.5,
+    wait_s: float = 60.0,
+    say: Said | None = None,
+) -> Plan:
+    """The best division of ``model`` over ``devices``, found by profiling it and trying its stages on them.
+
+    ``graph.split(model, plan)`` makes the stages, which are also ``plan.stages``; ``print(plan)`` says what to
+    expect, and ``plan.compare(pipeline.figures())`` how far off that was.
+
+    ``devices`` : a number n (the CPUs of this process in n shares), or each as ``"cpu:0"``, ``"cpu:0-3"``, ``"key:edge"``
+        (leased at ``tracker``), ``"HOST:PORT"``, or a session that is open. Devices that would make it slower are left
+        out
+    ``goal`` : ``throughput``, the frames a second of a pipeline, or ``latency``, the seconds of one frame
+    ``inputs`` : arrays to run it with, by name; by default random ones, in which an extent that is free is 1 (a
+        `RuntimeWarning` says so)
+    ``tracker`` : a tracker or its address; by default the environment's
+    ``encode`` : how arrays cross to devices behind a link and back, where it applies: ``"float16"``, ``"int8+zlib"``, … as
+        for `Remote`
+    ``keep_order`` : whether the first device has to have the first stage, and so on
+    ``exact`` : whether the stages are to give the same bits as the whole, as in `split`
+    ``rounds`` : divisions that are tried at most, after the first look at unlike devices
+    ``measure_s`` : seconds for which the stages of each are run
+    ``wait_s`` : seconds to wait for a device
+    ``say`` : is told in a few words what is being done
+
+    Raises
+    ------
+    UsageError : no such device or goal, a model that computes nothing, inputs that it does not take
+    ModelError : onnxruntime cannot load or run it, or a device cannot load its stage
+    ConnectError, TrackerError, SessionError : a device cannot be had, or was lost
+    """
+    if goal not in GOALS:
+        raise UsageError(f"a goal is {' or '.join(GOALS)}, not {goal!r}")
+    if rounds < 1 or not measure_s > 0:
+        raise UsageError("rounds is 1 or more, and measure_s above 0")
+    if encode:
+        steps(encode)
+    wanted = parse(devices)
+    say = say or (lambda text: None)
+    say("profiling the model")
+    flow = Dataflow(read(model))
+    arrays, doubts = _arrays(flow.model, inputs)
+    for doubt in doubts:
+        python_warnings.warn(doubt, RuntimeWarning, stacklevel=2)
+    known = {value.name for node in flow.nodes for value in node.outputs if value.name}
+    basic, _ = optimised(flow)
+    profiled = profile(basic, arrays)
+    if encode and not all(device.cpus for device in wanted):
+        say("encoding what may cross")
+        profiled = replace(profiled, nbytes=encoded_bytes(basic, profiled.nbytes, arrays, encode))
+    found = cut_points(basic, profiled, known, arrays)
+    if not found.seconds:
+        raise UsageError("nothing in the model depends on its inputs: there is nothing to divide")
+    with ExitStack() as stack:
+        say("measuring the way to the devices")
+        leased = sessions(wanted, tracker, wait_s, stack)
+        calls = CALLS if goal == "throughput" else 1
+        benches = [
+            bench(device, session, calls, encode) for device, session in zip(wanted, leased, strict=True)
+        ]
+        search = Search(flow.model, found, wanted, benches, arrays, goal, exact, measure_s, say)
+        best = search.run(rounds, keep_order)
+        return replace(search.plan(best), encode=encode, warnings=doubts)
+
+
+def _arrays(model: ir.Model, given: Mapping[str, Any] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What to run a model with, and what is doubtful about it."""
+    wanted = [describe(value) for value in model.graph.inputs]
+    names = [tensor.name for tensor in wanted if tensor.required]
+    if given is not None:
+        unknown = sorted(set(given) - {tensor.name for tensor in wanted})
+        missing = [name for name in names if name not in given]
+        if unknown or missing:
+            complaint = f"no input {unknown[0]!r}" if unknown else f"none given for input {missing[0]!r}"
+            raise UsageError(f"{complaint}; the model wants {', '.join(names) or 'nothing'}")
+        return {name: given[name] for name in names}, ()
+    specs = [
+        {"name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape}
+        for tensor in wanted
+        if tensor.required
+    ]
+    free = [
+        f"{tensor.name} is {tensor.text()}"
+        for tensor in wanted
+        if tensor.required and not all(isinstance(size, int) for size in tensor.shape or ())
+    ]
+    doubt = f"{'; '.join(free)}: free extents are taken as 1, which is of no use unless they are; give inputs"
+    return random_inputs(specs), (doubt,) if free else ()

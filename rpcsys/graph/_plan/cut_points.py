@@ -1,0 +1,115 @@
+"""Where a model can be cut at all, and what would cross there: a profiled model as the cost model sees it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from rpcsys.graph._ir.dataflow import Dataflow
+from rpcsys.graph._ir.tensor_info import describe
+from rpcsys.graph._plan.cost_model import UnitTensor
+from rpcsys.graph._plan.optimum import thinned
+from rpcsys.graph._plan.profile import Profile
+
+
+@dataclass(frozen=True)
+class CutPoints:
+    """A model as a row of units that a cut may go between.
+
+    Attributes
+    ----------
+    seconds : of each unit, by the profile
+    nodes : in each unit
+    tensors : what flows between them
+    names : of the tensors, in the same order
+    cuts : before each unit but the first: the names of the tensors that a cut there is behind
+    """
+
+    seconds: tuple[float, ...]
+    nodes: tuple[int, ...]
+    tensors: tuple[UnitTensor, ...]
+    names: tuple[str, ...]
+    cuts: tuple[tuple[str, ...], ...]
+
+
+def cut_points(
+    flow: Dataflow, profile: Profile, known: set[str | None], inputs: Mapping[str, Any]
+) -> CutPoints:
+    """The units of ``flow``, a model as onnxruntime left it.
+
+    A cut can be where all that crosses has a name in the original model, ``known``. ``inputs`` are the arrays that the
+    profile was made with. Tensors of unknown size count nothing.
+    """
+    work = sorted(flow.useful & flow.live)
+    made = [_made(flow, index) for index in work]
+    last = _last_uses(flow, work, made)
+    crossing: list[list[ir.Value]] = []
+    alive: list[ir.Value] = []
+    for place, values in enumerate(made):
+        alive = [value for value in [*alive, *values] if last[value] > place]
+        crossing.append(alive)
+    possible = [
+        place + 1
+        for place in range(len(work) - 1)
+        if known.issuperset(value.name for value in crossing[place])
+    ]
+    seconds = [profile.seconds[index] for index in work]
+    weights = [sum(_nbytes(value, profile) for value in crossing[place - 1]) for place in possible]
+    ends = [0, *thinned(possible, seconds, weights), *([len(work)] if work else [])]
+    spans = list(itertools.pairwise(ends))
+    unit_of = {work[place]: unit for unit, (start, stop) in enumerate(spans) for place in range(start, stop)}
+    named = _tensors(flow, unit_of, profile, inputs)
+    return CutPoints(
+        tuple(sum(seconds[start:stop]) for start, stop in spans),
+        tuple(stop - start for start, stop in spans),
+        tuple(named.values()),
+        tuple(named),
+        tuple(tuple(str(value.name) for value in crossing[end - 1]) for end in ends[1:-1]),
+    )
+
+
+def _made(flow: Dataflow, index: int) -> list[ir.Value]:
+    return [value for value in flow.nodes[index].outputs if value.name]
+
+
+def _last_uses(
+    flow: Dataflow, work: Sequence[int], made: Sequence[Sequence[ir.Value]]
+) -> dict[ir.Value, int]:
+    """The place of the last node that takes each value; behind all nodes for a result of the model."""
+    last = {value: place for place, values in enumerate(made) for value in values}
+    for place, index in enumerate(work):
+        last.update((value, place) for value in flow.takes[index] if value in last)
+    last.update((value, len(work)) for value in flow.model.graph.outputs if value in last)
+    return last
+
+
+def _tensors(
+    flow: Dataflow, unit_of: Mapping[int, int], profile: Profile, inputs: Mapping[str, Any]
+) -> dict[str, UnitTensor]:
+    """What flows: inputs of the model, and what its nodes make, by name."""
+    takers: dict[ir.Value, set[int]] = {}
+    for index, unit in unit_of.items():
+        for value in flow.takes[index]:
+            takers.setdefault(value, set()).add(unit)
+    found = {}
+    for value in flow.model.graph.inputs:
+        name = str(value.name)
+        size = profile.nbytes.get(name, getattr(inputs.get(name), "nbytes", 0))
+        found[name] = UnitTensor(size, -1, tuple(sorted(takers.get(value, ()))))
+    results = set(flow.model.graph.outputs)
+    for index, unit in unit_of.items():
+        for value in _made(flow, index):
+            users = tuple(sorted(takers.get(value, set()) - {unit}))
+            found[str(value.name)] = UnitTensor(_nbytes(value, profile), unit, users, value in results)
+    return found
+
+
+def _nbytes(value: ir.Value, profile: Profile) -> int:
+    """As the profile has it; else as the model says, if it does."""
+    if value.name in profile.nbytes:
+        return profile.nbytes[value.name]
+    return (describe(value).nbytes or 0) if value.type is not None else 0

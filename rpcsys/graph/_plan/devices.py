@@ -1,0 +1,124 @@
+"""The devices that a model is to be divided over, as they are written.
+
+cpu:0        a CPU of this machine          cpu:0-3    several together
+key:edge     a device leased by its key     HOST:PORT  a server without a tracker
+key:edge@HOST:PORT  the same, of a server that wants its key to be known
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from rpcsys.client import Session, Tracker
+from rpcsys.errors import UsageError
+from rpcsys.graph._build.targets import OnnxRuntime
+from rpcsys.graph._pipeline.cpu_shares import available, shares
+from rpcsys.link import parse_address
+
+#: A device as a caller names it: as `parse` reads it, or a session that is open.
+DeviceLike: TypeAlias = str | Session
+TrackerLike: TypeAlias = Tracker | str | tuple[str, int] | None
+
+_FORMS = "devices are written cpu:0, cpu:0-3, key:NAME or HOST:PORT"
+
+
+@dataclass(frozen=True)
+class PlanDevice:
+    """One of the devices that a plan is made for.
+
+    Attributes
+    ----------
+    name : as it was written
+    cpus : of this machine, if that is what it is
+    key, address : by which it is leased or found, else
+    """
+
+    name: str
+    cpus: tuple[int, ...] = ()
+    key: str = ""
+    address: str = ""
+    session: Session | None = None
+
+    @property
+    def target(self) -> OnnxRuntime:
+        """What a stage is built for that runs on its CPUs."""
+        return OnnxRuntime(threads=len(self.cpus), cpus=self.cpus)
+
+    @property
+    def leased(self) -> bool:
+        """Whether a tracker is asked for it."""
+        return bool(self.key) and not self.address
+
+    @property
+    def kind(self) -> object:
+        """Equal for devices that are alike, as far as their names tell."""
+        return (len(self.cpus), self.key, self.address, self.session)
+
+
+def parse(devices: int | Sequence[DeviceLike]) -> list[PlanDevice]:
+    """The devices meant; a number n is the CPUs that this process may use, in n shares.
+
+    Raises `UsageError` for what is none, and for CPUs that this process does not have or that are given twice.
+    """
+    if isinstance(devices, int):
+        return _shares(devices)
+    if isinstance(devices, str):
+        devices = devices.split(",")
+    parsed = [_parsed(device) for device in devices]
+    if not parsed:
+        raise UsageError(f"no device to divide the model over; {_FORMS}")
+    taken: set[int] = set()
+    for device in parsed:
+        lacking = sorted(set(device.cpus) - available())
+        if lacking:
+            raise UsageError(f"{device.name}: this process has CPUs {_listed(sorted(available()))}")
+        if not taken.isdisjoint(device.cpus):
+            raise UsageError(f"{device.name}: its CPUs belong to a device before it; each CPU goes to one")
+        taken.update(device.cpus)
+    return parsed
+
+
+def _shares(count: int) -> list[PlanDevice]:
+    here = sorted(available())
+    if not 0 < count <= len(here):
+        raise UsageError(
+            f"this process has {len(here)} CPU(s), which cannot be divided into {count}; {_FORMS}"
+        )
+    each = shares(dict.fromkeys(map(str, range(count)), 1), here)
+    return [PlanDevice(f"cpu:{_listed(cpus)}", cpus) for cpus in each.values()]
+
+
+def _parsed(device: DeviceLike) -> PlanDevice:
+    if isinstance(device, Session):
+        return PlanDevice("{}:{}".format(*device.address), session=device)
+    device = device.strip()
+    kind, _, rest = device.partition(":")
+    if kind == "cpu":
+        return PlanDevice(device, _cpus(device, rest))
+    key, _, address = rest.partition("@") if kind == "key" else ("", "", device)
+    try:
+        if address:
+            parse_address(address)
+    except UsageError:
+        raise UsageError(f"{device!r} is no device; {_FORMS}") from None
+    if not (key or address):
+        raise UsageError(f"{device!r} is no device; {_FORMS}")
+    return PlanDevice(device, key=key, address=address)
+
+
+def _cpus(device: str, text: str) -> tuple[int, ...]:
+    first, dash, last = text.partition("-")
+    if not (first.isdecimal() and (last.isdecimal() if dash else not last)) or len(text) > 11:
+        raise UsageError(f"{device!r} is no device; {_FORMS}")
+    cpus = tuple(range(int(first), int(last or first) + 1)) if int(last or first) < 1 << 16 else ()
+    if not cpus:
+        raise UsageError(f"{device!r} is no range of CPUs")
+    return cpus
+
+
+def _listed(cpus: Sequence[int]) -> str:
+    """``0-3``; ``0,2`` where some between are missing."""
+    whole = len(cpus) > 1 and cpus[-1] - cpus[0] == len(cpus) - 1
+    return f"{cpus[0]}-{cpus[-1]}" if whole else ",".join(map(str, cpus))

@@ -1,0 +1,224 @@
+"""A plan: where to cut, what runs where, what that is expected to take; and how far off that was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rpcsys.errors import UsageError
+from rpcsys.graph._build.encoding import encoded_call
+from rpcsys.graph._build.targets import Leased
+from rpcsys.graph._pipeline.pipeline import Pipeline
+from rpcsys.graph._pipeline.resolve import CALLS
+from rpcsys.graph._plan.bench import load_on, sessions
+from rpcsys.graph._plan.devices import PlanDevice, TrackerLike
+from rpcsys.graph._plan.export import export
+from rpcsys.graph._show.table import ms_text, size_text, table
+
+if TYPE_CHECKING:
+    from rpcsys.graph._ir.stage import Stages
+    from rpcsys.graph._pipeline.stats import StageStats
+    from rpcsys.graph._plan.cost_model import Goal
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage, where it is to run, and what it is expected to take.
+
+    Attributes
+    ----------
+    name : of the stage
+    device : as the caller named it
+    nodes : that it computes
+    work_s : seconds of its own work on a frame
+    frame_s : seconds of a frame that is alone, with the way to its device and back
+    stage_s : seconds from one frame to the next while there are frames enough; less than ``frame_s`` where work and way overlap
+    taken, given : bytes that come in and go out, as they are encoded on the way
+    """
+
+    name: str
+    device: str
+    nodes: int
+    work_s: float
+    frame_s: float
+    stage_s: float
+    taken: int
+    given: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The best division found of a model over devices.
+
+    It stands for its cuts: ``graph.split(model, plan)`` gives the same stages as ``plan.stages``.
+
+    Attributes
+    ----------
+    goal : what it is the best for
+    cuts : tensors, or tuples of them, as `split` takes them
+    stages : the stages
+    planned : what is expected of each, in their order
+    devices : the device of each
+    unused : devices where nothing would be gained
+    encode : how arrays cross to devices behind a link
+    warnings : what makes it doubtful, a sentence each
+    """
+
+    goal: Goal
+    cuts: tuple[str | tuple[str, ...], ...]
+    stages: Stages = field(repr=False)
+    planned: tuple[PlannedStage, ...]
+    devices: tuple[PlanDevice, ...] = field(repr=False)
+    unused: tuple[str, ...] = ()
+    encode: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[str | tuple[str, ...]]:
+        return iter(self.cuts)
+
+    def __len__(self) -> int:
+        return len(self.cuts)
+
+    @property
+    def bottleneck(self) -> PlannedStage:
+        """The slowest stage, which sets the pace of a pipeline."""
+        return max(self.planned, key=lambda stage: stage.stage_s)
+
+    @property
+    def throughput(self) -> float:
+        """Frames a second of a pipeline."""
+        return 1 / max(self.bottleneck.stage_s, 1e-9)
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds of one frame that has all stages to itself."""
+        return sum(stage.frame_s for stage in self.planned)
+
+    @contextlib.contextmanager
+    def pipeline(
+        self, *, tracker: TrackerLike = None, wait_s: float = 60.0, queue: int = 2
+    ) -> Iterator[Pipeline]:
+        """The stages at work on their devices, leased at ``tracker`` for as long as the ``with`` lasts, anew if one is lost.
+
+        ``wait_s`` (seconds) is how long to wait for a device, and ``queue`` is as in `Pipeline`. Raises what leasing, loading and
+        `Pipeline` do.
+        """
+        with contextlib.ExitStack() as stack:
+            targets: dict[str, Any] = {}
+            replicas: dict[str, int] = {}
+            for stage, device in zip(self.stages, self.devices, strict=True):
+                if device.cpus:
+                    targets[stage.name] = device.target
+                elif device.leased:
+                    targets[stage.name] = Leased(
+                        device.key, tracker or "", wait_s=wait_s, calls=CALLS, encode=self.encode
+                    )
+                else:
+                    (session,) = sessions([device], None, wait_s, stack)
+                    assert session is not None, "it is no CPU of this machine"
+                    targets[stage.name] = encoded_call(load_on(session, stage), self.encode)
+                    replicas[stage.name] = CALLS
+            yield stack.enter_context(Pipeline(self.stages, targets, replicas=replicas, queue=queue))
+
+    def export(
+        self, path: str | os.PathLike[str], *, tracker: TrackerLike = None, fallback: bool = False
+    ) -> dict[str, Path]:
+        """Write the stages as one library, which `rpcsys.module.load_module` loads, and beside it the parts for servers.
+
+        The library runs stages of this machine on their CPUs, and calls those of other devices by the names of the parts, which
+        ``rpcsys deploy`` puts there (a part's name is its file's without the ending; the tracker knows who has it).
+        ``fallback``: it has those stages, too, and runs them itself while the servers are gone. Returns the parts by
+        stage. Raises `UsageError` for a place that cannot be written to.
+        """
+        return export(self.stages, self.devices, path, tracker=tracker, encode=self.encode, fallback=fallback)
+
+    def __str__(self) -> str:
+        """A table of the stages, and a line of what to expect."""
+        rows = [
+            [
+                stage.name,
+                stage.device,
+                str(stage.nodes),
+                size_text(stage.taken),
+                size_text(stage.given),
+                ms_text(stage.work_s),
+                ms_text(stage.frame_s - stage.work_s),
+                ms_text(stage.stage_s) + ("  <- slowest" if stage is self.bottleneck else ""),
+            ]
+            for stage in self.planned
+        ]
+        head = ["STAGE", "DEVICE", "NODES", "TAKES", "GIVES", "WORK", "WAY", "EXPECTED"]
+        lines = [table(head, rows)]
+        for stage, cut in zip(self.planned[1:], self.cuts, strict=True):
+            lines.append(f"{stage.name} begins behind {_cut_text(cut)}\n")
+        lines.append(f"expected: {self.throughput:.1f} frames/s, {ms_text(self.latency_s)} for one frame\n")
+        if self.unused:
+            lines.append(f"left out, since nothing is gained there: {', '.join(self.unused)}\n")
+        lines += [f"warning: {warning}\n" for warning in self.warnings]
+        return "".join(lines)
+
+    def compare(self, figures: Mapping[str, StageStats]) -> Comparison:
+        """What was expected against what a pipeline of these stages took: ``plan.compare(pipeline.figures())``.
+
+        Raises
+        ------
+        UsageError : the figures are of other stages, or of none that ran
+        """
+        missing = [stage.name for stage in self.planned if not getattr(figures.get(stage.name), "frames", 0)]
+        if missing:
+            raise UsageError(
+                f"there are no frames of {', '.join(missing)} in these figures: run a pipeline of plan.stages, and ask it"
+            )
+        took = {name: each.active_s / each.frames for name, each in figures.items() if each.frames}
+        return Comparison(
+            tuple(Compared(stage.name, stage.stage_s, took[stage.name]) for stage in self.planned)
+        )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Seconds that a stage was expected to take for a frame, and those it took."""
+
+    name: str
+    expected_s: float
+    measured_s: float
+
+    @property
+    def off(self) -> float:
+        """How far off that was, as a share of what was measured: 0.05 where it was expected to be 5 % slower."""
+        return self.expected_s / self.measured_s - 1 if self.measured_s else 0.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every stage, expected and measured."""
+
+    stages: tuple[Compared, ...]
+
+    @property
+    def bottleneck(self) -> Compared:
+        """The slowest stage expected against the slowest measured, which need not be the same one; named is the latter."""
+        slowest = max(self.stages, key=lambda stage: stage.measured_s)
+        return Compared(slowest.name, max(stage.expected_s for stage in self.stages), slowest.measured_s)
+
+    @property
+    def off(self) -> float:
+        """`Compared.off` of the bottleneck."""
+        return self.bottleneck.off
+
+    def __str__(self) -> str:
+        """A table."""
+        rows = [
+            [stage.name, ms_text(stage.expected_s), ms_text(stage.measured_s), f"{stage.off:+.1%}"]
+            for stage in (*self.stages, self.bottleneck)
+        ]
+        rows[-1][0] = "slowest"
+        return table(["STAGE", "EXPECTED", "MEASURED", "OFF"], rows)
+
+
+def _cut_text(cut: str | tuple[str, ...]) -> str:
+    return cut if isinstance(cut, str) else ", ".join(cut)

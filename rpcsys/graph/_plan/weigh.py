@@ -1,0 +1,172 @@
+"""What encoding does to the tensors that cross: bytes, time, and what is lost, for one frame and without a server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from rpcsys.errors import UsageError
+from rpcsys.graph._build.build import build
+from rpcsys.graph._build.codec import Codec, CoderPair
+from rpcsys.graph._build.targets import Remote
+from rpcsys.graph._ir.signature import signature_of
+from rpcsys.graph._ir.stage import Stages
+from rpcsys.graph._show.table import ms_text, size_text, table
+from rpcsys.wire import encoding
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What crossing does to one tensor.
+
+    Attributes
+    ----------
+    tensor, stage : its name, and the offloaded stage that takes or gives it
+    there : whether it goes to the server; else it comes from there
+    how : its encoding; "" for none, "pair" for a pair of functions or modules
+    bytes, sent : before and after encoding
+    encode_s, decode_s : seconds for each
+    loss : the largest error, as a share of the largest value; 0.0 where nothing is lost, NaN where it has no number
+    """
+
+    tensor: str
+    stage: str
+    there: bool
+    how: str
+    bytes: int
+    sent: int
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    loss: float = 0.0
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What encoding did to one frame. As text, a table.
+
+    Attributes
+    ----------
+    tensors : each that crosses, in order
+    outputs : what is lost of each output of the whole, as `Weight.loss`
+    """
+
+    tensors: tuple[Weight, ...]
+    outputs: Mapping[str, float]
+
+    def __str__(self) -> str:
+        rows = [
+            [
+                weight.tensor,
+                f"to {weight.stage}" if weight.there else f"from {weight.stage}",
+                weight.how or "-",
+                size_text(weight.bytes),
+                size_text(weight.sent),
+                ms_text(weight.encode_s),
+                ms_text(weight.decode_s),
+                _share(weight.loss),
+            ]
+            for weight in self.tensors
+        ]
+        head = ["TENSOR", "CROSSES", "ENCODING", "BYTES", "SENT", "ENCODE", "DECODE", "LOSS"]
+        outputs = [[name, _share(loss)] for name, loss in self.outputs.items()]
+        return table(head, rows) + "\n" + table(["OUTPUT", "LOSS"], outputs)
+
+
+def weigh(
+    stages: Stages, remotes: Mapping[str, Remote], frame: Mapping[str, Any], *, repeat: int = 3
+) -> Weighed:
+    """Run one frame here, with the tensors of the stages in ``remotes`` encoded and decoded as their ``encode`` says.
+
+    ``frame`` are the inputs of the whole by name; times are the best of ``repeat``. What is lost is told by a second run
+    without encoding. Raises `UsageError` for stages and tensors that are not there.
+    """
+    missing = [tensor.name for tensor in stages.inputs if tensor.required and tensor.name not in frame]
+    if missing or repeat < 1:
+        raise UsageError(
+            f"a frame has all inputs; it lacks {', '.join(missing)}" if missing else "repeat is 1 or more"
+        )
+    for name in remotes:
+        stages[name]
+    exact, crossed, weights = dict(frame), dict(frame), []
+    for stage in stages:
+        signature = signature_of(stage)
+        codec = Codec(remotes.get(stage.name, Remote()), signature)
+        with build(stage) as module:
+            names = [value["name"] for value in signature.inputs]
+            given = {name: crossed[name] for name in names}
+            if stage.name in remotes:
+                weights += _crossing(codec, given, stage.name, repeat, there=True)
+            made = module.run(given)
+            if stage.name in remotes:
+                weights += _crossing(codec, made, stage.name, repeat, there=False)
+            crossed.update(made)
+            exact.update(module.run({name: exact[name] for name in names}))
+    outputs = {tensor.name: _loss(exact[tensor.name], crossed[tensor.name]) for tensor in stages.outputs}
+    return Weighed(tuple(weights), outputs)
+
+
+def _crossing(codec: Codec, values: Values, stage: str, repeat: int, *, there: bool) -> list[Weight]:
+    """Put what crosses in the place of each of ``values``."""
+    weights = []
+    for name, value in values.items():
+        size = int(getattr(value, "nbytes", 0))
+        weight = Weight(name, stage, there, codec.ways.get(name, ""), size, size)
+        if name in codec.ways:
+            weight, values[name] = _by_wire(weight, value, repeat)
+        elif name in codec.pairs:
+            weight, values[name] = _by_pair(weight, value, codec.pairs[name], repeat)
+        weights.append(weight)
+    return weights
+
+
+def _by_wire(weight: Weight, value: Any, repeat: int) -> tuple[Weight, Any]:
+    encode_s, sent = _timed(lambda: encoding.encode(value, weight.how, weight.tensor), repeat)
+    if not isinstance(sent, encoding.Encoded):
+        return replace(weight, encode_s=encode_s), value
+    decode_s, tensor = _timed(lambda: encoding.decode(sent), repeat)
+    came = tensor.numpy().copy()
+    loss = _loss(value, came)
+    return replace(weight, sent=len(sent.data), encode_s=encode_s, decode_s=decode_s, loss=loss), came
+
+
+def _by_pair(weight: Weight, value: Any, pair: CoderPair, repeat: int) -> tuple[Weight, Any]:
+    encode_s, sent = _timed(lambda: pair.encode(value), repeat)
+    decode_s, came = _timed(lambda: pair.decode(sent), repeat)
+    size = int(sent.nbytes) if hasattr(sent, "nbytes") else len(sent)
+    loss = _loss(value, came)
+    return replace(weight, how="pair", sent=size, encode_s=encode_s, decode_s=decode_s, loss=loss), came
+
+
+def _timed(work: Callable[[], Any], repeat: int) -> tuple[float, Any]:
+    """The least of the times it took, and what it gave."""
+    best = math.inf
+    for _ in range(repeat):
+        began = perf_counter()
+        result = work()
+        best = min(best, perf_counter() - began)
+    return best, result
+
+
+def _loss(exact: Any, came: Any) -> float:
+    """The largest error as a share of the largest value; NaN where there is no such number."""
+    try:
+        wanted, have = np.asarray(exact, "f8"), np.asarray(came, "f8")
+    except (TypeError, ValueError):  # words, sequences
+        return 0.0 if exact == came else math.nan
+    if wanted.shape != have.shape:
+        return math.nan
+    if np.array_equal(wanted, have, equal_nan=True):
+        return 0.0
+    peak = float(np.max(np.abs(wanted)))
+    return float(np.max(np.abs(wanted - have))) / peak if peak else math.inf
+
+
+def _share(loss: float) -> str:
+    return "none" if loss == 0 else "?" if math.isnan(loss) else f"{loss:.2e}"

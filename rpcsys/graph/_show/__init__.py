@@ -1,0 +1,1 @@
+"""Stages as tables and as a drawing."""

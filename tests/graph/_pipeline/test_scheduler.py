@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.errors import UsageError
+from rpcsys.graph._pipeline.scheduler import (
+    Action,
+    FrameAdmitted,
+    FrameDropped,
+    FrameFinished,
+    FrameScheduler,
+    StageDone,
+    StageFailed,
+    StageNode,
+    StartStage,
+    ordered,
+)
+
+CHAIN = [StageNode("a"), StageNode("b", ("a",))]
+DIAMOND = [StageNode("a"), StageNode("b", ("a",)), StageNode("c", ("a",)), StageNode("d", ("b", "c"))]
+
+
+def test_a_chain_works_on_two_frames_at_once() -> None:
+    state = FrameScheduler(CHAIN, queue=1)
+    assert state.handle(FrameAdmitted(0)) == [StartStage("a", 0, 0)]
+    assert state.handle(FrameAdmitted(1)) == []
+    assert state.handle(StageDone("a", 0, 0)) == [StartStage("b", 0, 0), StartStage("a", 0, 1)]
+    assert state.handle(StageDone("a", 0, 1)) == []
+    assert state.handle(StageDone("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1)]
+    assert state.handle(StageDone("b", 0, 1)) == [FrameFinished(1)]
+    assert state.under_way == []
+
+
+def test_branches_run_side_by_side_and_meet_again() -> None:
+    state = FrameScheduler(DIAMOND, queue=1)
+    state.handle(FrameAdmitted(0))
+    assert state.handle(StageDone("a", 0, 0)) == [StartStage("c", 0, 0), StartStage("b", 0, 0)]
+    assert state.handle(StageDone("b", 0, 0)) == []
+    assert state.handle(StageDone("c", 0, 0)) == [StartStage("d", 0, 0)]
+
+
+def test_a_full_queue_stops_who_fills_it() -> None:
+    state = FrameScheduler(CHAIN, queue=1)
+    for frame in range(3):
+        state.handle(FrameAdmitted(frame))
+    state.handle(StageDone("a", 0, 0))  # b runs 0, a runs 1
+    assert state.handle(StageDone("a", 0, 1)) == [StartStage("a", 0, 2)]
+    state.handle(FrameAdmitted(3))
+    assert state.handle(StageDone("a", 0, 2)) == []  # 1 and 2 wait for b
+    assert not state.has_room
+    assert state.handle(StageDone("b", 0, 0)) == [
+        FrameFinished(0),
+        StartStage("b", 0, 1),
+        StartStage("a", 0, 3),
+    ]
+    assert state.has_room
+
+
+def test_a_tensor_that_skips_stages_does_not_hold_them_up() -> None:
+    nodes = [StageNode("a"), StageNode("b", ("a",)), StageNode("c", ("b",)), StageNode("d", ("c", "a"))]
+    state = FrameScheduler(nodes, queue=1)
+    for frame in range(4):
+        state.handle(FrameAdmitted(frame))
+    for frame in range(3):
+        state.handle(StageDone("a", 0, frame))
+        state.handle(StageDone("b", 0, frame))
+        state.handle(StageDone("c", 0, frame)) if frame < 2 else None
+    # d still runs frame 0; c has frame 2, b is free, and a is at frame 3.
+    assert state.handle(StageDone("a", 0, 3)) == [StartStage("b", 0, 3)]
+
+
+def test_replicas_take_turns_and_the_next_stage_keeps_the_order() -> None:
+    state = FrameScheduler([StageNode("a", (), 2), StageNode("b", ("a",))], queue=1)
+    assert state.handle(FrameAdmitted(0)) == [StartStage("a", 0, 0)]
+    assert state.handle(FrameAdmitted(1)) == [StartStage("a", 1, 1)]
+    assert state.handle(StageDone("a", 1, 1)) == []
+    assert state.handle(StageDone("a", 0, 0)) == [StartStage("b", 0, 0)]
+    assert state.handle(StageDone("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1)]
+
+
+def test_a_failed_frame_is_passed_over_by_all_that_come_behind() -> None:
+    state = FrameScheduler(DIAMOND, queue=1)
+    state.handle(FrameAdmitted(0))
+    state.handle(FrameAdmitted(1))
+    assert state.handle(StageDone("a", 0, 0)) == [
+        StartStage("c", 0, 0),
+        StartStage("b", 0, 0),
+        StartStage("a", 0, 1),
+    ]
+    assert state.handle(StageFailed("b", 0, 0)) == []
+    assert state.under_way == [1]
+    assert state.handle(StageDone("a", 0, 1)) == [StartStage("b", 0, 1)]
+    assert state.handle(StageDone("c", 0, 0)) == [StartStage("c", 0, 1)]  # nobody wants what it made of 0
+    state.handle(StageDone("b", 0, 1))
+    assert state.handle(StageDone("c", 0, 1)) == [StartStage("d", 0, 1)]
+    assert state.handle(StageDone("d", 0, 1)) == [FrameFinished(1)]
+
+
+def test_a_dropped_frame_makes_room() -> None:
+    state = FrameScheduler(CHAIN, queue=1)
+    for frame in range(state.limit):
+        state.handle(FrameAdmitted(frame))
+    assert not state.has_room
+    assert state.handle(FrameDropped(2)) == []
+    assert state.has_room
+    assert state.handle(FrameDropped(2)) == []
+
+
+def test_a_circle_is_named() -> None:
+    with pytest.raises(UsageError, match="a, b wait for each other"):
+        ordered([StageNode("x"), StageNode("a", ("b",)), StageNode("b", ("a", "x"))])
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[StageNode]:
+    nodes: list[StageNode] = []
+    for number in range(draw(st.integers(1, 6))):
+        needs = draw(st.sets(st.sampled_from(nodes))) if nodes else set()
+        nodes.append(StageNode(f"s{number}", tuple(sorted(n.name for n in needs)), draw(st.integers(1, 3))))
+    return draw(st.permutations(nodes))
+
+
+@given(nodes=graphs(), queue=st.integers(1, 3), data=st.data())
+def test_whatever_happens_frames_end_in_order_within_bounds_and_nothing_is_stuck(
+    nodes: list[StageNode], queue: int, data: st.DataObject
+) -> None:
+    state = FrameScheduler(nodes, queue)
+    by_name = {node.name: node for node in nodes}
+    frames, gone = 12, set()
+    admitted = 0
+    running: list[StartStage] = []
+    started: dict[str, list[int]] = {node.name: [] for node in nodes}
+    done: set[tuple[str, int]] = set()
+    finished: list[int] = []
+
+    def take(actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, FrameFinished):
+                finished.append(action.frame)
+                continue
+            assert all((need, action.frame) in done for need in by_name[action.stage].needs)
+            assert all((other.stage, other.replica) != (action.stage, action.replica) for other in running)
+            assert action.frame not in gone
+            started[action.stage].append(action.frame)
+            running.append(action)
+
+    while admitted < frames or running:
+        assert len(state.under_way) <= state.limit
+        choices = [*running, *(["admit"] if admitted < frames and state.has_room else [])]
+        assert choices, "frames wait, and nothing runs"
+        choice = data.draw(st.sampled_from(choices))
+        if isinstance(choice, str):
+            admitted += 1
+            take(state.handle(FrameAdmitted(admitted - 1)))
+            continue
+        running.remove(choice)
+        end = data.draw(st.sampled_from([StageDone, StageDone, StageDone, StageFailed, FrameDropped]))
+        if end is FrameDropped:
+            gone.add(choice.frame)
+            take(state.handle(FrameDropped(choice.frame)))
+        if end is StageFailed:
+            gone.add(choice.frame)
+            take(state.handle(StageFailed(choice.stage, choice.replica, choice.frame)))
+        else:
+            done.add((choice.stage, choice.frame))
+            take(state.handle(StageDone(choice.stage, choice.replica, choice.frame)))
+    assert state.under_way == []
+    assert all(order == sorted(order) for order in started.values())
+    assert sorted(finished) == sorted(set(range(frames)) - gone)

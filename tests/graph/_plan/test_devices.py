@@ -1,0 +1,79 @@
+"""How devices are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rpcsys.errors import UsageError
+from rpcsys.graph._plan import devices
+from rpcsys.graph._plan.devices import PlanDevice, parse
+
+
+@pytest.fixture(autouse=True)
+def six_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "available", lambda: {0, 1, 2, 3, 4, 6})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["cpu:0", "cpu:1"], [PlanDevice("cpu:0", (0,)), PlanDevice("cpu:1", (1,))]),
+        (["cpu:1-3"], [PlanDevice("cpu:1-3", (1, 2, 3))]),
+        (["key:edge"], [PlanDevice("key:edge", key="edge")]),
+        (["key:a:b"], [PlanDevice("key:a:b", key="a:b")]),
+        (
+            ["key:edge@10.0.0.7:9090"],
+            [PlanDevice("key:edge@10.0.0.7:9090", key="edge", address="10.0.0.7:9090")],
+        ),
+        (["10.0.0.7:9090"], [PlanDevice("10.0.0.7:9090", address="10.0.0.7:9090")]),
+        (["[::1]:9090"], [PlanDevice("[::1]:9090", address="[::1]:9090")]),
+        ("cpu:0, key:edge", [PlanDevice("cpu:0", (0,)), PlanDevice("key:edge", key="edge")]),
+        (1, [PlanDevice("cpu:0,1,2,3,4,6", (0, 1, 2, 3, 4, 6))]),
+        (2, [PlanDevice("cpu:0-2", (0, 1, 2)), PlanDevice("cpu:3,4,6", (3, 4, 6))]),
+        (
+            4,
+            [
+                PlanDevice("cpu:0-1", (0, 1)),
+                PlanDevice("cpu:2", (2,)),
+                PlanDevice("cpu:3-4", (3, 4)),
+                PlanDevice("cpu:6", (6,)),
+            ],
+        ),
+    ],
+)
+def test_devices_as_they_are_written(given: Any, expected: Sequence[PlanDevice]) -> None:
+    assert parse(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([], "no device"),
+        (0, "cannot be divided into 0"),
+        (7, r"has 6 CPU\(s\), which cannot be divided into 7"),
+        (["cpu:"], "'cpu:' is no device"),
+        (["cpu:x"], "is no device"),
+        (["cpu:1-"], "is no device"),
+        (["cpu:-1"], "is no device"),
+        (["cpu:3-1"], "no range of CPUs"),
+        (["cpu:0-99999999"], "is no range of CPUs"),
+        (["cpu:5"], "this process has CPUs 0,1,2,3,4,6"),
+        (["cpu:0-2", "cpu:2"], "cpu:2: its CPUs belong to a device before it"),
+        (["key:"], "is no device"),
+        (["key:edge@nowhere"], "is no device"),
+        (["edge"], "devices are written cpu:0, cpu:0-3, key:NAME or HOST:PORT"),
+        (["host:0"], "is no device"),
+        ([""], "is no device"),
+    ],
+)
+def test_what_is_none_says_how_they_are_written(given: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse(given)
+
+
+def test_devices_of_one_key_or_as_many_cpus_are_alike() -> None:
+    kinds = [device.kind for device in parse(["cpu:0", "cpu:1", "cpu:2-3", "key:a", "key:a", "key:b"])]
+    assert [kinds.index(kind) for kind in kinds] == [0, 0, 2, 3, 3, 5]
