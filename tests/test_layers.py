@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import graphlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,9 +64,6 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "uvloop": ("daemon",),
 }
 
-#: Parts in which modules still import each other in a circle.
-CIRCULAR = ("client", "proxy", "server", "tracker", "wire")
-
 
 def below(part: str) -> set[str]:
     """Everything that ``part`` may import: down any number of arrows."""
@@ -105,34 +101,9 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
 
     Inside functions and under TYPE_CHECKING too: to know another part's types is to know the part.
     """
-    return targets_of(path, ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-
-
-def needed(path: Path) -> set[str]:
-    """The modules that the file imports outside of functions, for types too.
-
-    Not those of which a package's ``__init__.py`` tells type checkers the public names: it imports them when they are used.
-    """
-    return {target for target, _ in targets_of(path, module_level(path))} & MODULES.keys()
-
-
-def module_level(path: Path) -> Iterator[ast.AST]:
-    todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
-    while todo:
-        node = todo.pop()
-        lazy = (
-            path.name == "__init__.py" and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        )
-        if not lazy and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node
-            todo.extend(ast.iter_child_nodes(node))
-
-
-def targets_of(path: Path, nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
-    """What the import statements among ``nodes`` of a file import, with their lines."""
     here = module_name(path)
     package = here if path.name == "__init__.py" else here.rpartition(".")[0]
-    for node in nodes:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -185,27 +156,6 @@ def test_root_imports_nothing_of_the_package_at_run_time() -> None:
 def test_table_has_no_cycle_and_no_loose_end() -> None:
     for part, targets in ARROWS.items():
         assert EVERYTHING in targets or part not in below(part)
-
-
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    graph = {name: needed(path) - {name} for name, path in MODULES.items()}
-    for name in [name for name in graph if name.startswith(tuple(f"rpcsys.{part}." for part in CIRCULAR))]:
-        del graph[name]
-    assert circle(graph) == []
-
-
-def circle(graph: Mapping[str, set[str]]) -> list[str]:
-    """A circle in the graph; [] if there is none."""
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        return list(error.args[1])
-    return []
-
-
-def test_a_circle_is_found() -> None:
-    assert sorted(set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}))) == ["a", "b", "c"]
-    assert circle({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
 @pytest.mark.parametrize(

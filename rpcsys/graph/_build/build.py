@@ -8,7 +8,7 @@ from typing import Any
 
 from rpcsys.errors import UsageError
 from rpcsys.graph._build.codec import Codec
-from rpcsys.graph._ir.signature import tensor_spec, signature_of
+from rpcsys.graph._ir.stage import tensor_spec, signature_of
 from rpcsys.graph._build.leased_module import LeasedModule, StageLibrary
 from rpcsys.graph._ir.stage import Stage, Stages
 from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Remote, Target, Tvm, target_of

@@ -6,13 +6,16 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import onnx_ir as ir
 
 from rpcsys.errors import UsageError
 from rpcsys.graph._ir import models
 from rpcsys.graph._ir.tensor_info import TensorInfo
+
+#: A tensor as modules tell it: a dict with name, dtype, and shape where it is known.
+TensorSpec: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -138,3 +141,26 @@ class Stages(Sequence[Stage]):
         for stage, path in zip(self, paths, strict=True):
             stage.save(path)
         return paths
+
+
+class Signature(NamedTuple):
+    """What a stage takes and gives; inputs with a default left out."""
+
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+
+
+def signature_of(stage: Stage) -> Signature:
+    """The signature of a stage."""
+    return Signature(
+        [tensor_spec(tensor) for tensor in stage.inputs if tensor.required],
+        [tensor_spec(tensor) for tensor in stage.outputs],
+    )
+
+
+def tensor_spec(tensor: TensorInfo) -> TensorSpec:
+    """A tensor as modules tell it."""
+    value: TensorSpec = {"name": tensor.name, "dtype": tensor.dtype}
+    if tensor.shape is not None:
+        value["shape"] = list(tensor.shape)
+    return value

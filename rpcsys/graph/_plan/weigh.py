@@ -14,8 +14,7 @@ from rpcsys.errors import UsageError
 from rpcsys.graph._build.build import build
 from rpcsys.graph._build.codec import Codec, CoderPair
 from rpcsys.graph._build.targets import Remote
-from rpcsys.graph._ir.signature import signature_of
-from rpcsys.graph._ir.stage import Stages
+from rpcsys.graph._ir.stage import Stages, signature_of
 from rpcsys.graph._show.table import ms_text, size_text, table
 from rpcsys.wire import encoding
 

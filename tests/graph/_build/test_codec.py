@@ -10,7 +10,7 @@ import pytest
 from rpcsys import graph
 from rpcsys.errors import UsageError
 from rpcsys.graph._build.codec import Codec
-from rpcsys.graph._ir.signature import Signature
+from rpcsys.graph._ir.stage import Signature
 from rpcsys.module import Module
 from rpcsys.module import graph as graph_module
 

@@ -7,7 +7,8 @@ import pytest
 
 from rpcsys import graph
 from rpcsys.errors import UsageError
-from tests.graph.running import assert_same, chain, numbers, run
+from rpcsys.graph._ir.stage import signature_of
+from tests.graph.running import assert_same, chain, make, node, numbers, run, values
 
 
 def test_stages_are_found_by_place_and_name() -> None:
@@ -35,3 +36,17 @@ def test_saved_stages_are_models_of_their_own(tmp_path: Path) -> None:
         onnx.checker.check_model(model)
         feeds = run(model, feeds)
     assert_same(feeds, run(chain(), {"x": numbers(2, 3)}))
+
+
+def test_a_signature_has_names_types_and_shapes() -> None:
+    network = make(
+        [node("Tanh", "x", "h"), node("Neg", "h", "y")], values("x", shape=("n", 3)), values("y", shape=None)
+    )
+    first, second = graph.split(network, ["h"])
+    assert signature_of(first).inputs == [{"name": "x", "dtype": "float32", "shape": ["n", 3]}]
+    assert (
+        signature_of(first).outputs
+        == signature_of(second).inputs
+        == [{"name": "h", "dtype": "float32", "shape": ["n", 3]}]
+    )
+    assert [value["name"] for value in signature_of(second).outputs] == ["y"]
