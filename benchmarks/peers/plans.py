@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from benchmarks.models import model_input, written_resnet50
 from benchmarks.peers.subject import Subject, Trial
 from rpcsys import graph
-from rpcsys.graph._plan.plan import Plan
 
 FRAMES = 60
 WARM_FRAMES = 6
@@ -31,7 +30,7 @@ class Plans(Subject):
 
     def start(self) -> None:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
-        self._plan: Plan | None = None
+        self._plan: graph.Plan | None = None
 
     @contextmanager
     def expected(self, path: str) -> Iterator[Trial]:

@@ -15,7 +15,6 @@ from rpcsys.errors import UsageError
 from rpcsys.link import parse_address, tracker_defaults
 
 if TYPE_CHECKING:
-    from rpcsys.graph._ir.stage import Stages
     from rpcsys.graph._plan.devices import PlanDevice
 
 _HELP = """Divide MODEL, an .onnx file, over devices: find the best cuts, say what to expect, write the library.
@@ -107,7 +106,7 @@ def split(
 
 def _found(
     model: Path, devices: str, given: Mapping[str, Any] | None, options: Mapping[str, Any]
-) -> tuple[Stages, Sequence[PlanDevice]]:
+) -> tuple[graph.Stages, Sequence[PlanDevice]]:
     over = int(devices) if devices.isdecimal() and len(devices) < 6 else devices.split(",")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the plan says it, too
@@ -118,7 +117,7 @@ def _found(
 
 def _by_hand(
     model: Path, devices: str, cuts: Sequence[str], exact: bool
-) -> tuple[Stages, Sequence[PlanDevice]]:
+) -> tuple[graph.Stages, Sequence[PlanDevice]]:
     stages = graph.split(model, [_cut(text) for text in cuts], exact=exact)
     from rpcsys.graph._plan.devices import parse
 
@@ -143,7 +142,7 @@ def _say(text: str) -> None:
 
 
 def _write(
-    stages: Stages,
+    stages: graph.Stages,
     used: Sequence[PlanDevice],
     output: Path,
     tracker: tuple[str, int],

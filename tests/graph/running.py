@@ -11,7 +11,7 @@ import onnx_ir as ir
 import onnxruntime
 from onnx import TensorProto, helper
 
-from rpcsys.graph._ir.stage import Stages
+from rpcsys.graph import Stages
 
 Feeds = Mapping[str, Any]
 FLOAT = TensorProto.FLOAT
