@@ -151,7 +151,7 @@ class RemoteError(RpcsysError):
 
     Attributes
     ----------
-    type : name of the exception's class on the device
+    type : name of the exception's class on the device; by default this class's own
     remote_traceback : the traceback there, or ``""``
     retryable : whether the same call may succeed on another try or another device
     fault : ``"user"``, ``"device"`` or ``"network"``: whose fault the device thinks it is
@@ -161,13 +161,13 @@ class RemoteError(RpcsysError):
         self,
         message: str,
         *,
-        type: str = "RemoteError",
+        type: Optional[str] = None,
         remote_traceback: str = "",
         retryable: bool = False,
         fault: str = "user",
     ) -> None:
         super().__init__(message)
-        self.type = type
+        self.type = self.__class__.__name__ if type is None else type
         self.remote_traceback = remote_traceback
         self.retryable = retryable
         self.fault = fault

@@ -26,6 +26,7 @@ from typing import Any
 
 import tvm_ffi
 
+from rpcsys.errors import ModelError
 from rpcsys.ffi import functions, library, tvm
 from rpcsys.ffi.functions import get_global
 from rpcsys.ffi.module import PREFIX
@@ -36,7 +37,7 @@ from rpcsys.module.kinds import python
 from rpcsys.module.kinds.group import GroupModule
 from rpcsys.module.kinds.native import NativeModule
 from rpcsys.module.layout import LIBRARY
-from rpcsys.module.module import Module, as_array, model_error
+from rpcsys.module.module import Module, as_array
 from rpcsys.module.registry import Context
 from rpcsys.wire.tensor import Tensor
 
@@ -99,7 +100,7 @@ def register(*, allow_pickle: bool = False) -> None:
 def _loader(kind: str, allow_pickle: bool) -> Callable[[bytes], Object]:
     def load(data: bytes) -> Object:
         if kind == python.KIND and not allow_pickle:
-            raise model_error(
+            raise ModelError(
                 f"{_NAME} holds Python functions, which can do anything; if you trust it: "
                 "rpcsys.tvm.register(allow_pickle=True)"
             )
@@ -111,7 +112,7 @@ def _loader(kind: str, allow_pickle: bool) -> Callable[[bytes], Object]:
 
 
 def _no_library() -> Module:
-    raise model_error(f"{_NAME} has functions of its own, which only TVM knows here")
+    raise ModelError(f"{_NAME} has functions of its own, which only TVM knows here")
 
 
 def _placed(data: bytes) -> memoryview:
@@ -126,7 +127,7 @@ def _give(module: Module) -> Object:
     """TVM's module for one of ours. Raises `ModelError` on a system whose libraries are not written here."""
     machine = elfwriter.MACHINES.get(elf.here())
     if machine is None or not sys.platform.startswith("linux"):
-        raise model_error(
+        raise ModelError(
             f"{_NAME} can be loaded by rpcsys.module.load_module; TVM's loader takes it on Linux alone"
         )
     _forget_dropped()

@@ -41,7 +41,6 @@ def path_on_device(path: Union[str, os.PathLike[str]]) -> str:
     if os.path.isabs(name) or os.path.normpath(name).startswith(os.pardir):
         raise RemoteFileError(
             f"there is no file {name!r} here; files on the device have paths below the session's directory",
-            type="RemoteFileError",
         )
     return name
 

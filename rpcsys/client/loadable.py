@@ -33,7 +33,7 @@ def check(source: Source, name: str, capabilities: Dict[str, Any]) -> None:
 
 def _check_ending(name: str, loads: Sequence[str]) -> None:
     if not any(name.endswith(suffix) for suffix in loads):
-        raise _error(
+        raise ModelError(
             "this device cannot load {!r}; it loads {}. See session.info['capabilities']".format(
                 name, ", ".join(loads) or "no models (is onnxruntime installed there?)"
             )
@@ -50,7 +50,7 @@ def _opened(source: Source, name: str) -> Container:
             return container.read(os.fspath(source))
         return container.parse(bytes(source))
     except (ElfError, FormatError) as error:
-        raise _error(f"{name} {error}") from None
+        raise ModelError(f"{name} {error}") from None
 
 
 def _check_library(library: Container, name: str, capabilities: Dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ def _check_library(library: Container, name: str, capabilities: Dict[str, Any]) 
         *(each[:3] for each in inner),
     ]:
         if isinstance(target, list) and len(target) == 2 and target != [machine, bits]:
-            raise _error(
+            raise ModelError(
                 f"{called} is built for {machine} ({bits} bits), and the device is "
                 "{} ({} bits); build it for the device".format(*target)
             )
@@ -71,7 +71,7 @@ def _check_library(library: Container, name: str, capabilities: Dict[str, Any]) 
     }
     if missing:
         hint = " (Python functions: only where the server was started with --allow-pickle)"
-        raise _error(
+        raise ModelError(
             "{} holds {}, which this device cannot load{}; it loads {}{}".format(
                 name,
                 ", ".join(sorted(missing)),
@@ -103,7 +103,3 @@ def _missing(kinds: Set[str], capabilities: Dict[str, Any]) -> Iterator[str]:
     for kind in kinds:
         if kind not in known and (kind.startswith(_OURS) or not by_tvm):
             yield kind
-
-
-def _error(message: str) -> ModelError:
-    return ModelError(message, type="ModelError")

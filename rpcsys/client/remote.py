@@ -177,7 +177,6 @@ class RemoteModule:
                 "the module has no function {!r}; it has {}".format(
                     name, ", ".join(self.functions) or "none"
                 ),
-                type="RemoteFunctionError",
             )
         return RemoteFunction(self._session, (self._id, name), name, self._mine)
 

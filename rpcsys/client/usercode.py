@@ -16,16 +16,16 @@ def pickled(function: Callable[..., Any], capabilities: Dict[str, Any]) -> bytes
     Raises `RemoteFunctionError` for what the device says it cannot do, `UsageError` for what cannot be sent.
     """
     if capabilities.get("pickle") is not True:
-        raise _refusal(
+        raise RemoteFunctionError(
             "this server runs no functions of its clients; start it with --allow-pickle if they may"
         )
     theirs = capabilities.get("python")
     if theirs != VERSION:
-        raise _refusal(
+        raise RemoteFunctionError(
             f"the device has Python {theirs} and this is Python {VERSION}: a function runs in the minor version it was made with"
         )
     if capabilities.get("cloudpickle") is not True:
-        raise _refusal("the device has no cloudpickle; there: python3 -m pip install cloudpickle")
+        raise RemoteFunctionError("the device has no cloudpickle; there: python3 -m pip install cloudpickle")
     try:
         import cloudpickle
     except ImportError:
@@ -37,7 +37,3 @@ def pickled(function: Callable[..., Any], capabilities: Dict[str, Any]) -> bytes
     except Exception as error:  # noqa: BLE001 - whatever in a closure refuses to be pickled
         raise UsageError(f"{function!r} cannot be sent: {error}") from None
     return blob
-
-
-def _refusal(message: str) -> RemoteFunctionError:
-    return RemoteFunctionError(message, type="RemoteFunctionError")

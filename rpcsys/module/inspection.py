@@ -110,7 +110,7 @@ def inspect(path: Union[str, os.PathLike[str]]) -> Inspection:
     try:
         found = container.read(text)
     except (ElfError, FormatError) as error:
-        raise ModelError(f"{os.path.basename(text)} {error}", type="ModelError") from None
+        raise ModelError(f"{os.path.basename(text)} {error}") from None
     except OSError as error:
         raise UsageError(f"{text} cannot be read: {error.strerror or error}") from None
     layout = "functions" if found.is_plain else "tvm" if found.older else "tvm-ffi"

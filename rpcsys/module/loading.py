@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Callable, Dict, List, Tuple, Union
 
-from rpcsys.errors import UsageError
+from rpcsys.errors import ModelError, UsageError
 from rpcsys.module import elf, registry, tree
 from rpcsys.module.layout import LIBRARY, FormatError
-from rpcsys.module.module import Module, model_error
+from rpcsys.module.module import Module
 from rpcsys.module.registry import Context, File
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ def load_file(path: str, name: str, *, allow_pickle: bool = False) -> Module:
         return _load_onnx(path, name)
     if path.endswith(".so"):
         return load_library(path, name, allow_pickle=allow_pickle)
-    raise model_error("{}: no loader for this kind of file; known are {}".format(name, ", ".join(SUFFIXES)))
+    raise ModelError("{}: no loader for this kind of file; known are {}".format(name, ", ".join(SUFFIXES)))
 
 
 def _load_onnx(path: str, name: str) -> Module:
     try:
         from rpcsys.module.kinds import onnx
     except ImportError as error:
-        raise model_error(
+        raise ModelError(
             f"{name} needs onnxruntime on the device, and it cannot be imported ({error}); pip install onnxruntime there"
         ) from None
     return onnx.load(path, name)
@@ -65,9 +65,9 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
         file = File.map(path)
         inside = container.parse(file.mapping)
     except (elf.ElfError, FormatError) as error:
-        raise model_error(f"{name} {error}") from None
+        raise ModelError(f"{name} {error}") from None
     if inside.older:
-        raise model_error(
+        raise ModelError(
             f"{name} is in the layout that TVM had before tvm-ffi, which nothing here loads; compile it again with a newer TVM"
         )
     if not ours(inside):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, ClassVar, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError, ValueNotSupported
+from rpcsys.errors import RemoteArgumentError, RemoteFunctionError, ValueNotSupported
 from rpcsys.wire import dtypes
 from rpcsys.wire.tensor import Tensor
 
@@ -102,18 +102,18 @@ class Module:
         named = dict(zip(names, results))
         for name in outputs or ():
             if name not in named:
-                raise refusal("main has no output {!r}; it has {}".format(name, ", ".join(named)))
+                raise RemoteArgumentError("main has no output {!r}; it has {}".format(name, ", ".join(named)))
         return {name: named[name] for name in (named if outputs is None else outputs)}
 
     def _by_place(self, inputs: Mapping[str, Any]) -> List[Any]:
         names = [value["name"] for value in self.inputs]
         if not names:
-            raise refusal(
+            raise RemoteArgumentError(
                 "a native function takes its arguments by place, not by name; call it from Python: "
                 'model["NAME"](x, rpcsys.empty(shape, dtype))'
             )
         if sorted(names) != sorted(inputs):
-            raise refusal(
+            raise RemoteArgumentError(
                 "main takes {}, and got {}".format(", ".join(names), ", ".join(inputs) or "nothing")
             )
         return [inputs[name] for name in names]
@@ -126,14 +126,16 @@ class Module:
                 return module
         known = self.functions
         has = ", ".join(known[:_NAMED]) + (", …" if len(known) > _NAMED else "")
-        raise _no_function("the module has no function {!r}; it has {}".format(name[:200], has or "none"))
+        raise RemoteFunctionError(
+            "the module has no function {!r}; it has {}".format(name[:200], has or "none")
+        )
 
     # -------------------------------------------------------------- its place in a tree
 
     def check_open(self) -> None:
         """Raise `RemoteFunctionError` after `close`."""
         if self._closed:
-            raise _no_function("the module was closed; load it anew")
+            raise RemoteFunctionError("the module was closed; load it anew")
 
     def describe(self) -> Dict[str, Any]:
         """What a client is told of it: kind, functions, and the inputs and outputs of ``main``."""
@@ -190,15 +192,6 @@ def as_array(tensor: Tensor) -> Any:
         return tensor
 
 
-def model_error(message: str) -> ModelError:
-    """A `ModelError` that says ``message``."""
-    return ModelError(message, type="ModelError")
-
-
 def refusal(message: str) -> RemoteArgumentError:
     """A `RemoteArgumentError` that says ``message``."""
-    return RemoteArgumentError(message, type="RemoteArgumentError")
-
-
-def _no_function(message: str) -> RemoteFunctionError:
-    return RemoteFunctionError(message, type="RemoteFunctionError")
+    return RemoteArgumentError(message)

@@ -7,7 +7,7 @@ from typing import Dict, List, Sequence
 from rpcsys.errors import ModelError, UsageError
 from rpcsys.module import registry
 from rpcsys.module.layout import LIBRARY, Buffer, FormatError, Record, encode, in_order
-from rpcsys.module.module import Module, model_error, walk
+from rpcsys.module.module import Module, walk
 from rpcsys.module.registry import Context
 
 
@@ -74,4 +74,4 @@ def _model_error(error: Exception, kind: str, name: str) -> ModelError:
     else:
         said = " ".join(str(error).split())[:400] or type(error).__name__
         text = f"{name} cannot be loaded: its module of kind {kind!r} says: {said}"
-    return model_error(text)
+    return ModelError(text)

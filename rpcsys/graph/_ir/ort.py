@@ -83,9 +83,7 @@ def open_session(
         try:
             return onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status
-            raise ModelError(
-                f"onnxruntime cannot load the model: {one_line(error, 400)}", type="ModelError"
-            ) from None
+            raise ModelError(f"onnxruntime cannot load the model: {one_line(error, 400)}") from None
 
 
 def _stamped(model: ir.Model) -> ir.Model:

@@ -63,9 +63,7 @@ class RemoteBench:
         try:
             module = load_on(self._session, stage)
         except ModelError as error:
-            raise ModelError(
-                f"{self._device.name} cannot take {stage.name}: {one_line(error)}", type="ModelError"
-            ) from None
+            raise ModelError(f"{self._device.name} cannot take {stage.name}: {one_line(error)}") from None
 
         def work_s(args: Sequence[Any]) -> float:
             return float(module.time_evaluator("main", number=1, repeat=5)(*args).median)

@@ -38,9 +38,7 @@ def encoded_bytes(
         try:
             values = runner.run(list(names), checked)
         except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status
-            raise ModelError(
-                f"the model does not run with these inputs: {one_line(error, 300)}", type="ModelError"
-            ) from None
+            raise ModelError(f"the model does not run with these inputs: {one_line(error, 300)}") from None
         found.update((name, _encoded(value, how)) for name, value in zip(names, values, strict=True))
     return found
 

@@ -61,9 +61,7 @@ def profile(flow: Dataflow, feeds: Mapping[str, Any]) -> Profile:
             for _ in range(_RUNS):
                 runner.run([value.name for value in runner.outputs], checked)
         except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status
-            raise ModelError(
-                f"the model does not run with these inputs: {one_line(error, 300)}", type="ModelError"
-            ) from None
+            raise ModelError(f"the model does not run with these inputs: {one_line(error, 300)}") from None
         finally:
             written = session.end_profiling()
         events = json.loads(Path(written).read_text(encoding="utf-8"))

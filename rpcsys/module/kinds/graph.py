@@ -36,13 +36,13 @@ from typing import (
     Union,
 )
 
-from rpcsys.errors import RemoteFunctionError, UsageError
+from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError, UsageError
 from rpcsys.module import packed
 from rpcsys.module.kinds.graph_form import checked
 from rpcsys.module.kinds.params import KIND as PARAMS
 from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.layout import Buffer, FormatError
-from rpcsys.module.module import Module, as_array, model_error, refusal, walk
+from rpcsys.module.module import Module, as_array, walk
 from rpcsys.module.registry import Context
 from rpcsys.wire import dtypes
 from rpcsys.wire.memory import Pool
@@ -135,7 +135,7 @@ class GraphModule(Module):
         """Find each stage's function and the weights. Raises `ModelError` where one is not there."""
         kinds = [module.kind for module in self.imports]
         if len(kinds) != len(self.graph["imports"]):
-            raise model_error(
+            raise ModelError(
                 "the graph imports {} modules ({}), and got {} ({})".format(
                     len(self.graph["imports"]),
                     ", ".join(self.graph["imports"]),
@@ -152,7 +152,7 @@ class GraphModule(Module):
         }
         missing = [name for name in self.graph["weights"] if name not in found]
         if missing:
-            raise model_error("the graph lacks the weights {}".format(", ".join(missing[:20])))
+            raise ModelError("the graph lacks the weights {}".format(", ".join(missing[:20])))
         self._weights = found
         last = {name: number for number, stage in enumerate(self.graph["stages"]) for name in stage["inputs"]}
         kept = {value["name"] for value in self.outputs}
@@ -175,7 +175,7 @@ class GraphModule(Module):
         try:
             function: Callable[..., Any] = module.function(stage["function"])
         except RemoteFunctionError:
-            raise model_error(
+            raise ModelError(
                 "stage {!r} runs the function {!r}, and {} has {}".format(
                     stage["name"], stage["function"], module.kind, ", ".join(module.functions[:20]) or "none"
                 )
@@ -188,7 +188,9 @@ class GraphModule(Module):
             self.link()
         if len(args) != len(self.inputs):
             names = ", ".join(value["name"] for value in self.inputs)
-            raise refusal(f"the graph takes {len(self.inputs)} input(s), not {len(args)}: {names}")
+            raise RemoteArgumentError(
+                f"the graph takes {len(self.inputs)} input(s), not {len(args)}: {names}"
+            )
         extents = _extents(self.inputs, args)
         values = dict(self._weights)
         values.update((value["name"], arg) for value, arg in zip(self.inputs, args))
@@ -212,7 +214,7 @@ def _run(step: _Step, values: Dict[str, Any], extents: Dict[str, int]) -> None:
             list(result) if isinstance(result, (tuple, list)) and len(stage["outputs"]) != 1 else [result]
         )
         if len(results) != len(stage["outputs"]):
-            raise model_error(
+            raise ModelError(
                 "stage {!r} gave {} outputs, and the graph wants {}".format(
                     stage["name"], len(results), ", ".join(stage["outputs"])
                 )
@@ -243,7 +245,7 @@ def _extents(inputs: Sequence[Value], args: Sequence[Any]) -> Dict[str, int]:
                 want = extents.setdefault(want, have)
             fits = fits and want in (None, have)
         if not fits:
-            raise refusal(
+            raise RemoteArgumentError(
                 "input {!r} wants {} [{}], and got {} [{}]".format(
                     value["name"],
                     value["dtype"],

@@ -10,11 +10,11 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Union
 
-from rpcsys.errors import RemoteFunctionError, UsageError
+from rpcsys.errors import ModelError, RemoteFunctionError, UsageError
 from rpcsys.module import container, elf, packed
 from rpcsys.module.kinds.native import functions_of
 from rpcsys.module.layout import LIBRARY, Buffer, FormatError
-from rpcsys.module.module import Function, Module, model_error
+from rpcsys.module.module import Function, Module
 from rpcsys.module.registry import Context
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class LibraryModule(Module):
 
             here, bits = elf.here()
             if not self.fits():
-                raise model_error(
+                raise ModelError(
                     f"{self.name} is built for {self.target} ({self.machine}, {self.bits} bits), and this device is "
                     f"{here} ({bits} bits); build it for this device"
                 )
@@ -175,7 +175,7 @@ def _path_of(data: Buffer) -> str:
     path = _loaded.get(digest)
     if path is None:
         if not hasattr(os, "memfd_create"):
-            raise model_error("this system cannot load a library from memory")
+            raise ModelError("this system cannot load a library from memory")
         number = os.memfd_create("rpcsys-library")
         left = memoryview(data).cast("B")
         while left.nbytes:

@@ -21,7 +21,7 @@ from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Anchor, Lacking, Library
 from rpcsys.ffi.tensors import TensorView
 from rpcsys.module import elf
 from rpcsys.module.layout import LIBRARY
-from rpcsys.module.module import Function, Module, as_array, model_error
+from rpcsys.module.module import Function, Module, as_array
 from rpcsys.wire.memory import ALIGNMENT, Pool
 from rpcsys.wire.tensor import Tensor, as_tensor
 
@@ -74,7 +74,7 @@ def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
     file = _read(path, name)
     functions = functions_of(file)
     if not functions and LIBRARY_BIN not in file.symbols:
-        raise model_error(f"{name} exports no TVM-FFI function (a symbol {PREFIX}NAME)")
+        raise ModelError(f"{name} exports no TVM-FFI function (a symbol {PREFIX}NAME)")
     if library.present():
         _checked(name, library.api)  # it must be there before the library is
         _linked(name, lambda: Library(path))  # a symbol that is found to be missing later ends the process
@@ -91,7 +91,7 @@ def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
 def check(file: elf.Elf, name: str) -> None:
     """Raise `ModelError` for a library that is not for this machine."""
     if not file.fits():
-        raise model_error(
+        raise ModelError(
             f"{name} is built for {file.machine} ({file.bits} bits), and this device is {platform.machine()}; "
             "compile it for this device"
         )
@@ -159,7 +159,7 @@ def _refuse_unknown(kind: str, name: str) -> None:
     from rpcsys.ffi import tvm
 
     if not _checked(name, lambda: tvm.loads(kind)):
-        raise model_error(
+        raise ModelError(
             f"{name} holds a module of kind {kind!r}, which neither rpcsys nor TVM's runtime here can load"
         )
 
@@ -168,9 +168,7 @@ def _checked(name: str, act: Callable[[], Any]) -> Any:
     try:
         return act()
     except NativeError as error:
-        raise model_error(
-            "{} cannot be loaded: {}".format(name, " ".join(str(error).split())[:400])
-        ) from None
+        raise ModelError("{} cannot be loaded: {}".format(name, " ".join(str(error).split())[:400])) from None
 
 
 def _read(path: str, name: str) -> elf.Elf:
@@ -178,7 +176,7 @@ def _read(path: str, name: str) -> elf.Elf:
     try:
         file = elf.read(path)
     except elf.ElfError as error:
-        raise model_error(f"{name} {error}") from None
+        raise ModelError(f"{name} {error}") from None
     check(file, name)
     return file
 
@@ -197,7 +195,7 @@ def _wanted(file: elf.Elf) -> List[str]:
 
 def _no_runtime(name: str, what: str) -> ModelError:
     """What a library is refused with that needs TVM's runtime: without it, its pointers into that would be null."""
-    return model_error(
+    return ModelError(
         f"{name} {what}, and this device has no libtvm_runtime; "
         "install apache-tvm there, or start the server with --tvm-library DIR"
     )
@@ -209,7 +207,7 @@ def _linked(name: str, act: Callable[[], Library]) -> Library:
     except OSError as error:
         raise _linker_error(name, str(error)) from None
     except NativeError as error:
-        raise model_error(
+        raise ModelError(
             f"{name} cannot be loaded: {error}; start the server with --tvm-library DIR"
         ) from None
 
@@ -218,11 +216,11 @@ def _linker_error(name: str, said: str) -> ModelError:
     missing = re.search(r"undefined symbol: (\w+)", said)
     if missing:
         hint = "; start the server with --tvm-library DIR" if missing.group(1).startswith("TVM") else ""
-        return model_error(f"{name} needs {missing.group(1)}, which no library on this device has{hint}")
+        return ModelError(f"{name} needs {missing.group(1)}, which no library on this device has{hint}")
     absent = re.search(r"([^\s:]+): cannot open shared object file", said)
     if absent:
-        return model_error(f"{name} needs the library {absent.group(1)}, which is not on this device")
-    return model_error(f"{name} cannot be loaded: {said[-400:]}")
+        return ModelError(f"{name} needs the library {absent.group(1)}, which is not on this device")
+    return ModelError(f"{name} cannot be loaded: {said[-400:]}")
 
 
 # ------------------------------------------------------------------ arguments and results

@@ -24,14 +24,14 @@ from typing import (
     Tuple,
 )
 
-from rpcsys.errors import ModelError, UsageError
+from rpcsys.errors import ModelError, RemoteArgumentError, UsageError
 from rpcsys.module import packed
 from rpcsys.module.kinds import onnx_session
 from rpcsys.module.kinds.onnx_session import Runner, Weight
 from rpcsys.module.kinds.onnx_values import Value
 from rpcsys.module.kinds.params import ParamsModule, listed, listing
 from rpcsys.module.layout import Buffer, FormatError
-from rpcsys.module.module import Module, model_error, refusal
+from rpcsys.module.module import Module
 from rpcsys.module.registry import Context, File
 from rpcsys.wire.tensor import Tensor
 
@@ -131,14 +131,16 @@ class OnnxModule(Module):
         known = {value.name: value for value in runner.inputs + runner.optional}
         for name in inputs:
             if name not in known:
-                raise refusal(f"the model has no input {name!r}; it has {_listed(known)}")
+                raise RemoteArgumentError(f"the model has no input {name!r}; it has {_listed(known)}")
         for value in runner.inputs:
             if value.name not in inputs and not value.optional:
-                raise refusal(f"input {value.name!r} is missing; the model wants {_listed(known)}")
+                raise RemoteArgumentError(
+                    f"input {value.name!r} is missing; the model wants {_listed(known)}"
+                )
         names = [value.name for value in runner.outputs]
         for name in outputs if outputs is not None else ():
             if name not in names:
-                raise refusal(f"the model has no output {name!r}; it has {_listed(names)}")
+                raise RemoteArgumentError(f"the model has no output {name!r}; it has {_listed(names)}")
         wanted = list(outputs) if outputs is not None else names
         feeds = {name: known[name].check(value) for name, value in inputs.items()}
         return dict(zip(wanted, runner.run(wanted, feeds)))
@@ -147,7 +149,7 @@ class OnnxModule(Module):
         runner = self._runner or self._ready()
         inputs: List[Value] = runner.inputs
         if len(args) != len(inputs):
-            raise refusal(
+            raise RemoteArgumentError(
                 f"the model takes {len(inputs)} input(s), not {len(args)}: {_listed(value.name for value in inputs)}"
             )
         feeds = {value.name: value.check(arg) for value, arg in zip(inputs, args)}
@@ -167,7 +169,7 @@ class OnnxModule(Module):
         model = self._model()
         missing = self._missing(model)
         if missing:
-            raise model_error(
+            raise ModelError(
                 f"{self._name} lacks {len(missing)} of its weights ({_listed(missing[:5])}): they were saved apart; "
                 "give them, as with rpcsys.graph.create(json, library, params)"
             )
@@ -195,7 +197,7 @@ class OnnxModule(Module):
         for name, weight in found.items():
             want, have = model.shared[name], (weight.tensor.dtype, weight.tensor.shape)
             if want != have:
-                raise model_error(
+                raise ModelError(
                     "{} wants weight {!r} as {} {}, and has {} {}".format(self._name, name, *want, *have)
                 )
         return [name for name in model.shared if name not in found]
@@ -225,7 +227,7 @@ def _open(model: Model, weights: Dict[str, Weight], name: str) -> Any:
         return _opened(by_reference, by_reference, name)
     complaint = onnx_session.complaint(model.options)
     if complaint:
-        raise model_error(f"{name} {complaint}")
+        raise ModelError(f"{name} {complaint}")
     return _opened(lambda: onnx_session.of_bytes(proto, weights, model.options), by_reference, name)
 
 
@@ -241,7 +243,7 @@ def _opened(by_runtime: Callable[[], Any], by_reference: Callable[[], Any], name
         return by_runtime()
     except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status
         why = " ".join((str(error).replace(path, name) if path else str(error)).split())
-        cannot = model_error(f"{name} cannot be loaded: {why[:400]}")
+        cannot = ModelError(f"{name} cannot be loaded: {why[:400]}")
     try:
         return by_reference()
     except Exception:  # noqa: BLE001 - the package onnx is not there, or cannot run it either

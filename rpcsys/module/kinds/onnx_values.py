@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 import onnxruntime
 
-from rpcsys.module.module import refusal
+from rpcsys.errors import RemoteArgumentError
 from rpcsys.wire.dtypes import count
 from rpcsys.wire.tensor import Tensor, as_tensor
 
@@ -74,7 +74,7 @@ class Value:
             value = self._array(given)
             dtype, shape = "strings" if value.dtype.kind in "OU" else value.dtype.name, value.shape
         if dtype != self.dtype or not self._fits(shape):
-            raise refusal(
+            raise RemoteArgumentError(
                 "input {!r} wants {} {}, and got {} {}{}".format(
                     self.name,
                     self.dtype,
@@ -91,7 +91,7 @@ class Value:
         try:
             value = given.numpy() if isinstance(given, Tensor) else np.asarray(given)
         except ValueError as error:  # a list of lists of unequal lengths
-            raise refusal(f"input {self.name!r} cannot be made an array: {error}") from None
+            raise RemoteArgumentError(f"input {self.name!r} cannot be made an array: {error}") from None
         if value.dtype.kind == "T":
             return value.astype(object)
         # It takes the bytes of other machines' numbers as they are, without a word.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Mapping, Optional, 
 from rpcsys.errors import ProtocolError, RemoteArgumentError, UsageError
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
-from rpcsys.module.module import Module, as_array, refusal
+from rpcsys.module.module import Module, as_array
 from rpcsys.module.registry import Context, File
 from rpcsys.wire import dtypes
 from rpcsys.wire.tensor import Tensor, as_tensor
@@ -122,4 +122,4 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
 def _unknown(name: Any, tensors: Mapping[str, Tensor]) -> RemoteArgumentError:
     known = list(tensors)
     has = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
-    return refusal("there is no weight {!r}; there are {}".format(str(name)[:200], has or "none"))
+    return RemoteArgumentError("there is no weight {!r}; there are {}".format(str(name)[:200], has or "none"))

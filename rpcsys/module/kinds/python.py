@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
-from rpcsys.errors import UsageError
+from rpcsys.errors import ModelError, UsageError
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
-from rpcsys.module.module import Module, model_error
+from rpcsys.module.module import Module
 from rpcsys.module.registry import Context
 
 KIND = "rpcsys.python"
@@ -64,12 +64,12 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
     if len(buffers) != 1 or not isinstance(names, list):
         raise FormatError("is broken (Python functions inside are not described)")
     if not context.allow_pickle:
-        raise model_error(
+        raise ModelError(
             f"{context.name} holds Python functions, which can do anything; if you trust it: load_module(..., "
             "allow_pickle=True), or a server started with --allow-pickle"
         )
     if about.get("python") != VERSION:
-        raise model_error(
+        raise ModelError(
             "{} holds functions of Python {}, and this is Python {}: they run in the minor version they were made with".format(
                 context.name, about.get("python"), VERSION
             )
@@ -77,7 +77,7 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
     try:
         import cloudpickle
     except ImportError:
-        raise model_error(
+        raise ModelError(
             f"{context.name} holds Python functions, and cloudpickle is not here; there: python3 -m pip install cloudpickle"
         ) from None
     functions = cloudpickle.loads(buffers[0])

@@ -1,0 +1,19 @@
+"""What errors say of themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from rpcsys import errors
+
+
+@pytest.mark.parametrize("name", ["RemoteError", "RemoteArgumentError", "ModelError", "Busy"])
+def test_the_name_of_an_error_of_the_device_is_its_class_by_default(name: str) -> None:
+    error = getattr(errors, name)("no weights")
+    assert (error.type, str(error)) == (name, f"{name}: no weights")
+
+
+def test_an_error_of_the_device_may_have_the_name_it_has_there() -> None:
+    error = errors.RemoteError("3", type="KeyError", remote_traceback="line 1\n")
+    assert str(error) == "KeyError: 3\n\nTraceback on the device:\nline 1"
+    assert errors.one_line(error) == "3"
