@@ -23,6 +23,12 @@ def test_links_lead_somewhere_and_examples_run() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_every_link_leads_somewhere() -> None:
+    check = runpy.run_path(str(CHECK))
+    broken = {page.name: [*check["broken_links"](page)] for page in check["documents"]()}
+    assert {name: found for name, found in broken.items() if found} == {}
+
+
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     check = runpy.run_path(str(CHECK))
     page = tmp_path / "page.md"

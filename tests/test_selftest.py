@@ -31,7 +31,6 @@ def test_a_board_that_can_serve() -> None:
     assert any(line.split()[:2] == [OK, "session"] for line in lines)
 
 
-@pytest.mark.live
 def test_a_tracker_that_is_not_there(capsys: pytest.CaptureFixture) -> None:
     found = findings(selftest._tracker, "--key", "k", "--tracker", "127.0.0.1:1")
     assert found["tracker"].state == BROKEN

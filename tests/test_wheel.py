@@ -101,6 +101,7 @@ def test_every_command_starts(command: str, installed: Path, tmp_path: Path) -> 
     assert run([str(installed / name), *args], cwd=tmp_path).strip()
 
 
+@pytest.mark.live
 def test_a_device_is_leased_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     where, echoed = json.loads(run([str(installed / "python"), "-c", LEASE], cwd=tmp_path))
     assert Path(where).is_relative_to(installed.parent)
