@@ -37,9 +37,9 @@ from rpcsys.module.kinds import python
 from rpcsys.module.kinds.group import GroupModule
 from rpcsys.module.kinds.native import NativeModule
 from rpcsys.module.layout import LIBRARY
-from rpcsys.module.module import Module, as_array
+from rpcsys.module.module import Module
 from rpcsys.module.registry import Context
-from rpcsys.wire.tensor import Tensor
+from rpcsys.wire.tensor import Tensor, as_array
 
 #: What messages call the file, whose name TVM does not tell.
 _NAME = "the library"

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable, List, Sequence, Union
 from rpcsys.errors import ValueNotSupported
 from rpcsys.wire import dtypes
 from rpcsys.wire.frames import Frame
-from rpcsys.wire.tensor import Tensor, as_tensor, maker
+from rpcsys.wire.tensor import Tensor, as_array, as_tensor, maker
 from rpcsys.wire.values import InOut, Out, Ref
 
 np: Any = dtypes.import_numpy()
@@ -43,7 +43,7 @@ def to_user(value: Any, of_ref: Callable[[Ref], Any]) -> Any:
     """A value from the wire as a user sees it: arrays of numpy where there is one, refs by ``of_ref``."""
     kind = type(value)
     if kind is Tensor:
-        return value if np is None else _numpy_or_tensor(value)
+        return as_array(value)
     if kind is Ref:
         return of_ref(value)
     if kind is list or kind is tuple:
@@ -51,13 +51,6 @@ def to_user(value: Any, of_ref: Callable[[Ref], Any]) -> Any:
     if kind is dict:
         return {key: to_user(item, of_ref) for key, item in value.items()}
     return value
-
-
-def _numpy_or_tensor(tensor: Tensor) -> Any:
-    try:
-        return tensor.numpy()
-    except ValueNotSupported:  # an element type that only ml_dtypes has, where it is not installed
-        return tensor
 
 
 def result_maker(head: Any) -> Union[Callable[[Frame], Any], bool]:

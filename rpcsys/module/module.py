@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, ClassVar, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from rpcsys.errors import RemoteArgumentError, RemoteFunctionError, ValueNotSupported
-from rpcsys.wire import dtypes
-from rpcsys.wire.tensor import Tensor
+from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
 
 Function = Callable[..., Any]
 #: Functions that a message names.
@@ -180,16 +178,6 @@ def walk(root: Module) -> Iterator[Module]:
             seen.add(id(module))
             yield module
             todo.extend(reversed(module.imports))
-
-
-def as_array(tensor: Tensor) -> Any:
-    """An array of numpy's over the same memory, where numpy is in use and has the element type; else the tensor."""
-    if dtypes.loaded_numpy() is None:
-        return tensor
-    try:
-        return tensor.numpy()
-    except ValueNotSupported:
-        return tensor
 
 
 def refusal(message: str) -> RemoteArgumentError:

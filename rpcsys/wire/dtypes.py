@@ -71,6 +71,8 @@ _FORMAT_OF = {name: code for code, name in _FORMATS.items() if code != "c"}
 
 # A fixed width above this is no string anyone sends in an array; it bounds the arithmetic below.
 MAX_WIDTH = 1 << 24
+#: numpy once it was looked for; False where there is none.
+_numpy: Any = None
 _WIDE = re.compile(
     r"(?:([SUV])([1-9][0-9]{0,7}|0)|(?:datetime64|timedelta64)(?:\[[0-9]{0,9}[A-Za-zμ]{1,8}\])?)\Z"
 )
@@ -133,18 +135,21 @@ def name_of_numpy(dtype: Any) -> str:
 
 
 def import_numpy() -> Any:
-    """numpy; None where there is none, or only the stub that stands in for its names on bare boards."""
-    try:
-        import numpy as np  # noqa: F401
-    except ImportError:
-        return None
-    return loaded_numpy()
+    """numpy, imported if need be; None where there is none, or only the stub that has its names on bare boards."""
+    global _numpy
+    if _numpy is None:
+        try:
+            import numpy as np
+        except ImportError:
+            _numpy = False
+        else:
+            _numpy = not hasattr(np, "__rpcsys_stub__") and np
+    return _numpy or None
 
 
 def loaded_numpy() -> Any:
-    """numpy, if something in this process uses it."""
-    np = sys.modules.get("numpy")
-    return None if hasattr(np, "__rpcsys_stub__") else np
+    """numpy, if something in this process has imported it; else None."""
+    return _numpy or (import_numpy() if "numpy" in sys.modules else None)
 
 
 def need_numpy() -> Any:

@@ -130,7 +130,7 @@ def as_tensor(value: Any) -> Optional[Tensor]:
     """
     if isinstance(value, Tensor):
         return value
-    numpy = sys.modules.get("numpy")
+    numpy = dtypes.loaded_numpy()
     if numpy is not None and not isinstance(value, (memoryview, array.array)):
         if isinstance(value, (numpy.ndarray, numpy.generic)):
             return _from_numpy(numpy, value)
@@ -140,6 +140,19 @@ def as_tensor(value: Any) -> Optional[Tensor]:
     if isinstance(value, (memoryview, array.array)):
         return _from_buffer(memoryview(value))
     return None
+
+
+def as_array(tensor: Tensor, numpy: Any = None) -> Any:
+    """An array of numpy's over the same memory, where numpy is in use or given; else ``tensor``.
+
+    ``tensor``, too, where this machine's numpy lacks the element type.
+    """
+    if numpy is None and dtypes.loaded_numpy() is None:
+        return tensor
+    try:
+        return tensor.numpy()
+    except ValueNotSupported:
+        return tensor
 
 
 def _from_numpy(numpy: Any, value: Any) -> Tensor:

@@ -117,3 +117,25 @@ def test_struct_formats():
 
 def test_counts():
     assert (dtypes.count(()), dtypes.count((3, 4)), dtypes.count((3, 0))) == (1, 12, 0)
+
+
+def test_numpy_is_found_once(monkeypatch):
+    monkeypatch.setattr(dtypes, "_numpy", None)
+    assert dtypes.loaded_numpy() is np is dtypes.import_numpy()
+    monkeypatch.setitem(sys.modules, "numpy", None)  # as an import finds it where there is none
+    assert dtypes.import_numpy() is np
+
+
+def test_where_there_is_no_numpy(monkeypatch):
+    monkeypatch.setattr(dtypes, "_numpy", None)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert dtypes.import_numpy() is None is dtypes.loaded_numpy()
+    with pytest.raises(ImportError, match="pip install numpy"):
+        dtypes.need_numpy()
+
+
+def test_who_only_looks_imports_nothing(monkeypatch):
+    monkeypatch.setattr(dtypes, "_numpy", None)
+    monkeypatch.delitem(sys.modules, "numpy")
+    assert dtypes.loaded_numpy() is None
+    assert "numpy" not in sys.modules

@@ -42,11 +42,11 @@ from rpcsys.module.kinds.graph_form import checked
 from rpcsys.module.kinds.params import KIND as PARAMS
 from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.layout import Buffer, FormatError
-from rpcsys.module.module import Module, as_array, walk
+from rpcsys.module.module import Module, walk
 from rpcsys.module.registry import Context
 from rpcsys.wire import dtypes
 from rpcsys.wire.memory import Pool
-from rpcsys.wire.tensor import Tensor, as_tensor
+from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 
 if TYPE_CHECKING:
     from rpcsys.module.names import Names  # for who exports: no board has it

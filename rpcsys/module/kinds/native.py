@@ -21,9 +21,9 @@ from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Anchor, Lacking, Library
 from rpcsys.ffi.tensors import TensorView
 from rpcsys.module import elf
 from rpcsys.module.layout import LIBRARY
-from rpcsys.module.module import Function, Module, as_array
+from rpcsys.module.module import Function, Module
 from rpcsys.wire.memory import ALIGNMENT, Pool
-from rpcsys.wire.tensor import Tensor, as_tensor
+from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 
 Lookup = Callable[[str], Callable[..., Any]]
 

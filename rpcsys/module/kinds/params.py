@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Mapping, Optional, 
 from rpcsys.errors import ProtocolError, RemoteArgumentError, UsageError
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
-from rpcsys.module.module import Module, as_array
+from rpcsys.module.module import Module
 from rpcsys.module.registry import Context, File
 from rpcsys.wire import dtypes
-from rpcsys.wire.tensor import Tensor, as_tensor
+from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 
 if TYPE_CHECKING:
     from rpcsys.module.names import Names  # for who exports: no board has it

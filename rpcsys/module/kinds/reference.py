@@ -9,8 +9,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from rpcsys.module.kinds.onnx_proto import NUMBERS
-from rpcsys.module.module import as_array
-from rpcsys.wire.tensor import Tensor, as_tensor
+from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 
 
 class Input:
