@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -27,6 +28,33 @@ def test_every_link_leads_somewhere() -> None:
     check = runpy.run_path(str(CHECK))
     broken = {page.name: [*check["broken_links"](page)] for page in check["documents"]()}
     assert {name: found for name, found in broken.items() if found} == {}
+
+
+def rows(page: str) -> list[list[str]]:
+    """The cells of each row of a page's tables whose last column is called file."""
+    tables = re.findall(
+        r"^\| [^|\n]+ \|(?: [^|\n]+ \|)* file \|\n\|[-|]+\|\n((?:\|.+\|\n)+)",
+        (ROOT / "docs" / page).read_text(),
+        re.MULTILINE,
+    )
+    return [line.strip("| ").split(" | ") for table in tables for line in table.splitlines()]
+
+
+def names_files(cell: str) -> bool:
+    """Whether a cell has links, and each says where it leads."""
+    links = re.findall(r"\[([^]]+)\]\(([^)]+)\)", cell)
+    return bool(links) and all(target in (f"../rpcsys/{name}", f"../{name}") for name, target in links)
+
+
+def test_each_word_has_one_meaning_and_a_file() -> None:
+    words = [word for word, _, _ in rows("glossary.md")]
+    assert len(words) == len(set(words)) >= 40
+    assert [cells for cells in rows("glossary.md") if not names_files(cells[-1])] == []
+
+
+def test_each_task_has_a_file() -> None:
+    assert len(rows("architecture.md")) == 10
+    assert [cells for cells in rows("architecture.md") if not names_files(cells[-1])] == []
 
 
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
