@@ -69,8 +69,8 @@ def test_a_stage_for_a_device_is_a_part_to_be_deployed(lab: Lab, model: Path, rp
     np.testing.assert_allclose(run(stage, {"x": x})["t2"], expected, rtol=1e-4, atol=1e-5)
     with module.load_module(model.with_name("of it.so")) as loaded:
         (remote,) = (each for each in module.walk(loaded) if isinstance(each, RemoteModule))
-        assert remote.place.serve == "of-it-stage0"
-        assert remote.place.tracker == "{}:{}".format(*lab.tracker_address)
+        assert remote.endpoint.serve == "of-it-stage0"
+        assert remote.endpoint.tracker == "{}:{}".format(*lab.tracker_address)
         np.testing.assert_allclose(loaded(x), expected, rtol=1e-4, atol=1e-5)
     lab.connect().request("cpu", wait_timeout=30).close()
 
