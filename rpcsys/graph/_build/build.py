@@ -1,4 +1,4 @@
-"""Stages to modules: each for its target, and all of a model together as one module that runs them."""
+"""Builds stages into modules: each for its target, and all of a model into one module that runs them."""
 
 from __future__ import annotations
 

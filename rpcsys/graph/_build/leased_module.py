@@ -35,7 +35,7 @@ TRIES = 3
 #: What ends a session, but not what the next one has to expect: the device or its server died, or the lease was over.
 _LOST = (SessionLost, SessionTimeout, SessionClosed)
 #: Seconds between two looks for a tracker or a device that is not there just now.
-_PAUSE_S = 0.25
+_RETRY_S = 0.25
 
 _log = logging.getLogger("rpcsys.pipeline")
 
@@ -47,8 +47,8 @@ class StageLibrary:
 
     Attributes
     ----------
-    members : who has it, each on a device of its own
-    again : held while a frame is run again
+    members : the modules that have it, each on a device of its own
+    rerun_lock : held while a frame is run again
     """
 
     def __init__(self, built: Module, place: Leased) -> None:
@@ -62,17 +62,17 @@ class StageLibrary:
             )
         self.place = place
         self.members: list[LeasedModule] = []
-        self.again = threading.Lock()
+        self.rerun_lock = threading.Lock()
         self._folder = tempfile.TemporaryDirectory(prefix="rpcsys-")
         self._built = built
         self._compiled = isinstance(target, Tvm)
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._paths: dict[str | None, Path] = {}
         self.path(target.toolchain or None if isinstance(target, Tvm) else None)
 
     def path(self, toolchain: str | None = None) -> Path:
         """The library for that target, or this machine; written when it is first asked for."""
-        with self._guard:
+        with self._lock:
             if toolchain not in self._paths:
                 path = Path(self._folder.name, str(len(self._paths)), "stage.so")
                 path.parent.mkdir()
@@ -106,8 +106,8 @@ class LeasedModule(Module):
         self.library = library
         self._options = {"deadline_s": library.place.deadline_s} if library.place.deadline_s else {}
         self._device: _LeasedDevice | None = None
-        self._guard = threading.Lock()  # of the device, for moments
-        self._leasing = threading.Lock()  # held while one is waited for
+        self._lock = threading.Lock()  # of the device, for moments
+        self._lease_lock = threading.Lock()  # held while one is waited for
         self._replacing: threading.Thread | None = None
         self._ended = threading.Event()
         library.members.append(self)
@@ -123,7 +123,7 @@ class LeasedModule(Module):
         device = self._device
         return device.session if device is not None else None
 
-    def another(self) -> LeasedModule:
+    def replica(self) -> LeasedModule:
         """The same, on a device of its own."""
         return LeasedModule(self.library, self.inputs, self.outputs)
 
@@ -132,12 +132,12 @@ class LeasedModule(Module):
 
         Raises what `Tracker.request` and `Session.load_module` do: `UnknownKey`, `WaitTimeout`, `ModelError`, …
         """
-        self._own()
+        self._own_device()
 
     def release(self) -> None:
         super().release()
         self._ended.set()
-        with self._guard:
+        with self._lock:
             device, self._device = self._device, None
             if self in self.library.members:
                 self.library.members.remove(self)
@@ -146,16 +146,16 @@ class LeasedModule(Module):
 
     def _main(self, *args: Any) -> Any:
         try:
-            return self._any().run(*args)
+            return self._any_device().run(*args)
         except _LOST:
             pass
-        with self.library.again:
+        with self.library.rerun_lock:
             return self._run_again(args)
 
     def _run_again(self, args: Sequence[Any]) -> Any:
         tries = 1
         while True:
-            device = self._any()
+            device = self._any_device()
             tries += 1
             try:
                 return device.run(*args)
@@ -163,49 +163,49 @@ class LeasedModule(Module):
                 if tries == TRIES:
                     raise
 
-    def _live(self) -> _LeasedDevice | None:
+    def _live_device(self) -> _LeasedDevice | None:
         """The device, if it is there and not lost."""
         device = self._device
         return device if device is not None and device.session.closed is None else None
 
-    def _any(self) -> _LeasedDevice:
+    def _any_device(self) -> _LeasedDevice:
         """A device with the stage: its own, or while that is lost and leased anew, one of another member."""
-        own = self._live()
+        own = self._live_device()
         if own is not None:
             return own
         for member in list(self.library.members):
-            device = member._live()
+            device = member._live_device()
             if device is not None:
-                self._replace()
+                self._lease_in_background()
                 return device
-        return self._own()
+        return self._own_device()
 
-    def _replace(self) -> None:
+    def _lease_in_background(self) -> None:
         """Have a device leased in the place of the one that is lost; waits for nothing."""
-        with self._guard:
+        with self._lock:
             if self._ended.is_set() or (self._replacing is not None and self._replacing.is_alive()):
                 return
-            self._replacing = threading.Thread(target=self._replaced, name="lease", daemon=True)
+            self._replacing = threading.Thread(target=self._lease_again, name="lease", daemon=True)
             self._replacing.start()
 
-    def _replaced(self) -> None:
+    def _lease_again(self) -> None:
         try:
-            self._own()
+            self._own_device()
         except RpcsysError as error:
             _log.warning("no other device of %s yet: %s", self.place.key, one_line(error))
 
-    def _own(self) -> _LeasedDevice:
+    def _own_device(self) -> _LeasedDevice:
         """Its own device, leased if it has none that lives."""
-        with self._leasing:
+        with self._lease_lock:
             self.check_open()
-            live = self._live()
+            live = self._live_device()
             if live is not None:
                 return live
             lost = self._device
             if lost is not None:
                 lost.session.close()
-            device = self._leased(again=lost is not None)
-            with self._guard:
+            device = self._wait_for_device(again=lost is not None)
+            with self._lock:
                 if not self._ended.is_set():
                     self._device = device
                     return device
@@ -213,19 +213,19 @@ class LeasedModule(Module):
             self.check_open()
         raise AssertionError("a module that has ended is not open")
 
-    def _leased(self, again: bool) -> _LeasedDevice:
+    def _wait_for_device(self, again: bool) -> _LeasedDevice:
         """A device, waited for; ``again``: also for a tracker or a key that is not there now, as there was one before."""
         deadline = time.monotonic() + self.place.wait_s
         while True:
             try:
-                return self._loaded(max(0.0, deadline - time.monotonic()), again)
+                return self._request(max(0.0, deadline - time.monotonic()), again)
             except (ConnectError, *_LOST):
-                if not again or time.monotonic() + _PAUSE_S > deadline:
+                if not again or time.monotonic() + _RETRY_S > deadline:
                     raise
-            self._ended.wait(_PAUSE_S)
+            self._ended.wait(_RETRY_S)
             self.check_open()
 
-    def _loaded(self, wait_s: float, again: bool) -> _LeasedDevice:
+    def _request(self, wait_s: float, again: bool) -> _LeasedDevice:
         """A device with the stage on it, from one request."""
         given = self.place.tracker
         tracker = given if isinstance(given, client.Tracker) else client.connect_tracker(given or None)

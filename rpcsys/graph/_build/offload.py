@@ -1,4 +1,4 @@
-"""A model of which a part runs on a server: what the device gets, and what is deployed there."""
+"""A model of which a part runs on a server: the module for the device, and those to deploy."""
 
 from __future__ import annotations
 

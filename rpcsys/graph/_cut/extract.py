@@ -21,7 +21,7 @@ from rpcsys.graph._ir.tensor_info import describe
 
 @dataclass(frozen=True)
 class Part:
-    """A stage to be: its name, the nodes that belong to it, and what it is built for."""
+    """A stage to be extracted: its name, the nodes that belong to it, and its target."""
 
     name: str
     nodes: frozenset[int]
@@ -29,7 +29,7 @@ class Part:
 
 
 def extract(flow: Dataflow, parts: Sequence[Part], *, exact: bool = False) -> Stages:
-    """The stages that ``parts`` are to become. They stand in an order in which they can run.
+    """The stages of ``parts``, which stand in an order in which they can run.
 
     Together they hold every node that has work to do; constants that are in none, and results of the whole, come from the last.
 

@@ -1,8 +1,8 @@
-"""How tensors flow between the nodes of a model's main graph, and which nodes there is work in at all.
+"""The dataflow of a model's main graph: what each node takes and from which, and which nodes have work to do.
 
 A node is **live** when it depends on an input of the model, or when it draws random numbers: what it makes differs
 from call to call. The others are constant: whoever needs one computes it anew, and it never crosses to another
-device. Nodes that lead to no output are left out of everything.
+device. Nodes that lead to no output are ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RANDOM = {
 
 
 class Dataflow:
-    """The main graph of ``model`` as numbers: nodes are named by their place in it.
+    """The main graph of ``model``; its nodes are named by their index in it.
 
     Attributes
     ----------

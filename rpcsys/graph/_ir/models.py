@@ -69,7 +69,7 @@ def weights(model: ir.Model) -> Iterator[Any]:
 
 
 def weight_bytes(model: ir.Model) -> int:
-    """Bytes of all of them."""
+    """Bytes of all initialisers."""
     return sum(tensor.nbytes for tensor in weights(model))
 
 

@@ -1,16 +1,17 @@
-"""A model as onnxruntime rewrites it: what stages of an exact split are cut from.
+"""onnxruntime: models opened in it, run, and rewritten by its optimizer.
 
-At the level ``basic`` onnxruntime folds constants and merges nodes in ways that hold for any processor; a model that
-has been through it once does not change when it, or a part of it, goes through again. That is why stages cut from
-it afterwards, and run at the same level, compute the same bits as the whole. The higher levels fuse further,
-across what would be a cut, into operators of onnxruntime's own.
+Stages of an exact split are cut from a model that was rewritten. At the level ``basic`` onnxruntime folds constants and
+merges nodes in ways that hold for any processor; a model that has been through it once does not change when it, or a part
+of it, goes through again. That is why stages cut from it afterwards, and run at the same level, compute the same bits as
+the whole. The higher levels fuse further, across what would be a cut, into operators of onnxruntime's own.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -84,6 +85,24 @@ def open_session(
             return onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status
             raise ModelError(f"onnxruntime cannot load the model: {one_line(error, 400)}") from None
+
+
+def run(session: onnxruntime.InferenceSession, outputs: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
+    """The outputs of these names, from arrays by the inputs' names.
+
+    Raises
+    ------
+    ModelError : the model does not run with these inputs
+    """
+    from rpcsys.module.kinds.onnx_session import Runner
+
+    try:
+        runner = Runner(session)
+        return runner.run(
+            list(outputs), {value.name: value.check(feeds[value.name]) for value in runner.inputs}
+        )
+    except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status
+        raise ModelError(f"the model does not run with these inputs: {one_line(error, 300)}") from None
 
 
 def _stamped(model: ir.Model) -> ir.Model:

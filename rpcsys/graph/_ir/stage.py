@@ -1,4 +1,4 @@
-"""What splitting gives: stages, each a model of its own, and how tensors flow between them."""
+"""Stages: parts of a model, each a model of its own, and the tensors that cross between them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stage:
 
     Attributes
     ----------
-    name : what it is called among its siblings, ``"stage0"`` or ``"region"``
+    name : one of its own among the stages, ``"stage0"`` or ``"region"``
     model : the part; its weights stay in their files where they lie in files
     inputs, outputs : what it takes and gives: those of the whole first, in its order, then those of other stages
     needs : names of the stages that make what it takes; [] if the whole's inputs are enough

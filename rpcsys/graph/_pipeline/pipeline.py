@@ -1,4 +1,4 @@
-"""Stages side by side, each in threads of its own, while frames pass through them."""
+"""Runs stages side by side, each in threads of its own, while frames pass through them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Frame: TypeAlias = Any
 Future: TypeAlias = "concurrent.futures.Future[Any]"
 
 #: Seconds for a thread to end whose device was taken away.
-_LAST_S = 5.0
+_END_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class _Job:
 
 
 @dataclass
-class _UnderWay:
+class _FrameInFlight:
     """A frame in the pipeline: its tensors so far, and how often each is still to be taken."""
 
     future: Future
@@ -121,8 +121,8 @@ class Pipeline:
         self._stats = PipelineStats({node.name: node.replicas for node in self._topology.nodes})
         self._scheduler = FrameScheduler(self._topology.nodes, queue)
         self.limit = self._scheduler.limit
-        self._room = threading.Condition(threading.Lock())  # guards all below
-        self._frames: dict[int, _UnderWay] = {}
+        self._changed = threading.Condition(threading.Lock())  # guards all below
+        self._frames: dict[int, _FrameInFlight] = {}
         self._count = 0
         self._closed = False
         self._stages = {stage.name: stage for stage in self._topology.stages}
@@ -130,9 +130,9 @@ class Pipeline:
         self._threads: list[threading.Thread] = []
         for stage in self._topology.stages:
             for replica, function in enumerate(stage.functions):
-                self._hire(stage, replica, function)
+                self._start_thread(stage, replica, function)
 
-    def _hire(self, stage: PipelineStage, replica: int, function: Function) -> None:
+    def _start_thread(self, stage: PipelineStage, replica: int, function: Function) -> None:
         jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._jobs[stage.name, replica] = jobs
         thread = threading.Thread(
@@ -157,8 +157,8 @@ class Pipeline:
         the inputs, and after `close`.
         """
         feeds = self._topology.feeds(frame)
-        with self._room:
-            self._room.wait_for(lambda: self._closed or self._scheduler.has_room)
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._scheduler.has_room)
             return self._admit(feeds, isinstance(frame, Mapping))
 
     def run(
@@ -181,7 +181,7 @@ class Pipeline:
 
     async def _submit_async(self, frame: Frame) -> Future:
         feeds = self._topology.feeds(frame)
-        with self._room:
+        with self._changed:
             if self._closed or self._scheduler.has_room:
                 return self._admit(feeds, isinstance(frame, Mapping))
         return await asyncio.to_thread(self.submit, frame)
@@ -194,7 +194,7 @@ class Pipeline:
         self._count += 1
         future: Future = concurrent.futures.Future()
         future.add_done_callback(functools.partial(self._dropped, number))
-        self._frames[number] = _UnderWay(future, feeds, Counter(self._topology.uses), by_name)
+        self._frames[number] = _FrameInFlight(future, feeds, Counter(self._topology.uses), by_name)
         self._handle(FrameAdmitted(number))
         return future
 
@@ -202,7 +202,7 @@ class Pipeline:
         """A future is done; if someone cancelled it, its frame goes no further."""
         if not future.cancelled():
             return
-        with self._room:
+        with self._changed:
             frame = self._frames.pop(number, None)
             if frame is not None:
                 self._handle(FrameDropped(number))
@@ -230,9 +230,11 @@ class Pipeline:
             except BaseException as problem:  # noqa: BLE001 - whatever it is, it belongs to the frame
                 error = problem
             ended = time.perf_counter()
-            told = "" if error is None else _told(error)
+            error_text = "" if error is None else _error_text(error)
             self._stats.add(
-                StageRun(stage.name, replica, job.frame, idle_since, began, ended, size(made.values()), told)
+                StageRun(
+                    stage.name, replica, job.frame, idle_since, began, ended, size(made.values()), error_text
+                )
             )
             idle_since = ended
             if error is None:
@@ -242,7 +244,7 @@ class Pipeline:
             del job, made, error  # or they would be held until the next frame comes
 
     def _done(self, event: StageDone, made: Mapping[str, Any]) -> None:
-        with self._room:
+        with self._changed:
             frame = self._frames.get(event.frame)
             if frame is not None:
                 frame.values.update((name, value) for name, value in made.items() if frame.uses[name])
@@ -254,19 +256,19 @@ class Pipeline:
                 each.future.set_result(named if each.by_name else values[0] if len(values) == 1 else values)
 
     def _failed(self, event: StageFailed, cause: BaseException) -> None:
-        with self._room:
+        with self._changed:
             frame = self._frames.pop(event.frame, None)
             self._handle(event)
         if frame is not None and frame.future.set_running_or_notify_cancel():
             error = FrameError(
-                f"frame {event.frame} failed in stage {event.stage!r}: {_told(cause)}",
+                f"frame {event.frame} failed in stage {event.stage!r}: {_error_text(cause)}",
                 frame=event.frame,
                 stage=event.stage,
             )
             error.__cause__ = cause
             frame.future.set_exception(error)
 
-    def _handle(self, event: Event) -> list[_UnderWay]:
+    def _handle(self, event: Event) -> list[_FrameInFlight]:
         """Start what can start now; the frames that are finished. The lock is held."""
         finished = []
         for action in () if self._closed else self._scheduler.handle(event):
@@ -275,7 +277,7 @@ class Pipeline:
                 self._jobs[action.stage, action.replica].put(_Job(action.frame, args))
             else:
                 finished.append(self._frames.pop(action.frame))
-        self._room.notify_all()
+        self._changed.notify_all()
         return finished
 
     # -------------------------------------------------------------- what it did, and its end
@@ -298,11 +300,11 @@ class Pipeline:
         ended, and a `RuntimeWarning` names the stages whose functions still do not return. Modules that the pipeline
         built are closed; those it was given are not.
         """
-        with self._room:
+        with self._changed:
             first, self._closed = not self._closed, True
             left = list(self._frames.values())
             self._frames.clear()
-            self._room.notify_all()
+            self._changed.notify_all()
         for frame in left:
             if frame.future.cancel():
                 frame.future.set_running_or_notify_cancel()
@@ -311,7 +313,7 @@ class Pipeline:
                 jobs.put(None)
         self._join(timeout_s)
         _close(self._owned)
-        hung = self._join(_LAST_S)
+        hung = self._join(_END_TIMEOUT_S)
         if hung:
             warnings.warn(
                 f"{', '.join(hung)} did not return within {timeout_s:g} s; left running",
@@ -347,5 +349,5 @@ def _close(modules: Iterable[Module]) -> None:
         module.close()
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {one_line(error)}"

@@ -138,15 +138,15 @@ def _placed(
         if stage.name in replicas and not callable(stage.module):
             raise UsageError(f"stage {stage.name!r} has a module for each replica already")
         stage = replace(stage, cpus=tuple(cpus.get(stage.name, stage.cpus)), replicas=count)
-        placed.append(_manned(stage, asked=stage.name in replicas or count > 1))
+        placed.append(_with_threads(stage, asked=stage.name in replicas or count > 1))
     return placed
 
 
-def _manned(stage: PipelineStage, asked: bool) -> PipelineStage:
+def _with_threads(stage: PipelineStage, asked: bool) -> PipelineStage:
     """The stage with threads enough to keep the device and the way to it busy; replicas of a leased device are devices."""
     module = stage.module
     if isinstance(module, LeasedModule):
-        devices = [module, *(module.another() for _ in range(stage.replicas - 1))]
+        devices = [module, *(module.replica() for _ in range(stage.replicas - 1))]
         return replace(stage, module=devices * module.place.calls, replicas=1)
     away = isinstance(module, client.RemoteModule) and module.kind in _STATELESS
     away = away or (isinstance(module, RemoteModule) and module.endpoint.repeatable)

@@ -19,10 +19,10 @@ from rpcsys.errors import FrameError
 Submit: TypeAlias = "Callable[[Any], Future[Any]]"
 
 #: Seconds for a source to hand over the frame it is at when its loop is left.
-_LEAVE_S = 1.0
+_JOIN_TIMEOUT_S = 1.0
 
 
-class _Broken:
+class _SourceError:
     """In the place of a frame: what the source, or putting a frame in, raised."""
 
     def __init__(self, error: BaseException) -> None:
@@ -30,7 +30,7 @@ class _Broken:
 
 
 #: A frame under way; what ended the frames; None behind the last.
-_Item: TypeAlias = "Future[Any] | _Broken | None"
+_Item: TypeAlias = "Future[Any] | _SourceError | None"
 
 
 class _Feeder:
@@ -58,7 +58,7 @@ class _Feeder:
 
     def join(self) -> None:
         """Wait for the frame that is being taken, if that does not take long."""
-        self._thread.join(_LEAVE_S)
+        self._thread.join(_JOIN_TIMEOUT_S)
 
     def _feed(self) -> None:
         try:
@@ -67,7 +67,7 @@ class _Feeder:
                 if self._left.is_set():
                     future.cancel()
         except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to who runs the loop
-            self._put(_Broken(error))
+            self._put(_SourceError(error))
         else:
             self._put(None)
 
@@ -159,7 +159,7 @@ def _fed_by_task(
         except StopAsyncIteration:
             put(None)
         except Exception as error:  # noqa: BLE001 - it belongs to who runs the loop
-            put(_Broken(error))
+            put(_SourceError(error))
 
     task = asyncio.create_task(feed())
     return room.release, task.cancel
@@ -173,9 +173,9 @@ async def _ended(future: Future[Any]) -> None:
         waiting.exception()  # asked for, or the loop would complain that nobody did
 
 
-def _outcome(item: Future[Any] | _Broken, stop_on_error: bool) -> Any:
+def _outcome(item: Future[Any] | _SourceError, stop_on_error: bool) -> Any:
     """A frame's result, or its error in the place of that."""
-    if isinstance(item, _Broken):
+    if isinstance(item, _SourceError):
         raise item.error
     try:
         return item.result()

@@ -87,7 +87,7 @@ class FrameScheduler:
 
     def __init__(self, nodes: Sequence[StageNode], queue: int) -> None:
         self._nodes = {node.name: node for node in ordered(nodes)}
-        self._rooms = _rooms(self._nodes, queue)
+        self._capacities = _capacities(self._nodes, queue)
         self.limit = max(_longest(self._nodes, queue))
         self._free = {node.name: list(range(node.replicas)) for node in self._nodes.values()}
         self._next = dict.fromkeys(self._nodes, 0)
@@ -151,7 +151,9 @@ class FrameScheduler:
             bool(self._free[name])
             and frame < self._count
             and self._done[frame].issuperset(self._nodes[name].needs)
-            and all(frame - self._next[taker] < room for taker, room in self._rooms[name].items())
+            and all(
+                frame - self._next[taker] < capacity for taker, capacity in self._capacities[name].items()
+            )
         )
 
 
@@ -169,21 +171,21 @@ def ordered(nodes: Sequence[StageNode]) -> list[StageNode]:
     return list(known.values())
 
 
-def _rooms(nodes: Mapping[str, StageNode], queue: int) -> dict[str, dict[str, int]]:
+def _capacities(nodes: Mapping[str, StageNode], queue: int) -> dict[str, dict[str, int]]:
     """By stage and by who takes its tensors: how many frames the first may have started that the other has not.
 
     Along the longest way between the two: what each stage on it has under way, and the queue behind each.
     """
-    rooms: dict[str, dict[str, int]] = {name: {} for name in nodes}
+    capacities: dict[str, dict[str, int]] = {name: {} for name in nodes}
     for first, node in nodes.items():
         reach = {first: node.replicas + queue}
         for name, other in nodes.items():
             ways = [reach[need] for need in other.needs if need in reach]
             if ways:
                 if first in other.needs:
-                    rooms[first][name] = max(ways)
+                    capacities[first][name] = max(ways)
                 reach[name] = max(ways) + other.replicas + queue
-    return rooms
+    return capacities
 
 
 def _longest(nodes: Mapping[str, StageNode], queue: int) -> list[int]:

@@ -14,7 +14,7 @@ from rpcsys.errors import UsageError
 from rpcsys.graph._pipeline.trace import StageRun, trace
 
 #: Runs of stages that a trace remembers: of more, the newest.
-REMEMBERED = 1 << 16
+TRACED_RUNS = 1 << 16
 
 
 @dataclass
@@ -45,7 +45,7 @@ class PipelineStats:
         self._lock = threading.Lock()
         self._stages = {name: StageStats() for name in stages}
         self._rows = [(name, replica) for name, count in stages.items() for replica in range(count)]
-        self._runs: deque[StageRun] = deque(maxlen=REMEMBERED)
+        self._runs: deque[StageRun] = deque(maxlen=TRACED_RUNS)
         self._inside = dict.fromkeys(stages, 0)
         self._active_since = dict.fromkeys(stages, 0.0)
 

@@ -15,7 +15,7 @@ from rpcsys.graph._ir.dataflow import Dataflow, optimised
 from rpcsys.graph._ir.random_inputs import random_inputs
 from rpcsys.graph._ir.tensor_info import describe
 from rpcsys.graph._pipeline.resolve import CALLS
-from rpcsys.graph._plan.bench import bench, sessions
+from rpcsys.graph._plan.bench import open_bench, open_sessions
 from rpcsys.graph._plan.cost_model import Goal
 from rpcsys.graph._plan.cut_points import cut_points
 from rpcsys.graph._plan.devices import DeviceLike, TrackerLike, parse
@@ -95,10 +95,10 @@ def auto_cuts(
         raise UsageError("nothing in the model depends on its inputs: there is nothing to divide")
     with ExitStack() as stack:
         say("measuring the way to the devices")
-        leased = sessions(wanted, tracker, wait_s, stack)
+        leased = open_sessions(wanted, tracker, wait_s, stack)
         calls = CALLS if goal == "throughput" else 1
         benches = [
-            bench(device, session, calls, encode) for device, session in zip(wanted, leased, strict=True)
+            open_bench(device, session, calls, encode) for device, session in zip(wanted, leased, strict=True)
         ]
         search = Search(flow.model, found, wanted, benches, arrays, goal, exact, measure_s, say)
         best = search.run(rounds, keep_order)

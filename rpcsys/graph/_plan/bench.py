@@ -88,7 +88,7 @@ def fits_a_file(stage: Stage) -> bool:
     return not stage.exact and stage.weight_bytes <= models.EMBEDDED_BYTES
 
 
-def sessions(
+def open_sessions(
     devices: Sequence[PlanDevice], tracker: TrackerLike, wait_s: float, stack: ExitStack
 ) -> Iterator[Session | None]:
     """A session with each device, None for CPUs of this machine; ``stack`` gives back those that it opened.
@@ -110,7 +110,9 @@ def _lender(tracker: TrackerLike, stack: ExitStack) -> Tracker:
     return tracker if isinstance(tracker, Tracker) else stack.enter_context(connect_tracker(tracker))
 
 
-def bench(device: PlanDevice, session: Session | None, calls: int, encode: str) -> LocalBench | RemoteBench:
+def open_bench(
+    device: PlanDevice, session: Session | None, calls: int, encode: str
+) -> LocalBench | RemoteBench:
     """A device ready to be tried; a remote one with so many ``calls`` under way at once, their arrays encoded.
 
     Raises `SessionError` where it is lost meanwhile, `NotSupported` where it cannot decode them.

@@ -145,10 +145,6 @@ class Costs:
             seconds[start, stop] = measured
         return seconds
 
-    def measured(self, span: Span) -> bool:
-        """Whether this very span was measured there."""
-        return (span.start, span.stop) in self._known[span.device]
-
     def learn(self, span: Span, work_s: float, stage_s: float) -> None:
         """A span was measured: its work alone, and all of it.
 

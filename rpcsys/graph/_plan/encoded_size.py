@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rpcsys.errors import ModelError, UsageError, ValueNotSupported, one_line
+from rpcsys.errors import UsageError, ValueNotSupported
 from rpcsys.graph._ir.dataflow import Dataflow
-from rpcsys.graph._ir.ort import open_session
-from rpcsys.module.kinds.onnx_session import Runner
+from rpcsys.graph._ir.ort import open_session, run
 from rpcsys.wire import encoding
 from rpcsys.wire.tensor import as_tensor
 
@@ -31,14 +30,10 @@ def encoded_bytes(
     made = {value.name: value for node in model.graph for value in node.outputs if value.name in nbytes}
     given = {value.name for value in model.graph.outputs}
     model.graph.outputs.extend(value for name, value in made.items() if name not in given)
-    runner = Runner(open_session(model, "basic"))
-    checked = {value.name: value.check(feeds[value.name]) for value in runner.inputs}
+    session = open_session(model, "basic")
     found = {name: _encoded(value, how) for name, value in feeds.items()}
     for names in _portions(made, nbytes):
-        try:
-            values = runner.run(list(names), checked)
-        except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status
-            raise ModelError(f"the model does not run with these inputs: {one_line(error, 300)}") from None
+        values = run(session, names, feeds)
         found.update((name, _encoded(value, how)) for name, value in zip(names, values, strict=True))
     return found
 

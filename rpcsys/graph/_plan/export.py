@@ -1,4 +1,4 @@
-"""A divided model as files: the library of the whole, and a part for each server that has to have its stage."""
+"""A divided model as files: the library of the whole, and a part for each server that runs a stage."""
 
 from __future__ import annotations
 

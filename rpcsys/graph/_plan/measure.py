@@ -93,21 +93,25 @@ def measured_link(session: Session, calls: int) -> DeviceLink:
     Raises `SessionError` where it is lost meanwhile.
     """
     echo = session.get_function("testing.echo")
-    latency = min(_taken(lambda: echo(0)) for _ in range(_PINGS))
+    latency = timed(lambda: echo(0), _PINGS)[0]
     up = down = math.inf
     for size in _LINK_BYTES:
         array = np.random.default_rng(size).integers(0, 256, size, np.uint8)  # nothing on the way shortens it
         there = session.array(array)
         put = functools.partial(session.array, array)
-        to_s = max(min(_taken(put) for _ in range(3)) - latency, 1e-9)
-        back_s = max(min(_taken(there.numpy) for _ in range(3)) - latency, 1e-9)
+        to_s = max(timed(put, 3)[0] - latency, 1e-9)
+        back_s = max(timed(there.numpy, 3)[0] - latency, 1e-9)
         up, down = size / to_s, size / back_s
         if max(to_s, back_s) > _LINK_S:
             break
     return DeviceLink(latency, up, down, calls)
 
 
-def _taken(call: Callable[[], Any]) -> float:
-    before = perf_counter()
-    call()
-    return perf_counter() - before
+def timed(call: Callable[[], Any], repeat: int) -> tuple[float, Any]:
+    """The least seconds of ``repeat`` calls, and what the last one gave."""
+    best = math.inf
+    for _ in range(repeat):
+        began = perf_counter()
+        result = call()
+        best = min(best, perf_counter() - began)
+    return best, result

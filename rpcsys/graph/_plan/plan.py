@@ -1,4 +1,4 @@
-"""A plan: where to cut, what runs where, what that is expected to take; and how far off that was."""
+"""A plan: where to cut, what runs where, the times expected; and those compared with what was measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rpcsys.graph._build.encoding import encoded_call
 from rpcsys.graph._build.targets import Leased
 from rpcsys.graph._pipeline.pipeline import Pipeline
 from rpcsys.graph._pipeline.resolve import CALLS
-from rpcsys.graph._plan.bench import load_on, sessions
+from rpcsys.graph._plan.bench import load_on, open_sessions
 from rpcsys.graph._plan.devices import PlanDevice, TrackerLike
 from rpcsys.graph._plan.export import export
 from rpcsys.graph._show.table import ms_text, size_text, table
@@ -118,7 +118,7 @@ class Plan:
                         device.key, tracker or "", wait_s=wait_s, calls=CALLS, encode=self.encode
                     )
                 else:
-                    (session,) = sessions([device], None, wait_s, stack)
+                    (session,) = open_sessions([device], None, wait_s, stack)
                     assert session is not None, "it is no CPU of this machine"
                     targets[stage.name] = encoded_call(load_on(session, stage), self.encode)
                     replicas[stage.name] = CALLS

@@ -17,10 +17,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from rpcsys.errors import ModelError, one_line
 from rpcsys.graph._ir.dataflow import Dataflow
-from rpcsys.graph._ir.ort import open_session
-from rpcsys.module.kinds.onnx_session import Runner
+from rpcsys.graph._ir.ort import open_session, run
 from rpcsys.wire.dtypes import item_bytes
 
 #: What the nodes are called while they are profiled; a node of a body never is.
@@ -56,12 +54,8 @@ def profile(flow: Dataflow, feeds: Mapping[str, Any]) -> Profile:
     with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
         session = open_session(flow.model, "basic", profile=Path(folder, "profile"))
         try:
-            runner = Runner(session)
-            checked = {value.name: value.check(feeds[value.name]) for value in runner.inputs}
             for _ in range(_RUNS):
-                runner.run([value.name for value in runner.outputs], checked)
-        except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status
-            raise ModelError(f"the model does not run with these inputs: {one_line(error, 300)}") from None
+                run(session, [output.name for output in session.get_outputs()], feeds)
         finally:
             written = session.end_profiling()
         events = json.loads(Path(written).read_text(encoding="utf-8"))

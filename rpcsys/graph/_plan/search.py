@@ -75,17 +75,17 @@ class Search:
         """The best division of at most so many that are tried."""
         kinds = [device.kind for device in self._devices]
         alike = None if keep_order else [kinds.index(kind) for kind in kinds]
-        best = self._survey(len(set(kinds)) > 1, keep_order)
+        best = self._try_even_shares(len(set(kinds)) > 1, keep_order)
         for _ in range(rounds - 1):
             matrices = [self._costs.matrix(number) for number in range(len(self._devices))]
             spans = optimum.best(matrices, self._goal, alike)
-            promised = self._sum([self._costs.stage_s(span) for span in spans])
-            if promised > (1 - _WORTH) * self._sum(best.stage_s):
+            promised = self._objective([self._costs.stage_s(span) for span in spans])
+            if promised > (1 - _WORTH) * self._objective(best.stage_s):
                 break
             best = self._better(best, self._try(spans))
         return best
 
-    def _survey(self, unlike: bool, keep_order: bool) -> TriedDivision:
+    def _try_even_shares(self, unlike: bool, keep_order: bool) -> TriedDivision:
         """Try even shares; where devices are unlike, in turns, until each has had every share."""
         count = len(self._devices)
         shares = optimum.even(self._points.seconds, count)
@@ -97,7 +97,7 @@ class Search:
         return best
 
     def _better(self, one: TriedDivision, other: TriedDivision) -> TriedDivision:
-        return min(one, other, key=lambda each: self._sum(each.stage_s))
+        return min(one, other, key=lambda each: self._objective(each.stage_s))
 
     def plan(self, best: TriedDivision) -> Plan:
         """The plan that the division is."""
@@ -126,8 +126,8 @@ class Search:
             given,
         )
 
-    def _sum(self, seconds: Sequence[float]) -> float:
-        """What is to be small."""
+    def _objective(self, seconds: Sequence[float]) -> float:
+        """What the search makes small, of the seconds of all stages."""
         return max(seconds) if self._goal == "throughput" else sum(seconds)
 
     def _cuts(self, spans: Sequence[Span]) -> list[tuple[str, ...]]:

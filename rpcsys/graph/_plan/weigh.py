@@ -1,11 +1,10 @@
-"""What encoding does to the tensors that cross: bytes, time, and what is lost, for one frame and without a server."""
+"""Measures encodings of the tensors that cross: bytes, seconds and loss, for one frame and without a server."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from rpcsys.graph._build.build import build
 from rpcsys.graph._build.codec import Codec, CoderPair
 from rpcsys.graph._build.targets import Remote
 from rpcsys.graph._ir.stage import Stages, signature_of
+from rpcsys.graph._plan.measure import timed
 from rpcsys.graph._show.table import ms_text, size_text, table
 from rpcsys.wire import encoding
 
@@ -126,31 +126,21 @@ def _crossing(codec: Codec, values: Values, stage: str, repeat: int, *, there: b
 
 
 def _by_wire(weight: Weight, value: Any, repeat: int) -> tuple[Weight, Any]:
-    encode_s, sent = _timed(lambda: encoding.encode(value, weight.how, weight.tensor), repeat)
+    encode_s, sent = timed(lambda: encoding.encode(value, weight.how, weight.tensor), repeat)
     if not isinstance(sent, encoding.Encoded):
         return replace(weight, encode_s=encode_s), value
-    decode_s, tensor = _timed(lambda: encoding.decode(sent), repeat)
+    decode_s, tensor = timed(lambda: encoding.decode(sent), repeat)
     came = tensor.numpy().copy()
     loss = _loss(value, came)
     return replace(weight, sent=len(sent.data), encode_s=encode_s, decode_s=decode_s, loss=loss), came
 
 
 def _by_pair(weight: Weight, value: Any, pair: CoderPair, repeat: int) -> tuple[Weight, Any]:
-    encode_s, sent = _timed(lambda: pair.encode(value), repeat)
-    decode_s, came = _timed(lambda: pair.decode(sent), repeat)
+    encode_s, sent = timed(lambda: pair.encode(value), repeat)
+    decode_s, came = timed(lambda: pair.decode(sent), repeat)
     size = int(sent.nbytes) if hasattr(sent, "nbytes") else len(sent)
     loss = _loss(value, came)
     return replace(weight, how="pair", sent=size, encode_s=encode_s, decode_s=decode_s, loss=loss), came
-
-
-def _timed(work: Callable[[], Any], repeat: int) -> tuple[float, Any]:
-    """The least of the times it took, and what it gave."""
-    best = math.inf
-    for _ in range(repeat):
-        began = perf_counter()
-        result = work()
-        best = min(best, perf_counter() - began)
-    return best, result
 
 
 def _loss(exact: Any, came: Any) -> float:

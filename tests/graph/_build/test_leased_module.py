@@ -33,7 +33,7 @@ class Lab:
         self.sessions: list[Any] = []
         self.ran: list[int] = []
         self.together: Callable[[], Any] = lambda: None
-        monkeypatch.setattr(LeasedModule, "_loaded", lambda _, wait_s, again: self.device(wait_s, again))
+        monkeypatch.setattr(LeasedModule, "_request", lambda _, wait_s, again: self.device(wait_s, again))
 
     def device(self, wait_s: float, again: bool) -> _LeasedDevice:
         session: Any = SimpleNamespace(closed=None)
@@ -120,7 +120,7 @@ def test_frames_of_a_lost_device_go_to_the_others_while_none_is_free(monkeypatch
             assert done.wait(DEADLINE_S)
         return lab.device(wait_s, again)
 
-    monkeypatch.setattr(LeasedModule, "_loaded", two_then_late)
+    monkeypatch.setattr(LeasedModule, "_request", two_then_late)
     with module() as device, pipeline(device, replicas={"s": 2}) as running:
         outputs = running.run(range(40))
         assert [next(outputs) for _ in range(10)] == [2 * x for x in range(10)]
@@ -148,7 +148,7 @@ def test_a_device_that_cannot_be_had_is_said_before_any_frame(
     def refuse(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(LeasedModule, "_loaded", refuse)
+    monkeypatch.setattr(LeasedModule, "_request", refuse)
     with pytest.raises(type(error)):
         Pipeline(graph.split(chain(), [2]), {"stage1": Leased("board")})
 
@@ -165,7 +165,7 @@ def test_another_device_is_waited_for_but_not_for_ever(monkeypatch: pytest.Monke
             raise TrackerUnreachable("it starts anew")
         raise WaitTimeout("no device became free")
 
-    monkeypatch.setattr(LeasedModule, "_loaded", one_then_none)
+    monkeypatch.setattr(LeasedModule, "_request", one_then_none)
     with module(calls=1) as device, pipeline(device) as running:
         assert running.submit(0).result(DEADLINE_S) == 0
         error = running.submit(1).exception(DEADLINE_S)
@@ -184,7 +184,7 @@ def test_closed_while_it_waits_for_another_device(monkeypatch: pytest.MonkeyPatc
             assert device._ended.wait(DEADLINE_S)
         return lab.device(wait_s, again)
 
-    monkeypatch.setattr(LeasedModule, "_loaded", one_then_late)
+    monkeypatch.setattr(LeasedModule, "_request", one_then_late)
     device = module(calls=1)
     with pipeline(device) as running:
         running.submit(1)

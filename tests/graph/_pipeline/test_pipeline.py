@@ -203,7 +203,7 @@ def test_leaving_the_loop_cancels_the_rest_and_the_pipeline_goes_on() -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_close_does_not_wait_for_ever_for_a_function_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rpcsys.graph._pipeline.pipeline._LAST_S", 0.1)
+    monkeypatch.setattr("rpcsys.graph._pipeline.pipeline._END_TIMEOUT_S", 0.1)
     gate, began = threading.Event(), threading.Event()
 
     def hang(x: int) -> None:

@@ -149,7 +149,7 @@ class Clock:
         self._loaded: list[float] = []
         monkeypatch.setattr("rpcsys.graph._plan.auto_cuts.profile", self._profile)
         monkeypatch.setattr("rpcsys.graph._plan.search.paces", self._paces)
-        monkeypatch.setattr("rpcsys.graph._plan.auto_cuts.bench", self._bench)
+        monkeypatch.setattr("rpcsys.graph._plan.auto_cuts.open_bench", self._bench)
 
     def _profile(self, flow: Any, feeds: Any) -> Profile:
         return Profile(self.profiled, {f"t{i}": 24 for i in range(len(self.profiled))})

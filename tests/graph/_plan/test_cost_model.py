@@ -72,9 +72,7 @@ def test_a_skip_connection_past_a_remote_stage_does_not_cross_its_link() -> None
 
 def test_what_is_measured_scales_a_device_and_then_its_span() -> None:
     costs = costs_of([1, 2, 3], [None, None])
-    assert not costs.measured(Span(0, 0, 2))
     costs.learn(Span(0, 0, 2), 6.0, 6.5)
-    assert costs.measured(Span(0, 0, 2))
     assert costs.stage_s(Span(0, 0, 2)) == 6.5
     assert costs.work_s(Span(0, 0, 3)) == pytest.approx(12)
     assert costs.work_s(Span(1, 0, 3)) == 6
