@@ -1,6 +1,6 @@
 """A session process: waits on its tether for a client's connection, serves that one session, and exits.
 
-It dies with its parent (PR_SET_PDEATHSIG): its init, or its zygote where it has no PID namespace of its own. There it is
+It dies with its init; where it has no PID namespace of its own, with its parent (PR_SET_PDEATHSIG), and there it is
 the subreaper of all that daemonises below it, so that none of it can slip away while the session lives.
 """
 
@@ -55,8 +55,7 @@ def _rooms(settings: dict[str, Any]) -> isolation.Rooms | None:
     if not settings["isolate"]:
         return None
     processes.note_number()
-    if not settings["own_pids"]:
-        namespaces.leave(own_pids=False)
+    namespaces.leave(namespaces.MOUNTS)
     wanted = ("left", "folder", "keep", "memory", "shared", "read_only", "own_pids")
     rooms = isolation.Rooms(*(settings[name] for name in wanted))
     cgroups.hide(settings["cgroups"])
@@ -69,9 +68,9 @@ def _live(
     """Wait for a session, serve it, tell its outcome, exit. Nothing else of Python runs at the exit."""
     status = 1
     try:
-        processes.die_with_parent(parent)
         limits.be_ended(limits.FIRST)
         if not settings["own_pids"]:
+            processes.die_with_parent(parent)
             processes.become_subreaper()
         processes.leave_without_destructors()
         os.setsid()

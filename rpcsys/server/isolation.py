@@ -46,7 +46,7 @@ def probe(folder: str, read_only: bool = False, own_pids: bool = False) -> str:
     pid = os.fork()
     if not pid:
         try:
-            namespaces.leave(own_pids)
+            namespaces.leave(namespaces.MOUNTS | (namespaces.PIDS if own_pids else 0))
             if own_pids and os.fork():  # only a child is in the new PID namespace
                 os.wait()
             else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import resource
-from typing import AbstractSet
+from typing import AbstractSet, Sequence
 
 from rpcsys.server import processes
 
@@ -39,13 +39,13 @@ def be_ended(score: int) -> None:
         pass  # not root, or a kernel without it: as it was
 
 
-def keep_on(root: int, cpus: AbstractSet[int]) -> bool:
-    """Have every thread of the session below ``root`` run on ``cpus`` only; those to come inherit it.
+def keep_on(roots: Sequence[int], cpus: AbstractSet[int]) -> bool:
+    """Have every thread of the session below ``roots`` run on ``cpus`` only; those to come inherit it.
 
     Whether one of them might run on others. Fewer are its own business. Raises OSError if ``cpus`` are not there.
     """
     found = False
-    for pid in members(root):
+    for pid in members(roots):
         for task in _tasks(pid):
             try:
                 if not os.sched_getaffinity(task) <= cpus:
@@ -89,10 +89,9 @@ def hint(error: str) -> str:
     return "; " + breach(_allowed)
 
 
-def members(root: int) -> list[int]:
-    """The processes of the session whose uppermost is ``root``, without its init."""
-    below = processes.descendants(root)
-    return below if processes.is_init(root) else [root, *below]
+def members(roots: Sequence[int]) -> list[int]:
+    """The processes of a session: its own is the first of ``roots``, and what lost its parent is below its init, if it has one."""
+    return [*roots[:1], *(pid for root in roots for pid in processes.descendants(root))]
 
 
 def _tasks(pid: int) -> list[int]:

@@ -19,21 +19,21 @@ class MemoryWatch:
     """Looks at running sessions, ``EVERY_S`` apart.
 
     Tells ``feed`` of those above ``limit`` bytes (None: of none), and of those that were not on their CPUs alone, which it
-    sets back to them. ``pid``: the process number of a child, 0 for a dead one. ``killed``: whether the kernel has ended a process
+    sets back to them. ``roots``: the uppermost processes of a child (:func:`rpcsys.server.limits.members`), none for a dead one. ``killed``: whether the kernel has ended a process
     of a child for want of memory.
     """
 
     def __init__(
         self,
         limit: int | None,
-        pid: Callable[[int], int],
+        roots: Callable[[int], tuple[int, ...]],
         feed: Callable[[ev.Event], None],
         clock: Callable[[], float],
         killed: Callable[[int], bool] = lambda child: False,
     ) -> None:
         self._limit = limit
         self._killed = killed
-        self._pid = pid
+        self._roots = roots
         self._feed = feed
         self._clock = clock
         self._next = 0.0
@@ -69,20 +69,20 @@ class MemoryWatch:
     def _looks(self) -> Iterator[None]:
         """Looks at all sessions, in steps."""
         for child, cpus in list(self._children.items()):
-            pid = self._pid(child)
-            if not pid:
+            roots = self._roots(child)
+            if not roots:
                 del self._children[child]
                 continue
-            if cpus and _strayed(pid, cpus):
+            if cpus and _strayed(roots, cpus):
                 self._feed(ev.CpusLeft(self._clock(), child))
             if self._limit is not None:
-                yield from self._measure(child, pid, self._limit)
+                yield from self._measure(child, roots, self._limit)
 
-    def _measure(self, child: int, pid: int, limit: int) -> Iterator[None]:
+    def _measure(self, child: int, roots: tuple[int, ...], limit: int) -> Iterator[None]:
         if self._killed(child):
             self._feed(ev.MemoryExceeded(self._clock(), child))
             return
-        usage, pids = Usage(), members(pid)
+        usage, pids = Usage(), members(roots)
         for one in pids:
             usage.look_at(one)
             yield
@@ -93,12 +93,12 @@ class MemoryWatch:
         for one in pids:
             usage.measure(one)
             yield
-        if usage.taken > limit and self._pid(child) == pid:
+        if usage.taken > limit and self._roots(child) == roots:
             self._feed(ev.MemoryExceeded(self._clock(), child))
 
 
-def _strayed(pid: int, cpus: frozenset[int]) -> bool:
+def _strayed(roots: tuple[int, ...], cpus: frozenset[int]) -> bool:
     try:
-        return keep_on(pid, cpus)
+        return keep_on(roots, cpus)
     except OSError:
         return True  # its CPUs were taken from the board

@@ -2,9 +2,8 @@
 
 A message is one JSON object and at most one descriptor beside it. To the zygote: ``{"spawn": child}`` with
 the child's end of its tether, ``{"kill": child}``. From it: ``{"importing": what}`` before each import, then
-``{"ready": true, "shared": why}`` or ``{"failed": why}``, and for each child ``{"born": child, "pid": …}`` and ``{"dead": child, "status": …}`` with
-what :class:`rpcsys.server.events.ChildDead` says, and ``{"stuck": names}``. An init tells its zygote
-``{"over": child, "cleaned": names}``. On a tether, to the child: its job
+``{"ready": true, "shared": why}`` or ``{"failed": why}``, and for each child ``{"born": child, "pid": …, "init": …}`` (0 for none) and
+``{"dead": child, "status": …}`` with what :class:`rpcsys.server.events.ChildDead` says, and ``{"stuck": names}``. On a tether, to the child: its job
 (:mod:`rpcsys.server.job`) with the client's descriptor, and ``{"until": time}`` (monotonic, or null) when its lease is
 renewed; from it: ``{"importing": what}`` where it imports for
 itself, ``{"ready": true}`` or ``{"failed": why}``, then ``{"opened": true}``, ``{"limit_s": seconds}`` if its client asks
@@ -84,6 +83,7 @@ OF_ZYGOTE: Dict[str, Check] = {
     "failed": _line,
     "born": integer(-_MOST, _MOST),
     "pid": integer(1, _MOST),
+    "init": integer(0, _MOST),
     "dead": integer(-_MOST, _MOST),
     "status": integer(-255, 255),
     "starved": flag,

@@ -2,44 +2,36 @@
 
 ::
 
-    zygote ── opener: leaves the host's namespaces, makes the init, exits
-           └─ init (1 in there), an orphan that the zygote adopts ── the session's process (2), and all it starts
+    zygote ─┬─ maker ── opener: leaves the host's PID namespace, makes the init, exits
+            ├─ init (1 in there), an orphan that the zygote adopts
+            └─ the session's process (2), and all it starts; what loses its parent becomes a child of the init
 
 The kernel kills whatever is in a PID namespace when its init ends, also what forks faster than anyone could list, and the
 init is dead only when all of it is. Processes of other sessions, and the server's, cannot be named from inside.
 
 A session's process is not itself the init: the kernel keeps signals without a handler from an init, such as its own
-SIGSEGV and SIGABRT, and native code counts on those. An init costs 1.5 MB: what it
-shares with nobody, because the zygote and the session's process have both written to their copies since. It ends with its session's
-process, or when the zygote is gone, and has nothing that its session could want: no privilege, no
-socket but the one it reports with.
+SIGSEGV and SIGABRT, and native code counts on those. Inits come from a maker, a copy of the zygote as it was before it
+imported anything: with TVM, onnxruntime and numpy inside a fork and its end take 3 ms of CPU, without them 0.6.
+An init ends when the zygote does, and has nothing that its session could want.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
+import errno
 import os
+import select
 import signal
 import socket
-import sys
-from typing import Any, Callable, NoReturn, Optional
+from typing import Callable, NoReturn
 
 from rpcsys.server import messages, privileges, processes
 from rpcsys.server.libc import LIBC, check, fork
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID = 0x00020000, 0x08000000, 0x10000000, 0x20000000
 
-_NO_SIGNALS = (ctypes.c_uint64 * 16)()
-"""An empty ``sigset_t``: of all signals, none is blocked."""
-
-_BY_SIGNAL = 128
-"""An init cannot end by a signal: it exits with this and the signal's number, as shells do."""
-
-
-class _Watched(ctypes.Structure):
-    """One ``struct pollfd``: a socket whose end, which is the zygote's, is all that is asked for."""
-
-    _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
+MOUNTS, PIDS = _NEWNS | _NEWIPC, _NEWPID
+"""What can be left: the mounts, with what System V has in memory; and the PID namespace, for processes to come."""
 
 
 def mounts() -> int:
@@ -47,91 +39,148 @@ def mounts() -> int:
     return os.stat("/proc/self/ns/mnt").st_ino
 
 
-def leave(own_pids: bool) -> None:
-    """Leave the host's mount, IPC and, for processes to come, PID namespaces; who is not root by a user namespace. Raises OSError."""
-    user = 0 if os.geteuid() == 0 else _NEWUSER
+def leave(which: int) -> None:
+    """Leave the host's namespaces ``which``. Who may not do so leaves them by a user namespace, unless it is root. Raises OSError."""
+    if LIBC.unshare(which) == 0:
+        return
+    if os.geteuid() == 0:
+        check(-1)
     identity = [("uid_map", os.geteuid()), ("gid_map", os.getegid())]
-    check(LIBC.unshare(_NEWNS | _NEWIPC | (_NEWPID if own_pids else 0) | user))
-    if user:
-        _write("setgroups", "deny")
-        for name, number in identity:
-            _write(name, f"{number} {number} 1")
+    check(LIBC.unshare(which | _NEWUSER))
+    _write("setgroups", "deny")
+    for name, number in identity:
+        _write(name, f"{number} {number} 1")
 
 
-def open_for(make: Callable[[], int], report: Optional[socket.socket] = None, **about: Any) -> int:
-    """Have ``make`` start a session's process below an init in new namespaces; the number of the init, a child of the caller.
+class Inits:
+    """Makes inits, and starts processes below them. For a subreaper with one thread, which has them all as its children.
 
-    The caller is a subreaper with one thread. When the session's process ends, the init sends ``report`` a message of ``about`` and
-    the names of what else had to be killed, then exits with that process's status. Raises OSError.
+    ``let_go`` closes, in a copy of this process, what is its alone. ``maker``: the process that makes inits, a copy of
+    this one as it is now.
     """
-    reading, writing = os.pipe()
-    opener = fork()
-    if not opener:
-        _open(make, writing, report, about)
-    os.close(writing)
-    said = os.read(reading, 100)  # one write, or nothing at all
-    os.close(reading)
-    os.waitpid(opener, 0)
-    number = int(said or b"0")
-    if number <= 0:
-        raise OSError(-number, os.strerror(-number) if number else "the namespaces' opener died")
-    return number
+
+    def __init__(self, let_go: Callable[[], None]) -> None:
+        self._let_go_others = let_go
+        self._own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+        self._alive, self._ours = os.pipe()  # inits see by its end that this process is gone
+        self._start()
+
+    def _start(self) -> None:
+        """Start a maker. Raises OSError."""
+        self._requests, theirs = messages.pair()
+        parent = os.getpid()
+        self.maker = fork()
+        if not self.maker:
+            self.let_go()
+            _make_inits(theirs, self._alive, parent)
+        theirs.close()
+
+    def let_go(self) -> None:
+        """Close, in a copy of this process, what is its alone."""
+        self._let_go_others()
+        os.close(self._own)
+        os.close(self._ours)
+        self._requests.close()
+
+    def open(self) -> int:
+        """Make a PID namespace; the number of its init. Raises OSError."""
+        said = self._ask()
+        if not said:  # the maker was killed
+            self._requests.close()
+            self._start()
+            said = self._ask()
+        return _number(said, "the maker of inits")
+
+    def _ask(self) -> bytes:
+        try:
+            self._requests.send(b"?", socket.MSG_NOSIGNAL)
+            return self._requests.recv(100)
+        except ConnectionError:
+            return b""
+
+    def start_below(self, init: int, make: Callable[[int], int]) -> int:
+        """Have ``make`` start a process in the PID namespace of ``init``; its number. Raises OSError.
+
+        ``make`` returns that number, and is told a descriptor that the new process closes; -1 for none.
+        """
+        if os.geteuid():
+            return _elsewhere(lambda: _join(init, "user", "pid"), make)  # who is not root cannot come back
+        _join(init, "pid")
+        try:
+            return make(-1)
+        finally:
+            check(LIBC.setns(self._own, _NEWPID))
 
 
-def _open(
-    make: Callable[[], int], writing: int, report: Optional[socket.socket], about: dict[str, Any]
-) -> NoReturn:
+def _join(init: int, *kinds: str) -> None:
+    for kind in kinds:
+        descriptor = os.open(f"/proc/{init}/ns/{kind}", os.O_RDONLY)
+        try:
+            check(LIBC.setns(descriptor, 0))
+        finally:
+            os.close(descriptor)
+
+
+def _make_inits(requests: socket.socket, alive: int, parent: int) -> NoReturn:
+    """The life of a maker: an init for each request, until who asks is gone.
+
+    What it can do itself no init does: each page that an init writes to is another copy for every slot.
+    """
+
+    def make(other: int) -> int:
+        pid = fork()
+        if not pid:
+            os.close(other)
+            requests.close()
+            poll.poll()
+            os._exit(0)
+        return pid
+
     try:
-        leave(own_pids=True)
+        processes.die_with_parent(parent)
+        processes.call_this("rpcsys-inits")
         signal.set_wakeup_fd(-1)
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # but while an init waits
-        watched = _Watched(report.fileno() if report is not None else -1)
-        init = fork()
-        if not init:
-            os.close(writing)
-            _watch(make, watched, report, about)
-        os.write(writing, b"%d" % init)
-    except OSError as error:
-        os.write(writing, b"-%d" % (error.errno or 5))
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects the dead, of an init too
+        privileges.drop(privileges.OF_INITS)
+        poll = select.poll()
+        poll.register(alive, 0)
+        while requests.recv(1):
+            try:
+                number = _elsewhere(lambda: leave(PIDS), make)
+            except OSError as error:
+                number = -(error.errno or errno.EIO)
+            requests.send(b"%d" % number)
     finally:
         os._exit(0)
 
 
-def _watch(
-    make: Callable[[], int], watched: _Watched, report: Optional[socket.socket], about: dict[str, Any]
-) -> NoReturn:
-    """The life of an init. What it does until it waits is little: each page that it writes to is another copy for every slot."""
-    try:
-        main = make()
-        privileges.drop_all()
-        privileges.hide()
-        while LIBC.ppoll(ctypes.byref(watched), 1, None, _NO_SIGNALS) < 0:  # a child died, not the zygote
-            for dead in processes.reap():
-                if dead.pid == main:
-                    _tell(report, about)
-                    os._exit(_BY_SIGNAL - dead.status if dead.status < 0 else dead.status)
-    except OSError as error:
-        sys.stderr.write(f"rpcsys-server: no session process: {error.strerror}\n")
-        sys.stderr.flush()
-    finally:
-        os._exit(1)
+def _elsewhere(enter: Callable[[], None], make: Callable[[int], int]) -> int:
+    """Have a copy of this process ``enter`` where it cannot leave again, and ``make`` a process there; its number. Raises OSError."""
+    reading, writing = os.pipe()
+    copy = fork()
+    if not copy:
+        try:
+            os.close(reading)
+            enter()
+            os.write(writing, b"%d" % make(writing))
+        except OSError as error:
+            os.write(writing, b"-%d" % (error.errno or errno.EIO))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    said = os.read(reading, 100)  # one write, or nothing at all
+    os.close(reading)
+    with contextlib.suppress(ChildProcessError):  # the kernel has collected it
+        os.waitpid(copy, 0)
+    return _number(said, "a process on the way to namespaces")
 
 
-def _tell(report: Optional[socket.socket], about: dict[str, Any]) -> None:
-    """What is left, by name. Where ``/proc`` is the host's, this process has another number there."""
-    if report is None:
-        return
-    left = processes.names(processes.descendants(int(os.readlink("/proc/self"))))
-    try:
-        report.setblocking(False)
-        messages.tell(report, **about, cleaned=left[: messages.MAX_NAMES])
-    except OSError:
-        pass  # the zygote is gone, or has not listened for hundreds of sessions
-
-
-def status(code: int) -> int:
-    """The status of a session's process, from its init's."""
-    return _BY_SIGNAL - code if code > _BY_SIGNAL else code
+def _number(said: bytes, who: str) -> int:
+    """The number of a process that ``who`` made, from what it says. Raises OSError for the one it met, or its death."""
+    number = int(said or b"0")
+    if number <= 0:
+        raise OSError(-number, os.strerror(-number) if number else f"{who} died")
+    return number
 
 
 def _write(name: str, text: str) -> None:

@@ -12,7 +12,7 @@ from typing import AbstractSet, FrozenSet
 from rpcsys.server.libc import LIBC, check
 
 _CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID = 0, 1, 3, 4, 5, 6, 7
-_NET_BIND_SERVICE, _NET_RAW, _IPC_LOCK, _SYS_RAWIO, _MKNOD, _PERFMON = 10, 13, 14, 17, 27, 38
+_NET_BIND_SERVICE, _NET_RAW, _IPC_LOCK, _SYS_RAWIO, _SYS_ADMIN, _MKNOD, _PERFMON = 10, 13, 14, 17, 21, 27, 38
 
 KEPT = frozenset(
     {_CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID}
@@ -23,13 +23,15 @@ KEPT = frozenset(
 RAW = frozenset([_SYS_RAWIO, _MKNOD])
 """Also kept where disks are not closed: registers by /dev/mem, and device nodes."""
 
-_PR_SET_DUMPABLE, _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 23, 24, 38
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 23, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _VERSION_3 = 0x20080522
 _MOST = 64
 
+OF_INITS = frozenset([_SYS_ADMIN])
+"""What the inits of PID namespaces keep: no process that lacks it may trace them or take their descriptors."""
+
 _HEADER = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
-_NOTHING = (ctypes.c_uint32 * 6)()
 
 
 def bound(kept: AbstractSet[int]) -> None:
@@ -56,19 +58,9 @@ def drop(kept: AbstractSet[int]) -> None:
     check(LIBC.capset(_HEADER, sets))
 
 
-def drop_all() -> None:
-    """Give up all capabilities, in one call. Raises OSError."""
-    check(LIBC.capset(_HEADER, _NOTHING))
-
-
 def kept(read_only: bool) -> FrozenSet[int]:
     """What sessions of root keep."""
     return KEPT if read_only else KEPT | RAW
-
-
-def hide() -> None:
-    """Have no other process of this user trace this one, or take its descriptors. Raises OSError."""
-    check(_prctl(_PR_SET_DUMPABLE, 0))
 
 
 def _prctl(option: int, first: int) -> int:

@@ -26,6 +26,7 @@ from typing import Iterable, NamedTuple
 from rpcsys.server.libc import LIBC, check
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 _number = 0
@@ -66,6 +67,11 @@ def note_number() -> None:
 def number() -> int:
     """That number, which people and the server's log use; without :func:`note_number` the process's own."""
     return _number or os.getpid()
+
+
+def call_this(name: str) -> None:
+    """Have lists of processes show this one, and its copies to come, by ``name`` (at most 15 characters)."""
+    LIBC.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()), *map(ctypes.c_ulong, (0, 0, 0)))
 
 
 def hear_of_the_end_of(parent: int, number: int) -> None:
@@ -116,15 +122,6 @@ def alive(pid: int) -> bool:
 def parent(pid: int) -> int:
     """The parent of ``pid``; 0 when it is gone."""
     return _stat(pid)[1]
-
-
-def is_init(pid: int) -> bool:
-    """Whether ``pid`` is the first process of a PID namespace below this one's (Linux 4.1 tells)."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as lines:
-            return any(line.startswith(b"NSpid:") and line.split()[2:][-1:] == [b"1"] for line in lines)
-    except OSError:
-        return False
 
 
 def name_of(pid: int) -> str:

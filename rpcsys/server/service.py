@@ -72,7 +72,7 @@ class Service:
         self._clients = Clients(self._loop, listener, config.key, *common)
         self._spawner = Spawner(self._loop, self._settings(), *common)
         starved = functools.partial(cgroups.starved, self._cgroups)
-        self._memory = MemoryWatch(config.session_memory, self._spawner.pid, *common, starved)
+        self._memory = MemoryWatch(config.session_memory, self._spawner.roots, *common, starved)
         self._commands = Commands(self._loop, {CHECK: config.health_check, RECOVER: config.recover}, *common)
         self._places = Places(self._loop, config.proxies, self._clients.adopt, *common)
         trackers = config.proxies or ([config.tracker] if config.tracker else ())
@@ -246,7 +246,7 @@ class Service:
                 self._cleaner.note()
             folder = self._workdir(action)
             if cpus:
-                limits.keep_on(self._spawner.pid(action.child), cpus)
+                limits.keep_on(self._spawner.roots(action.child), cpus)
                 self._keep_grouped_on(action.child, cpus)
             self._spawner.give(action.child, self._job(action, folder), self._clients.descriptor(action.conn))
             self._memory.add(action.child, cpus)

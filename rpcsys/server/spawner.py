@@ -54,7 +54,7 @@ class Spawner:
         self._zygote: int | None = None
         self._control: socket.socket | None = None
         self._tethers: dict[int, socket.socket] = {}
-        self._pids: dict[int, int] = {}
+        self._roots: dict[int, tuple[int, ...]] = {}
         self._allowed: dict[int, messages.Allowance] = {}
         self._ready: set[int] = set()
         self._kills: dict[int, int] = {}
@@ -119,23 +119,25 @@ class Spawner:
         lives all the same.
         """
         self._order(None, kill=child)
-        pid = self.pid(child)
-        if not pid or processes.parent(pid) != self._zygote:
-            return  # it has been collected, and its number may be another's
+        # One that has been collected has a number that may be another's.
+        roots = [pid for pid in self.roots(child) if processes.parent(pid) == self._zygote]
+        if not roots:
+            return
         self._kills[child] = self._kills.get(child, 0) + 1
-        if self._kills[child] > 2 and processes.alive(pid):
-            self._feed(ev.Unkilled(self._clock(), (processes.name_of(pid),), child))
+        if self._kills[child] > 2 and (names := processes.names(roots[:1])):
+            self._feed(ev.Unkilled(self._clock(), names, child))
         if self._kills[child] > 1:
-            processes.kill(pid)
+            for pid in roots:
+                processes.kill(pid)
 
     def kill_zygote(self) -> None:
         """Kill the zygote: :class:`~rpcsys.server.events.ZygoteDown` follows."""
         if self._zygote is not None:
             processes.kill(self._zygote)
 
-    def pid(self, child: int) -> int:
-        """The process number of a child that waits or serves, its init's where it has one; 0 for another."""
-        return self._pids.get(child, 0)
+    def roots(self, child: int) -> tuple[int, ...]:
+        """The process number of a child that waits or serves, then its init's, where it has one; none for another."""
+        return self._roots.get(child, ())
 
     def give(self, child: int, job: Job, descriptor: int | None) -> None:
         """Hand a waiting child its job. Raises OSError if the child is gone."""
@@ -198,7 +200,8 @@ class Spawner:
         elif "failed" in said:
             self._feed(ev.Failed(now, said["failed"]))
         elif "born" in said:
-            self._pids[said["born"]] = said["pid"]
+            init = said.get("init", 0)
+            self._roots[said["born"]] = (said["pid"], init) if init else (said["pid"],)
             self._meet(said["born"])
         elif "stuck" in said:
             self._feed(ev.Unkilled(now, said["stuck"]))
@@ -260,11 +263,11 @@ class Spawner:
 
     def _meet(self, child: int) -> None:
         """A child can be used when it waits, and its zygote has told its number: what it says itself proves nothing."""
-        if child in self._ready and child in self._pids:
+        if child in self._ready and child in self._roots:
             self._feed(ev.ChildReady(self._clock(), child))
 
     def _bury(self, child: int) -> None:
-        self._pids.pop(child, None)
+        self._roots.pop(child, None)
         self._kills.pop(child, None)
         self._ready.discard(child)
         self._forget(child)
@@ -285,7 +288,7 @@ class Spawner:
             self._loop.remove(self._control.fileno())
             self._control.close()
             self._control = None
-        for child in {*self._tethers, *self._pids}:
+        for child in {*self._tethers, *self._roots}:
             self._bury(child)
         self.kill_zygote()
         self._sweeping = True

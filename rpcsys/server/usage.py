@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import resource
-from typing import Dict, Optional, Set, Tuple
+from typing import Dict, Optional, Sequence, Set, Tuple
 
 from rpcsys.server import sockets
 from rpcsys.server.isolation import SHARED
@@ -124,12 +124,12 @@ class Usage:
         return total * 1024
 
 
-def taken(root: int) -> int:
-    """Bytes of memory that the session below ``root`` has.
+def taken(roots: Sequence[int]) -> int:
+    """Bytes of memory that the session below ``roots`` has.
 
     What can be read from disks again is not counted, where the kernel tells the difference (Linux 5.4).
     """
-    usage, pids = Usage(), members(root)
+    usage, pids = Usage(), members(roots)
     for pid in pids:
         usage.look_at(pid)
         usage.measure(pid)

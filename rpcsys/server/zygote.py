@@ -1,7 +1,7 @@
 """The zygote: holds what sessions need already imported, forks the children, and cleans up after them.
 
 It opens no session, pool or driver and holds no client's descriptor. It is the subreaper of everything
-below it. Where it can, it makes each child below an init in a PID namespace (:mod:`rpcsys.server.namespaces`), and the kernel
+below it. Where it can, it makes each child in a PID namespace with an init (:mod:`rpcsys.server.namespaces`), and the kernel
 kills all of it at once. Elsewhere a child of its own that it did not make is an orphan of a dead session, and is killed until no look
 finds another. Either way a child counts as dead only when nothing that descended from it is left.
 
@@ -78,9 +78,8 @@ def main(settings: dict[str, Any]) -> NoReturn:
         and not shared
         and not isolation.probe(settings["folder"], settings["read_only"], own_pids=True)
     )
-    zygote = Zygote(
-        control, {**settings, "isolate": not shared, "own_pids": own_pids, "left": namespaces.mounts()}
-    )
+    settings = {**settings, "isolate": not shared, "own_pids": own_pids, "left": namespaces.mounts()}
+    zygote = Zygote(control, settings)
     try:
         _prepare(settings, control, zygote)
         messages.tell(control, ready=True, shared=shared)
@@ -97,8 +96,12 @@ def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -
     processes.hear_of_the_end_of(supervisor, signal.SIGTERM)
     try:
         if settings["fork"]:
-            preload(settings, control)
+            preload_own(settings)
             capabilities.warm()
+        _freeze()
+        zygote.have_inits()
+        if settings["fork"]:
+            preload(settings, control)
             if settings["confined"]:
                 privileges.bound(privileges.kept(settings["read_only"]))
         processes.hear_of_the_end_of(supervisor, 0)
@@ -106,8 +109,19 @@ def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -
     except ImportError as error:
         messages.tell(control, failed=str(error))
         os._exit(0)
+    _freeze()
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
+
+
+def preload_own(settings: dict[str, Any]) -> None:
+    """Import what every session runs, and nothing heavy."""
+    library.use(settings["tvm_library"])
+    for name in OWN:
+        importlib.import_module(name)
 
 
 def preload(settings: dict[str, Any], teller: socket.socket) -> None:
@@ -115,12 +129,10 @@ def preload(settings: dict[str, Any], teller: socket.socket) -> None:
 
     Raises ImportError, with that flag in its text.
     """
-    library.use(settings["tvm_library"])
     before = {name: os.environ.get(name) for name in SINGLE}
     os.environ.update(dict.fromkeys(SINGLE, "1"))
     try:
-        for name in OWN:
-            importlib.import_module(name)
+        preload_own(settings)
         if settings["tvm"] == "ctypes":
             _load_runtime()
         for flag, names in (("--preload", settings["preload"]), ("--import", settings["imports"])):
@@ -163,7 +175,8 @@ class Ended(NamedTuple):
 class Zygote:
     """The children and their ends.
 
-    ``known``: living children by process number, the init's where they have one; ``ended``: dead ones, whose descendants may not be;
+    ``known``: children by the numbers of their own processes and of their inits; ``inits``: the number of a child's init;
+    ``over``: children whose own process is dead and whose init is not yet; ``ended``: dead ones, whose descendants may not be;
     ``helpers``: processes that modules of ``--import`` have started, which are no session's; ``cleaned``: what else of a child
     had to be killed, by name, and ``removed``: shared memory and the like that vanished with it.
     """
@@ -172,6 +185,9 @@ class Zygote:
         self.control = control
         self.settings = settings
         self.known: dict[int, int] = {}
+        self.inits: dict[int, int] = {}
+        self.over: dict[int, Ended] = {}
+        self._inits: namespaces.Inits | None = None
         self.helpers: frozenset[int] = frozenset()
         self.ended: list[Ended] = []
         self._orphans = Orphans()
@@ -181,13 +197,16 @@ class Zygote:
         self._held = [held for held in (workdirs.hold(settings["folder"]),) if held >= 0]
         self._held += cgroups.hold(settings["cgroups"])
         self._emptying = EMPTYING if settings["cgroups"] else 0  # an earlier zygote may have left some
-        self._told, self._telling = messages.pair()
-        self._told.setblocking(False)
         self._deaths, self._wakeup = socket.socketpair()
         for end in (self._deaths, self._wakeup):
             end.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+
+    def have_inits(self) -> None:
+        """Children get PID namespaces where they can. What makes inits is no larger than this process is now."""
+        if self.settings["own_pids"]:
+            self._inits = namespaces.Inits(self._let_go)
 
     def run(self) -> None:
         """Serve the supervisor until it is gone."""
@@ -215,7 +234,7 @@ class Zygote:
         if "spawn" in order and tether is not None:
             self.spawn(order["spawn"], tether)
         for pid, child in self.known.items():
-            if child == order.get("kill"):
+            if child == order.get("kill") and pid != self.inits.get(child):
                 self.kill(pid, child)
         return True
 
@@ -224,19 +243,24 @@ class Zygote:
 
         Without a PID namespace, what is below it becomes ours by that, and is seen when it is buried.
         """
-        main, *others = limits.members(pid) or [pid]
         if self.settings["isolate"] and child > 0:
-            self.removed[child] = leftovers.seen(self.settings, f"/proc/{main}/root")
-        if self.settings["own_pids"]:
-            self.cleaned[child] = list(processes.names(others))
+            self.removed[child] = leftovers.seen(self.settings, f"/proc/{pid}/root")
+        self._end_others(child, pid)
         processes.kill(pid)
+
+    def _end_others(self, child: int, *pids: int) -> None:
+        """Kill what is in the PID namespace of a child, noting its name: what is below ``pids``, and what had lost its parent."""
+        if child in self.inits:
+            init = self.inits[child]
+            self.cleaned.setdefault(child, []).extend(processes.names(limits.members((*pids, init))[1:]))
+            processes.kill(init)
 
     def spawn(self, child: int, tether: int) -> None:
         """Make a child; with ``--no-fork`` a fresh interpreter."""
         try:
             pid = self._make(child, tether)
             self.known[pid] = child
-            messages.tell(self.control, born=child, pid=pid)
+            messages.tell(self.control, born=child, pid=pid, init=self.inits.get(child, 0))
         except OSError as error:
             # Too many processes, or no memory: the supervisor tries again after a pause.
             sys.stderr.write(f"rpcsys-server: no session process: {error.strerror}\n")
@@ -245,31 +269,29 @@ class Zygote:
             os.close(tether)
 
     def _make(self, child: int, tether: int) -> int:
-        """Start the process of a child, below an init of its own if it can have one; the number of the upper one. Raises OSError."""
+        """Start the process of a child, with an init of its own if it can have one; its number. Raises OSError."""
         folders = self._grouped(child)
         settings = self.settings if child > 0 else {**self.settings, "shared": self.settings["deploy"]}
 
-        def process() -> int:
+        def process(other: int = -1) -> int:
             if not self.settings["fork"]:
                 mine = {**settings, "parent": os.getpid()}
-                return launch.start("rpcsys.server.child", mine, tether, "rpcsys-session")
+                pid = launch.start("rpcsys.server.child", mine, tether, "rpcsys-session")
+                _enter(folders, child, pid)
+                return pid
             pid = fork()
             if not pid:
+                if other >= 0:
+                    os.close(other)
+                _enter(folders, child)
                 self._become_child(tether, settings)
             return pid
 
-        def apart() -> int:
-            for own in self._own():
-                own.close()  # before the fork: what it writes to is then one copy for both
-            _enter(folders, child)
-            pid = process()
-            os.close(tether)
-            return pid
-
-        if self.settings["own_pids"]:
-            return namespaces.open_for(apart, self._telling, over=child)
-        pid = process()
-        _enter(folders, child, pid)
+        if self._inits is None:
+            return process()
+        init = self._inits.open()
+        pid = self._inits.start_below(init, process)
+        self.known[init], self.inits[child] = child, init
         return pid
 
     def _grouped(self, child: int) -> cgroups.Folders:
@@ -288,9 +310,12 @@ class Zygote:
             gone = cgroups.clear(self.settings["cgroups"], frozenset(self.known.values()))
             self._emptying = 0 if gone else self._emptying - 1
 
-    def _own(self) -> tuple[socket.socket, ...]:
-        """What no other process is to hold: the supervisor, and the inits, see by its end that this one is gone."""
-        return self.control, self._deaths, self._wakeup, self._told
+    def _let_go(self) -> None:
+        """In a copy of this process: close what is its alone. By the end of some the supervisor sees that it is gone."""
+        for own in (self.control, self._deaths, self._wakeup):
+            own.close()
+        while self._held:
+            os.close(self._held.pop())  # a way to the directories of others, and out of the limits
 
     def _become_child(self, tether: int, settings: dict[str, Any]) -> NoReturn:
         """In the child, right after the fork: let go of all that is the zygote's, then live."""
@@ -300,10 +325,9 @@ class Zygote:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
             parent = os.getppid()
-            for own in (*self._own(), self._telling):
-                own.close()
-            for held in self._held:
-                os.close(held)  # a way to the directories of others, and out of the limits
+            self._let_go()
+            if self._inits is not None:
+                self._inits.let_go()
             live(socket.socket(fileno=tether), settings, parent)
         finally:
             os._exit(1)
@@ -322,20 +346,24 @@ class Zygote:
         for one in dead:
             child = self.known.pop(one.pid, None)
             if child is not None:
-                status = namespaces.status(one.status) if self.settings["own_pids"] else one.status
-                self.ended.append(Ended(child, status, self._starved(child, status, one.peak)))
-                self._end_cgroup(child)
+                self._note_death(child, one)
         if not self.ended:
             return frozenset(processes.children(os.getpid()))
-        return self.known.keys() | self.helpers
+        makers = frozenset() if self._inits is None else frozenset([self._inits.maker])
+        return self.known.keys() | self.helpers | makers
+
+    def _note_death(self, child: int, one: processes.Dead) -> None:
+        """A child is dead when both its own process and its init are: the kernel then has ended all of it."""
+        if self.inits.get(child) == one.pid:
+            del self.inits[child]
+        else:
+            self.over[child] = Ended(child, one.status, self._starved(child, one.status, one.peak))
+            self._end_others(child)
+        if child in self.over and child not in self.inits:
+            self.ended.append(self.over.pop(child))
+            self._end_cgroup(child)
 
     def _report(self) -> None:
-        while True:
-            try:
-                said = json.loads(messages.receive(self._told)[0])
-            except BlockingIOError:
-                break
-            self.cleaned[said["over"]] = said["cleaned"]
         for ended in self.ended:
             others, self._orphans.names = self._orphans.names, []
             cleaned = [*self.cleaned.pop(ended.child, ()), *others]

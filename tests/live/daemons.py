@@ -188,7 +188,7 @@ class Daemon:
         return [child for child in psutil.Process(self.pid).children() if alive(child.pid)]
 
     def tree(self, inits: bool = True) -> list[int]:
-        """This process and everything below it; without ``inits``, those of PID namespaces are left out."""
+        """This process and everything below it; without ``inits``, those of PID namespaces and their maker are left out."""
         return [pid for pid in (self.pid, *descendants(self.pid)) if inits or not is_init(pid)]
 
     def kill(self) -> None:

@@ -113,7 +113,7 @@ class Watched:
     def _tethers(self) -> int:
         """How many processes below its zygote a server holds by a socket each."""
         zygote = self.zygote()
-        return 0 if zygote is None else len(_children(zygote.pid))
+        return 0 if zygote is None else len(_apart(_children(zygote.pid))[1])
 
     def _left_at_server(self) -> Iterator[str]:
         sessions = [path.name for folder in self.folders() for path in folder.glob("session-*")]
@@ -122,15 +122,20 @@ class Watched:
         zygote = self.zygote()
         if zygote is None:
             return  # a new one is on its way
-        waiting = _children(zygote.pid)
+        inits, waiting = _apart(_children(zygote.pid))
         if len(waiting) > self.slots + hosts:
             yield f"{len(waiting)} processes where {self.slots} slots and {hosts} modules need one each"
-        for child in waiting:
-            below = _children(child.pid)
-            if is_init(child.pid):
-                below = [*below[1:], *(other for main in below[:1] for other in _children(main.pid))]
-            for one in below:
+        if len(inits) > len(waiting) + 1:  # and what makes them
+            yield f"{len(inits) - 1} inits where {len(waiting)} processes wait"
+        for child in (*inits, *waiting):
+            for one in _children(child.pid):
                 yield f"process {one.pid} ({_command(one)[:80]}) below one that waits for a session"
+
+
+def _apart(children: list[psutil.Process]) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """Inits with their maker, and the others."""
+    inits = [one for one in children if is_init(one.pid)]
+    return inits, [one for one in children if one not in inits]
 
 
 def _more(what: str, now: collections.Counter[str], idle: collections.Counter[str]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import psutil
@@ -26,8 +25,8 @@ def descendants(pid: int) -> list[int]:
 
 
 def is_init(pid: int) -> bool:
-    """Whether a process is the first of a PID namespace of its own."""
+    """Whether a process is the init of a session's PID namespace, or makes those."""
     try:
-        return bool(re.search(r"^NSpid:\t\d+.*\t1$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE))
+        return Path(f"/proc/{pid}/comm").read_text() == "rpcsys-inits\n"
     except OSError:
         return False

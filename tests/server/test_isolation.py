@@ -18,7 +18,7 @@ from rpcsys.server.isolation import Rooms
 from rpcsys.server import leftovers, namespaces
 folder, home, keep = sys.argv[1], sys.argv[2], sys.argv[3:]
 left = namespaces.mounts()
-namespaces.leave(own_pids=False)
+namespaces.leave(namespaces.MOUNTS)
 rooms = Rooms(left, folder, keep, 1 << 20)
 rooms.open(home)
 libc = ctypes.CDLL(None)
@@ -96,7 +96,7 @@ why = isolation.probe(folder)
 if why:
     print(why); sys.exit()
 left = namespaces.mounts()
-namespaces.leave(own_pids=False)
+namespaces.leave(namespaces.MOUNTS)
 isolation.Rooms(left, folder)
 open("/tmp/mine", "w").close()
 print(os.geteuid(), os.listdir("/dev/shm"), os.stat("/tmp/mine").st_uid)

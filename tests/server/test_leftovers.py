@@ -33,7 +33,7 @@ def inside(code, *arguments):
     needed = [str(Path(rpcsys.__file__).parent.parent), sys.prefix, sys.base_prefix]
     whole = (
         "from rpcsys.server import isolation, namespaces\n"
-        "left = namespaces.mounts(); namespaces.leave(own_pids=False)\n"
+        "left = namespaces.mounts(); namespaces.leave(namespaces.MOUNTS)\n"
         f"rooms = isolation.Rooms(left, '/tmp/rpcsys-probe', {needed!r})\n{code}"
     )
     done = subprocess.run(

@@ -26,13 +26,13 @@ cpus = sorted(os.sched_getaffinity(0))
 done = threading.Event()
 other = threading.Thread(target=done.wait)
 other.start()
-first = limits.keep_on(os.getpid(), {cpus[0]})
+first = limits.keep_on([os.getpid()], {cpus[0]})
 tasks = [int(task) for task in os.listdir("/proc/self/task")]
 found = [sorted(os.sched_getaffinity(task)) for task in tasks]
-again = limits.keep_on(os.getpid(), set(cpus))
+again = limits.keep_on([os.getpid()], set(cpus))
 narrow = [sorted(os.sched_getaffinity(task)) for task in tasks]
 os.sched_setaffinity(other.native_id, cpus)
-strayed = limits.keep_on(os.getpid(), {cpus[0]})
+strayed = limits.keep_on([os.getpid()], {cpus[0]})
 done.set()
 print(json.dumps([cpus[0], first, found, again, narrow, strayed]))
 """

@@ -12,7 +12,7 @@ from rpcsys.server.memorywatch import EVERY_S, SLICE_S, MemoryWatch
 def test_the_watch_tells_of_those_above_their_limit():
     said = []
     now = [100.0]
-    watch = MemoryWatch(1 << 20, {7: os.getpid(), 8: 0}.get, said.append, lambda: now[0])
+    watch = MemoryWatch(1 << 20, {7: (os.getpid(),), 8: ()}.get, said.append, lambda: now[0])
     assert watch.due() is None
     watch.add(7)
     watch.add(8)
@@ -26,7 +26,7 @@ def test_the_watch_tells_of_those_above_their_limit():
 
 def test_the_watch_forgets_the_dead():
     now = [0.0]
-    watch = MemoryWatch(1 << 20, lambda child: 0, print, lambda: now[0])
+    watch = MemoryWatch(1 << 20, lambda child: (), print, lambda: now[0])
     watch.add(7)
     now[0] = 1.0
     watch.look()
@@ -34,7 +34,7 @@ def test_the_watch_forgets_the_dead():
 
 
 def test_without_a_limit_nobody_is_watched():
-    watch = MemoryWatch(None, lambda child: os.getpid(), print, lambda: 0.0)
+    watch = MemoryWatch(None, lambda child: (os.getpid(),), print, lambda: 0.0)
     watch.add(7)
     assert watch.due() is None
 
@@ -45,7 +45,7 @@ def test_who_is_on_other_cpus_is_set_back_and_told_of():
     now, said = [0.0], []
     with subprocess.Popen(["sleep", "100"]) as process:
         try:
-            watch = MemoryWatch(None, lambda child: process.pid, said.append, lambda: now[0])
+            watch = MemoryWatch(None, lambda child: (process.pid,), said.append, lambda: now[0])
             watch.add(7, mine)
             for _ in range(3):
                 now[0] = watch.due()
@@ -63,7 +63,7 @@ def test_a_long_look_lets_the_loop_work_in_between():
         now[0] += SLICE_S  # every step takes so long
         return now[0]
 
-    watch = MemoryWatch(1 << 20, lambda child: os.getpid(), said.append, clock)
+    watch = MemoryWatch(1 << 20, lambda child: (os.getpid(),), said.append, clock)
     for child in range(5):
         watch.add(child)
     looks = 0

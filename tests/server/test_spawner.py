@@ -213,7 +213,7 @@ def test_one_message_of_each_in_turn(supervisor):
     supervisor.zygote.send(b'{"born": %d, "pid": 7}' % SESSION)
     supervisor.loop.run_once(0)
     assert any(isinstance(event, ev.ChildReady) for event in supervisor.events)
-    assert supervisor.pid(SESSION) == 7
+    assert supervisor.roots(SESSION) == (7,)
 
 
 def test_a_waiting_process_may_fail_and_a_session_may_not(supervisor):

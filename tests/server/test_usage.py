@@ -10,7 +10,7 @@ PREAMBLE = """
 import ctypes, json, mmap, os, tempfile, threading, time
 from rpcsys.server.usage import Usage, taken
 MB = 1 << 20
-before = taken(os.getpid())
+before = taken([os.getpid()])
 
 def held(count):
     memfd = os.memfd_create("held")
@@ -24,7 +24,7 @@ def bound():
     return usage.bound
 
 def more():
-    print(json.dumps((taken(os.getpid()) - before) / MB))
+    print(json.dumps((taken([os.getpid()]) - before) / MB))
 """
 
 
@@ -48,7 +48,7 @@ if os.fork() == 0:
     time.sleep(60)
 os.read(reading, 1)
 child = int(open(f"/proc/self/task/{os.getpid()}/children").read())
-print(json.dumps([taken(os.getpid()), bound()]))
+print(json.dumps([taken([os.getpid()]), bound()]))
 os.kill(child, 9)
 """
     taken, bound = run(code)
@@ -133,4 +133,4 @@ more()
 def test_nobody_takes_nothing():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert usage.taken(gone.pid) == 0
+    assert usage.taken([gone.pid]) == 0
