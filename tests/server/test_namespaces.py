@@ -107,11 +107,11 @@ ended(inits.maker)
 second, other = start("exec sleep 60")
 lived = [processes.alive(one) for one in (first, pid, second, other)]
 inits.let_go()
-print(json.dumps([lived, ended(pid, other), ended(first, second)]))
+print(json.dumps([lived, ended(pid, other, first, second)]))
 """,
         user,
     )
-    assert said == [[True] * 4, [-9, -9], [0, 0]]
+    assert said == [[True] * 4, [-9, -9, 0, 0]]
 
 
 def test_a_process_in_a_namespace_that_has_ended_is_an_error(user):
