@@ -8,7 +8,7 @@ import time
 from typing import Any, Dict, Literal, Optional, Tuple, Union, overload
 
 from rpcsys.client import faults, results
-from rpcsys.client.channel import Channel
+from rpcsys.client.calls import Channel
 from rpcsys.client.served import ServedModule
 from rpcsys.client.session import Session
 from rpcsys.errors import (

@@ -10,7 +10,8 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 from rpcsys.client import files, loadable, results
 from rpcsys.client.connect import open_deployment
-from rpcsys.client.session import Closeable, Progress
+from rpcsys.client.files import Progress
+from rpcsys.client.session import Closeable
 from rpcsys.errors import ProtocolError, UsageError
 from rpcsys.link import parse_address
 from rpcsys.wire.checks import integer, record, rows, sentence

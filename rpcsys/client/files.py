@@ -6,18 +6,17 @@ import contextlib
 import hashlib
 import io
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, List, Optional, Tuple, Union
+from typing import Any, BinaryIO, Callable, Iterator, List, Optional, Tuple, Union
 
 from rpcsys.client import results
-from rpcsys.client.channel import Channel
-from rpcsys.client.pending import Pending
+from rpcsys.client.calls import Channel, PendingCall
 from rpcsys.errors import ProtocolError, RemoteFileError, UsageError
 from rpcsys.wire import frames
 from rpcsys.wire.checks import shown
 from rpcsys.wire.frames import Frame
 
-if TYPE_CHECKING:
-    from rpcsys.client.session import Progress, Source
+Progress = Callable[[int, int], None]
+Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
 
 #: Bytes of one piece: the socket is the limit from about 256 kB on, and progress stays smooth.
 PIECE = 1 << 20
@@ -103,21 +102,22 @@ def _send(
 ) -> str:
     """One upload: from where ``stream`` is to its end."""
     lead, _ = frames.lead(frames.CALL, {"f": "session.upload", "a": arguments})
-    pending = channel.start(lead, (), lambda frame: frame.get("r"))
+    call = PendingCall()
+    channel.start(call, lead)
     try:
-        _send_pieces(channel, pending, stream, size, progress, *arguments[2:3])
+        _send_pieces(channel, call, stream, size, progress, *arguments[2:3])
     except BaseException as problem:
-        channel.cancel(pending)
+        channel.cancel(call)
         if isinstance(problem, OSError):
             raise UsageError(f"cannot read {arguments[0]}: {problem.strerror or problem}") from None
         raise
-    stored: str = results.checked(results.NAME, channel.finish(pending), "upload")
+    stored: str = results.checked(results.NAME, channel.finish(call).get("r"), "upload")
     return stored
 
 
 def _send_pieces(
     channel: Channel,
-    pending: Pending,
+    call: PendingCall,
     stream: BinaryIO,
     size: int,
     progress: Optional[Progress],
@@ -126,14 +126,14 @@ def _send_pieces(
     """Send the rest of ``stream``, or until the device has answered: then it wants no more."""
     digest = hashlib.sha256()
     done = stream.tell()
-    while not pending.done:
+    while not call.answered:
         piece = stream.read(PIECE)
         if sha256 is None:
             digest.update(piece)
         done += len(piece)
         last = not piece
         fields = {"sha256": sha256 or digest.hexdigest()} if last else {}
-        channel.send(frames.CHUNK, pending.call_id, fields, (piece,), frames.LAST if last else 0)
+        channel.send(frames.CHUNK, call.call_id, fields, (piece,), frames.LAST if last else 0)
         if last:
             return
         if progress is not None:
@@ -239,8 +239,10 @@ def _receive(
             problem = error
 
     lead, _ = frames.lead(frames.CALL, {"f": "session.download", "a": [name, offset] if offset else [name]})
-    pending = channel.start(lead, (), lambda frame: frame.get("r"), sink=take)
-    end = channel.finish(pending)
+    call = PendingCall()
+    call.sink = take
+    channel.start(call, lead)
+    end = channel.finish(call).get("r")
     if problem is not None:
         raise problem
     if end != {"size": received, "sha256": digest.hexdigest()}:

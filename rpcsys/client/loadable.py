@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, Sequence, Set, Tuple
 from rpcsys.errors import ModelError
 
 if TYPE_CHECKING:
-    from rpcsys.client.session import Source
+    from rpcsys.client.files import Source
     from rpcsys.module.container import Container
 
 #: What the names of our own kinds begin with; TVM's runtime has none of these.

@@ -7,65 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, List, Optional, Tuple
+from typing import Any, Callable, Deque, List, Optional, Tuple
 
-from rpcsys.client.pending import Pending, call, wake
+from rpcsys.client.calls import Channel, PendingCall
+from rpcsys.client.calls.flusher import call_user
+from rpcsys.client.log_limit import gap
 from rpcsys.wire.frames import Frame
-from rpcsys.wire.plan import Plan
-
-if TYPE_CHECKING:
-    from rpcsys.client.channel import Channel
 
 #: Lines that are kept for readers who come late or are slow.
 KEPT_LINES = 10_000
 #: Letters of these lines together; a device of ours sends lines of 4 kB at most.
 KEPT_LETTERS = 16 << 20
-#: What is taken of one device: so much at once, and as much again in `REFILL_S`. Reading it must not keep anybody from a reply,
-#: and a line may cost 100 us where it is logged.
-MOST_LINES = 10_000
-MOST_LETTERS = 4 << 20
-REFILL_S = 5.0
-
-
-class Flow:
-    """What a device prints, as far as it is taken: `MOST_LINES` and `MOST_LETTERS`. Decisions only."""
-
-    def __init__(self) -> None:
-        self._at = 0.0
-        self._lines, self._letters = float(MOST_LINES), float(MOST_LETTERS)
-        self._lost = 0
-
-    def taken(self, frame: Frame, now: float, skip: Callable[[], int]) -> List[Frame]:
-        """The LOG frames to be taken in place of this one: it, none, or before it one that says what was left out.
-
-        Where it is none, ``skip`` drops those that came with it, and says how many lines they are.
-        """
-        refilled = max(0.0, now - self._at) / REFILL_S
-        self._at = now
-        self._lines = min(MOST_LINES, self._lines + refilled * MOST_LINES)
-        self._letters = min(MOST_LETTERS, self._letters + refilled * MOST_LETTERS)
-        lines, letters = _measured(frame)
-        if lines > self._lines or letters > self._letters:
-            self._lost += lines + skip()
-            return []
-        self._lines -= lines
-        self._letters -= letters
-        if not self._lost:
-            return [frame]
-        left_out = Plan({"message": gap(self._lost)}, ())
-        self._lost = 0
-        return [Frame(frame.kind, 0, 0, 0, left_out, ()), frame]
-
-
-def _measured(frame: Frame) -> Tuple[int, int]:
-    """Lines and letters of a LOG frame, counted where they lie."""
-    said = frame.plan.head.get("message")
-    if type(said) is str:
-        return 1 + said.count("\n"), len(said)
-    letters = frame.plan.weight
-    if letters > MOST_LETTERS:
-        return 1, letters
-    return 1 + sum(bytes(buffer).count(b"\n") for buffer in frame.buffers), letters
 
 
 class Log:
@@ -78,7 +30,7 @@ class Log:
         self._letters = 0
         self._first = 0
         self._followers: List[_Follower] = []
-        self._waiting: List[Pending] = []
+        self._waiting: List[PendingCall] = []
 
     def take(self, frame: Frame) -> None:
         """A LOG frame has come. Runs in the thread that reads: users' functions are called elsewhere."""
@@ -89,9 +41,7 @@ class Log:
             for line in str(frame.get("message", "")).split("\n"):
                 self._add(line)
         while self._waiting:
-            pending = self._waiting.pop()
-            pending.done = True
-            wake(pending)
+            self._waiting.pop().complete(None)
         for follower in self._followers:
             follower.follow()
 
@@ -123,11 +73,11 @@ class Log:
                 return number + 1, self._lines[-gone]
             return number, None
 
-    def until_more(self) -> Pending:
-        """What is done when the next line has come."""
-        pending = Pending(0, lambda frame: None)
-        self._waiting.append(pending)
-        return pending
+    def until_more(self) -> PendingCall:
+        """What is answered when the next line has come."""
+        more = PendingCall()
+        self._waiting.append(more)
+        return more
 
 
 class _Follower:
@@ -151,7 +101,7 @@ class _Follower:
         end = self._log.end  # others' callbacks have their turn, too
         while self._next < end:
             self._next, line = self._log.next(self._next)
-            call(self._callback, line)
+            call_user(self._callback, line)
 
 
 class Lines:
@@ -180,8 +130,3 @@ class Lines:
     def _taken(self) -> Optional[str]:
         self._next, line = self._log.next(self._next)
         return line
-
-
-def gap(lines: object) -> str:
-    """What stands in the place of lines that were lost."""
-    return f"({lines} lines are missing here: they came faster than they were read)"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 from typing import (
-    TYPE_CHECKING,
     Any,
     Callable,
     Dict,
@@ -18,23 +17,57 @@ from typing import (
 )
 
 from rpcsys.client import results
-from rpcsys.client.arrays import outputs_of, to_user, write_back
-from rpcsys.client.pending import CallFuture
+from rpcsys.client.arrays import outputs_of, result_maker, to_user, write_back
+from rpcsys.client.calls import CallFuture, Channel
 from rpcsys.client.timing import TimingResult, told
 from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost
 from rpcsys.wire import frames
 from rpcsys.wire.checks import shown
 from rpcsys.wire.frames import Buffer, Frame, Lead
-from rpcsys.wire.heads import Key, signature
+from rpcsys.wire.heads import HeadTable, Key, signature
 from rpcsys.wire.tensor import Tensor
 from rpcsys.wire.values import InOut, Ref
-
-if TYPE_CHECKING:
-    from rpcsys.client.session import Session
 
 #: What a CALL is for: a name every session knows, an object's number, or a number and a name in it.
 Target = Union[str, int, Tuple[int, str]]
 Convert = Callable[[Frame], Any]
+
+
+class Caller:
+    """What all that lives on one device is called through: a channel, and the heads that were sent on it before."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._heads = HeadTable()
+
+    def _builtin(self, name: str, *args: Any, deadline_s: Optional[float] = None) -> Any:
+        """Call one of the functions that make up a session."""
+        lead, buffers = frames.lead(frames.CALL, {"f": name, "a": list(args)})
+        return self._result(self._channel.call(lead, buffers, deadline_s))
+
+    def _result(self, frame: Frame) -> Any:
+        """The result in a RESULT frame, as a user sees it."""
+        plan = frame.plan
+        if plan.memo is None:
+            plan.memo = result_maker(plan.head.get("r"))
+        if plan.memo:
+            return plan.memo(frame)
+        return to_user(frame.get("r"), self._of_ref)
+
+    def _of_ref(self, ref: Ref) -> Any:
+        """The handle for an object the device says it keeps.
+
+        Raises `SessionLost` for one of a kind this client does not know (a newer server).
+        """
+        kind = ref.about.get("is")
+        if kind == "array":
+            return RemoteArray(self, ref)
+        if kind == "module":
+            return RemoteModule(self, ref)
+        if kind == "function":
+            about = results.checked(results.FUNCTION, ref.about, "a function")
+            return RemoteFunction(self, ref.id, about.get("name", ""), _Owned(self, ref.id))
+        raise SessionLost(f"the device returned an object of unknown kind {shown(kind)}; update this client")
 
 
 class RemoteFunction:
@@ -46,7 +79,7 @@ class RemoteFunction:
     session, when it takes longer.
     """
 
-    def __init__(self, session: Session, target: Target, name: str, owner: Any = None) -> None:
+    def __init__(self, session: Caller, target: Target, name: str, owner: Any = None) -> None:
         self._session = session
         self._target = target
         self._about: Tuple[Key, ...] = ((target, False), (target, True))  # in the keys of heads, by ``keep``
@@ -60,12 +93,11 @@ class RemoteFunction:
     def __call__(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> Any:
         session = self._session
         key, buffers = signature(self._about[keep], args)
-        lead, convert = session._heads.get(key), None
+        lead = session._heads.get(key)
         if lead is None:
             lead, buffers, convert = self._encode(args, keep, key)
+            return (convert or session._result)(session._channel.call(lead, buffers, deadline_s))
         frame = session._channel.call(lead, buffers, deadline_s)
-        if convert is not None:
-            return convert(frame)
         make = frame.plan.memo
         return make(frame) if make else session._result(frame)
 
@@ -76,7 +108,9 @@ class RemoteFunction:
         lead, convert = session._heads.get(key), None
         if lead is None:
             lead, buffers, convert = self._encode(args, keep, key)
-        return session._channel.submit(lead, buffers, convert or session._result, deadline_s)
+        future = CallFuture(session._channel, convert or session._result)
+        session._channel.start(future, lead, buffers, deadline_s)
+        return future
 
     def time_evaluator(
         self,
@@ -131,7 +165,7 @@ class RemoteFunction:
 class TimeEvaluator:
     """Times one function on the device with the arguments it is called with."""
 
-    def __init__(self, session: Session, target: Target, options: Dict[str, Any], owner: Any) -> None:
+    def __init__(self, session: Caller, target: Target, options: Dict[str, Any], owner: Any) -> None:
         self._session = session
         self._target = target
         self._options = options
@@ -154,7 +188,7 @@ class RemoteModule:
     inputs, outputs : of ``main``: dicts with name, dtype and shape (a name or None where an extent is free)
     """
 
-    def __init__(self, session: Session, ref: Ref, *, owned: bool = True) -> None:
+    def __init__(self, session: Caller, ref: Ref, *, owned: bool = True) -> None:
         self._session = session
         self._id = ref.id
         self._mine = _Owned(session, ref.id) if owned else None
@@ -220,7 +254,7 @@ class RemoteArray(Ref):
 
     __slots__ = ("_mine", "_session", "dtype", "shape")
 
-    def __init__(self, session: Session, ref: Ref) -> None:
+    def __init__(self, session: Caller, ref: Ref) -> None:
         super().__init__(ref.id)
         self._session = session
         self._mine = _Owned(session, ref.id)
@@ -246,7 +280,7 @@ class _Owned:
 
     __slots__ = ("_id", "_session")
 
-    def __init__(self, session: Session, id: int) -> None:
+    def __init__(self, session: Caller, id: int) -> None:
         self._session = session
         self._id = id
 
@@ -254,27 +288,11 @@ class _Owned:
         self._session._channel.free(self._id)
 
 
-def of_ref(session: Session, ref: Ref) -> Any:
-    """The handle for an object the device says it keeps.
-
-    Raises `SessionLost` for one of a kind this client does not know (a newer server).
-    """
-    kind = ref.about.get("is")
-    if kind == "array":
-        return RemoteArray(session, ref)
-    if kind == "module":
-        return RemoteModule(session, ref)
-    if kind == "function":
-        about = results.checked(results.FUNCTION, ref.about, "a function")
-        return RemoteFunction(session, ref.id, about.get("name", ""), _Owned(session, ref.id))
-    raise SessionLost(f"the device returned an object of unknown kind {shown(kind)}; update this client")
-
-
 def _target_head(target: Target) -> Any:
     return list(target) if isinstance(target, tuple) else target
 
 
-def _with_written(session: Session, arguments: Sequence[Any], frame: Frame) -> Any:
+def _with_written(session: Caller, arguments: Sequence[Any], frame: Frame) -> Any:
     """The result of a call that wrote into arguments: those arrays, after the function's own result if it has one."""
     result = session._result(frame)
     written = frame.get("w", [])

@@ -26,6 +26,8 @@ class ServedModule(RemoteModule, Closeable):
     info : what the server said at the start
     """
 
+    _session: Session
+
     def __init__(self, session: Session) -> None:
         about = session.info.get("serve")
         if type(about) is not dict:

@@ -6,20 +6,13 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union, overload
 
 from rpcsys.client import files, loadable, results, usercode
-from rpcsys.client.arrays import result_maker, to_user
-from rpcsys.client.channel import Channel
+from rpcsys.client.calls import Channel
+from rpcsys.client.files import Progress, Source
 from rpcsys.client.log import Lines, Log
-from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, of_ref
-from rpcsys.wire import frames
-from rpcsys.wire.frames import Frame
-from rpcsys.wire.heads import HeadTable
-from rpcsys.wire.values import Ref
+from rpcsys.client.remote import Caller, RemoteArray, RemoteFunction, RemoteModule
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-Progress = Callable[[int, int], None]
-Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
 
 
 class Closeable:
@@ -36,7 +29,7 @@ class Closeable:
         self.close()
 
 
-class Session(Closeable):
+class Session(Caller, Closeable):
     """A session with one device. Made by `connect` and `Tracker.request`; a context manager.
 
     May be used by several threads; their calls run one after another on the device. A device that is
@@ -52,8 +45,7 @@ class Session(Closeable):
     def __init__(
         self, channel: Channel, hello: Dict[str, Any], lease: Dict[str, Any], address: Tuple[str, int]
     ) -> None:
-        self._channel = channel
-        self._heads = HeadTable()
+        super().__init__(channel)
         self._log = Log(channel)
         channel.on_log(self._log.take)
         self.info = hello
@@ -208,20 +200,3 @@ class Session(Closeable):
         channel = getattr(self, "_channel", None)
         if channel is not None and channel.broken is None:
             channel.close()
-
-    def _builtin(self, name: str, *args: Any, deadline_s: Optional[float] = None) -> Any:
-        """Call one of the functions that make up a session."""
-        lead, buffers = frames.lead(frames.CALL, {"f": name, "a": list(args)})
-        return self._result(self._channel.call(lead, buffers, deadline_s))
-
-    def _result(self, frame: Frame) -> Any:
-        """The result in a RESULT frame, as a user sees it."""
-        plan = frame.plan
-        if plan.memo is None:
-            plan.memo = result_maker(plan.head.get("r"))
-        if plan.memo:
-            return plan.memo(frame)
-        return to_user(frame.get("r"), self._of_ref)
-
-    def _of_ref(self, ref: Ref) -> Any:
-        return of_ref(self, ref)

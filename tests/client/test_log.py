@@ -24,7 +24,7 @@ class FakeChannel:
     def wait(self, pending, timeout):
         if self.messages:
             say(self.log, self.messages.pop(0))
-            assert pending.done
+            assert pending.answered
         else:
             self.broken = OSError()
 

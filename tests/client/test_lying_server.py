@@ -20,7 +20,8 @@ from rpcsys.cli.commands import run_group
 from rpcsys.client import connect
 from rpcsys.client.connect import MAX_MADE
 from rpcsys.client.deploying import Deployment
-from rpcsys.client.log import KEPT_LETTERS, MOST_LETTERS, MOST_LINES, REFILL_S, Log
+from rpcsys.client.log import KEPT_LETTERS, Log
+from rpcsys.client.log_limit import MOST_LETTERS, MOST_LINES, REFILL_S
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost
 from rpcsys.module.kinds.remote import remote
 from rpcsys.wire import frames, handshake

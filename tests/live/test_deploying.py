@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 import rpcsys
+from rpcsys.client.calls import PendingCall
 from rpcsys.client.deploying import Deployment
 from rpcsys.errors import (
     ModelError,
@@ -246,8 +247,9 @@ def test_who_leaves_in_the_middle_of_an_upload_leaves_nothing(edge):
     with edge.deployment() as deployment:
         channel = deployment._session._channel
         lead, _ = frames.lead(frames.CALL, {"f": "session.upload", "a": ["head.so", 10 << 20]})
-        pending = channel.start(lead, (), lambda frame: None)
-        channel.send(frames.CHUNK, pending.call_id, {}, (b"x" * (1 << 20),))
+        call = PendingCall()
+        channel.start(call, lead)
+        channel.send(frames.CHUNK, call.call_id, {}, (b"x" * (1 << 20),))
         wait_until(lambda: list(incoming.glob("*/.rpcsys-*")), START_S, "a part of the file is there")
         channel._stream.socket.shutdown(socket.SHUT_RDWR)
     wait_until(lambda: list(incoming.iterdir()) == [], START_S, "nothing of it is left")

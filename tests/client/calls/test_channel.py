@@ -12,6 +12,7 @@ import pytest
 
 import rpcsys
 from rpcsys.client import RemoteFunction, connect
+from rpcsys.client.calls import flusher, receiver
 from rpcsys.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -128,6 +129,17 @@ def test_callbacks_of_what_is_done_and_of_what_fails(shared):
     assert found == [True, True]
 
 
+def test_a_callback_after_a_rest(session, monkeypatch):
+    """One call alone, which fills no batch, after a while in which nothing was to come."""
+    monkeypatch.setattr(flusher, "TICK_S", 100.0)
+    echo = session.get_function("testing.echo")
+    echo.submit(1).result()
+    time.sleep(0.3)
+    came = threading.Event()
+    echo.submit(2).add_done_callback(lambda done: came.set())
+    assert came.wait(PATIENCE_S)
+
+
 def test_callbacks_when_the_device_is_lost(device, session):
     found = []
     future = session.get_function("testing.sleep").submit(LONG_S)
@@ -237,6 +249,26 @@ def test_a_deadline_counts_from_when_the_call_runs(shared):
     """Calls that each keep their deadline, and together last longer than it and the client's patience beyond it."""
     futures = [shared.get_function("testing.sleep").submit(0.2, deadline_s=1.0) for _ in range(18)]
     assert [future.result() for future in futures] == [None] * 18
+
+
+def test_a_deadline_behind_a_call_that_has_none(device, session, monkeypatch):
+    """The plain call of another thread is the one that runs."""
+    monkeypatch.setattr(receiver, "GRACE_S", 0.1)
+    sleep, echo = session.get_function("test.sleep"), session.get_function("testing.echo")
+    ours = threading.Thread(target=sleep, args=(1.5,))
+    ours.start()
+    device.wait_for_call()
+    assert echo("after it", deadline_s=0.2) == "after it"
+    ours.join(PATIENCE_S)
+
+
+def test_a_deadline_in_the_midst_of_others(session):
+    echo, sleep = session.get_function("testing.echo"), session.get_function("testing.sleep")
+    futures = [echo.submit(number) for number in range(10)]
+    assert echo(10, deadline_s=60) == 10
+    with pytest.raises(DeadlineExceeded):
+        sleep(LONG_S, deadline_s=0.2)
+    assert [future.result() for future in futures] == list(range(10))
 
 
 # ---------------------------------------------------------------- a device that misbehaves

@@ -1,0 +1,410 @@
+"""Calls on one session: who sends, and when. `Receiver` says who reads; `rpcsys.client.calls` tells the order of locks.
+
+The rules of this file:
+
+- While the peer takes nothing, replies are read meanwhile, so that two full sockets never wait for each other.
+- Submitted calls go out in batches: at once while few are under way, else when `BATCH` of them are
+  there, when anything else is sent, when somebody waits, or after half a millisecond, by the flusher.
+  What is held back is copied and small: a user may reuse an array once `submit` returns.
+- Futures are completed by whoever reads. If nobody does, the flusher looks every 20 ms: so
+  callbacks and `concurrent.futures.wait` work.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import socket
+import threading
+import time
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
+
+from rpcsys.client.calls.flusher import Batch, Callbacks, Flusher
+from rpcsys.client.calls.receiver import TICK_S, PendingCall, Receiver
+from rpcsys.errors import DeadlineExceeded, RpcsysError, SessionClosed
+from rpcsys.stream import Ended, Stream
+from rpcsys.wire import frames
+from rpcsys.wire.frames import Buffer, Frame, Lead
+
+#: Calls under way up to which another one is sent at once: the device has nothing better to do.
+FEW = 2
+#: Calls that make a batch. More save little: one system call and one wake-up of the device are shared by these.
+BATCH = 16
+#: The number of a call has four bytes; 0 is none.
+LAST_ID = 0xFFFFFFFF
+#: A call above this many bytes is worth a system call of its own, and not worth copying.
+SMALL = 4096
+
+
+class Channel:
+    """Calls and their replies over a `Stream`. For any number of threads."""
+
+    def __init__(
+        self, stream: Stream, peer: str, window: Dict[str, Any], on_log: Callable[[Frame], None]
+    ) -> None:
+        self._stream = stream
+        self._peer = peer
+        self._receiver = Receiver(stream, peer, on_log)
+        self._window_calls: int = window.get("calls", 64)
+        self._window_bytes: int = window.get("bytes", 64 << 20)
+        self._next_id = 0
+        self._send_lock = threading.Lock()
+        self._held = Batch()
+        self._freed: Deque[int] = deque()
+        self._on_full_reading = self._while_full_reading  # bound once
+        self._alone = PendingCall()  # the one that nobody is beside, again and again
+        self._flusher = Flusher(self._receiver, self._held, self.flush)
+        self._callbacks = Callbacks()
+        self.futures_lock = threading.RLock()
+        self.condition = threading.Condition(self.futures_lock)  # of all futures of this session
+
+    # -------------------------------------------------------------- calls
+
+    def call(self, lead: Lead, buffers: Sequence[Buffer] = (), deadline_s: Optional[float] = None) -> Frame:
+        """Send a CALL and wait for its RESULT.
+
+        Raises what the call raised on the device, `DeadlineExceeded`, or a `SessionError`.
+        """
+        receiver = self._receiver
+        if not self._send_lock.acquire(False):
+            return self._call_beside_others(lead, buffers, deadline_s)
+        if receiver.pending or self._held or receiver.broken is not None or not receiver.lock.acquire(False):
+            self._send_lock.release()
+            return self._call_beside_others(lead, buffers, deadline_s)
+        call = self._alone if deadline_s is None else PendingCall()
+        pieces: Sequence[Buffer] = ()
+        try:
+            try:
+                call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
+                if deadline_s is None:
+                    pieces = lead.pieces(call_id, buffers)
+                else:
+                    pieces = lead.pieces(call_id, buffers, _milliseconds(deadline_s))
+                    call.deadline_s, call.runs_since = deadline_s, time.monotonic()
+                if self._freed:
+                    pieces = [*self._free_frame(), *pieces]
+                call.call_id, call.answered = call_id, False
+                receiver.pending[call_id] = call
+                # With no other call under way the device has nothing to send, and the system may do the waiting.
+                self._stream.send(pieces, self._on_full_reading, True)
+            finally:
+                self._send_lock.release()
+            frame = receiver.read(call)
+            if frame is not None:
+                call.answered = True  # another thread may wait for room in the window
+                return frame
+            self._alone = PendingCall()
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
+            raise self._failed(error, receiver.take_what_came) if pieces else error from None
+        finally:
+            receiver.lock.release()
+            if receiver.sleepers:
+                receiver.wake_sleepers()
+        return self.finish(call)
+
+    def _call_beside_others(
+        self, lead: Lead, buffers: Sequence[Buffer], deadline_s: Optional[float]
+    ) -> Frame:
+        """`call` while another thread uses the session, or calls are under way."""
+        call = PendingCall()
+        self.start(call, lead, buffers, deadline_s)
+        return self.finish(call)
+
+    def start(
+        self,
+        call: PendingCall,
+        lead: Lead,
+        buffers: Sequence[Buffer] = (),
+        deadline_s: Optional[float] = None,
+    ) -> None:
+        """Send a CALL, or, if it has a future, have it sent with the next ones. Waits only while the device's window is full."""
+        receiver = self._receiver
+        size = call.bytes = lead.body_bytes
+        with self._send_lock:
+            call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
+            pieces = lead.pieces(call_id, buffers, _milliseconds(deadline_s) if deadline_s is not None else 0)
+            under_way = len(receiver.pending)
+            if under_way >= self._window_calls or receiver.bytes_under_way + size > self._window_bytes:
+                self._wait_for_window(size)
+            if deadline_s is not None:
+                call.deadline_s = deadline_s
+                call.runs_since = None if receiver.pending else time.monotonic()
+            call.call_id = call_id
+            receiver.bytes_under_way += size
+            receiver.pending[call_id] = call
+            if self._freed:
+                # Beside the call, not part of it: it goes out before, and though the call may be cancelled.
+                self._held[-call_id] = b"".join(self._free_frame())
+            if under_way > FEW and call.submitted and size <= SMALL:
+                self._hold(call_id, pieces)
+            else:
+                self._send(pieces)
+            if call.submitted and self._flusher.dozing:
+                self._flusher.start()
+
+    def wait(self, call: PendingCall, timeout: Optional[float] = None) -> None:
+        """Wait until a call is answered. Raises `concurrent.futures.TimeoutError` after ``timeout`` seconds."""
+        if self._held:
+            self.flush()
+        self._receiver.wait(call, timeout)
+
+    def finish(self, call: PendingCall) -> Frame:
+        """Wait for a call's RESULT, or raise its error."""
+        if not call.answered:
+            self._receiver.wait(call)
+        if call.frame is not None:
+            return call.frame
+        error, call.error = call.error, None  # no circle of an error, its traceback and the call
+        assert error is not None
+        try:
+            raise error
+        finally:
+            del error
+
+    def send(
+        self, kind: int, call_id: int, fields: Dict[str, Any], buffers: Sequence[Buffer] = (), flags: int = 0
+    ) -> None:
+        """Send a frame that is no call: CHUNK, CANCEL, PING, GOODBYE."""
+        head, more = frames.encode_head(fields) if fields else (b"", [])
+        with self._send_lock:
+            self._send(frames.pack(kind, call_id, head, [*more, *buffers], flags=flags))
+
+    def ping(self, deadline_s: float) -> None:
+        """Wait for a PONG, which comes while a call runs, too. Raises `DeadlineExceeded` or a `SessionError`."""
+        call = PendingCall()
+        with self._send_lock:
+            call.call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
+            self._receiver.pending[call.call_id] = call
+            self._send(frames.pack(frames.PING, call.call_id))
+        try:
+            self._receiver.wait(call, deadline_s)
+        except concurrent.futures.TimeoutError:
+            self._receiver.forget(call)
+            raise DeadlineExceeded(
+                f"no sign of life from {self._peer} within {deadline_s:g} s; the device may hang: close the session"
+            ) from None
+        if call.error is not None:
+            raise call.error
+
+    def cancel(self, call: PendingCall) -> bool:
+        """Have the device drop a call that waits, or end one that runs (and with it the session); waits for nothing.
+
+        False if the call is answered already.
+        """
+        if not self._receiver.stop(call):
+            return False
+        try:
+            with self._send_lock:
+                if self._held.pop(call.call_id, None) is None:
+                    self._send(frames.pack(frames.CANCEL, call.call_id))
+        except RpcsysError:
+            pass  # then there is nothing left to be cancelled
+        return True
+
+    def on_log(self, listener: Callable[[Frame], None]) -> None:
+        """Call ``listener`` with each LOG frame, in the thread that reads it: it must be quick and call nobody."""
+        self._receiver.on_log.append(listener)
+
+    def listen(self) -> None:
+        """Have LOG frames read while no call is under way, too."""
+        self._receiver.listening = True
+        self._flusher.start()
+
+    def call_back(self, callback: Callable[[Any], Any], what: Any) -> None:
+        """Have ``callback`` called with ``what`` by a thread that holds no lock of the session."""
+        self._callbacks.call(callback, what)
+
+    def free(self, ref: int) -> None:
+        """Note that the device may drop object ``ref``; said with the next call. For finalisers: never blocks."""
+        self._freed.append(ref)
+
+    def _free_frame(self) -> List[Buffer]:
+        ids: List[int] = []
+        while self._freed and len(ids) < 1000:
+            ids.append(self._freed.popleft())
+        return frames.encode(frames.FREE, 0, {"ids": ids})
+
+    def drain(self) -> None:
+        """Take the replies that have arrived, without waiting."""
+        self._receiver.drain()
+
+    # -------------------------------------------------------------- sending
+
+    def flush(self) -> None:
+        """Send what is held back. Waits for another thread that sends, which reads meanwhile."""
+        if self._held:
+            with self._send_lock:
+                if self._held:
+                    self._send([])
+
+    def _hold(self, call_id: int, pieces: Sequence[Buffer]) -> None:
+        self._held[call_id] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if len(self._held) >= BATCH:
+            self._send([])
+        elif not self._flusher.looking:
+            self._flusher.wake()
+
+    def _send(self, pieces: Sequence[Buffer]) -> None:
+        """Send what is held back and ``pieces``, with the send lock held."""
+        if self._receiver.broken is not None:
+            raise self._receiver.broken
+        if self._held:
+            pieces = [b"".join(self._held.values()), *pieces]
+            self._held.clear()
+            self._held.sent += 1
+        try:
+            self._stream.send(pieces, self._while_full)
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
+            raise self._failed(error, self._receiver.drain) from None
+
+    def _failed(self, error: BaseException, read: Callable[[], None]) -> BaseException:
+        """What is raised where sending ended with ``error``. When the device is gone it may have said why before: ``read`` it."""
+        if isinstance(error, Ended):
+            read()
+            return self._receiver.lost(error)
+        if not isinstance(error, RpcsysError):
+            self._receiver.interrupted("sent a call")
+        return error
+
+    def _while_full(self) -> None:
+        """The peer takes nothing now: read what it sends, then wait until it takes or sends more."""
+        self._receiver.drain()
+        self._wait_for_peer()
+
+    def _while_full_reading(self) -> None:
+        """`_while_full` for the thread that holds the read lock already."""
+        self._receiver.take_what_came()
+        self._wait_for_peer()
+
+    def _wait_for_peer(self) -> None:
+        if self._receiver.broken is not None:
+            raise self._receiver.broken
+        if not self._stream.wait(TICK_S, write=True):
+            self._receiver.be_patient()
+
+    def _wait_for_window(self, size: int) -> None:
+        """Wait until the device can hold another call of ``size`` bytes; called with the send lock held."""
+        receiver = self._receiver
+        while receiver.pending and (
+            len(receiver.pending) >= self._window_calls
+            or receiver.bytes_under_way + size > self._window_bytes
+        ):
+            oldest = receiver.oldest()
+            if oldest is None:
+                continue
+            if self._held:
+                self._send([])
+            receiver.wait(oldest)
+            receiver.drain()  # all that came with it, so that the next calls go out in a batch again
+
+    # -------------------------------------------------------------- the end
+
+    def close(self) -> None:
+        """Say goodbye if possible, then close. Calls under way end with `SessionClosed`."""
+        if self._receiver.broken is None and self._send_lock.acquire(timeout=1.0):
+            try:
+                goodbye = frames.encode(frames.GOODBYE, 0, {})
+                self._stream.socket.sendmsg(goodbye, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except OSError:
+                pass  # the end of the connection says the same
+            finally:
+                self._send_lock.release()
+        self._receiver.break_(SessionClosed("the session is closed; open a new one"))
+        self._receiver.hang_up()
+        self._stream.close()
+        self._flusher.wake()
+
+    @property
+    def broken(self) -> Optional[RpcsysError]:
+        """Why nothing works any more, or None."""
+        return self._receiver.broken
+
+
+class CallFuture(PendingCall, concurrent.futures.Future):  # type: ignore[type-arg]  # not subscriptable on 3.8
+    """The future of one submitted call. Waiting for it reads the session."""
+
+    # What Future's own constructor sets, but for the condition: making one costs as much as the rest of a call,
+    # and since waiting for a future reads the session, futures of one session can share it.
+    _state = "PENDING"
+    _result = None
+    _exception = None
+
+    submitted = True
+    _failed = False
+
+    def __init__(self, channel: Channel, convert: Callable[[Frame], Any]) -> None:
+        self._condition = channel.condition
+        self._waiters: List[Any] = []
+        self._done_callbacks: List[Callable[[Any], Any]] = []
+        self._channel = channel
+        self._convert = convert
+
+    def result(self, timeout: Optional[float] = None) -> Any:
+        """The call's result. ``timeout`` in seconds; `concurrent.futures.TimeoutError` when it is over.
+
+        Raises `concurrent.futures.CancelledError` after `cancel`.
+        """
+        if not self.answered:
+            self._channel.wait(self, timeout)
+        return super().result(0) if self._failed else self._result
+
+    def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
+        """The call's error, or None if it succeeded. ``timeout`` and errors as for `result`."""
+        if not self.answered:
+            self._channel.wait(self, timeout)
+        return super().exception(0)
+
+    def cancel(self) -> bool:
+        """Give the call up; False if it is done already.
+
+        A call that waits on the device is dropped, and nothing else. One that runs is really stopped: its
+        process is ended, and the session with it, since nothing else stops native code.
+        """
+        if not self._channel.cancel(self):
+            return self.cancelled()
+        super().cancel()
+        self.set_running_or_notify_cancel()  # for those in concurrent.futures.wait
+        self._failed = self.answered = True
+        self.wake()
+        return True
+
+    def complete(self, frame: Optional[Frame], error: Optional[BaseException] = None) -> None:
+        """Its reply is here. What goes wrong in converting it is its error."""
+        result = None
+        if error is None:
+            try:
+                result = self._convert(frame)  # type: ignore[arg-type]  # it is one or the other
+            except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to the future
+                error = problem
+        # As `set_result` and `set_exception`, but that nobody sleeps on the condition: `result` reads the session.
+        with self._channel.futures_lock:
+            self._result, self._exception = result, error
+            self._failed = error is not None
+            self._state = "FINISHED"
+            for waiter in self._waiters:
+                waiter.add_exception(self) if error is not None else waiter.add_result(self)
+        self.answered = True  # whoever sees it takes the result at once
+        if self._done_callbacks:
+            self._invoke_callbacks()  # type: ignore[attr-defined]  # all that follows from a result
+        if self.sleeper is not None:
+            self.wake()
+
+    def running(self) -> bool:
+        """Whether the call is under way, on the device or on its way there."""
+        return not self.answered
+
+    def done(self) -> bool:
+        """Whether the reply is here; takes what has arrived, without waiting."""
+        if not self.answered:
+            self._channel.drain()
+        return super().done()
+
+    def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
+        """Call ``fn`` with this future when the reply is here, in a thread of its own: it may use the session."""
+        super().add_done_callback(functools.partial(self._channel.call_back, fn))
+
+
+def _milliseconds(seconds: float) -> int:
+    """A deadline as the wire has it."""
+    return max(1, min(int(seconds * 1000), 0xFFFFFFFF))

@@ -1,0 +1,380 @@
+"""Who reads a session: the calls under way, and what answers them. The order of locks is told in `rpcsys.client.calls`.
+
+The rules of this file:
+
+- Frames are read under the read lock, by one thread at a time, which hands the replies of others to them.
+- The oldest call under way is the one that runs: calls run in the order they are sent. Its deadline
+  counts from when it became the oldest. A device that keeps silent long after a deadline, or after it
+  was told to stop what runs, is hung up on: its supervisor then ends what does not let go.
+- Once the stream is broken every call, present and future, ends with the same error.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import socket
+import threading
+import time
+from collections import deque
+from typing import Callable, Deque, Dict, Optional
+
+from rpcsys.client import faults
+from rpcsys.client.log_limit import LogLimit
+from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost, printable
+from rpcsys.link import LOOK_S, be_patient
+from rpcsys.stream import DONT_WAIT, Ended, Stream
+from rpcsys.wire import frames
+from rpcsys.wire.frames import Frame
+
+#: How often a blocked receive comes back to look at deadlines.
+TICK_S = 1.0
+#: What the device is given to say that a call is overdue, or stopped, before it is hung up on.
+GRACE_S = 2.0
+#: Frames that are taken at a time by who does not wait: more than any window of calls, and an endless flood keeps nobody.
+MOST_AT_ONCE = 100_000
+
+
+class PendingCall:
+    """A call under way, or whatever else a thread waits for.
+
+    Attributes
+    ----------
+    call_id : its number on the wire; 0 for what is no call
+    answered : whether its reply is here, or why there will be none
+    frame : its RESULT
+    error : what is raised in place of a result
+    submitted : whether nobody need wait for it: it has a future
+    sink : takes the CHUNKs that come before the reply
+    bytes : of its arguments
+    deadline_s : seconds it may run
+    runs_since : when it became the oldest, if it has a deadline
+    sleeper : a lock that is held while a thread sleeps until it is answered
+    """
+
+    # What most calls leave as it is costs nothing as long as it stands here.
+    call_id = 0
+    answered = submitted = False
+    frame: Optional[Frame] = None
+    error: Optional[BaseException] = None
+    sink: Optional[Callable[[Frame], None]] = None
+    bytes = 0
+    deadline_s: Optional[float] = None
+    runs_since: Optional[float] = None
+    sleeper: Optional[threading.Lock] = None
+
+    def complete(self, frame: Optional[Frame], error: Optional[BaseException] = None) -> None:
+        """Its reply is here, or why there will be none."""
+        self.frame = frame
+        self.error = error
+        self.answered = True  # last: whoever sees it takes the result at once
+        if self.sleeper is not None:
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the thread that sleeps until it is answered look again."""
+        lock = self.sleeper
+        if lock is not None and lock.locked():
+            try:
+                lock.release()
+            except RuntimeError:
+                pass  # two wakers met; one is enough
+
+
+class Receiver:
+    """The calls under way on a `Stream`, and the reading of what answers them. For any number of threads.
+
+    Attributes
+    ----------
+    lock : the read lock
+    pending : the calls under way by number, the oldest first
+    bytes_under_way : bytes of their arguments
+    broken : why nothing works any more, or None
+    on_log : what is called with each LOG frame
+    listening : whether these are to be read though no call is under way
+    sleepers : the calls whose threads wait for the one that reads
+    reads : how many times a thread began to wait
+    """
+
+    def __init__(self, stream: Stream, peer: str, on_log: Callable[[Frame], None]) -> None:
+        self._stream = stream
+        self._peer = peer
+        self.on_log = [on_log]
+        self._log_limit = LogLimit()
+        self.listening = False
+        self.sleepers: Deque[PendingCall] = deque()
+        self._stopping: Dict[int, float] = {}
+        self.lock = threading.Lock()
+        self.pending: Dict[int, PendingCall] = {}
+        self.bytes_under_way = 0
+        self.broken: Optional[RpcsysError] = None
+        self.reads = 0
+        self._look_at = 0.0
+        stream.tick(TICK_S)
+
+    # -------------------------------------------------------------- calls under way
+
+    def forget(self, call: PendingCall) -> bool:
+        """Nobody waits for this call any more: its reply, if it comes, is dropped. False if it has come."""
+        if self.pending.pop(call.call_id, None) is None:
+            return False
+        self.bytes_under_way -= call.bytes
+        return True
+
+    def stop(self, call: PendingCall) -> bool:
+        """`forget` a call that the device is told to stop; if that runs, the device must answer in `GRACE_S`.
+
+        An upload, the one kind that is stopped and has no future, lies open while other calls run.
+        """
+        runs = self.oldest() is call and call.submitted
+        if not self.forget(call):
+            return False
+        if runs:
+            self._stopping[call.call_id] = time.monotonic() + GRACE_S
+        return True
+
+    def oldest(self) -> Optional[PendingCall]:
+        """The call that runs, if any is under way."""
+        try:
+            return next(iter(self.pending.values()), None)
+        except RuntimeError:  # another thread has just added or taken one
+            return None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether anything is to come."""
+        return bool(self.pending or self._stopping or self.listening)
+
+    # -------------------------------------------------------------- waiting
+
+    def wait(self, call: PendingCall, timeout: Optional[float] = None) -> None:
+        """Wait until ``call`` is answered. Raises `concurrent.futures.TimeoutError` after ``timeout`` seconds."""
+        self.reads += 1
+        until = None if timeout is None else time.monotonic() + timeout
+        while not call.answered and self.broken is None:
+            if self.lock.acquire(False):
+                try:
+                    frame = None if call.answered else self.read(call, until)
+                    if frame is not None:
+                        self.bytes_under_way -= call.bytes
+                        call.complete(frame)
+                    if self._stream.reader.unread:
+                        self._take_the_rest()
+                except BaseException:
+                    self.interrupted("waited for a reply")
+                    raise
+                finally:
+                    self.lock.release()
+                    if self.sleepers:
+                        self.wake_sleepers()
+            else:
+                self._sleep(call, until)
+            if until is not None and not call.answered and time.monotonic() >= until:
+                raise concurrent.futures.TimeoutError
+        if not call.answered and call.call_id:
+            assert self.broken is not None
+            raise self.broken
+
+    def drain(self) -> None:
+        """Take the replies that have arrived, without waiting; nothing where another thread reads."""
+        if not self.lock.acquire(False):
+            return
+        try:
+            self.take_what_came()
+        finally:
+            self.lock.release()
+            if self.sleepers:
+                self.wake_sleepers()
+
+    def wake_sleepers(self) -> None:
+        """The read lock was let go of: one of those who sleep reads on."""
+        for sleeper in list(self.sleepers):
+            sleeper.wake()
+
+    def _sleep(self, call: PendingCall, until: Optional[float]) -> None:
+        """Wait until ``call`` may be answered or the reader may have left."""
+        lock = threading.Lock()
+        lock.acquire()
+        call.sleeper = lock
+        self.sleepers.append(call)
+        try:
+            # Registered first, looked second: the reader either sees us when it leaves, or has left.
+            if call.answered or not self.lock.locked():
+                return
+            left = TICK_S if until is None else max(0.0, min(TICK_S, until - time.monotonic()))
+            lock.acquire(timeout=left)
+        finally:
+            self.sleepers.remove(call)
+            call.sleeper = None
+
+    # -------------------------------------------------------------- reading, with the read lock held
+
+    def read(self, call: PendingCall, until: Optional[float] = None) -> Optional[Frame]:
+        """Read until ``call`` is answered, or until the time ``until``. Its RESULT, for who called this to complete it."""
+        stream, call_id = self._stream, call.call_id
+        try:
+            while True:
+                frame = stream.receive() if until is None else self._receive_before(until)
+                if frame is None:
+                    self.enforce()
+                elif frame.call_id != call_id or frame.kind != frames.RESULT:
+                    self.dispatch(frame)
+                elif self.pending.pop(call_id, None) is not None:
+                    return frame
+                if call.answered or self.broken is not None:
+                    break
+                if until is not None and time.monotonic() >= until:
+                    break
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
+            self._ended_by(error)
+        return None
+
+    def take_what_came(self) -> None:
+        """Read and hand out all that is here, up to `MOST_AT_ONCE` frames."""
+        try:
+            for _ in range(MOST_AT_ONCE):
+                frame = self._stream.receive(DONT_WAIT)
+                if frame is None:
+                    return
+                self.dispatch(frame)
+                if self.broken is not None:
+                    return
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
+            self._ended_by(error)
+
+    def _take_the_rest(self) -> None:
+        """Hand out what came in the same read: its waiters then need not read at all."""
+        reader = self._stream.reader
+        try:
+            while reader.unread:
+                frame = reader.next()
+                if frame is None:
+                    return
+                self.dispatch(frame)
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
+            self._ended_by(error)
+
+    def _receive_before(self, until: float) -> Optional[Frame]:
+        """The next frame; None if there is none, having waited for it for a tick at most."""
+        frame = self._stream.receive(DONT_WAIT)
+        if frame is None:
+            left = until - time.monotonic()
+            if left > 0:
+                self._stream.wait(min(left, TICK_S))
+        return frame
+
+    def _ended_by(self, error: BaseException) -> None:
+        """Break the session for what ended its reading; raises what is not the device's doing."""
+        if isinstance(error, Ended):
+            self.lost(error)
+        elif isinstance(error, ProtocolError):
+            self.break_(
+                SessionLost(f"{self._peer} sent what is no rpcsys/1 frame ({error}); the session is closed")
+            )
+        else:
+            self.interrupted("waited for a reply")
+            raise error
+
+    def dispatch(self, frame: Frame) -> None:
+        """Give a frame to whom it belongs. Raises `ProtocolError`."""
+        if frame.kind == frames.RESULT or frame.kind == frames.PONG:
+            call = self.pending.pop(frame.call_id, None)
+            if call is not None:
+                self.bytes_under_way -= call.bytes
+                call.complete(frame)
+                return
+            self._stopping.pop(frame.call_id, None)
+        else:
+            self._take(frame)
+        self.enforce()  # there may be no end of frames that answer nobody
+
+    def _take(self, frame: Frame) -> None:
+        kind = frame.kind
+        if kind == frames.ERROR:
+            error = faults.error_of(frame)
+            if not frame.call_id:
+                self.break_(error)
+                return
+            call = self.pending.get(frame.call_id)
+            if call is not None and self.forget(call):
+                call.complete(None, error)
+            else:
+                self._stopping.pop(frame.call_id, None)
+        elif kind == frames.CHUNK:
+            call = self.pending.get(frame.call_id)
+            if call is not None and call.sink is not None:
+                call.sink(frame)
+        elif kind == frames.LOG:
+            for taken in self._log_limit.taken(frame, time.monotonic(), self._skip):
+                for listener in self.on_log:
+                    listener(taken)
+        elif kind == frames.GOODBYE:
+            reason = printable(str(frame.get("reason", "no reason given"))[: faults.MAX_TEXT])
+            self.break_(SessionLost(f"{self._peer} ended the session: {reason}"))
+
+    def _skip(self) -> int:
+        """Drop the LOG frames that are here already; how many lines that were, about."""
+        skipped, heads = self._stream.reader.skip(frames.LOG)
+        return skipped + heads.count(b"\\n")
+
+    def enforce(self) -> None:
+        """Hang up on a device that does not end what it was to end; whoever waits calls it now and then."""
+        self.be_patient()
+        now = time.monotonic()
+        call = self.oldest()
+        if call is not None and call.deadline_s is not None:
+            if call.runs_since is None:
+                call.runs_since = now
+            elif now >= call.runs_since + call.deadline_s + GRACE_S and self.forget(call):
+                why = f"no reply {GRACE_S:g} s after the call's deadline of {call.deadline_s:g} s; hung up, and the session with it"
+                call.complete(None, DeadlineExceeded(why))
+                self._give_up(why)
+        if self._stopping and now >= min(self._stopping.values()):
+            self._give_up(f"the device did not stop a cancelled call within {GRACE_S:g} s; hung up")
+
+    def be_patient(self) -> None:
+        """See that a device that takes nothing is not taken for dead while it answers; whoever waits calls it now and then."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            be_patient(self._stream.socket)
+
+    # -------------------------------------------------------------- the end
+
+    def interrupted(self, what: str) -> None:
+        """Ctrl-C while this thread did ``what``: half of a frame may be lost, so nothing sensible can follow."""
+        self.break_(SessionLost(f"the session was interrupted while it {what}; open a new one"))
+        self.hang_up()
+
+    def _give_up(self, why: str) -> None:
+        """End the session from this side."""
+        self.break_(SessionLost(why + "; request a device again"))
+        self.hang_up()
+
+    def lost(self, end: Ended) -> RpcsysError:
+        """The connection has ended: what users are told of it."""
+        return self.break_(
+            SessionLost(
+                f"the session with {self._peer} is gone ({end}): its process or the board died, or the server stopped; "
+                "request a device again"
+            )
+        )
+
+    def break_(self, error: RpcsysError) -> RpcsysError:
+        """Nothing more comes or goes: every call ends with ``error`` (the first one given counts)."""
+        if self.broken is None:
+            self.broken = error
+        self._stopping.clear()
+        while self.pending:
+            try:
+                _, call = self.pending.popitem()
+            except KeyError:
+                break
+            call.complete(None, self.broken)
+        return self.broken
+
+    def hang_up(self) -> None:
+        """End the connection: a thread that reads wakes up, and the device ends what it runs."""
+        try:
+            self._stream.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
