@@ -14,8 +14,8 @@ from pathlib import Path
 from tests.test_layers import MODULES, imported
 
 #: How much is left of what is to be 0. These numbers may only fall.
-IN_CIRCLES = 56
-TWICE = 56
+IN_CIRCLES = 47
+TWICE = 53
 
 
 def imports(modules: Mapping[str, Path]) -> dict[str, set[str]]:

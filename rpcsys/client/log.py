@@ -1,6 +1,6 @@
 """What a session prints on the device, as a user reads it here: line by line.
 
-`Log` is filled by whichever thread reads the session; `Lines` is one reader's place in it.
+`SessionLog` is filled by whichever thread reads the session; `LogLines` is one reader's place in it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEPT_LINES = 10_000
 KEPT_LETTERS = 16 << 20
 
 
-class Log:
+class SessionLog:
     """The last lines that a session has printed. For any number of threads."""
 
     def __init__(self, channel: Channel) -> None:
@@ -83,7 +83,7 @@ class Log:
 class _Follower:
     """Calls a function with each line from now on. One that is slow or stuck misses lines, as any slow reader does."""
 
-    def __init__(self, channel: Channel, log: Log, callback: Callable[[str], Any]) -> None:
+    def __init__(self, channel: Channel, log: SessionLog, callback: Callable[[str], Any]) -> None:
         self._channel = channel
         self._log = log
         self._callback = callback
@@ -104,15 +104,15 @@ class _Follower:
             call_user(self._callback, line)
 
 
-class Lines:
+class LogLines:
     """Iterates over what a session prints until the session ends, and waits for more meanwhile."""
 
-    def __init__(self, channel: Channel, log: Log) -> None:
+    def __init__(self, channel: Channel, log: SessionLog) -> None:
         self._channel = channel
         self._log = log
         self._next = 0
 
-    def __iter__(self) -> Lines:
+    def __iter__(self) -> LogLines:
         return self
 
     def __next__(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Un
 from rpcsys.client import files, loadable, results, usercode
 from rpcsys.client.calls import Channel
 from rpcsys.client.files import Progress, Source
-from rpcsys.client.log import Lines, Log
+from rpcsys.client.log import LogLines, SessionLog
 from rpcsys.client.remote import Caller, RemoteArray, RemoteFunction, RemoteModule
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Session(Caller, Closeable):
         self, channel: Channel, hello: Dict[str, Any], lease: Dict[str, Any], address: Tuple[str, int]
     ) -> None:
         super().__init__(channel)
-        self._log = Log(channel)
+        self._log = SessionLog(channel)
         channel.on_log(self._log.take)
         self.info = hello
         self.lease = lease
@@ -160,12 +160,12 @@ class Session(Caller, Closeable):
     # -------------------------------------------------------------- what it prints
 
     @overload
-    def log(self) -> Lines: ...
+    def log(self) -> LogLines: ...
 
     @overload
     def log(self, callback: Callable[[str], Any]) -> None: ...
 
-    def log(self, callback: Optional[Callable[[str], Any]] = None) -> Optional[Lines]:
+    def log(self, callback: Optional[Callable[[str], Any]] = None) -> Optional[LogLines]:
         """What the session prints on the device, from Python and from native code, line by line.
 
         An iterator over the lines from the session's beginning, which waits for more until the session ends; or
@@ -174,7 +174,7 @@ class Session(Caller, Closeable):
         Python's logging in any case, logger ``rpcsys.session``.
         """
         if callback is None:
-            return Lines(self._channel, self._log)
+            return LogLines(self._channel, self._log)
         self._log.call(callback)
         return None
 

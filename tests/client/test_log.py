@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from rpcsys.client.log import KEPT_LINES, Lines, Log, gap
+from rpcsys.client.log import KEPT_LINES, LogLines, SessionLog
+from rpcsys.client.log_limit import gap
 from rpcsys.wire import frames
 from rpcsys.wire.reader import FrameReader
 
@@ -15,7 +16,7 @@ class FakeChannel:
     """Waiting here brings the next message, or the end."""
 
     def __init__(self, *messages):
-        self.log = Log(self)
+        self.log = SessionLog(self)
         self.messages = list(messages)
         self.broken = None
         self.called = []
@@ -49,20 +50,20 @@ def say(log, message, **more):
 def test_lines_from_the_beginning_to_the_end():
     channel = FakeChannel("two\nthree", "four")
     say(channel.log, "one")
-    assert list(Lines(channel, channel.log)) == ["one", "two", "three", "four"]
-    assert list(Lines(channel, channel.log)) == ["one", "two", "three", "four"]
+    assert list(LogLines(channel, channel.log)) == ["one", "two", "three", "four"]
+    assert list(LogLines(channel, channel.log)) == ["one", "two", "three", "four"]
 
 
 def test_the_last_lines_are_kept_and_a_gap_is_said():
     channel = FakeChannel()
-    early = Lines(channel, channel.log)
+    early = LogLines(channel, channel.log)
     say(channel.log, "first")
     assert next(early) == "first"
     for number in range(KEPT_LINES + 5):
         say(channel.log, str(number))
     assert next(early) == "(5 lines are missing here: they came faster than they were read)"
     assert next(early) == "5"
-    late = list(Lines(channel, channel.log))
+    late = list(LogLines(channel, channel.log))
     assert late[0].startswith("(6 lines are missing here")
     assert len(late) == KEPT_LINES + 1
 
@@ -70,7 +71,7 @@ def test_the_last_lines_are_kept_and_a_gap_is_said():
 def test_what_was_lost_on_the_device_is_said():
     channel = FakeChannel()
     say(channel.log, "after", lost=7)
-    assert list(Lines(channel, channel.log)) == [
+    assert list(LogLines(channel, channel.log)) == [
         "(7 lines are missing here: they came faster than they were read)",
         "after",
     ]
@@ -117,7 +118,7 @@ def test_a_callback_that_is_stuck_misses_lines_and_is_told_how_many():
 def test_messages_of_any_form(message):
     channel = FakeChannel()
     say(channel.log, message)
-    assert all(type(line) is str for line in Lines(channel, channel.log))
+    assert all(type(line) is str for line in LogLines(channel, channel.log))
 
 
 def test_an_iterator_in_a_thread_of_its_own_ends_with_the_session(device):

@@ -20,7 +20,7 @@ from rpcsys.cli.commands import run_group
 from rpcsys.client import connect
 from rpcsys.client.connect import MAX_MADE
 from rpcsys.client.deploying import Deployment
-from rpcsys.client.log import KEPT_LETTERS, Log
+from rpcsys.client.log import KEPT_LETTERS, SessionLog
 from rpcsys.client.log_limit import MOST_LETTERS, MOST_LINES, REFILL_S
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost
 from rpcsys.module.kinds.remote import remote
@@ -275,7 +275,7 @@ def test_one_frame_of_many_lines():
 
 
 def test_what_is_kept_is_bounded_in_letters():
-    log = Log(None)
+    log = SessionLog(None)
     for _ in range(40):
         log._add("x" * (1 << 20))
     assert sum(map(len, log._lines)) <= KEPT_LETTERS

@@ -20,7 +20,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 
-from rpcsys.client.calls.flusher import Batch, Callbacks, Flusher
+from rpcsys.client.calls.flusher import Callbacks, Flusher, HeldCalls
 from rpcsys.client.calls.receiver import TICK_S, PendingCall, Receiver
 from rpcsys.errors import DeadlineExceeded, RpcsysError, SessionClosed
 from rpcsys.stream import Ended, Stream
@@ -50,7 +50,7 @@ class Channel:
         self._window_bytes: int = window.get("bytes", 64 << 20)
         self._next_id = 0
         self._send_lock = threading.Lock()
-        self._held = Batch()
+        self._held = HeldCalls()
         self._freed: Deque[int] = deque()
         self._on_full_reading = self._while_full_reading  # bound once
         self._alone = PendingCall()  # the one that nobody is beside, again and again

@@ -22,7 +22,7 @@ _QUIET_LOOKS = 40
 _log = logging.getLogger("rpcsys.session")
 
 
-class Batch(Dict[int, bytes]):
+class HeldCalls(Dict[int, bytes]):
     """Calls that wait for others to be sent with, by number. ``sent``: how many times they were sent."""
 
     sent = 0
@@ -35,7 +35,7 @@ class Flusher:
     to be told of the next call.
     """
 
-    def __init__(self, receiver: Receiver, held: Batch, flush: Callable[[], None]) -> None:
+    def __init__(self, receiver: Receiver, held: HeldCalls, flush: Callable[[], None]) -> None:
         self._receiver = receiver
         self._held = held
         self._flush = flush
