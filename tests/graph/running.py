@@ -11,7 +11,7 @@ import onnx_ir as ir
 import onnxruntime
 from onnx import TensorProto, helper
 
-from rpcsys.graph import Stages
+from rpcsys.graph import Stage, Stages
 
 Feeds = Mapping[str, Any]
 FLOAT = TensorProto.FLOAT
@@ -94,3 +94,11 @@ def chain(length: int = 4) -> onnx.ModelProto:
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def ops(stage: Stage) -> list[str]:
+    return [item.op_type for item in stage.model.graph]
+
+
+def names(tensors: Any) -> list[str]:
+    return [tensor.name for tensor in tensors]

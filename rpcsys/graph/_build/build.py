@@ -8,10 +8,9 @@ from typing import Any
 
 from rpcsys.errors import UsageError
 from rpcsys.graph._build.codec import Codec
-from rpcsys.graph._ir.stage import tensor_spec, signature_of
 from rpcsys.graph._build.leased_module import LeasedModule, StageLibrary
-from rpcsys.graph._ir.stage import Stage, Stages
 from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Remote, Target, Tvm, target_of
+from rpcsys.graph._ir.stage import Stage, Stages, signature_of, tensor_spec
 from rpcsys.module import Module, graph, onnx_module, params, weights_of
 from rpcsys.module.kinds import graph as graph_kind
 from rpcsys.module.kinds.params import ParamsModule

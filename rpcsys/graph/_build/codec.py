@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rpcsys.errors import UsageError
-from rpcsys.graph._ir.stage import Signature, TensorSpec
 from rpcsys.graph._build.targets import Coder, Remote
+from rpcsys.graph._ir.stage import Signature, TensorSpec
 from rpcsys.module import Module, graph, python
 from rpcsys.module.kinds.graph import Stage
 from rpcsys.module.kinds.remote import ways

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rpcsys.client import RemoteModule, Session
-from rpcsys.errors import ModelError, NotSupported, UsageError, ValueNotSupported, one_line
-from rpcsys.graph._ir.dataflow import Dataflow
-from rpcsys.graph._ir.ort import open_session
-from rpcsys.module.kinds.onnx_session import Runner
+from rpcsys.errors import NotSupported
 from rpcsys.wire import dtypes, encoding
-from rpcsys.wire.tensor import as_tensor
 
 
 def check_encoding(session: Session, how: str, name: str) -> None:

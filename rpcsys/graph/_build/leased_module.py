@@ -25,8 +25,8 @@ from rpcsys.errors import (
     UsageError,
     one_line,
 )
-from rpcsys.graph._build.encoding import check_encoding, encoded_call
 from rpcsys.graph._build.device_toolchain import toolchain_of
+from rpcsys.graph._build.encoding import check_encoding, encoded_call
 from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Tvm, target_of
 from rpcsys.module import Module, export_library
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from rpcsys.errors import UsageError
 from rpcsys.graph._build.build import build
 from rpcsys.graph._build.codec import Codec
-from rpcsys.graph._ir.stage import signature_of
-from rpcsys.graph._ir.stage import Stages
 from rpcsys.graph._build.targets import Remote, Target
+from rpcsys.graph._ir.stage import Stages, signature_of
 from rpcsys.module import Module
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 import onnx_ir as ir
 
 from rpcsys.errors import UsageError
-from rpcsys.graph._ir.models import bodies
 from rpcsys.graph._build.targets import OnnxRuntime, Target, Tvm, target_of
+from rpcsys.graph._ir.models import bodies
 
 
 def supported(target: Target | str) -> Callable[[ir.Node], bool]:

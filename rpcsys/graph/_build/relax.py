@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from rpcsys.errors import UsageError, one_line
+from rpcsys.graph._build.targets import Tvm
 from rpcsys.graph._ir import models
 from rpcsys.graph._ir.stage import Stage
-from rpcsys.graph._build.targets import Tvm
 from rpcsys.module import library
 from rpcsys.module import toolchain as toolchains
 from rpcsys.module.kinds.library import LibraryModule

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import pytest
 from rpcsys import graph
 from rpcsys.errors import ModelError, UsageError
 from rpcsys.graph import samples
-from rpcsys.graph._build.targets import target_of
 from rpcsys.module import Module, export_library, load_module, walk
-from tests.graph.running import assert_same, chain, make, node, numbers, run, values
+from tests.graph.running import assert_same, make, node, numbers, run, values
 
 
 def diamond() -> onnx.ModelProto:
@@ -43,9 +41,6 @@ def same(module: Module, model: onnx.ModelProto) -> None:
     assert list(got) == list(expected)
     for name in expected:
         np.testing.assert_allclose(got[name], expected[name], rtol=1e-5, atol=1e-6)
-
-
-# ------------------------------------------------------------------ one stage
 
 
 @pytest.mark.parametrize(
@@ -119,16 +114,6 @@ def test_targets_that_cannot_be_meant(target: Any, said: str) -> None:
         graph.build(graph.split(diamond(), [])[0], target)
 
 
-def test_names_of_targets() -> None:
-    assert target_of("tvm:cuda") == graph.Tvm("cuda")
-    assert target_of('tvm:{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}') == graph.Tvm(
-        {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}
-    )
-
-
-# ------------------------------------------------------------------ all stages
-
-
 def test_all_stages_are_one_module_that_exports_as_one_library(tmp_path: Path) -> None:
     stages = graph.split(diamond(), ["left", "right", "join"])
     built = graph.build(stages, {"stage1": "reference", "stage3": graph.OnnxRuntime(threads=1)})
@@ -177,9 +162,6 @@ def test_a_real_network_exact_as_one_library(tmp_path: Path) -> None:
         assert_same(loaded.run(feeds), run(model, feeds))
 
 
-# ------------------------------------------------------------------ TVM
-
-
 def test_tvm_compiles_a_stage_and_takes_its_place_in_the_pipeline(tmp_path: Path) -> None:
     pytest.importorskip("tvm")
     stages = graph.partition(diamond(), ["left", "join"], several=True)
@@ -190,18 +172,3 @@ def test_tvm_compiles_a_stage_and_takes_its_place_in_the_pipeline(tmp_path: Path
     with load_module(tmp_path / "model.so") as loaded:
         assert "rpcsys.library" in [module.kind for module in walk(loaded)]
         same(loaded, diamond())
-
-
-def test_an_operator_that_tvm_lacks_is_named() -> None:
-    pytest.importorskip("tvm")
-    model = make(
-        [node("Secret", "x", "y", domain="nowhere")], values("x"), values("y"), domains={"nowhere": 1}
-    )
-    with pytest.raises(UsageError, match=r"TVM cannot compile stage0: .*Secret"):
-        graph.build(graph.split(model, [])[0], "tvm")
-
-
-def test_without_tvm_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tvm", None)
-    with pytest.raises(UsageError, match=r"pip install 'rpcsys\[tvm\]'"):
-        graph.build(graph.split(chain(), [])[0], "tvm")

@@ -10,8 +10,8 @@ import pytest
 
 from rpcsys import graph
 from rpcsys.graph import Leased
-from rpcsys.graph._build.leased_module import StageLibrary
 from rpcsys.graph._build.device_toolchain import export_for, toolchain_of
+from rpcsys.graph._build.leased_module import StageLibrary
 from rpcsys.module import container, elf
 from tests.graph.running import chain
 

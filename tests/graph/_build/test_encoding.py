@@ -10,11 +10,8 @@ import pytest
 
 from rpcsys.errors import NotSupported, UsageError
 from rpcsys.graph._build.encoding import check_encoding, encoded_call
-from rpcsys.graph._plan.encoded_size import encoded_bytes
-from rpcsys.graph._ir.dataflow import Dataflow
-from rpcsys.module.kinds.onnx_model import read
 from rpcsys.wire import encoding
-from tests.graph.running import make, node, numbers, values
+from tests.graph.running import numbers
 
 
 def module(inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> mock.MagicMock:

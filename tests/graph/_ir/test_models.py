@@ -54,3 +54,25 @@ def test_large_weights_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert (onnx.numpy_helper.to_array(loaded.graph.initializer[0]) == 1).all()
     with pytest.raises(UsageError, match="does not fit into one file; save it instead"):
         models.to_bytes(read(model))
+
+
+def test_weights_in_files_stay_there(tmp_path: Path) -> None:
+    model = make(
+        [node("Add", "x w", "a"), node("Mul", "a v", "y")],
+        values("x"),
+        values("y"),
+        weights={"w": numbers(2, 3), "v": numbers(2, 3, seed=1)},
+    )
+    feeds = {"x": numbers(2, 3, seed=2)}
+    expected = run(model, feeds)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights", size_threshold=0)
+    stages = graph.split(path, 1)
+    tensors = [value.const_value for stage in stages for value in stage.model.graph.initializers.values()]
+    assert [tensor.name for tensor in tensors] == ["w", "v"]
+    assert all(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
+    stages.save(tmp_path / "elsewhere")
+    (tmp_path / "weights").rename(tmp_path / "gone")
+    first = run(onnx.load(tmp_path / "elsewhere" / "stage0.onnx"), feeds)
+    second = run(onnx.load(tmp_path / "elsewhere" / "stage1.onnx"), first)
+    assert_same(second, expected)

@@ -1,0 +1,114 @@
+"""The search for cuts, with times that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+import pytest
+
+from rpcsys import graph
+from rpcsys.graph._plan.bench import LocalBench
+from rpcsys.graph._plan.cost_model import DeviceLink
+from rpcsys.graph._plan.profile import Profile
+from tests.graph.running import make, node, values
+
+
+class Clock:
+    """Stages that take what it says, for each node on each device, and a link to each device."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.profiled: Sequence[float] = ()
+        self.node_s: dict[str, Sequence[float]] = {}  # what each node really takes on a device
+        self.links: dict[str, DeviceLink] = {}
+        self.tried: list[list[str]] = []
+        self._loaded: list[float] = []
+        monkeypatch.setattr("rpcsys.graph._plan.auto_cuts.profile", self._profile)
+        monkeypatch.setattr("rpcsys.graph._plan.search.paces", self._paces)
+        monkeypatch.setattr("rpcsys.graph._plan.auto_cuts.open_bench", self._bench)
+
+    def _profile(self, flow: Any, feeds: Any) -> Profile:
+        return Profile(self.profiled, {f"t{i}": 24 for i in range(len(self.profiled))})
+
+    def _bench(self, device: Any, session: Any, calls: int, encode: str) -> LocalBench:
+        clock, here = self, LocalBench(device)
+        here.link = self.links.get(device.name)
+        load = here.load
+
+        def timed(stage: Any) -> Any:
+            places = [int(each.outputs[0].name[1:] or 0) for each in stage.model.graph]
+            work = sum(clock.node_s[device.name][place] for place in places)
+            clock._loaded.append(work if here.link is None else here.link.pace(work, 24, 24))
+            return load(stage)
+
+        here.load = timed  # type: ignore[method-assign]
+        return here
+
+    def _paces(self, calls: Sequence[Any], seconds: float, *, together: bool) -> list[float]:
+        paces, self._loaded = self._loaded, []
+        self.tried.append([f"{pace:.3f}" for pace in paces])
+        return paces
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def line(length: int) -> onnx.ModelProto:
+    """``t0 -> t1 -> …``: node i makes tensor ti."""
+    nodes = [node("Tanh" if i % 2 else "Sigmoid", f"t{i - 1}" if i else "x", f"t{i}") for i in range(length)]
+    return make(nodes, values("x"), values(f"t{length - 1}"))
+
+
+def test_the_first_try_is_by_the_profile_and_the_next_by_what_was_measured(
+    clock: Clock, cpus: list[str]
+) -> None:
+    """Nodes that the profile has as equal, of which the later ones are three times as fast."""
+    clock.profiled = [1.0] * 8
+    clock.node_s = dict.fromkeys(cpus, [3.0] * 4 + [1.0] * 4)
+    plan = graph.auto_cuts(line(8), cpus)
+    assert clock.tried[0] == ["12.000", "4.000"]
+    assert plan.bottleneck.stage_s == 9.0
+    assert plan.cuts in {("t2",), ("t1",)}
+    assert plan.unused == ()
+
+
+def test_a_quicker_device_gets_more_and_a_useless_one_nothing(clock: Clock, cpus: list[str]) -> None:
+    clock.profiled = [1.0] * 9
+    clock.node_s = {"cpu:0": [2.0] * 9, "cpu:1": [1.0] * 9, "cpu:2": [1.0] * 9}
+    clock.links = {"cpu:2": DeviceLink(100.0, 1, 1)}
+    plan = graph.auto_cuts(line(9), [*cpus, "cpu:2"])
+    assert [(stage.device, stage.nodes) for stage in plan.planned] == [("cpu:0", 3), ("cpu:1", 6)]
+    assert plan.unused == ("cpu:2",)
+    assert plan.throughput == pytest.approx(1 / 6)
+
+
+def test_devices_that_are_unlike_may_change_places(clock: Clock, cpus: list[str]) -> None:
+    """The second device alone is quick at the first nodes. Two CPUs and one are not alike."""
+    over = ["cpu:0-1", "cpu:2"]
+    clock.profiled = [1.0] * 4
+    clock.node_s = {"cpu:0-1": [9.0, 9.0, 1.0, 1.0], "cpu:2": [1.0, 1.0, 9.0, 9.0]}
+    plan = graph.auto_cuts(line(4), over, rounds=9)
+    assert plan.bottleneck.stage_s == 2.0
+    assert [stage.device for stage in plan.planned] == over[::-1]
+    kept = graph.auto_cuts(line(4), over, rounds=9, keep_order=True)
+    assert kept.bottleneck.stage_s == 18.0
+    assert [stage.device for stage in kept.planned] == over
+
+
+def test_latency_is_best_on_the_quickest_device_alone(clock: Clock, cpus: list[str]) -> None:
+    clock.profiled = [1.0] * 4
+    clock.node_s = {"cpu:0": [2.0] * 4, "cpu:1": [1.0] * 4}
+    plan = graph.auto_cuts(line(4), cpus, goal="latency")
+    assert [stage.device for stage in plan.planned] == ["cpu:1"]
+    assert plan.latency_s == 4.0
+    assert plan.cuts == ()
+
+
+def test_it_ends_when_nothing_better_is_promised(clock: Clock, cpus: list[str]) -> None:
+    clock.profiled = [1.0] * 4
+    clock.node_s = dict.fromkeys(cpus, [1.0] * 4)
+    graph.auto_cuts(line(4), cpus, rounds=50)
+    assert clock.tried == [["2.000", "2.000"]]
