@@ -234,6 +234,11 @@ class Peer:
         at, number = self.gate or (self.address, port)
         return host or at, number
 
+    def ask(self) -> int:
+        """The number of the tracker's next question to it."""
+        self.asked += 1
+        return self.asked
+
     @property
     def slots(self) -> int:
         """How many sessions it serves at once, as far as it is known."""

@@ -1,6 +1,6 @@
 """What can happen to a tracker, and what it can do about it. Both turn into JSON and back, and neither ever changes.
 
-A log of events, replayed, gives the identical state (:func:`replay`); messages in it are the wire's own.
+A log of events, replayed, gives the identical state (`rpcsys.tracker.state.replay`); messages in it are the wire's own.
 ``at`` is seconds since 1970 on a clock that never runs backwards, ``conn`` the service's number for a
 connection, never used twice.
 
@@ -39,7 +39,7 @@ A tracker that is stopped says nothing of its connections' ends, so it is the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,8 +48,6 @@ from rpcsys.wire.tracker import ToTracker, parse_to_tracker
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
-
-    from rpcsys.tracker.state import State
 
     Kind = TypeVar("Kind")
 
@@ -190,16 +188,3 @@ def from_json(plain: dict[str, Any]) -> Any:
     except (TypeError, KeyError):
         pass
     raise ProtocolError(f"neither an event nor an action of a tracker: {plain!r:.100}")
-
-
-def replay(log: Iterable[Event]) -> State:
-    """The state after all events of a log, which begins with `Started`."""
-    from rpcsys.tracker.state import State
-
-    events = iter(log)
-    started = next(events)
-    assert isinstance(started, Started), "a log begins with the start"
-    state = State(started)
-    for event in events:
-        state.apply(event)
-    return state

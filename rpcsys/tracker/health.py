@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from rpcsys.tracker.entities import Condition, Lease, Peer
 from rpcsys.tracker.events import Action, Record
+from rpcsys.tracker.records import Records
 from rpcsys.tracker.scheduler import Scheduler
 
 FAILURES = 3
@@ -23,14 +24,18 @@ MAX_MISSED = 4096
 """Addresses remembered whose clients could open no session. Beyond, the first is forgotten."""
 
 
-class Health(Scheduler):
-    """A book in which servers are judged. Every method returns what has to be done about it."""
+class Health:
+    """Judges servers. Every method returns what has to be done about it."""
 
-    def failed(self, at: float, name: str, reason: str) -> list[Action]:
+    def __init__(self, records: Records, scheduler: Scheduler) -> None:
+        self.records = records
+        self.scheduler = scheduler
+
+    def failed(self, name: str, reason: str) -> list[Action]:
         """A session failed for a reason of the server's own."""
-        condition = self.conditions.setdefault(name, Condition())
-        if name not in self.server_names:
-            self.absent.setdefault(name)
+        condition = self.records.conditions.setdefault(name, Condition())
+        if name not in self.records.server_names:
+            self.records.absent.setdefault(name)
         if condition.until is not None:
             return []  # one of the sessions that ran before
         condition.failures += 1
@@ -38,8 +43,8 @@ class Health(Scheduler):
         if condition.failures < FAILURES and not condition.pause_s:
             return []
         condition.pause_s = min(max(FIRST_PAUSE_S, 2 * condition.pause_s), LONGEST_PAUSE_S)
-        condition.until = at + condition.pause_s
-        self.deadlines.set(("trial", name), condition.until)
+        condition.until = self.records.now + condition.pause_s
+        self.records.deadlines.set(("trial", name), condition.until)
         details = {
             "server": name,
             "reason": reason,
@@ -47,97 +52,99 @@ class Health(Scheduler):
             "pause_s": condition.pause_s,
             "until": condition.until,
         }
-        return [Record(at, "set_aside", details), *self._shut(at, name)]
+        return [Record(self.records.now, "set_aside", details), *self._shut(name)]
 
-    def unreached(self, at: float, lease: Lease, reason: str) -> list[Action]:
+    def unreached(self, lease: Lease, reason: str) -> list[Action]:
         """A client could not open its session. If that happens to it elsewhere too, the client is the cause."""
-        if len(self.missed) >= MAX_MISSED and lease.address not in self.missed:
-            del self.missed[next(iter(self.missed))]
-        before = self.missed.setdefault(lease.address, lease.server_name)
+        missed = self.records.missed
+        if len(missed) >= MAX_MISSED and lease.address not in missed:
+            del missed[next(iter(missed))]
+        before = missed.setdefault(lease.address, lease.server_name)
         if before != lease.server_name:
             return []
-        return self.failed(at, lease.server_name, f"a client could not open a session: {reason}")
+        return self.failed(lease.server_name, f"a client could not open a session: {reason}")
 
-    def worked(self, at: float, name: str) -> list[Action]:
+    def worked(self, name: str) -> list[Action]:
         """A session ended as sessions should."""
-        condition = self.conditions.get(name)
+        condition = self.records.conditions.get(name)
         if condition is None or not (condition.failures or condition.pause_s):
             return []
-        was_set_aside = condition.pause_s > 0
-        actions: list[Action] = [Record(at, "trusted", {"server": name})] if was_set_aside else []
-        return actions + self._trust(at, name, condition)
+        told = [Record(self.records.now, "trusted", {"server": name})] if condition.pause_s > 0 else []
+        return [*told, *self._trust(name, condition)]
 
-    def trial(self, at: float, name: str) -> list[Action]:
+    def trial(self, name: str) -> list[Action]:
         """A pause is over."""
-        condition = self.conditions[name]
+        condition = self.records.conditions[name]
         condition.until = None
-        return self._reopen(at, name)
+        return self._reopen(name)
 
-    def drain(self, at: float, name: str, by: str) -> list[Action]:
+    def drain(self, name: str, by: str) -> list[Action]:
         """Hand out nothing more of a server; what runs goes on."""
-        condition = self.conditions.setdefault(name, Condition())
+        condition = self.records.conditions.setdefault(name, Condition())
         condition.drained = True
-        return [Record(at, "drained", {"server": name, "by": by}), *self._shut(at, name)]
+        return [Record(self.records.now, "drained", {"server": name, "by": by}), *self._shut(name)]
 
-    def enable(self, at: float, name: str, by: str) -> list[Action]:
+    def enable(self, name: str, by: str) -> list[Action]:
         """Undo a drain, and forget all failures."""
-        condition = self.conditions.setdefault(name, Condition())
+        condition = self.records.conditions.setdefault(name, Condition())
         condition.drained = False
-        record = Record(at, "enabled", {"server": name, "by": by})
-        return [record, *self._trust(at, name, condition)]
+        record = Record(self.records.now, "enabled", {"server": name, "by": by})
+        return [record, *self._trust(name, condition)]
 
-    def healthy(self, at: float, name: str, problem: str) -> list[Action]:
+    def healthy(self, name: str, problem: str) -> list[Action]:
         """What a server's own check says: "" if all is well."""
-        condition = self.conditions.setdefault(name, Condition())
+        condition = self.records.conditions.setdefault(name, Condition())
         before, condition.unhealthy = condition.problem, problem
-        return self._examined(at, name, condition, before)
+        return self._examined(name, condition, before)
 
-    def answers(self, at: float, name: str, problem: str) -> list[Action]:
+    def answers(self, name: str, problem: str) -> list[Action]:
         """Whether a server answers: "" if it does, else a sentence."""
-        condition = self.conditions.setdefault(name, Condition())
+        condition = self.records.conditions.setdefault(name, Condition())
         before, condition.silent = condition.problem, problem
-        return self._examined(at, name, condition, before)
+        return self._examined(name, condition, before)
 
-    def _examined(self, at: float, name: str, condition: Condition, before: str) -> list[Action]:
+    def _examined(self, name: str, condition: Condition, before: str) -> list[Action]:
         problem = condition.problem
         self._tidy(name)
         if problem == before:
             return []
         if problem:
-            return [Record(at, "unhealthy", {"server": name, "reason": problem}), *self._shut(at, name)]
-        return [Record(at, "healthy", {"server": name}), *self._reopen(at, name)]
+            record = Record(self.records.now, "unhealthy", {"server": name, "reason": problem})
+            return [record, *self._shut(name)]
+        return [Record(self.records.now, "healthy", {"server": name}), *self._reopen(name)]
 
-    def leave_condition(self, at: float, name: str) -> list[Action]:
+    def leave(self, name: str) -> list[Action]:
         """A server is gone; if it comes back it will say how its health is."""
-        condition = self.conditions.get(name)
+        condition = self.records.conditions.get(name)
         if condition is None:
             return []
         condition.unhealthy = condition.silent = ""
-        self.absent.pop(name, None)
-        self.absent[name] = None
+        self.records.absent.pop(name, None)
+        self.records.absent[name] = None
         self._tidy(name)
-        return self._forget_some(at)
+        return self._forget_some()
 
-    def _forget_some(self, at: float) -> list[Action]:
+    def _forget_some(self) -> list[Action]:
         """Forget the servers that have been gone for longest, those that are back aside."""
         actions: list[Action] = []
-        while len(self.absent) > MAX_ABSENT:
-            name = next(iter(self.absent))
-            del self.absent[name]
-            if name not in self.server_names and self.conditions.pop(name, None) is not None:
-                self.deadlines.drop(("trial", name))
-                actions.append(Record(at, "forgotten", {"server": name}))
+        records = self.records
+        while len(records.absent) > MAX_ABSENT:
+            name = next(iter(records.absent))
+            del records.absent[name]
+            if name not in records.server_names and records.conditions.pop(name, None) is not None:
+                records.deadlines.drop(("trial", name))
+                actions.append(Record(records.now, "forgotten", {"server": name}))
         return actions
 
-    def restore_condition(self, at: float, record: Record) -> list[Action]:
+    def restore(self, record: Record) -> list[Action]:
         """What the last run knew about a server, which is not there yet."""
         name = str(record.details["server"])
-        self._restore_condition(at, name, record)
-        self.absent[name] = None
-        return self._forget_some(at)
+        self._restore(name, record)
+        self.records.absent[name] = None
+        return self._forget_some()
 
-    def _restore_condition(self, at: float, name: str, record: Record) -> None:
-        condition = self.conditions.setdefault(name, Condition())
+    def _restore(self, name: str, record: Record) -> None:
+        now, condition = self.records.now, self.records.conditions.setdefault(name, Condition())
         if record.kind == "drained":
             condition.drained = True
             return
@@ -145,38 +152,38 @@ class Health(Scheduler):
         condition.failures = int(record.details["failures"])
         condition.pause_s = min(float(record.details["pause_s"]), LONGEST_PAUSE_S)
         # At most a pause from now: the clock may have been ahead when it was written.
-        condition.until = min(max(at, float(record.details["until"])), at + condition.pause_s)
-        self.deadlines.set(("trial", name), condition.until)
+        condition.until = min(max(now, float(record.details["until"])), now + condition.pause_s)
+        self.records.deadlines.set(("trial", name), condition.until)
 
-    def _trust(self, at: float, name: str, condition: Condition) -> list[Action]:
+    def _trust(self, name: str, condition: Condition) -> list[Action]:
         condition.failures, condition.reason, condition.pause_s, condition.until = 0, "", 0.0, None
-        self.deadlines.drop(("trial", name))
+        self.records.deadlines.drop(("trial", name))
         self._tidy(name)
-        return self._reopen(at, name)
+        return self._reopen(name)
 
     def _tidy(self, name: str) -> None:
-        if not self.conditions[name].remarkable:
-            del self.conditions[name]
-            self.absent.pop(name, None)
+        if not self.records.conditions[name].remarkable:
+            del self.records.conditions[name]
+            self.records.absent.pop(name, None)
 
-    def _shut(self, at: float, name: str) -> list[Action]:
+    def _shut(self, name: str) -> list[Action]:
         """Take back what the server has on offer."""
         peer = self._peer(name)
         for offer in () if peer is None else peer.offers.values():
-            self.withdraw(offer)
-        return self.weigh_all(at)
+            self.records.withdraw(offer)
+        return self.scheduler.weigh_all()
 
-    def _reopen(self, at: float, name: str) -> list[Action]:
+    def _reopen(self, name: str) -> list[Action]:
         """Let others have what the server has on offer, if nothing else is wrong with it."""
-        peer, condition = self._peer(name), self.conditions.get(name)
+        peer, condition = self._peer(name), self.records.conditions.get(name)
         if peer is None or not (condition is None or condition.open):
             return []
-        actions = self.weigh_all(at)
+        actions = self.scheduler.weigh_all()
         for offer in list(peer.offers.values()):
             if not (offer.free or offer.claimed) and offer.match_key in peer.offers:
-                actions += self.offer(at, offer)
+                actions += self.scheduler.offer(offer)
         return actions
 
     def _peer(self, name: str) -> Peer | None:
-        conn = self.server_names.get(name)
-        return None if conn is None else self.peers[conn]
+        conn = self.records.server_names.get(name)
+        return None if conn is None else self.records.peers[conn]

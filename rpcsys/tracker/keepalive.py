@@ -13,8 +13,11 @@ import math
 
 from rpcsys.tracker.entities import Peer
 from rpcsys.tracker.events import Action, Send
+from rpcsys.tracker.health import Health
 from rpcsys.tracker.leases import Leases
+from rpcsys.tracker.records import Records
 from rpcsys.wire import control
+from rpcsys.wire.control import Answer
 
 LOOK_S = 5.0
 """Between two looks at a server. A question and its answer cost the tracker about 30 us: 15,000 servers take a tenth of a core."""
@@ -36,45 +39,52 @@ SILENT = f"it does not answer the tracker for {MISSES * LOOK_S:g} s or more: its
 ASKED = control.Keepalive(control.QUESTION).to_json()
 
 
-class Keepalive(Leases):
-    """A book in which servers are asked whether they live."""
+class Keepalive:
+    """Asks servers whether they live."""
 
-    def watch(self, at: float, peer: Peer) -> None:
+    def __init__(self, records: Records, health: Health, leases: Leases) -> None:
+        self.records = records
+        self.health = health
+        self.leases = leases
+
+    def watch(self, peer: Peer) -> None:
         """A server has registered."""
         if peer.keepalive:
-            self._look_again(at + peer.conn * _SPREAD % 1 * LOOK_S, peer)
+            self._look_again(self.records.now + peer.conn * _SPREAD % 1 * LOOK_S, peer)
 
-    def _look_again(self, at: float, peer: Peer) -> None:
-        self.deadlines.set(("look", peer.conn), math.ceil(at / TOGETHER_S) * TOGETHER_S)
+    def _look_again(self, due: float, peer: Peer) -> None:
+        self.records.deadlines.set(("look", peer.conn), math.ceil(due / TOGETHER_S) * TOGETHER_S)
 
-    def look(self, at: float, conn: int) -> list[Action]:
+    def look(self, conn: int) -> list[Action]:
         """A server is to be asked, or to have answered."""
-        peer = self.peers.get(conn)
+        peer = self.records.peers.get(conn)
         if peer is None or peer.server is None:
             return []
-        self._look_again(at + LOOK_S, peer)
+        self._look_again(self.records.now + LOOK_S, peer)
         peer.unanswered += 1
         if peer.unanswered == 1:
-            return [*self._ask_back(at, peer), Send(conn, ASKED)]
-        return self._silent(at, peer) if peer.unanswered == MISSES + 1 else []
+            return [*self._ask_back(peer), Send(conn, ASKED)]
+        return self._silent(peer) if peer.unanswered == MISSES + 1 else []
 
-    def _ask_back(self, at: float, peer: Peer) -> list[Action]:
+    def _ask_back(self, peer: Peer) -> list[Action]:
         """Ask for the leases that should have been opened, or taken back, long ago."""
         actions: list[Action] = []
         for lease in list(peer.serving.values()):
-            if not lease.started and at - lease.since >= UNOPENED_S:
-                actions += self.end(at, lease, control.UNUSED)
+            if not lease.started and self.records.now - lease.since >= UNOPENED_S:
+                actions += self.leases.end(lease, control.UNUSED)
         return actions
 
-    def _silent(self, at: float, peer: Peer) -> list[Action]:
-        actions = self.answers(at, peer.name, SILENT)
+    def _silent(self, peer: Peer) -> list[Action]:
+        actions = self.health.answers(peer.name, SILENT)
         for lease in list(peer.serving.values()):
             if lease.reason and not lease.started:  # it was to be ended
-                actions += self.over(at, lease, "unused")
+                actions += self.leases.over(lease, "unused")
         return actions
 
-    def alive(self, at: float, peer: Peer) -> list[Action]:
-        """A server has answered."""
+    def answered(self, peer: Peer, message: Answer) -> list[Action]:
+        """A server has answered a question."""
+        if message.ok and peer.heard < message.id <= peer.asked:
+            peer.heard = message.id
         was_silent = peer.unanswered > MISSES
         peer.unanswered = 0
-        return self.answers(at, peer.name, "") if was_silent else []
+        return self.health.answers(peer.name, "") if was_silent else []

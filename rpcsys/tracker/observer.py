@@ -115,7 +115,7 @@ class Observer:
 
     def _look(self) -> None:
         now = self._service.clock.now()
-        self.utilisation.look(self._service.state, now)
+        self.utilisation.look(self._service.state.records, now)
         self._looks += 1
         if self.store is not None and self._looks % _LOOKS_NOTED == 0:
             self.store.note_levels(self.utilisation.rows(now))

@@ -49,10 +49,13 @@ it is not believed: epochs that rise from there would reach what the wire's numb
 
 
 class Records:
-    """All records. Two of them are equal when every record is. Dictionaries stand for ordered sets."""
+    """All records, as of ``now``, the time of the last event. Two of them are equal when every record is.
+
+    Dictionaries stand for ordered sets.
+    """
 
     def __init__(self, started: Started) -> None:
-        self.started_at = self.left_at = started.at
+        self.now = self.started_at = self.left_at = started.at
         self.relays = Relays.of(started.proxy_from)
         self.instance = started.instance
         self.stop_key = started.stop_key
@@ -140,13 +143,13 @@ class Records:
             self.modules.setdefault(module.name, {})[peer.conn] = module
         peer.deployed, peer.deployed_key = modules, key
 
-    def serve_no_more(self, at: float, conn: int, key: str) -> None:
+    def serve_no_more(self, conn: int, key: str) -> None:
         """The peer has left."""
         queue = self.queues[key]
         queue.servers.pop(conn, None)
-        queue.left_at = self.left_at = at
+        queue.left_at = self.left_at = self.now
         if not queue.servers:
-            self.deadlines.set(("forget", key), at + GRACE_S)
+            self.deadlines.set(("forget", key), self.now + GRACE_S)
 
     def name_peer(self, peer: Peer, wanted: str) -> str:
         """Give a server a name that no other has."""
@@ -165,9 +168,9 @@ class Records:
             del self.server_names[peer.name]
         peer.name = ""
 
-    def believe(self, at: float, epoch: int) -> bool:
+    def believe(self, epoch: int) -> bool:
         """Have the next epochs be above one of a run before this; whether it can be one."""
-        plausible = epoch <= int(at * 1000) + EPOCHS_AHEAD
+        plausible = epoch <= int(self.now * 1000) + EPOCHS_AHEAD
         if plausible:
             self.epoch = max(self.epoch, epoch)
         return plausible
@@ -185,9 +188,9 @@ class Records:
             queue = self.queues[key] = Queue(key)
         return queue
 
-    def forget_queue(self, at: float, queue: Queue) -> None:
+    def forget_queue(self, queue: Queue) -> None:
         """Drop the queue of a key that nobody serves, wants or holds, or served just now."""
-        if not (queue.servers or queue.waiting or queue.leases) and at >= queue.left_at + GRACE_S:
+        if not (queue.servers or queue.waiting or queue.leases) and self.now >= queue.left_at + GRACE_S:
             del self.queues[queue.key]
             self.moved.pop(queue.key, None)
             self.deadlines.drop(("forget", queue.key))
@@ -203,12 +206,12 @@ class Records:
         """Until when what left at ``left_at`` is taken for known."""
         return max(left_at, self.started_at) + GRACE_S
 
-    def note_move(self, at: float, key: str) -> None:
+    def note_move(self, key: str) -> None:
         """Those who wait will want to know their new positions, soon."""
         queue = self.queues.get(key)
         if queue is not None and queue.waiting and key not in self.moved:
             if not self.moved:
-                self.deadlines.set(("positions",), at + POSITIONS_S)
+                self.deadlines.set(("positions",), self.now + POSITIONS_S)
             self.moved[key] = None
 
     # Offers and requests.
@@ -239,9 +242,9 @@ class Records:
         self.withdraw(offer)
         del self.peers[offer.conn].offers[offer.match_key]
 
-    def add_request(self, at: float, peer: Peer, request: Waiting) -> None:
+    def add_request(self, peer: Peer, request: Waiting) -> None:
         """A request takes its place in its queue."""
-        steps = request.steps = min(STEPS, int((at - request.since) // STEP_S))
+        steps = request.steps = min(STEPS, int((self.now - request.since) // STEP_S))
         peer.waiting[request.arrival] = request
         if request.id is not None:
             peer.requests[request.id] = request
@@ -254,17 +257,17 @@ class Records:
         if request.count > 1:
             self.gatherers[request.arrival] = request
             self.gatherers_of[request.address] += 1
-        self.shares.waits(at, request.user)
+        self.shares.waits(self.now, request.user)
         self.lines.add(request)
         if steps < STEPS:
             self.remind(request, "age", request.since + (steps + 1) * STEP_S)
 
-    def remind(self, request: Waiting, what: str, at: float) -> None:
+    def remind(self, request: Waiting, what: str, due: float) -> None:
         """Something is due of a request that waits, unless it has left by then."""
         request.timers = (*request.timers, what) if what not in request.timers else request.timers
-        self.deadlines.set((what, request.arrival), at)
+        self.deadlines.set((what, request.arrival), due)
 
-    def remove_request(self, at: float, request: Waiting) -> None:
+    def remove_request(self, request: Waiting) -> None:
         """A request leaves its queue, from wherever it stands. What it has gathered must be taken back before."""
         peer, queue = self.peers[request.conn], self.queues[request.key]
         if not request.parked:
@@ -283,8 +286,8 @@ class Records:
             del self.tickets[request.ticket]
         for timer in request.timers:
             self.deadlines.drop((timer, request.arrival))
-        self.note_move(at, request.key)
-        self.forget_queue(at, queue)
+        self.note_move(request.key)
+        self.forget_queue(queue)
 
     # Places, of requests whose clients are away.
 
@@ -319,14 +322,14 @@ class Records:
         if holder is not None:
             holder.holding[lease.lease] = lease
 
-    def remove_lease(self, at: float, lease: Lease) -> None:
+    def remove_lease(self, lease: Lease) -> None:
         """A lease is over."""
         del self.leases[lease.lease]
         queue = self.queues[lease.key]
         del queue.leases[lease.lease]
-        self.shares.end(at, lease.user)
+        self.shares.end(self.now, lease.user)
         if lease.user and (lease.started or lease.how != OURS):  # others began when their server says
-            queue.lengths.append(at - lease.since)
+            queue.lengths.append(self.now - lease.since)
         server = None if lease.server is None else self.peers.get(lease.server)
         if server is not None:
             server.serving.pop(lease.lease, None)
@@ -335,4 +338,4 @@ class Records:
         holder = None if lease.holder is None else self.peers.get(lease.holder)
         if holder is not None:
             holder.holding.pop(lease.lease, None)
-        self.forget_queue(at, queue)
+        self.forget_queue(queue)

@@ -35,74 +35,79 @@ TOO_FEW, RESTS = "there are not so many devices", "it gave back what it had gath
 """Why a request is parked."""
 
 
-class Scheduler(Records):
-    """A book in which requests meet offers."""
+class Scheduler:
+    """Brings requests and offers together."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
 
     # An offer looks for a request.
 
-    def offer(self, at: float, offer: Offer) -> list[Action]:
+    def offer(self, offer: Offer) -> list[Action]:
         """A match key can be had from now on: it goes to whom it is for, or is free."""
-        condition = self.condition(self.peers[offer.conn])
+        records = self.records
+        condition = records.condition(records.peers[offer.conn])
         if condition is not None and not condition.open:
             return []
-        taker = self._taker(at, offer) if self.waiting and self.settling is None else None
+        taker = self._taker(offer) if records.waiting and records.settling is None else None
         if taker is None:
-            self.pool.add(offer)
+            records.pool.add(offer)
             return []
         if taker.count > 1:
-            return [*self._claim(at, taker, offer), *self._gather(at, taker)]
-        return self._serve(at, taker, [offer])
+            return [*self._claim(taker, offer), *self._gather(taker)]
+        return self._serve(taker, [offer])
 
-    def _taker(self, at: float, offer: Offer) -> Waiting | None:
+    def _taker(self, offer: Offer) -> Waiting | None:
         """Whose turn it is."""
-        x = self.shares.clock(at)
-        ranks: list[Rank] = [line.best(x) for line in self.lines.fitting(offer.facts)]
+        records = self.records
+        x = records.shares.clock(records.now)
+        ranks: list[Rank] = [line.best(x) for line in records.lines.fitting(offer.facts)]
         if not ranks:
             return None
         best = min(ranks)
-        for gatherer in self.gathering.values():  # in the order in which they began
+        for gatherer in records.gathering.values():  # in the order in which they began
             if gatherer.standing >= -best[0] and gatherer.wants.fit(offer.facts):
                 return gatherer
-        return self.waiting[best[2]]
+        return records.waiting[best[2]]
 
-    def _serve(self, at: float, request: Waiting, offers: list[Offer]) -> list[Action]:
+    def _serve(self, request: Waiting, offers: list[Offer]) -> list[Action]:
         """A request that waits gets what it waits for."""
-        peer = self.peers[request.conn]
-        self._let_go(request)
-        self.remove_request(at, request)
-        waited = self._waited(at, request, "granted")
-        return [*self.grant(at, peer, request, offers), *waited]
+        peer = self.records.peers[request.conn]
+        self.let_go(request)
+        self.records.remove_request(request)
+        waited = self.waited(request, "granted")
+        return [*self.grant(peer, request, offers), *waited]
 
-    def _waited(self, at: float, request: Waiting, why: str) -> list[Action]:
+    def waited(self, request: Waiting, why: str) -> list[Action]:
+        """A request waits no longer: its record, if there is one of its beginning."""
         if not request.recorded:
             return []
-        return [
-            Record(
-                at, "waited", {"ticket": request.ticket, "waited_s": round(at - request.since, 3), "why": why}
-            )
-        ]
+        now = self.records.now
+        details = {"ticket": request.ticket, "waited_s": round(now - request.since, 3), "why": why}
+        return [Record(now, "waited", details)]
 
     # A request looks for offers.
 
     def find(self, standing: float, wants: Wants) -> Offer | None:
         """A match key that a new request can have at once."""
-        if self.settling is not None:
+        if self.records.settling is not None:
             return None
-        offer = self.pool.find(wants)
-        if offer is None and self.gathering:
-            lower = (other for other in self.gathering.values() if other.standing < standing)
+        offer = self.records.pool.find(wants)
+        if offer is None and self.records.gathering:
+            lower = (other for other in self.records.gathering.values() if other.standing < standing)
             fitting = (offer for other in lower for offer in other.gathered if wants.fit(offer.facts))
             offer = next(fitting, None)
         return offer
 
-    def grant(self, at: float, peer: Peer, request: Waiting, offers: list[Offer]) -> list[Action]:
+    def grant(self, peer: Peer, request: Waiting, offers: list[Offer]) -> list[Action]:
         """Hand match keys out: the server hears of it first, then the client."""
         actions: list[Action] = []
         granted = []
+        records = self.records
         for offer in offers:
-            self.use(offer)
-            server = self.peers[offer.conn]
-            lease = self._lease(at, peer, request, offer, server)
+            records.use(offer)
+            server = records.peers[offer.conn]
+            lease = self._lease(peer, request, offer, server)
             host = reachable(offer.host, peer)
             if server.server is not None:
                 actions.append(_taken(server, lease, offer))
@@ -111,112 +116,134 @@ class Scheduler(Records):
                 actions.append(Send(peer.conn, reply))
             else:
                 granted.append(_granted(lease, offer, host))
-            actions.append(_recorded(at, request, lease))
+            actions.append(_recorded(records.now, request, lease))
         if request.id is not None:
             answer = Answer(request.id, True, fields={"leases": granted})
             actions.append(Send(peer.conn, answer.to_json()))
         return actions
 
-    def _lease(self, at: float, peer: Peer, request: Waiting, offer: Offer, server: Peer) -> Lease:
+    def _lease(self, peer: Peer, request: Waiting, offer: Offer, server: Peer) -> Lease:
         """A new lease, with an epoch above all others, those of runs before this one too."""
-        self.epoch = max(self.epoch + 1, int(at * 1000))
+        records = self.records
+        epoch = records.epoch = max(records.epoch + 1, int(records.now * 1000))
         ours = server.server is not None
         lease = Lease(
-            f"{self.instance}-{self.epoch}",
-            self.epoch,
+            f"{records.instance}-{epoch}",
+            epoch,
             offer.key,
             offer.conn,
             server.name or f"{offer.host}:{offer.port}",
             peer.conn,
             request.user,
             peer.address,
-            at,
-            least(request.limit_s, self.limits.get(offer.key)) if ours else None,
+            records.now,
+            least(request.limit_s, records.limits.get(offer.key)) if ours else None,
             OURS if ours else INFERRED if is_proxy(server) else SILENT,
         )
         if server.server is not None:
             lease.identity = server.server.identity
-        self.add_lease(lease)
+        records.add_lease(lease)
         return lease
+
+    # After a restart.
+
+    def settle_if_complete(self) -> list[Action]:
+        """Go on at once when everything is back."""
+        settling = self.records.settling
+        return [] if settling is None or settling.servers or settling.tickets else self.settle()
+
+    def settle(self) -> list[Action]:
+        """Hand out what has come together."""
+        records = self.records
+        records.settling = None
+        records.deadlines.drop(("settle",))
+        actions: list[Action] = []
+        free = {id(offer): offer for index in records.pool.by_fact.values() for offer in index.values()}
+        for offer in sorted(free.values(), key=lambda offer: (offer.conn, offer.match_key)):
+            if offer.free:
+                records.pool.remove(offer)
+                actions += self.offer(offer)
+        return actions
 
     # Several at once.
 
-    def gather(self, at: float, request: Waiting) -> list[Action]:
+    def gather(self, request: Waiting) -> list[Action]:
         """A new request for several takes what is free. It is in its line already."""
-        return [*self.weigh(at, request), *self._gather(at, request)]
+        return [*self.weigh(request), *self._gather(request)]
 
-    def _gather(self, at: float, request: Waiting) -> list[Action]:
+    def _gather(self, request: Waiting) -> list[Action]:
         actions: list[Action] = []
-        while not request.parked and request.arrival in self.waiting:
+        while not request.parked and request.arrival in self.records.waiting:
             offer = self.find(request.standing, request.wants)
             if offer is None:
                 break
-            self.withdraw(offer)
-            actions += self._claim(at, request, offer)
+            self.records.withdraw(offer)
+            actions += self._claim(request, offer)
         return actions
 
-    def _claim(self, at: float, request: Waiting, offer: Offer) -> list[Action]:
+    def _claim(self, request: Waiting, offer: Offer) -> list[Action]:
         if not request.gathered:
-            self.remind(request, "rest", at + GATHER_S)
-            self.gathering[request.arrival] = request
+            self.records.remind(request, "rest", self.records.now + GATHER_S)
+            self.records.gathering[request.arrival] = request
         request.gathered.append(offer)
         offer.claimed = request.arrival
         if len(request.gathered) < request.count:
             return []
-        return self._serve(at, request, list(request.gathered))
+        return self._serve(request, list(request.gathered))
 
-    def rest(self, at: float, arrival: int) -> list[Action]:
+    def rest(self, arrival: int) -> list[Action]:
         """A request has gathered for too long, or a long rest is over."""
-        request = self.waiting[arrival]
+        request = self.records.waiting[arrival]
         if not request.parked and request.gathered:
-            self.remind(request, "wake", at + GATHER_S)
-            return self._park(at, request, RESTS)
+            self.records.remind(request, "wake", self.records.now + GATHER_S)
+            return self._park(request, RESTS)
         return []
 
-    def wake(self, at: float, arrival: int) -> list[Action]:
+    def wake(self, arrival: int) -> list[Action]:
         """A long rest is over."""
-        request = self.waiting[arrival]
+        request = self.records.waiting[arrival]
         self._unpark(request)
-        return self.gather(at, request)
+        return self.gather(request)
 
-    def weigh_all(self, at: float) -> list[Action]:
+    def weigh_all(self) -> list[Action]:
         """Devices have come or gone: what can be gathered has changed."""
         actions: list[Action] = []
         known: dict[Wants, int] = {}
-        for request in list(self.gatherers.values()):
-            if request.parked not in ("", TOO_FEW) or request.arrival not in self.waiting:
+        for request in list(self.records.gatherers.values()):
+            if request.parked not in ("", TOO_FEW) or request.arrival not in self.records.waiting:
                 continue
             if request.wants not in known:
                 known[request.wants] = self.capacity(request.wants)
             too_few = known[request.wants] < request.count
             if too_few and not request.parked:
-                actions += self._park(at, request, TOO_FEW)
+                actions += self._park(request, TOO_FEW)
             elif request.parked and not too_few:
                 self._unpark(request)
-                actions += self._gather(at, request)
+                actions += self._gather(request)
         return actions
 
-    def weigh(self, at: float, request: Waiting) -> list[Action]:
+    def weigh(self, request: Waiting) -> list[Action]:
         """Park a request for more devices than there are."""
-        return [] if self.capacity(request.wants) >= request.count else self._park(at, request, TOO_FEW)
+        return [] if self.capacity(request.wants) >= request.count else self._park(request, TOO_FEW)
 
     def capacity(self, wants: Wants) -> int:
         """How many sessions devices can serve at once that are wanted and not taken out."""
-        return sum(self._slots(peer, wants) for peer in self.servers(wants))
+        return sum(self._slots(peer, wants) for peer in self.records.servers(wants))
 
     def too_many(self, address: str, request: Waiting) -> str:
         """Why one more request may not wait, in a sentence for its client; "" if it may."""
-        problem = self.held.full(address, request.wants) or self.lines.full(address, request.wants)
+        records = self.records
+        problem = records.held.full(address, request.wants) or records.lines.full(address, request.wants)
         if problem or request.count == 1:
             return problem
-        if self.gatherers_of[address] >= MAX_GATHERERS_OF_ADDRESS:
+        if records.gatherers_of[address] >= MAX_GATHERERS_OF_ADDRESS:
             return f"{MAX_GATHERERS_OF_ADDRESS} requests of {address} for several devices wait already: cancel some"
-        if len(self.gatherers) >= MAX_GATHERERS:
+        if len(records.gatherers) >= MAX_GATHERERS:
             return f"{MAX_GATHERERS} requests for several devices wait already: try again later"
         return ""
 
     def _slots(self, peer: Peer, wants: Wants) -> int:
-        condition = self.condition(peer)
+        condition = self.records.condition(peer)
         if condition is not None and not condition.open:
             return 0
         if peer.server is not None:
@@ -224,27 +251,28 @@ class Scheduler(Records):
         offered = sum(wants.fit(offer.facts) for offer in peer.offers.values())
         return offered + sum(lease.key == wants.key for lease in peer.serving.values())
 
-    def _park(self, at: float, request: Waiting, why: str) -> list[Action]:
+    def _park(self, request: Waiting, why: str) -> list[Action]:
         """Let all others pass, and give them what was gathered."""
         request.parked = why
-        self.lines.remove(request)
-        return self.give_back(at, request)
+        self.records.lines.remove(request)
+        return self.give_back(request)
 
     def _unpark(self, request: Waiting) -> None:
         request.parked = ""
-        self.lines.add(request)
+        self.records.lines.add(request)
 
-    def give_back(self, at: float, request: Waiting) -> list[Action]:
+    def give_back(self, request: Waiting) -> list[Action]:
         """What a request has gathered can be had by others."""
-        return self.give_away(at, self._let_go(request))
+        return self.give_away(self.let_go(request))
 
-    def give_away(self, at: float, offers: list[Offer]) -> list[Action]:
+    def give_away(self, offers: list[Offer]) -> list[Action]:
         """Match keys that were claimed, and are not any more, can be had."""
-        return [action for offer in offers for action in self.offer(at, offer)]
+        return [action for offer in offers for action in self.offer(offer)]
 
-    def _let_go(self, request: Waiting) -> list[Offer]:
+    def let_go(self, request: Waiting) -> list[Offer]:
+        """A request claims nothing more; what it had gathered."""
         gathered, request.gathered = request.gathered, []
-        self.gathering.pop(request.arrival, None)
+        self.records.gathering.pop(request.arrival, None)
         for offer in gathered:
             offer.claimed = 0
         return gathered
@@ -255,12 +283,6 @@ def least(one: float | None, other: float | None) -> float | None:
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)
-
-
-def ask(peer: Peer) -> int:
-    """The number of the tracker's next question to a server."""
-    peer.asked += 1
-    return peer.asked
 
 
 def _granted(lease: Lease, offer: Offer, host: str) -> dict[str, Any]:
@@ -278,7 +300,7 @@ def _granted(lease: Lease, offer: Offer, host: str) -> dict[str, Any]:
 
 
 def _taken(server: Peer, lease: Lease, offer: Offer) -> Send:
-    lease.told = ask(server)
+    lease.told = server.ask()
     told = control.Taken(
         id=lease.told,
         lease=lease.lease,
@@ -291,9 +313,9 @@ def _taken(server: Peer, lease: Lease, offer: Offer) -> Send:
     return Send(server.conn, told.to_json())
 
 
-def _recorded(at: float, request: Waiting, lease: Lease) -> Record:
+def _recorded(now: float, request: Waiting, lease: Lease) -> Record:
     return Record(
-        at,
+        now,
         "granted",
         {
             "lease": lease.lease,
@@ -303,7 +325,7 @@ def _recorded(at: float, request: Waiting, lease: Lease) -> Record:
             "user": lease.user,
             "address": lease.address,
             "limit_s": lease.limit_s,
-            "waited_s": round(at - request.since, 6),
+            "waited_s": round(now - request.since, 6),
             "priority": request.priority,
             "arrival": request.arrival,
             "how": lease.how,

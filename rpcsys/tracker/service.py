@@ -99,7 +99,7 @@ class Service:
         )
         self.state = State(started)
         most = min(config.max_connections_per_address, allow_many() // 2)
-        self.admission = Admission(most, self.state.relays, self.clock.now)
+        self.admission = Admission(most, self.state.records.relays, self.clock.now)
         self.perform(Restored(started.at, self.observer.restored()))
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
@@ -237,10 +237,10 @@ class Service:
 
     def _send_summary(self, connection: Connection) -> None:
         """Answer TVM's SUMMARY, from the text that is remembered."""
-        viewer = self.state.peers.get(connection.number)
+        viewer = self.state.records.peers.get(connection.number)
         if viewer is not None:
             self.frames_out += 1
-            text = self._summary.text(self.state, self.clock.now(), viewer)
+            text = self._summary.text(self.state.records, self.clock.now(), viewer)
             connection.queue(tracker_frames.frame(text, MAX_TVM_REPLY))
 
     def to_flush(self, connection: Connection) -> None:

@@ -135,7 +135,7 @@ class Tracker:
 
     def hear(self, conn: int, value) -> None:
         self.now += 0.01
-        if conn not in self.state.peers:
+        if conn not in self.state.records.peers:
             self.apply(
                 events.Connected(self.now, conn, f"10.0.0.{conn}" if conn > 1 else "127.0.0.1", "10.0.0.1")
             )
@@ -166,26 +166,19 @@ def test_nothing_breaks_it_and_nothing_is_left(said):
     lab = Tracker()
     for conn, value in said:
         lab.hear(conn, value)
-    assert lab.state.epoch < 2**53 - 2**52
-    for conn in list(lab.state.peers):
+    assert lab.state.records.epoch < 2**53 - 2**52
+    for conn in list(lab.state.records.peers):
         lab.apply(events.Disconnected(lab.now, conn))
     lab.wait(AWAY_S + TICKET_S + SETTLE_S + 10)
-    state = lab.state
-    left = {
-        name: getattr(state, name)
-        for name in ("peers", "queues", "waiting", "leases", "server_names", "places")
-    }
-    left |= {
-        "tickets": state.tickets,
-        "identities": state.identities,
-        "by_fact": state.by_fact,
-        "heirs": state.heirs,
-    }
+    records = lab.state.records
+    names = ("peers", "queues", "waiting", "leases", "server_names", "places")
+    left = {name: getattr(records, name) for name in (*names, "tickets", "identities", "by_fact", "heirs")}
     assert not {name: what for name, what in left.items() if what}
-    assert all(share.base for share in state.shares.users.values()), (
+    assert all(share.base for share in records.shares.users.values()), (
         "users who have had nothing are forgotten"
     )
-    assert (state.held.bytes, state.places_bytes, state.lines.all, state.pool.by_fact) == (0, 0, {}, {})
+    empty = (records.held.bytes, records.places_bytes, records.lines.all, records.pool.by_fact)
+    assert empty == (0, 0, {}, {})
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
@@ -202,6 +195,6 @@ def test_others_are_served_as_before(said):
     lab.hear(board, [3, "good", [9090, "good:1"], None])
     lab.hear(client, [1, {"op": "hello", "version": "0", "user": "good"}])
     lab.hear(client, {"op": "request", "id": 1, "key": "good", "priority": 1e308})
-    lease = next(lease for lease in lab.state.leases.values() if lease.user == "good")
+    lease = next(lease for lease in lab.state.records.leases.values() if lease.user == "good")
     assert lease.epoch <= int(lab.now * 1000) + 86_400_001
-    assert lab.state.peers[board].name == "good"
+    assert lab.state.records.peers[board].name == "good"

@@ -74,7 +74,7 @@ class Bench:
 
     def one_user(self, keys):
         """From now on one user asks, over several connections, and waits for so many other keys."""
-        conns = range(self.state.arrivals, self.state.arrivals + 8)  # numbers of nobody else
+        conns = range(self.state.records.arrivals, self.state.records.arrivals + 8)  # numbers of nobody else
         for conn in conns:
             self.happens(events.Connected(self.now, conn, "10.0.0.5", "10.0.0.1"))
             self.say(conn, tracker.Ping(control.Hello("0", (), "ann")))
@@ -141,10 +141,10 @@ def test_positions_are_told_in_steps():
     lab = Bench(1)
     for _ in range(2):  # then every queue has somebody behind somebody
         lab.one_user(2 * TOLD_AT_ONCE)
-    due, left = lab.state.next_deadline, [len(lab.state.moved)]
-    while lab.state.moved:
+    due, left = lab.state.next_deadline, [len(lab.state.records.moved)]
+    while lab.state.records.moved:
         lab.state.apply(events.Tick(due))
-        left.append(len(lab.state.moved))
+        left.append(len(lab.state.records.moved))
     assert left[0] >= 2 * TOLD_AT_ONCE
     assert max(before - after for before, after in itertools.pairwise(left)) <= TOLD_AT_ONCE
 
@@ -166,7 +166,7 @@ def in_pairs(act, few, many, rounds=ROUNDS):
 
 
 def everybody(lab):
-    return [*eta.in_order(lab.state, lab.now, lab.state.queues["key"])]
+    return [*eta.in_order(lab.state.records, lab.now, lab.state.records.queues["key"])]
 
 
 def wait_with_labels(lab, sets, labels, of_each=50):
@@ -223,7 +223,7 @@ def test_requests_for_several_that_wait_do_not_matter(record_property):
     less, more = in_pairs(Bench.turn, few, many)
     record_property("a turn, us", f"{less * 1e6:.0f} and {more * 1e6:.0f}")
     assert more <= 3 * less
-    assert len(many.state.gatherers) <= MAX_GATHERERS_OF_ADDRESS
+    assert len(many.state.records.gatherers) <= MAX_GATHERERS_OF_ADDRESS
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_a_server_that_fails_in_a_row_is_set_aside_and_tried_again(scene, desk):
     assert desk.session()
     assert desk.row["state"] == "ok"
     assert scene.recorded("trusted") == [{"server": "board"}]
-    assert scene.state.conditions == {}
+    assert scene.state.records.conditions == {}
 
 
 def test_pauses_grow_while_trials_fail_and_begin_anew_after_a_success(scene, desk):
@@ -117,10 +117,10 @@ def test_complaints_about_leases_that_the_server_has_not_heard_of_do_not_count(d
 def test_clients_that_complain_are_remembered_in_bounds():
     scene = Scene()
     desk = Desk(scene)
-    scene.state.missed.update((f"address {number}", "another board") for number in range(MAX_MISSED))
+    scene.state.records.missed.update((f"address {number}", "another board") for number in range(MAX_MISSED))
     for number in range(3):
         desk.session("unused", started=False, problem="no route", address=f"10.0.1.{number}")
-    assert len(scene.state.missed) == MAX_MISSED
+    assert len(scene.state.records.missed) == MAX_MISSED
 
 
 def test_a_client_that_reaches_no_server_is_to_blame_itself(scene):
@@ -196,7 +196,7 @@ def test_a_server_that_says_it_is_not_fit(scene, desk):
     assert (desk.row["state"], scene.queue()) == ("ok", (1, 0))
     scene.ask(desk.server, "health", problem="too hot")
     scene.leave(desk.server)
-    assert scene.state.conditions == {}, "it says so again when it is back"
+    assert scene.state.records.conditions == {}, "it says so again when it is back"
     assert [record.kind for record in scene.records if record.kind.endswith("healthy")] == [
         "unhealthy",
         "healthy",
@@ -235,9 +235,9 @@ def test_of_servers_that_are_gone_so_many_are_remembered(scene):
         conn = scene.server(name=f"s{number}", port=number + 1)
         scene.ask(keeper, "drain", server=f"s{number}")
         scene.leave(conn)
-    assert len(scene.state.conditions) == MAX_ABSENT + 1
-    assert {"here", "s10"} <= set(scene.state.conditions)
-    assert "s9" not in scene.state.conditions
+    assert len(scene.state.records.conditions) == MAX_ABSENT + 1
+    assert {"here", "s10"} <= set(scene.state.records.conditions)
+    assert "s9" not in scene.state.records.conditions
     assert scene.recorded("forgotten") == [{"server": f"s{number}"} for number in range(10)]
 
 
@@ -263,4 +263,4 @@ def test_a_pause_and_a_lease_that_end_together(scene):
     scene.leave(desk.server)
     scene.now += AWAY_S + 2
     scene.apply(events.Tick(scene.now))
-    assert (scene.state.leases, scene.state.conditions) == ({}, {})
+    assert (scene.state.records.leases, scene.state.records.conditions) == ({}, {})

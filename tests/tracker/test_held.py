@@ -52,10 +52,14 @@ def test_nothing_is_held_of_those_that_left(narrow, scene):
     client = scene.client()
     for number in range(5):
         scene.ask(client, "request", number, key="x", wait_for_key=True, labels=LONG if number == 0 else {})
-    assert scene.state.held.bytes == sum(scene.state.held.by_address.values()) > 5 * REQUEST_BYTES
+    assert (
+        scene.state.records.held.bytes
+        == sum(scene.state.records.held.by_address.values())
+        > 5 * REQUEST_BYTES
+    )
     scene.ask(client, "cancel", 9, request=0)
     scene.leave(client)
-    assert (scene.state.held.bytes, dict(scene.state.held.by_address)) == (0, {})
+    assert (scene.state.records.held.bytes, dict(scene.state.records.held.by_address)) == (0, {})
 
 
 def test_places_of_those_that_left_are_bounded_too(monkeypatch, scene):
@@ -64,7 +68,7 @@ def test_places_of_those_that_left_are_bounded_too(monkeypatch, scene):
         client = scene.client()
         scene.ask(client, "request", 1, key="x", wait_for_key=True, labels=LONG if number % 9 == 0 else {})
         scene.leave(client)
-    assert 0 < scene.state.places_bytes <= 20 * REQUEST_BYTES
-    assert len(scene.recorded("waited")) == 30 - len(scene.state.places)
+    assert 0 < scene.state.records.places_bytes <= 20 * REQUEST_BYTES
+    assert len(scene.recorded("waited")) == 30 - len(scene.state.records.places)
     scene.wait(TICKET_S)
-    assert (scene.state.places_bytes, scene.state.places) == (0, {})
+    assert (scene.state.records.places_bytes, scene.state.records.places) == (0, {})

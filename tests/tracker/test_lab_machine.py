@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from rpcsys.tracker import events
+from rpcsys.tracker.state import replay
 from rpcsys.wire import control
 from tests.tracker.simulation import Board, Lab
 
@@ -89,40 +89,42 @@ class LabMachine(RuleBasedStateMachine):
         if not hasattr(self, "lab"):
             return
         state = self.lab.state
-        free = {offer.match_key for index in state.pool.by_fact.values() for offer in index.values()}
-        gathered = {offer.match_key for request in state.waiting.values() for offer in request.gathered}
+        free = {offer.match_key for index in state.records.pool.by_fact.values() for offer in index.values()}
+        gathered = {
+            offer.match_key for request in state.records.waiting.values() for offer in request.gathered
+        }
         offered = set(self.lab.offers)
         assert free | gathered <= offered
         assert not free & gathered
         for match_key in offered - free - gathered:
-            assert not state.conditions[f"board{self.lab.offers[match_key].number}"].open
-        assert set(state.waiting) == {
-            request.arrival for queue in state.queues.values() for request in queue.waiting.values()
+            assert not state.records.conditions[f"board{self.lab.offers[match_key].number}"].open
+        assert set(state.records.waiting) == {
+            request.arrival for queue in state.records.queues.values() for request in queue.waiting.values()
         }
-        assert len(state.waiting) == len(self.lab.asked)
+        assert len(state.records.waiting) == len(self.lab.asked)
 
     @invariant()
     def nobody_waits_for_what_is_free(self):
         if not hasattr(self, "lab"):
             return
         state = self.lab.state
-        for request in state.waiting.values():
+        for request in state.records.waiting.values():
             if not request.parked:
-                assert state.pool.find(request.wants) is None, "somebody waits while a device is free"
+                assert state.records.pool.find(request.wants) is None, "somebody waits while a device is free"
 
     def teardown(self):
         lab, state = self.lab, self.lab.state
-        for name in list(state.conditions):
+        for name in list(state.records.conditions):
             lab.say(lab.connect("10.0.0.9"), control.Enable(1, name))
         lab.run(200.0)
         lab.cancel_all()  # some want what there is not
         lab.finish()
-        assert not state.leases
+        assert not state.records.leases
         assert not any(board.lease for board in lab.boards.values())
         keys = {board.key for board in lab.boards.values()}
         assert all(asked.key not in keys for asked in lab.asked.values())
-        assert sum(state.pool.count(key) for key in state.queues) == len(lab.boards)
-        assert events.replay(lab.log) == state
+        assert sum(state.records.pool.count(key) for key in state.records.queues) == len(lab.boards)
+        assert replay(lab.log) == state
 
 
 TestLab = LabMachine.TestCase

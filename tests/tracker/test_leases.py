@@ -70,7 +70,7 @@ def test_so_does_one_of_tvms(scene):
     assert end == {"op": "end", "id": 2, **lease, "reason": "unused"}
     scene.ask(server, "lease_ended", **lease, outcome="unused")
     assert scene.summary()["leases"] == []
-    assert scene.state.shares.users == {}
+    assert scene.state.records.shares.users == {}
 
 
 def test_one_of_tvms_that_leaves_after_it_has_opened_its_session_keeps_it(scene):
@@ -372,7 +372,7 @@ def test_a_board_that_was_started_anew_gets_its_name_when_its_old_connection_end
     scene.leave(after)
     scene.server(identity="after")
     assert [row["name"] for row in scene.summary()["servers"]] == ["board"]
-    assert not scene.state.heirs
+    assert not scene.state.records.heirs
 
 
 def test_one_elsewhere_keeps_the_name_it_got(scene):
@@ -443,7 +443,7 @@ def test_how_long_a_session_ran_before_goes_into_no_estimate(scene):
     server = scene.server(running=[{"lease": "old-1", "epoch": 1, "since_s": 1e300}])
     scene.ask(server, "lease_ended", lease="old-1", epoch=1, outcome="closed")
     assert scene.recorded("over")[0]["held_s"] == LONGEST_S
-    assert not scene.state.queues["rpi4"].lengths
+    assert not scene.state.records.queues["rpi4"].lengths
 
 
 def test_a_registration_can_be_repeated(scene):

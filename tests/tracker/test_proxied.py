@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rpcsys.tracker.state import MAX_NOT_NAMED, MAX_PROXIES
+from rpcsys.tracker.peers import MAX_NOT_NAMED, MAX_PROXIES
 from tests.tracker.transcripts import Scene
 
 PROXY, BOARD = "10.0.0.3", "192.168.7.20"
@@ -139,7 +139,7 @@ def test_another_server_of_the_same_name_is_another(scene):
 def test_an_identity_is_free_when_its_server_has_left(scene):
     for _ in range(2):
         scene.leave(board(scene, identity="1f2e"))
-    assert not scene.state.identities
+    assert not scene.state.records.identities
     assert not scene.closed
 
 
@@ -176,7 +176,7 @@ def test_in_a_chain_only_what_named_ones_say_is_believed(scene):
     board(scene, via(STRANGER, (None, 9090)), via("10.9.9.9", (None, 7)))
     assert granted(scene) == (PROXY, 9090, "rpi4:1")
     assert scene.recorded("not_named")[0]["address"] == STRANGER
-    assert {peer.address for peer in scene.state.peers.values() if peer.server} == {STRANGER}
+    assert {peer.address for peer in scene.state.records.peers.values() if peer.server} == {STRANGER}
 
 
 def test_by_default_proxies_on_the_trackers_machine_are_believed():
@@ -184,7 +184,7 @@ def test_by_default_proxies_on_the_trackers_machine_are_believed():
     for at, believed in (("127.0.0.1", True), ("::1", True), ("10.0.0.1", True), ("10.0.0.2", False)):
         conn = scene.connect(at)  # the tracker is at 10.0.0.1
         scene.say(conn, via())
-        assert (scene.state.peers[conn].address == BOARD) == believed
+        assert (scene.state.records.peers[conn].address == BOARD) == believed
 
 
 def test_the_summary_is_json(scene):

@@ -54,7 +54,7 @@ def test_who_waits_is_told_its_position_and_when_it_changes(scene):
             "position": 2,
             "ahead": 1,
             "eta_s": None,
-            "ticket": f"{scene.state.arrivals}@run",
+            "ticket": f"{scene.state.records.arrivals}@run",
             "holders": [],
             "note": "",
         }
@@ -120,7 +120,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_names(scene):
     assert "jetson" not in answer["message"]
     (answer,) = scene.ask(client, "request", key="quantum")
     assert "jetson, raspberry4" in answer["message"]
-    assert scene.state.queues.keys() == {"raspberry4", "jetson"}
+    assert scene.state.records.queues.keys() == {"raspberry4", "jetson"}
 
 
 def test_an_unknown_key_can_be_waited_for(scene):
@@ -198,4 +198,4 @@ def test_a_client_that_leaves_gets_nothing_of_what_it_had_gathered_itself(scene)
     scene.leave(pair)
     assert scene.granted(pair) == []
     assert scene.granted(other) == ["rpi4:1"]
-    assert (scene.state.waiting, len(scene.state.places)) == ({}, 3)
+    assert (scene.state.records.waiting, len(scene.state.records.places)) == ({}, 3)

@@ -94,12 +94,12 @@ def test_epochs_and_arrivals_rise_over_restarts(before):
     scene.wait(SETTLE_S)
     scene.put(back, "rpi4:2")
     assert scene.request(waits)["leases"][0]["epoch"] > lease["epoch"]
-    assert scene.state.arrivals > before.state.arrivals
+    assert scene.state.records.arrivals > before.state.records.arrivals
 
 
 def test_a_file_with_an_epoch_at_its_limit_heals(before):
     server, client = before.server(), before.client()
-    before.state.epoch = 2**53 - 2
+    before.state.records.epoch = 2**53 - 2
     before.put(server, "rpi4:1")
     assert before.request(client)["leases"][0]["epoch"] == 2**53 - 1
     scene = again(before)
@@ -184,9 +184,9 @@ def test_device_time_and_lengths_are_remembered(before):
         before.ask(server, "lease_started", **names)
         before.wait(100)
         before.ask(server, "lease_ended", **names, outcome="closed")
-    spent = before.state.shares.spent(before.now, "ann")
+    spent = before.state.records.shares.spent(before.now, "ann")
     scene = again(before, after_s=0)
-    assert scene.state.shares.spent(scene.now, "ann") == pytest.approx(spent, rel=1e-6)
+    assert scene.state.records.shares.spent(scene.now, "ann") == pytest.approx(spent, rel=1e-6)
     back, client = scene.server(), scene.client()
     scene.wait(SETTLE_S)
     scene.put(back, "rpi4:9")
@@ -241,9 +241,9 @@ def test_a_clock_that_was_ahead_or_behind_breaks_nothing(days):
     scene.request(bob, 3)
     following = again(scene, -days * 86400)
     at = following.now
-    assert following.state.shares.spent(at, "ann") <= (600 if days > 0 else 6000)
-    assert all(held.since <= at for held in following.state.leases.values())
-    assert all(place.since <= at for place in following.state.places.values())
+    assert following.state.records.shares.spent(at, "ann") <= (600 if days > 0 else 6000)
+    assert all(held.since <= at for held in following.state.records.leases.values())
+    assert all(place.since <= at for place in following.state.records.places.values())
     following.wait(SETTLE_S + 1)
     carol = following.client("carol")
     (answer,) = following.ask(carol, "why", key="rpi4")

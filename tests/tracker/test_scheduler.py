@@ -83,7 +83,7 @@ def test_what_was_long_ago_counts_less(scene):
     for client in clients:
         scene.request(client)
     assert order(scene, server, clients) == [1, 0]
-    assert scene.state.shares.spent(scene.now, "bob") > 650
+    assert scene.state.records.shares.spent(scene.now, "bob") > 650
 
 
 def test_leases_count_as_they_run(scene):
@@ -131,8 +131,11 @@ def test_a_clock_of_months_keeps_the_order(scene):
         scene.wait(30 * 86400.0)
         hold(scene, server, f"user{month}", 100, month)
     hold(scene, server, "ann", 50, "last")
-    assert 40 < scene.state.shares.spent(scene.now, "ann") <= 50
-    assert "user0" not in scene.state.shares.users or scene.state.shares.spent(scene.now, "user0") < 1e-6
+    assert 40 < scene.state.records.shares.spent(scene.now, "ann") <= 50
+    assert (
+        "user0" not in scene.state.records.shares.users
+        or scene.state.records.shares.spent(scene.now, "user0") < 1e-6
+    )
 
 
 # --- several at once -----------------------------------------------------------------------------------
@@ -357,7 +360,7 @@ def test_places_are_bounded(monkeypatch):
         scene.request(client)
         scene.leave(client)
         scene.wait(0)
-    assert len(scene.state.places) <= 3
+    assert len(scene.state.records.places) <= 3
 
 
 # --- what those who wait are told ------------------------------------------------------------------------------

@@ -149,10 +149,10 @@ def foretold(requests, held):
         labels = {"rev": rev} if rev else {}
         scene.request(scene.client(user), number, priority=priority, labels=labels)
         scene.wait(seconds)
-    state, queue = scene.state, scene.state.queues["rpi4"]
-    order = list(in_order(state, scene.now, queue))
+    state, queue = scene.state, scene.state.records.queues["rpi4"]
+    order = list(in_order(state.records, scene.now, queue))
     assert len(order) == len(queue.waiting) == len(requests)
-    return [ahead(state, scene.now, request) for request in order]
+    return [ahead(state.records, scene.now, request) for request in order]
 
 
 REQUEST = st.tuples(USERS, st.integers(0, 2), st.just(None), st.integers(0, 700))

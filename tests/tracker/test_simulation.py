@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from rpcsys.tracker import events
+from rpcsys.tracker.state import replay
 from rpcsys.wire import control
 from tests.tracker.simulation import Lab
 
@@ -69,10 +69,10 @@ def check(lab, shares, boards):
     print(f"shares of the mean: {min(shares) / mean:.3f} to {max(shares) / mean:.3f}")
     assert 0.9 < min(shares) / mean < max(shares) / mean < 1.1
     assert not lab.asked, "every request was served, given up or taken back"
-    free = sum(lab.state.pool.count(key) for key in lab.state.queues)
+    free = sum(lab.state.records.pool.count(key) for key in lab.state.records.queues)
     assert free == len(lab.boards) == boards, "no board is lost"
-    assert (lab.state.leases, lab.state.waiting) == ({}, {})
-    assert events.replay(lab.log) == lab.state
+    assert (lab.state.records.leases, lab.state.records.waiting) == ({}, {})
+    assert replay(lab.log) == lab.state
 
 
 def test_a_day_in_a_lab():

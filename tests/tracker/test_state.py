@@ -4,7 +4,7 @@ import pytest
 
 from rpcsys.tracker import events
 from rpcsys.tracker import requests as requests_module
-from rpcsys.tracker import state as state_module
+from rpcsys.tracker import servers
 from rpcsys.tracker.records import GRACE_S
 from rpcsys.tracker.state import State
 from rpcsys.wire.tracker import Put, TvmRequest
@@ -164,9 +164,9 @@ def test_nothing_of_a_key_is_left_when_all_have_gone(scene):
     scene.leave(client)
     scene.leave(server)
     scene.wait(GRACE_S)
-    assert scene.state.queues == {}
-    assert scene.state.leases == {}
-    assert scene.state.waiting == {}
+    assert scene.state.records.queues == {}
+    assert scene.state.records.leases == {}
+    assert scene.state.records.waiting == {}
     assert scene.state.next_deadline is None
 
 
@@ -207,7 +207,7 @@ def test_clients_are_told_an_address_they_can_reach(scene, server_at, custom, cl
 
 
 def test_one_connection_can_offer_and_want_so_much_only(monkeypatch, scene):
-    monkeypatch.setattr(state_module, "MAX_OFFERS", 10)
+    monkeypatch.setattr(servers, "MAX_OFFERS", 10)
     monkeypatch.setattr(requests_module, "MAX_WAITING", 10)
     server, client = scene.connect(), scene.client()
     assert [scene.put(server, f"k{number}:1") for number in range(12)] == [[0]] * 10 + [[-1]] * 2
@@ -224,8 +224,8 @@ def test_requests_made_and_taken_back_leave_nothing(scene):
     for number in range(2000):
         scene.ask(client, "request", id=number, key="rpi4", wait_timeout=1e6)
         scene.ask(client, "cancel", id=10_000, request=number)
-    assert len(scene.state.deadlines._heap) < 200
-    assert scene.state.waiting == {}
+    assert len(scene.state.records.deadlines._heap) < 200
+    assert scene.state.records.waiting == {}
 
 
 def test_a_lab_of_ten_thousand_boards():
@@ -254,4 +254,4 @@ def test_a_lab_of_ten_thousand_boards():
     for conn in (*clients, *servers):
         happens(events.Disconnected(START + 2, conn))
     happens(events.Tick(START + 60))
-    assert not any((state.peers, state.queues, state.waiting, state.leases))
+    assert not any((state.records.peers, state.records.queues, state.records.waiting, state.records.leases))

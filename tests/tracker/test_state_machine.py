@@ -173,7 +173,14 @@ class TrackerMachine(RuleBasedStateMachine):
             self.goes(conn)
         self.scene.wait(60)
         state = self.scene.state
-        left = (state.peers, state.queues, state.waiting, state.leases, state.server_names, state.moved)
+        left = (
+            state.records.peers,
+            state.records.queues,
+            state.records.waiting,
+            state.records.leases,
+            state.records.server_names,
+            state.records.moved,
+        )
         assert not any(left)
         assert state.next_deadline is None
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from rpcsys.tracker import events
-from rpcsys.tracker.state import State
+from rpcsys.tracker.state import State, replay
 from rpcsys.wire.tracker import parse_to_tracker
 
 START = 1_000_000.0
@@ -74,7 +74,7 @@ class Scene:
                 self.stopped = True
 
     def replayed(self) -> State:
-        return events.replay(events.from_json(plain) for plain in self.log)
+        return replay(events.from_json(plain) for plain in self.log)
 
     def recorded(self, kind: str) -> list[dict[str, Any]]:
         """Details of the records of a kind, in order."""

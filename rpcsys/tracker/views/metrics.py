@@ -142,7 +142,7 @@ class Metrics(Collector):
             )
 
     def _queues(self) -> Iterator[Metric]:
-        state, now = self._service.state, self._service.clock.now()
+        records, now = self._service.state.records, self._service.clock.now()
         pending = GaugeMetricFamily("rpcsys_tracker_pending", "Requests that wait, by key.", labels=["key"])
         oldest = GaugeMetricFamily(
             "rpcsys_tracker_oldest_wait_seconds", "How long the oldest of them has waited.", labels=["key"]
@@ -152,21 +152,21 @@ class Metrics(Collector):
         slots = GaugeMetricFamily(
             "rpcsys_tracker_slots", "Sessions that the servers there are serve at once.", labels=["key"]
         )
-        for key, queue in islice(state.queues.items(), MAX_KEYS):
+        for key, queue in islice(records.queues.items(), MAX_KEYS):
             pending.add_metric([key], len(queue.waiting))
             first = islice(queue.waiting.values(), _FIRST)
             since = min((request.since for request in first), default=now)
             oldest.add_metric([key], now - since)
-            free.add_metric([key], state.pool.count(key))
+            free.add_metric([key], records.pool.count(key))
             leases.add_metric([key], len(queue.leases))
-            slots.add_metric([key], sum(state.peers[conn].slots for conn in queue.servers))
+            slots.add_metric([key], sum(records.peers[conn].slots for conn in queue.servers))
         yield from (pending, oldest, free, leases, slots)
 
     def _by_state(self) -> Metric:
-        state, now = self._service.state, self._service.clock.now()
+        records, now = self._service.state.records, self._service.clock.now()
         counts = Counter(
-            (servers.word(peer, servers.health(state, now, peer)["state"]), ",".join(peer.serves))
-            for peer in state.peers.values()
+            (servers.word(peer, servers.health(records, now, peer)["state"]), ",".join(peer.serves))
+            for peer in records.peers.values()
             if peer.name
         )
         family = GaugeMetricFamily(

@@ -40,7 +40,7 @@ def pages(service: Service) -> dict[str, Page]:
         "/healthz": health_page,
         "/metrics": metrics_page(service.observer.metrics),
         "/api/summary": shared(lambda: _summary(service)),
-        "/api/lab": _fresh_enough(_as_json(lambda: overview.lab(service.state, now())), now),
+        "/api/lab": _fresh_enough(_as_json(lambda: overview.lab(service.state.records, now())), now),
         "/api/day": _fresh_enough(_as_json(lambda: service.observer.utilisation.day(now())), now),
         **{path: _file(name, kind) for path, (name, kind) in _FILES.items()},
     }
@@ -51,7 +51,7 @@ async def _summary(service: Service) -> Content:
     texts: dict[str, list[str]] = {}
     begin: summary.Place | None = (0, 0)
     while begin is not None:
-        found, begin = summary.page(service.state, service.clock.now(), VIEWER, begin)
+        found, begin = summary.page(service.state.records, service.clock.now(), VIEWER, begin)
         for part, rows in found.items():
             if rows:
                 texts.setdefault(part, []).append(_dense(rows)[1:-1])

@@ -1,6 +1,6 @@
 """Deployed modules at the tracker, as transcripts."""
 
-from rpcsys.tracker.state import MAX_MODULES
+from rpcsys.tracker.servers import MAX_MODULES
 from rpcsys.tracker.views.deployed import MAX_ROWS
 
 

@@ -14,7 +14,9 @@ from tests.tracker.transcripts import START, Scene
 
 
 def said(scene, viewer, made=None):
-    code, told = json.loads((made or SummaryText()).text(scene.state, scene.now, scene.state.peers[viewer]))
+    code, told = json.loads(
+        (made or SummaryText()).text(scene.state.records, scene.now, scene.state.records.peers[viewer])
+    )
     assert code == 0
     return told
 
@@ -87,7 +89,7 @@ def test_nobody_keeps_others_out_of_it(scene):
         for number in range(4000):
             scene.say(conn, [4, f"{conn}-{number}-" + "y" * 240, "", 1])
     scene.server(name="last", port=2)
-    text = SummaryText().text(scene.state, scene.now, scene.state.peers[scene.connect()])
+    text = SummaryText().text(scene.state.records, scene.now, scene.state.records.peers[scene.connect()])
     assert len(text) <= MAX_CHARACTERS
     told = json.loads(text)[1]
     assert "rpi4" in told["queue_info"]
@@ -100,21 +102,21 @@ def large_lab(servers):
         state.apply(events.Connected(START, conn, "10.0.0.8", "10.0.0.1"))
         state.apply(events.Received(START, conn, control.Register(1, "key", f"b{conn}", 1, 9090)))
     state.apply(events.Connected(START, servers + 1, "10.0.0.5", "10.0.0.1"))
-    return state, state.peers[servers + 1]
+    return state, state.records.peers[servers + 1]
 
 
 @pytest.mark.slow
 def test_many_who_ask_about_a_large_lab_cost_little(record_property):
     state, viewer = large_lab(15_000)
     made = SummaryText()
-    made.text(state, START, viewer)  # the rows are made once
+    made.text(state.records, START, viewer)  # the rows are made once
     began = time.process_time()
     for number in range(20):
-        made.text(state, START + FRESH_S * (1 + number), viewer)
+        made.text(state.records, START + FRESH_S * (1 + number), viewer)
     anew = (time.process_time() - began) / 20
     began = time.process_time()
     for _ in range(1000):
-        made.text(state, START + FRESH_S * 20, viewer)
+        made.text(state.records, START + FRESH_S * 20, viewer)
     remembered = (time.process_time() - began) / 1000
     record_property("a summary of 15,000 servers, anew and remembered, s", f"{anew:.4f}, {remembered:.6f}")
     assert anew < 0.1

@@ -1,0 +1,192 @@
+"""Servers: they register, offer match keys, and say how they are; operators take them out and in again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+
+from rpcsys.tracker.entities import OURS, SILENT, Peer, Server
+from rpcsys.tracker.events import Action, Close, Record, Send
+from rpcsys.tracker.health import Health
+from rpcsys.tracker.keepalive import Keepalive
+from rpcsys.tracker.labels import facts_of
+from rpcsys.tracker.leases import Leases
+from rpcsys.tracker.peers import Peers
+from rpcsys.tracker.records import Records
+from rpcsys.tracker.replies import done, refusal
+from rpcsys.tracker.scheduler import Scheduler
+from rpcsys.tracker.views import hints
+from rpcsys.wire import control, keys, tracker
+
+MAX_OFFERS = 4096
+"""Match keys and leases, and keys served, of one connection: no proxy has so many servers."""
+
+MAX_SLOTS = 256
+MAX_LABELS = control.MAX_LABELS
+"""Slots of a server, and labels and kinds of files that it loads: what is shown of one has to fit a frame."""
+
+MAX_MODULES = 250
+"""Deployed on one server: a process each."""
+
+
+class Servers:
+    """Takes in what servers say of themselves, and operators of servers."""
+
+    def __init__(
+        self,
+        records: Records,
+        scheduler: Scheduler,
+        health: Health,
+        leases: Leases,
+        keepalive: Keepalive,
+        peers: Peers,
+    ) -> None:
+        self.records = records
+        self.scheduler = scheduler
+        self.health = health
+        self.leases = leases
+        self.keepalive = keepalive
+        self.peers = peers
+
+    # Offers.
+
+    def put(self, peer: Peer, message: tracker.Put) -> list[Action]:
+        """A match key is on offer."""
+        ended: list[Action] = []
+        if message.match_key not in peer.offers:  # TVM's Java server offers the same one again
+            if max(len(peer.offers) + len(peer.serving), len(peer.serves)) >= MAX_OFFERS:
+                return [Send(peer.conn, tracker.FAIL)]
+            if peer.server is None:
+                ended = self.leases.offers_again(peer, message.key)
+        host, port = peer.reached_at(message.address, message.port)
+        offer = self.records.new_offer(peer, message.key, message.match_key, host, port)
+        served = self.scheduler.offer(offer)
+        weighed = self.scheduler.weigh_all() if self.records.gatherers and peer.server is None else ()
+        return [Send(peer.conn, tracker.SUCCESS), *ended, *served, *weighed]
+
+    def get_pending(self, peer: Peer, message: tracker.GetPending) -> list[Action]:
+        """A TVM server asks which of its match keys are left."""
+        self.leases.polled(peer)
+        return [Send(peer.conn, list(peer.offers))]
+
+    # Who they are.
+
+    def update_info(self, peer: Peer, message: tracker.UpdateInfo) -> list[Action]:
+        """A TVM server says what it serves, and where."""
+        served = keys.served_keys(message.key)
+        if len(peer.serves) + len(served) > MAX_OFFERS:
+            return [Send(peer.conn, tracker.FAIL)]
+        host, port = peer.reached_at(message.host, message.port)
+        is_new = peer.report is None
+        peer.report = (message.key, host, port)
+        for key in served:
+            self.records.serve(peer, key)
+        actions: list[Action] = [Send(peer.conn, tracker.SUCCESS)]
+        if is_new and served and peer.server is None:
+            name = self.records.name_peer(peer, f"{host}:{port}")
+            details = {"server": name, "key": ",".join(served)[:256], "address": host, "port": port}
+            silent = {"slots": 1, "labels": {}, "how": SILENT}
+            actions += [Record(self.records.now, "joined", {**details, **silent}), *self._is_back(name)]
+        return actions
+
+    def register(self, peer: Peer, message: control.Register) -> list[Action]:
+        """A server of ours says what it is, and which sessions it runs."""
+        refused = _refused(peer, message)
+        if refused is not None:
+            return [refused]
+        host, port = peer.reached_at(message.address, message.port)
+        identity = message.identity and blake2b(message.identity.encode(), digest_size=16).hexdigest()
+        actions = self._supersede(peer, identity)
+        now, earlier = self.records.now, peer.name
+        name = self._name(peer, message, host)
+        if earlier not in ("", name):  # or each name of one connection would be remembered for ever
+            actions.append(Record(now, "gone", {"server": earlier, "reason": f"it is {name} now"}))
+            actions += self.health.leave(earlier)
+        labels = dict(message.labels)
+        facts = facts_of(message.key, name, labels, message.loads)
+        server = Server(name, message.key, message.slots, host, port, labels, message.loads, facts)
+        server.identity = identity
+        self.records.describe(peer, server)
+        self.keepalive.watch(peer)
+        self.records.serve(peer, message.key)
+        for running in message.running:
+            self.leases.go_on(peer, server, running)
+        details = {"server": name, "key": message.key, "address": host, "port": port}
+        ours = {"slots": message.slots, "labels": labels, "how": OURS}
+        actions.append(Record(now, "joined", {**details, **ours}))
+        weighed = self.scheduler.weigh_all()
+        return [*actions, done(peer, message.id, server=name), *weighed, *self._is_back(name)]
+
+    def _supersede(self, peer: Peer, identity: str) -> list[Action]:
+        """Drop the same server's connection from before, if the tracker has not noticed its end yet."""
+        conn = self.records.identities.get(identity)
+        if conn is None or conn == peer.conn:
+            return []
+        reason = f"{self.records.peers[conn].name} has registered again, over another connection"
+        return [*self.peers.remove(self.records.peers[conn], reason), Close(conn, reason)]
+
+    def _name(self, peer: Peer, message: control.Register, host: str) -> str:
+        """Name a server. If it was started anew at the place of one whose connection is not known to be dead, it is
+        the heir of that name.
+        """
+        name = self.records.name_peer(peer, message.name)
+        before = self.records.peers[self.records.server_names[message.name]].server
+        place = (message.key, host, message.port)
+        if (
+            name != message.name
+            and before is not None
+            and message.port is not None
+            and place == (before.key, before.host, before.port)
+        ):
+            self.records.heirs[message.name] = peer.conn
+        return name
+
+    def _is_back(self, name: str) -> list[Action]:
+        if self.records.settling is None:
+            return []
+        self.records.settling.servers.pop(name, None)
+        return self.scheduler.settle_if_complete()
+
+    # How they are.
+
+    def examined(self, peer: Peer, message: control.Health) -> list[Action]:
+        """What a server's own check says."""
+        told = [] if peer.server is None else self.health.healthy(peer.name, message.problem)
+        return [done(peer, message.id), *told]
+
+    def drain(self, peer: Peer, message: control.Drain) -> list[Action]:
+        """An operator takes a server out."""
+        return self._set_condition(peer, message.id, message.server or "", self.health.drain)
+
+    def enable(self, peer: Peer, message: control.Enable) -> list[Action]:
+        """An operator takes a server in again."""
+        return self._set_condition(peer, message.id, message.server, self.health.enable)
+
+    def _set_condition(
+        self, peer: Peer, asked: int, name: str, change: Callable[[str, str], list[Action]]
+    ) -> list[Action]:
+        if name not in self.records.server_names and name not in self.records.conditions:
+            return [refusal(peer, asked, "BadRequest", hints.unknown_server(self.records, name))]
+        return [done(peer, asked), *change(name, peer.who)]
+
+    def deployed(self, peer: Peer, message: control.Deployed) -> list[Action]:
+        """All modules that are deployed on a server."""
+        if len(message.modules) > MAX_MODULES:
+            return [refusal(peer, message.id, "BadRequest", f"more than {MAX_MODULES} modules on one server")]
+        self.records.deploy(peer, message.modules, message.key)
+        return [done(peer, message.id)]
+
+
+def _refused(peer: Peer, message: control.Register) -> Send | None:
+    """The refusal of a server that cannot be taken in; None if it can."""
+    error, problem = "BadRequest", ""
+    if len(peer.serves) + len(peer.serving) + len(message.running) > MAX_OFFERS:
+        problem = f"more than {MAX_OFFERS} keys and leases on one connection"
+    elif message.slots > MAX_SLOTS or max(len(message.labels), len(message.loads)) > MAX_LABELS:
+        problem = f"more than {MAX_SLOTS} slots, or {MAX_LABELS} labels or kinds of files"
+    elif len(message.running) > message.slots:
+        problem = "it runs more sessions than it has slots"
+    elif peer.proxies and peer.gate is None:
+        error = control.NO_CONTROL_LINK
+        problem = "the tracker was not told to believe the proxy: start it with --proxy-from and its address"
+    return refusal(peer, message.id, error, problem) if problem else None
