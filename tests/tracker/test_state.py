@@ -2,9 +2,8 @@
 
 import pytest
 
-from rpcsys.tracker import events
+from rpcsys.tracker import events, servers
 from rpcsys.tracker import requests as requests_module
-from rpcsys.tracker import servers
 from rpcsys.tracker.records import GRACE_S
 from rpcsys.tracker.state import State
 from rpcsys.wire.tracker import Put, TvmRequest
