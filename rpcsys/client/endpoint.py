@@ -73,7 +73,7 @@ def open_at(
 ) -> OpenConnection:
     """Connect to where the function is, within about ``seconds`` and rather not at one of the addresses ``avoid``.
 
-    ``returned``: how results are to be encoded, by their positions; ``hows``: all encodings that the server has to know.
+    ``returned``: how results are to be encoded, by their positions; ``hows``: all encodings the server has to know.
     Raises `RpcsysError`.
     """
     if endpoint.serve:

@@ -7,8 +7,8 @@ from typing import Callable, List, Tuple
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.plan import Plan
 
-#: What is taken of one device: so much at once, and as much again in `REFILL_S`. Reading it must not keep anybody from a reply,
-#: and a line may cost 100 us where it is logged.
+#: What is taken of one device: so much at once, and as much again in `REFILL_S`. Reading it must not keep anybody
+#: from a reply, and a line may cost 100 us where it is logged.
 MOST_LINES = 10_000
 MOST_LETTERS = 4 << 20
 REFILL_S = 5.0

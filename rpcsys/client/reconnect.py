@@ -3,7 +3,7 @@
 The rules of this file:
 
 - Nothing connects before somebody asks. A server that never was there is an error at once: it may be a wrong address.
-- One that was there is looked for, with growing pauses, for as long as the caller may wait. Callers wait for one that looks.
+- One that was there is looked for, with growing pauses, as long as the caller may wait. Callers wait for one that looks.
 - Who does not want to wait has a thread look for it, which gives up when nobody has asked for a while.
 - A connection that is given up is closed only if it is lost: others may have calls under way on it.
 """
@@ -27,7 +27,7 @@ from rpcsys.errors import (
 )
 from rpcsys.link.backoff import RETRY_S, Backoff, jitter
 
-#: What a server that starts, moves or is being restarted answers, if anything; a server that is none of ours says so for ever.
+#: What a server that starts, moves or is restarted answers, if anything; one that is none of ours says so for ever.
 _FOR_NOW = (ConnectError, TrackerError, SessionError)
 #: How long who does not want to wait waits for a first try: a server that is there has answered by then.
 FIRST_TRY_S = 1.0
@@ -39,7 +39,7 @@ _log = logging.getLogger("rpcsys.remote")
 
 
 class OpenConnection(NamedTuple):
-    """What can be called, where it is, and what to close in the end. ``others``: whether there are more servers of it."""
+    """What can be called, where it is, what to close in the end, and whether there are ``others``: more servers of it."""
 
     call: Callable[..., Any]
     where: str

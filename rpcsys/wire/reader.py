@@ -91,7 +91,7 @@ class FrameReader:
         """
         expected = self._expected
         if expected is None or self.unread or self._body is not None:
-            return self._filled(fill(self.space(), 0, flags))
+            return self._read_any(fill, flags)
         alone = getrefcount(expected.frame) == expected.alone
         frame = expected.frame
         if alone:
@@ -125,6 +125,17 @@ class FrameReader:
                 return frame
         self._ahead = mapping
         return self._filled(count)
+
+    def _read_any(self, fill: Callable[[memoryview, int, int], int], flags: int) -> Optional[Frame]:
+        """`read` where no frame is expected, or one has begun."""
+        body = self._body
+        if body is not None and body.remaining > _SCRATCH // 4:
+            body.read(fill, flags)
+            return None if body.remaining else self.next()
+        count = fill(self.space(), 0, flags)
+        if not count:
+            raise EOFError
+        return self.received(count)
 
     def _filled(self, count: int) -> Optional[Frame]:
         if not count:

@@ -53,7 +53,7 @@ class Channel:
         self._held = HeldCalls()
         self._freed: Deque[int] = deque()
         self._on_full_reading = self._while_full_reading  # bound once
-        self._alone = PendingCall()  # the one that nobody is beside, again and again
+        self._alone = PendingCall()  # a call that nobody is beside, used again
         self._flusher = Flusher(self._receiver, self._held, self.flush)
         self._callbacks = Callbacks()
         self.futures_lock = threading.RLock()
@@ -118,7 +118,7 @@ class Channel:
         buffers: Sequence[Buffer] = (),
         deadline_s: Optional[float] = None,
     ) -> None:
-        """Send a CALL, or, if it has a future, have it sent with the next ones. Waits only while the device's window is full."""
+        """Send a CALL, now or, if it has a future, with the next ones. Waits only while the device's window is full."""
         receiver = self._receiver
         size = call.bytes = lead.body_bytes
         with self._send_lock:
@@ -259,7 +259,7 @@ class Channel:
             raise self._failed(error, self._receiver.drain) from None
 
     def _failed(self, error: BaseException, read: Callable[[], None]) -> BaseException:
-        """What is raised where sending ended with ``error``. When the device is gone it may have said why before: ``read`` it."""
+        """What is raised where sending ended with ``error``. A device that is gone may have said why: ``read`` it."""
         if isinstance(error, Ended):
             read()
             return self._receiver.lost(error)

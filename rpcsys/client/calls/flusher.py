@@ -1,4 +1,4 @@
-"""The threads that do what nobody waits for: started by the first `submit` or callback, plain calls never pay for them."""
+"""Threads that do what nobody waits for. The first `submit` or callback starts them: plain calls never pay for them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Callbacks:
 
 
 def call_user(callback: Callable[[Any], Any], what: Any) -> None:
-    """Call a user's function with ``what``; what it raises is logged, and nobody's end, as with `concurrent.futures`."""
+    """Call a user's function with ``what``; what it raises is logged, as `concurrent.futures` does."""
     try:
         callback(what)
     except Exception:  # noqa: BLE001 - whatever it is

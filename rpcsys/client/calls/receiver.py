@@ -30,7 +30,7 @@ from rpcsys.wire.frames import Frame
 TICK_S = 1.0
 #: What the device is given to say that a call is overdue, or stopped, before it is hung up on.
 GRACE_S = 2.0
-#: Frames that are taken at a time by who does not wait: more than any window of calls, and an endless flood keeps nobody.
+#: Frames that are taken at a time by who does not wait: more than any window of calls, and no endless flood.
 MOST_AT_ONCE = 100_000
 
 
@@ -209,7 +209,7 @@ class Receiver:
     # -------------------------------------------------------------- reading, with the read lock held
 
     def read(self, call: PendingCall, until: Optional[float] = None) -> Optional[Frame]:
-        """Read until ``call`` is answered, or until the time ``until``. Its RESULT, for who called this to complete it."""
+        """Read until ``call`` is answered, or until the time ``until``. Its RESULT, which the caller completes it with."""
         stream, call_id = self._stream, call.call_id
         try:
             while True:
@@ -325,14 +325,17 @@ class Receiver:
             if call.runs_since is None:
                 call.runs_since = now
             elif now >= call.runs_since + call.deadline_s + GRACE_S and self.forget(call):
-                why = f"no reply {GRACE_S:g} s after the call's deadline of {call.deadline_s:g} s; hung up, and the session with it"
+                why = (
+                    f"no reply {GRACE_S:g} s after the call's deadline of {call.deadline_s:g} s; "
+                    "hung up, and the session with it"
+                )
                 call.complete(None, DeadlineExceeded(why))
                 self._give_up(why)
         if self._stopping and now >= min(self._stopping.values()):
             self._give_up(f"the device did not stop a cancelled call within {GRACE_S:g} s; hung up")
 
     def be_patient(self) -> None:
-        """See that a device that takes nothing is not taken for dead while it answers; whoever waits calls it now and then."""
+        """See that a device that takes nothing is not taken for dead while it answers."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + LOOK_S

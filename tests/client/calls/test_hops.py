@@ -1,0 +1,143 @@
+"""How many Python functions a call goes through on either side, printed (``pytest -s``).
+
+Each costs some 50 ns, on a board ten times that.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rpcsys.client import connect
+from rpcsys.server.job import Job
+from rpcsys.server.session import Session
+from rpcsys.wire import handshake
+from tests.device import OURS, PATIENCE_S
+
+RECEIVE = "recv_into"
+#: A collector may run within a call: the shortest of so many counts.
+TRIES = 30
+
+
+class Hops:
+    """A profile function: the Python functions called, as ``file.function``, and each receive of a socket."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def __call__(self, frame: FrameType, event: str, what: Any) -> None:
+        if event == "call":
+            self.found.append(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
+        elif event == "c_call" and what.__name__ == RECEIVE:
+            self.found.append(RECEIVE)
+
+
+class Served:
+    """A server's session in a thread of this process, and its client."""
+
+    def __init__(self) -> None:
+        self.hops = Hops()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        self.client = connect(*self._listener.getsockname(), key="key")
+
+    def _serve(self) -> None:
+        sock, _ = self._listener.accept()
+        sock.recv(4096)  # the client's greeting
+        reply = handshake.encode_greeting(handshake.Greeting(handshake.SERVER, "key", OURS))
+        session = Session(sock, Job("rpcsys/1", reply, os.curdir, "key", "peer"), lambda message: None)
+        session.open()
+        sys.setprofile(self.hops)
+        session.serve()
+        sys.setprofile(None)
+        sock.close()
+
+    def close(self) -> None:
+        self.client.close()
+        self._thread.join(PATIENCE_S)
+        self._listener.close()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    served = Served()
+    yield served
+    served.close()
+
+
+def all_of(do: Callable[[], object]) -> list[str]:
+    """What is called in this thread while ``do`` runs."""
+    hops, before = Hops(), sys.getprofile()
+    sys.setprofile(hops)
+    try:
+        do()
+    finally:
+        sys.setprofile(before)
+    return hops.found
+
+
+def shortest(counts: list[list[str]], what: str) -> list[str]:
+    found = min(counts, key=len)
+    print(f"{what}: {len(found)} hops: {' '.join(found)}")
+    return found
+
+
+def hops(do: Callable[[], object], what: str) -> int:
+    """How many Python functions ``do``, which is none itself, goes through once it has been done before."""
+    counts = [all_of(do) for _ in range(TRIES)]
+    return len(shortest([[name for name in count if name != RECEIVE] for count in counts], what))
+
+
+def test_a_null_call(served: Served) -> None:
+    nop = served.client.get_function("testing.nop")
+    assert hops(nop, "a null call, client") <= 9
+
+
+def test_a_null_call_on_the_server(served: Served) -> None:
+    nop = served.client.get_function("testing.nop")
+    served.hops.found.clear()
+    for _ in range(TRIES):
+        nop()
+    names = [name for name in served.hops.found if name != RECEIVE]
+    begins = [at for at, name in enumerate(names) if name == "incoming.next"]
+    assert len(begins) >= TRIES - 1
+    calls = [names[begin:end] for begin, end in itertools.pairwise(begins)]
+    assert len(shortest(calls, "a null call, server")) <= 10
+
+
+def test_a_call_with_a_deadline(served: Served) -> None:
+    nop = served.client.get_function("testing.nop")
+    assert hops(functools.partial(nop, deadline_s=60.0), "a call with a deadline, client") <= 12
+
+
+def test_a_submitted_call(served: Served) -> None:
+    nop = served.client.get_function("testing.nop")
+    # The function that puts both into one count is none of the call's.
+    assert hops(lambda: nop.submit().result(), "a submitted call and its result, client") - 1 <= 16
+
+
+def test_a_large_array(served: Served) -> None:
+    kept = served.client.array(np.zeros(64 << 20, "u1"))
+    kept.get()
+    worst = min(most_for_a_receive(all_of(kept.get)) for _ in range(3))
+    print(f"an array of 64 MB, client: {worst} hops for each receive")
+    assert worst <= 3
+
+
+def most_for_a_receive(found: list[str]) -> int:
+    """The most functions between two receives, but for the first, which brings the head, and what ends the array."""
+    reads = [at for at, name in enumerate(found) if name == RECEIVE]
+    between = [after - before - 1 for before, after in itertools.pairwise(reads)]
+    return max(between[1:-2])
