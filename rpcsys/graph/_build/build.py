@@ -24,9 +24,9 @@ def build(
 ) -> Module:
     """A module that runs a stage, or all the stages of a model one after another.
 
-    ``target`` is what to build for: a `Target` or its name; for several stages also a mapping by their names, in which a
-    module stands for itself: one that another compiler made of the stage, taking and giving the stage's tensors
-    in their order. What is not mapped is built for what the model's annotation says, else for onnxruntime.
+    ``target`` is what to build for: a `Target` or its name; for several stages also a mapping by their names, in
+    which a module stands for itself: one that another compiler made of the stage, taking and giving the stage's
+    tensors in their order. What is not mapped is built for what the model's annotation says, else for onnxruntime.
 
     The module is run by the names of the whole's tensors, loads and exports as any (`rpcsys.module`), and holds
     a weight that several of the stages use once. An input with a default keeps that.

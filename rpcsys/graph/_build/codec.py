@@ -1,7 +1,7 @@
 """How the tensors of an offloaded stage are encoded: by the wire, or by a pair of functions or modules.
 
-What the wire has words for (`rpcsys.wire.encoding`) it does itself. A pair becomes two stages, one on each side, so that
-they are exported like any other: one encodes where a tensor is made, one decodes where it is taken.
+What the wire has words for (`rpcsys.wire.encoding`) it does itself. A pair becomes two stages, one on each side, so
+that they are exported like any other: one encodes where a tensor is made, one decodes where it is taken.
 """
 
 from __future__ import annotations

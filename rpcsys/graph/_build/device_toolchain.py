@@ -10,7 +10,7 @@ from rpcsys.module import toolchain as toolchains
 
 
 def export_for(session: Session, module: Module, path: Path) -> None:
-    """Write ``module``, which has no native code, as a library for a session's device. Raises `UsageError` as `export_library`."""
+    """Write ``module``, without native code, as a library for a session's device. Raises as `export_library`."""
     export_library(module, path, toolchain_of(session))
 
 

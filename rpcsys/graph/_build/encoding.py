@@ -23,7 +23,7 @@ def check_encoding(session: Session, how: str, name: str) -> None:
 
 
 def encoded_call(module: RemoteModule, how: str, **options: Any) -> Callable[..., Any]:
-    """``module``, to be called with these options, and those arrays encoded both ways that ``how`` applies to; "" for none."""
+    """``module`` to be called with these options; arrays that ``how`` applies to ("": none) are encoded both ways."""
     if not how:
         return functools.partial(module, **options) if options else module
     sent = [_applies(how, value) for value in module.inputs]

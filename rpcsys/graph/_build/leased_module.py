@@ -1,8 +1,8 @@
 """A stage on leased devices: sent there when one is leased, and to another when one is lost.
 
-Frames that find their device gone are run again: on another device of the stage while a new one is waited for, else on the
-new one; one at a time, and each on `TRIES` devices at most. So a frame that brings devices down is told from those that
-were only under way with it.
+Frames that find their device gone are run again: on another device of the stage while a new one is waited for, else
+on the new one; one at a time, and each on `TRIES` devices at most. So a frame that brings devices down is told from
+those that were only under way with it.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class _LeasedDevice(NamedTuple):
 class LeasedModule(Module):
     """A stage on a leased device: ``main`` runs there. Several threads may call it.
 
-    Nothing is leased before `lease` or the first call; `close` gives it back. It is not exported: a library is loaded on
-    one device, and leases none.
+    Nothing is leased before `lease` or the first call; `close` gives it back. It is not exported: a library is loaded
+    on one device, and leases none.
     """
 
     METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
@@ -214,7 +214,7 @@ class LeasedModule(Module):
         raise AssertionError("a module that has ended is not open")
 
     def _wait_for_device(self, again: bool) -> _LeasedDevice:
-        """A device, waited for; ``again``: also for a tracker or a key that is not there now, as there was one before."""
+        """Wait for a device; ``again``: also for a tracker or a key that is gone, as there was one before."""
         deadline = time.monotonic() + self.place.wait_s
         while True:
             try:

@@ -32,12 +32,12 @@ def offload(
 ) -> Offload:
     """Build both sides of a model, for `rpcsys.module.export_library`.
 
-    ``targets`` are as for `build`, and `Remote` for each stage that runs on a server; ``served`` is what those are built
-    for. A part can be built and deployed anew at any time, from other weights say: the device only knows what
+    ``targets`` are as for `build`, and `Remote` for each stage that runs on a server; ``served`` is what those are
+    built for. A part can be built and deployed anew at any time, from other weights say: the device only knows what
     it is called.
 
-    A part whose tensors no pair of functions encodes may be deployed as it is, too (`Stage.save`): the server builds it then
-    for what it has.
+    A part whose tensors no pair of functions encodes may be deployed as it is, too (`Stage.save`): the server builds
+    it then for what it has.
 
     Raises `UsageError` as `build` does, and where no stage is remote.
     """

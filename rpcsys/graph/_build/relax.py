@@ -1,7 +1,7 @@
 """Stages as native code: through TVM's Relax, for a device that has TVM's runtime and nothing else.
 
-The weights are inside, as constants. What comes out is a library in TVM's own format; ``main`` takes the stage's inputs in
-their order.
+The weights are inside, as constants. What comes out is a library in TVM's own format; ``main`` takes the stage's
+inputs in their order.
 """
 
 from __future__ import annotations

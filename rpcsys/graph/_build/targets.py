@@ -60,8 +60,8 @@ class Remote:
     ----------
     function : its name; of a deployed module, by default ``main``
     serve : what the deployed module is called (``rpcsys deploy``); "" for a function of the server's sessions
-    key, tracker, address : where it is: at ``address`` (``host:port``), or at a server that ``tracker`` knows, which a function
-        of sessions is leased from by ``key``
+    key, tracker, address : where it is: at ``address`` (``host:port``), or at a server that ``tracker`` knows, which
+        a function of sessions is leased from by ``key``
     encode : how the stage's inputs and outputs cross, by their names: ``{"features": "int8+zlib"}``; or one way for all
         that it applies to. There are float16, int8, zlib, zstd, and one that rounds with one that compresses. For
         `graph.offload`, also a pair of functions or modules: what encodes here, what decodes there

@@ -31,7 +31,8 @@ class Part:
 def extract(flow: Dataflow, parts: Sequence[Part], *, exact: bool = False) -> Stages:
     """The stages of ``parts``, which stand in an order in which they can run.
 
-    Together they hold every node that has work to do; constants that are in none, and results of the whole, come from the last.
+    Together they hold every node that has work to do. Constants that are in none of them, and results of the whole,
+    come from the last.
 
     Raises
     ------

@@ -90,8 +90,8 @@ def _before_tensor(flow: Dataflow, name: str) -> set[int]:
 def _optimised(flow: Dataflow, stage_of: Sequence[int]) -> tuple[Dataflow, list[int]]:
     """The model as it is optimised as a whole, and the stage of each of its nodes.
 
-    A node that onnxruntime put in goes where its inputs are made; and none goes before what it takes, or behind what takes
-    it: where several that did the same became one, the earliest stage that wants it has it.
+    A node that onnxruntime put in goes where its inputs are made; and none goes before what it takes, or behind what
+    takes it: where several that did the same became one, the earliest stage that wants it has it.
     """
     new, origins = optimised(flow)
     last = max(stage_of, default=0)

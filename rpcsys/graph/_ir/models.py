@@ -20,7 +20,7 @@ EMBEDDED_BYTES = 1 << 30
 
 
 def save(model: ModelLike, path: str | os.PathLike[str], *, embedded_bytes: int = EMBEDDED_BYTES) -> None:
-    """Write ``model`` to ``path``; more than ``embedded_bytes`` of weights, a gigabyte, go into ``PATH.data`` beside it.
+    """Write ``model`` to ``path``; more than ``embedded_bytes`` of weights (1 GiB) go into ``PATH.data`` beside it.
 
     Weights that lay in other files are copied, a piece at a time: the file and its data stand for themselves.
     """

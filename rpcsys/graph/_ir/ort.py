@@ -1,9 +1,10 @@
 """onnxruntime: models opened in it, run, and rewritten by its optimizer.
 
-Stages of an exact split are cut from a model that was rewritten. At the level ``basic`` onnxruntime folds constants and
-merges nodes in ways that hold for any processor; a model that has been through it once does not change when it, or a part
-of it, goes through again. That is why stages cut from it afterwards, and run at the same level, compute the same bits as
-the whole. The higher levels fuse further, across what would be a cut, into operators of onnxruntime's own.
+Stages of an exact split are cut from a model that was rewritten. At the level ``basic`` onnxruntime folds constants
+and merges nodes in ways that hold for any processor; a model that has been through it once does not change when it,
+or a part of it, goes through again. That is why stages cut from it afterwards, and run at the same level, compute the
+same bits as the whole. The higher levels fuse further, across what would be a cut, into operators of onnxruntime's
+own.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class TensorInfo:
     Attributes
     ----------
     name : its name in the model
-    dtype : ``"float32"``, ``"bfloat16"``, ``"strings"``, …; for what is no tensor ONNX's own words, ``"seq(tensor(float))"``
+    dtype : ``"float32"``, ``"bfloat16"``, ``"strings"``, …; ONNX's own for what is no tensor, ``"seq(tensor(float))"``
     shape : its extents, a free one as its name or None; None if not even their number is known
     nbytes : its size; None if that is not known before it runs
     required : False for an input that has a default

@@ -73,9 +73,9 @@ class _FrameInFlight:
 class Pipeline:
     """The stages of a model, all at work at once, each on another frame.
 
-    A stage runs in a thread of its own (one for each replica), and starts a frame as soon as its inputs are there. Between
-    two stages wait at most ``queue`` frames; results come in the order of the frames. Tensors go from stage to stage as
-    they are, without copies.
+    A stage runs in a thread of its own (one for each replica), and starts a frame as soon as its inputs are there.
+    Between two stages wait at most ``queue`` frames; results come in the order of the frames. Tensors go from stage
+    to stage as they are, without copies.
 
     Parameters
     ----------
@@ -83,12 +83,12 @@ class Pipeline:
         loaded; or each stage as a `PipelineStage` or a tuple ``(name, module, inputs, outputs)``, in any order
     targets : for stages of `split`, as for `graph.build`; by name also any function, such as a module of a session
     inputs, outputs : of the whole, for stages given one by one; by default what none of them makes, and takes
-    cpus, replicas : by a stage's name: the CPUs its threads stay on, and how many threads run it side by side. Stages of
-        `split` that onnxruntime runs share the CPUs that are left, unless their targets name CPUs or threads
+    cpus, replicas : by a stage's name: the CPUs its threads stay on, and how many threads run it side by side. Stages
+        of `split` that onnxruntime runs share the CPUs that are left, unless their targets name CPUs or threads
     queue : frames that wait between two stages
 
-    Raises `UsageError` for stages that do not fit together, CPUs that are not there, and what `graph.build` raises. A context
-    manager, which closes it.
+    Raises `UsageError` for stages that do not fit together, CPUs that are not there, and what `graph.build` raises. A
+    context manager, which closes it.
 
     Attributes
     ----------
@@ -152,9 +152,9 @@ class Pipeline:
     def submit(self, frame: Frame) -> Future:
         """Put a frame in; waits while the pipeline is full, and so is not for the callback of a future.
 
-        The future's result is like the frame: by name for a mapping, else the one output, or a tuple of them. Its error is a
-        `FrameError`. Cancelled, the frame goes no further. Raises `UsageError` for a frame of other tensors than
-        the inputs, and after `close`.
+        The future's result is like the frame: by name for a mapping, else the one output, or a tuple of them. Its
+        error is a `FrameError`. Cancelled, the frame goes no further. Raises `UsageError` for a frame of other
+        tensors than the inputs, and after `close`.
         """
         feeds = self._topology.feeds(frame)
         with self._changed:
@@ -166,9 +166,9 @@ class Pipeline:
     ) -> Iterator[Any]:
         """The result of each of ``frames``, in their order, as soon as it is there.
 
-        A thread takes them as there is room, at most `limit` ahead. In the place of a frame that failed comes its `FrameError`;
-        with ``stop_on_error`` it is raised. What is under way when the loop is left is cancelled. ``progress`` shows a
-        bar on standard error, if that is a terminal.
+        A thread takes them as there is room, at most `limit` ahead. In the place of a frame that failed comes its
+        `FrameError`; with ``stop_on_error`` it is raised. What is under way when the loop is left is cancelled.
+        ``progress`` shows a bar on standard error, if that is a terminal.
         """
         outcomes = results(self.submit, frames, self.limit, stop_on_error)
         return shown(outcomes, frames, self.figures) if progress else outcomes

@@ -18,7 +18,7 @@ from rpcsys.module import Module
 from rpcsys.module.kinds.graph import GraphModule
 from rpcsys.module.kinds.remote import RemoteModule
 
-#: Calls that a stage on a server has under way unless told otherwise, so that the way there and the server are both busy.
+#: Calls under way of a stage on a server, by default: the way there and the server are both busy.
 CALLS = 4
 #: Kinds of modules on a session's device that keep nothing from one call to the next: their calls need no order.
 _STATELESS = ("rpcsys.onnx", "rpcsys.graph")
@@ -143,7 +143,7 @@ def _placed(
 
 
 def _with_threads(stage: PipelineStage, asked: bool) -> PipelineStage:
-    """The stage with threads enough to keep the device and the way to it busy; replicas of a leased device are devices."""
+    """The stage with threads enough to keep device and way busy; a leased stage's replicas are devices."""
     module = stage.module
     if isinstance(module, LeasedModule):
         devices = [module, *(module.replica() for _ in range(stage.replicas - 1))]

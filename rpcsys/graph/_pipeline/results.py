@@ -1,7 +1,7 @@
 """Results of frames in the frames' order, for plain loops and event loops.
 
-A thread of its own takes the frames: a result that is there never waits for the next frame to come, be it a camera's. It takes
-frames only as there is room, and ends with the loop; a source that blocks in the middle of a frame keeps it for so long.
+A thread of its own takes the frames, so that a result never waits for the next frame to come, a camera's say. It takes
+frames only as there is room, and ends with the loop, unless the source blocks in the middle of a frame.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Item: TypeAlias = "Future[Any] | _SourceError | None"
 
 
 class _Feeder:
-    """Takes frames and submits them, at most ``limit`` ahead of who asks for their results. ``put`` is given each's future."""
+    """Takes frames and submits them, at most ``limit`` ahead of the results taken; ``put`` gets each one's future."""
 
     def __init__(
         self, submit: Submit, frames: Iterable[Any], limit: int, put: Callable[[_Item], None]
@@ -111,7 +111,7 @@ async def results_async(
     limit: int,
     stop_on_error: bool,
 ) -> AsyncIterator[Any]:
-    """`results` for an event loop, which is never blocked; ``submit_async`` is awaited for frames that come asynchronously."""
+    """`results` for an event loop, which is never blocked; frames of an async iterable go to ``submit_async``."""
     under_way: asyncio.Queue[_Item] = asyncio.Queue()
     make_room, leave = (
         _fed_by_task(submit_async, frames, limit, under_way.put_nowait)

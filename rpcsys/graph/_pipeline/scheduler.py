@@ -158,7 +158,7 @@ class FrameScheduler:
 
 
 def ordered(nodes: Sequence[StageNode]) -> list[StageNode]:
-    """The nodes so that each comes behind those it needs. Raises `UsageError` where they need each other in a circle."""
+    """The nodes, each behind those it needs. Raises `UsageError` where they need each other in a circle."""
     left = list(nodes)
     known: dict[str, StageNode] = {}
     while left:

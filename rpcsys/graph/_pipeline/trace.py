@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class StageRun(NamedTuple):
-    """One frame in one replica of a stage; times in seconds of one clock. ``idle_since`` is when the replica was free."""
+    """One frame in one replica of a stage; times in seconds of one clock, ``idle_since`` when the replica was free."""
 
     stage: str
     replica: int

@@ -49,15 +49,15 @@ def auto_cuts(
     ``graph.split(model, plan)`` makes the stages, which are also ``plan.stages``; ``print(plan)`` says what to
     expect, and ``plan.compare(pipeline.figures())`` how far off that was.
 
-    ``devices`` : a number n (the CPUs of this process in n shares), or each as ``"cpu:0"``, ``"cpu:0-3"``, ``"key:edge"``
-        (leased at ``tracker``), ``"HOST:PORT"``, or a session that is open. Devices that would make it slower are left
-        out
+    ``devices`` : a number n (the CPUs of this process in n shares), or each as ``"cpu:0"``, ``"cpu:0-3"``,
+        ``"key:edge"`` (leased at ``tracker``), ``"HOST:PORT"``, or a session that is open. Devices that would make it
+        slower are left out
     ``goal`` : ``throughput``, the frames a second of a pipeline, or ``latency``, the seconds of one frame
     ``inputs`` : arrays to run it with, by name; by default random ones, in which an extent that is free is 1 (a
         `RuntimeWarning` says so)
     ``tracker`` : a tracker or its address; by default the environment's
-    ``encode`` : how arrays cross to devices behind a link and back, where it applies: ``"float16"``, ``"int8+zlib"``, … as
-        for `Remote`
+    ``encode`` : how arrays cross to devices behind a link and back, where it applies: ``"float16"``, ``"int8+zlib"``,
+        … as for `Remote`
     ``keep_order`` : whether the first device has to have the first stage, and so on
     ``exact`` : whether the stages are to give the same bits as the whole, as in `split`
     ``rounds`` : divisions that are tried at most, after the first look at unlike devices

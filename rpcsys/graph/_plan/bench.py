@@ -84,7 +84,7 @@ def load_on(session: Session, stage: Stage) -> Any:
 
 
 def fits_a_file(stage: Stage) -> bool:
-    """Whether one ONNX file is all of it: an exact stage is a library, which says at which level it runs; so is a large one."""
+    """Whether one ONNX file is all of it. A large stage is a library, and an exact one, for the level it runs at."""
     return not stage.exact and stage.weight_bytes <= models.EMBEDDED_BYTES
 
 

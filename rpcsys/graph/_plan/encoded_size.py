@@ -18,9 +18,9 @@ _AT_ONCE = 1 << 26
 def encoded_bytes(
     flow: Dataflow, nbytes: Mapping[str, int], feeds: Mapping[str, Any], how: str
 ) -> dict[str, int]:
-    """Bytes of tensors as ``how`` has them, by name, found by running the model: of those in ``nbytes``, and the inputs.
+    """Bytes of the tensors in ``nbytes`` and of the inputs, by name, encoded as ``how`` says; the model is run for it.
 
-    Where ``how`` does not apply to one, its own.
+    A tensor that ``how`` does not apply to has its own.
 
     Raises
     ------

@@ -30,7 +30,7 @@ def export(
     encode: str = "",
     fallback: bool = False,
 ) -> dict[str, Path]:
-    """Write the whole as a library to ``path``, and beside it a part for each stage on a server; see `rpcsys.graph.Plan.export`.
+    """Write the whole as a library to ``path``, and beside it a part for each stage on a server (`Plan.export`).
 
     A part is an ONNX model, so that servers of any kind can take it, or a library where it has to be (`fits_a_file`).
 
@@ -39,7 +39,8 @@ def export(
     ``encode`` : how arrays cross, as for `Remote`
     ``fallback`` : whether the library has the stages of servers, too, and runs them here while those are gone
 
-    Returns the parts by the names of their stages. Raises `UsageError` for a place that cannot be written to, and as `build`.
+    Returns the parts by the names of their stages. Raises `UsageError` for a path that cannot be written, and as
+    `build`.
     """
     target = Path(path)
     prefix = _UNFIT.sub("-", target.stem).strip("-.") or "model"

@@ -32,7 +32,7 @@ class TimedCall(NamedTuple):
 
 
 def paces(calls: Sequence[TimedCall], seconds: float, *, together: bool) -> list[float]:
-    """Seconds from one result of each to its next, when little else disturbs: the lower quartile of what there is time for.
+    """Seconds from one result of each call to its next: the lower quartile, in which little else disturbs.
 
     ``together`` has all be called over and over at the same time, as the stages of a pipeline are, so that what they
     have to share (memory, caches, the heat of a processor) is in the figures.

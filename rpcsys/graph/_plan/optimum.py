@@ -103,7 +103,7 @@ def _sums(seconds: Sequence[float]) -> Matrix:
 
 
 def thinned(positions: Sequence[int], seconds: Sequence[float], crossing: Sequence[float]) -> list[int]:
-    """At most `MOST_UNITS` - 1 of the cut ``positions``: of each slice of the model's time the one with the least to cross.
+    """At most `MOST_UNITS` - 1 of the cut ``positions``: in each slice of the time the one with the least to cross.
 
     ``seconds`` are those of the nodes; ``crossing`` the bytes at each of ``positions``.
     """

@@ -36,7 +36,7 @@ class PlannedStage:
     nodes : that it computes
     work_s : seconds of its own work on a frame
     frame_s : seconds of a frame that is alone, with the way to its device and back
-    stage_s : seconds from one frame to the next while there are frames enough; less than ``frame_s`` where work and way overlap
+    stage_s : seconds from one frame to the next in a full pipeline; less than ``frame_s`` where work and way overlap
     taken, given : bytes that come in and go out, as they are encoded on the way
     """
 
@@ -102,10 +102,10 @@ class Plan:
     def pipeline(
         self, *, tracker: TrackerLike = None, wait_s: float = 60.0, queue: int = 2
     ) -> Iterator[Pipeline]:
-        """The stages at work on their devices, leased at ``tracker`` for as long as the ``with`` lasts, anew if one is lost.
+        """The stages at work on their devices, leased at ``tracker`` while the ``with`` lasts, anew if one is lost.
 
-        ``wait_s`` (seconds) is how long to wait for a device, and ``queue`` is as in `Pipeline`. Raises what leasing, loading and
-        `Pipeline` do.
+        ``wait_s`` (seconds) is how long to wait for a device, and ``queue`` is as in `Pipeline`. Raises what leasing,
+        loading and `Pipeline` do.
         """
         with contextlib.ExitStack() as stack:
             targets: dict[str, Any] = {}
@@ -127,12 +127,12 @@ class Plan:
     def export(
         self, path: str | os.PathLike[str], *, tracker: TrackerLike = None, fallback: bool = False
     ) -> dict[str, Path]:
-        """Write the stages as one library, which `rpcsys.module.load_module` loads, and beside it the parts for servers.
+        """Write the stages as one library for `rpcsys.module.load_module`, and beside it the parts for servers.
 
-        The library runs stages of this machine on their CPUs, and calls those of other devices by the names of the parts, which
-        ``rpcsys deploy`` puts there (a part's name is its file's without the ending; the tracker knows who has it).
-        ``fallback``: it has those stages, too, and runs them itself while the servers are gone. Returns the parts by
-        stage. Raises `UsageError` for a place that cannot be written to.
+        The library runs stages of this machine on their CPUs, and calls those of other devices by the names of the
+        parts, which ``rpcsys deploy`` puts there (a part's name is its file's without the ending; the tracker knows
+        who has it). ``fallback``: it has those stages, too, and runs them itself while the servers are gone. Returns
+        the parts by stage. Raises `UsageError` for a place that cannot be written to.
         """
         return export(self.stages, self.devices, path, tracker=tracker, encode=self.encode, fallback=fallback)
 
@@ -171,7 +171,8 @@ class Plan:
         missing = [stage.name for stage in self.planned if not getattr(figures.get(stage.name), "frames", 0)]
         if missing:
             raise UsageError(
-                f"there are no frames of {', '.join(missing)} in these figures: run a pipeline of plan.stages, and ask it"
+                f"there are no frames of {', '.join(missing)} in these figures: "
+                "run a pipeline of plan.stages, and ask it"
             )
         took = {name: each.active_s / each.frames for name, each in figures.items() if each.frames}
         return Comparison(
@@ -201,7 +202,7 @@ class Comparison:
 
     @property
     def bottleneck(self) -> Compared:
-        """The slowest stage expected against the slowest measured, which need not be the same one; named is the latter."""
+        """The slowest stage expected against the slowest measured, which may be another one; named is the latter."""
         slowest = max(self.stages, key=lambda stage: stage.measured_s)
         return Compared(slowest.name, max(stage.expected_s for stage in self.stages), slowest.measured_s)
 

@@ -1,9 +1,9 @@
 """The search for the best division: propose, try the stages on their devices, learn, propose again.
 
-At first each device gets an even share by the profile, so that each is measured once; unlike devices take turns, for one
-may be quick at what another is slow at. From then on the cost model proposes (`optimum.best`); what is proposed is built,
-loaded and timed where it is to run. It ends when nothing better is proposed, and the best division that was really measured
-wins: what a plan promises has been seen.
+At first each device gets an even share by the profile, so that each is measured once; unlike devices take turns, for
+one may be quick at what another is slow at. From then on the cost model proposes (`optimum.best`); what is proposed
+is built, loaded and timed where it is to run. It ends when nothing better is proposed, and the best division that was
+really measured wins: what a plan promises has been seen.
 """
 
 from __future__ import annotations

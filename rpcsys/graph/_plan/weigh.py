@@ -83,8 +83,8 @@ def weigh(
 ) -> Weighed:
     """Run one frame here, with the tensors of the stages in ``remotes`` encoded and decoded as their ``encode`` says.
 
-    ``frame`` are the inputs of the whole by name; times are the best of ``repeat``. What is lost is told by a second run
-    without encoding. Raises `UsageError` for stages and tensors that are not there.
+    ``frame`` are the inputs of the whole by name; times are the best of ``repeat``. What is lost is told by a second
+    run without encoding. Raises `UsageError` for stages and tensors that are not there.
     """
     missing = [tensor.name for tensor in stages.inputs if tensor.required and tensor.name not in frame]
     if missing or repeat < 1:

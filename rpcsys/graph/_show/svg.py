@@ -97,7 +97,8 @@ def _line(source: _Box, target: _Box, crossings: list[Crossing]) -> str:
     middle = (x1 + x2) / 2
     return (
         f"<g><title>{escape(each)}</title>"
-        f'<path class="l" marker-end="url(#a)" d="M{x1} {y1}C{x1 + _GAP / 2} {y1 + dip} {x2 - _GAP / 2} {y2 + dip} {x2} {y2}"/>'
+        f'<path class="l" marker-end="url(#a)" d="M{x1} {y1}C{x1 + _GAP / 2} {y1 + dip}'
+        f' {x2 - _GAP / 2} {y2 + dip} {x2} {y2}"/>'
         + _centred(middle, (y1 + y2) / 2 + dip * 0.75 - 6, "", _short(label))
         + _centred(middle, (y1 + y2) / 2 + dip * 0.75 + 14, "s", total)
         + "</g>"
