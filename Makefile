@@ -32,8 +32,10 @@ help:
 demo: .venv/.ready-graph
 	@$(BIN)/rpcsys demo
 
+# Compiled code is kept, whatever the environment says: these tests start an interpreter some hundred times.
 check: lint
-	$(PYTEST) -n auto -m "not live and not slow" --ignore tests/live
+	env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/compiled \
+	    $(PYTEST) -n auto -m "not live and not slow" --ignore tests/live
 
 # A live test that fails runs again, and why it failed is shown at the end; no other test does (tests/conftest.py).
 test: check
