@@ -47,7 +47,7 @@ def pairs(fields: Mapping[str, Any], quiet: Container[str] = ()) -> str:
     )
 
 
-@functools.lru_cache(maxsize=4096)  # the same few keys, users and addresses come with every line
+@functools.lru_cache(maxsize=512)  # the same few keys, users and addresses come with every line
 def _text(value: str) -> str:
     if not value or (_PLAIN.fullmatch(value) and value.isprintable()):
         return value

@@ -4,6 +4,8 @@ import json
 import logging
 import re
 import sys
+import tracemalloc
+import uuid
 
 import pytest
 from hypothesis import given
@@ -33,6 +35,16 @@ def test_text():
 
 def test_what_is_empty_is_left_out_of_text():
     assert line("text", fault="", limit_s=None, cleaned={}, used=False).endswith(" granted used=false")
+
+
+def test_what_lines_say_but_once_takes_no_memory():
+    for _ in range(2):  # the second time, what is remembered is full
+        tracemalloc.start()
+        for _ in range(4000):
+            line("text", ticket=uuid.uuid4().hex)
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert taken < 200_000
 
 
 def test_json():

@@ -31,8 +31,11 @@ async def dial(host: str, port: int) -> socket.socket:
         except asyncio.TimeoutError:
             problem = TimeoutError(f"no answer in {CONNECT_S:g} s")
         except OSError as error:
-            problem = error
-    raise problem
+            problem = error.with_traceback(None)  # whose frames have it: they would wait for the collector
+    try:
+        raise problem
+    finally:
+        del problem
 
 
 async def _connect(sock: socket.socket, address: Any) -> socket.socket:

@@ -214,7 +214,10 @@ def _send(send: Callable[[memoryview], int], data: memoryview) -> int:
 
 
 class Pair:
-    """Two streams, joined until both have ended; ``on_end(pair)`` is called then. Owns both sockets."""
+    """Two streams, joined until both have ended; ``on_end(pair)`` is called then. Owns both sockets.
+
+    ``flows`` are its two directions, and none once it has ended.
+    """
 
     def __init__(
         self,
@@ -225,7 +228,7 @@ class Pair:
     ) -> None:
         self.loop = relay.loop
         self.pool = relay.pool
-        self.flows = (Flow(self, left, right), Flow(self, right, left))
+        self.flows: tuple[Flow, ...] = (Flow(self, left, right), Flow(self, right, left))
         self._relay = relay
         self._on_end = on_end
         self._closing: asyncio.TimerHandle | None = None
@@ -263,6 +266,7 @@ class Pair:
         for flow in self.flows:
             flow.source.close()
         self._on_end(self)
+        self.flows = ()  # they know the pair: it would wait for the collector, which a daemon's loop seldom calls
 
 
 class Relay:

@@ -88,7 +88,10 @@ def open_file(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
     ConfigError: it is no such file, or is a later version's.
     sqlite3.Error: it cannot be read or written.
     """
-    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    # Statements are not kept: each is as long as its batch has rows, and one of 500 rows takes most of a megabyte.
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=0
+    )
     connection.text_factory = text
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import hashlib
 import mmap
 import os
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -38,6 +40,15 @@ def run(request: pytest.FixtureRequest) -> Run:
             loop.close()
 
     return run_it
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The collector looks for cycles only where it is told to."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 class Joined:
@@ -208,6 +219,40 @@ def test_closing_gives_everything_back(run: Run) -> None:
             assert one.pool.kept == 0
             with pytest.raises(ConnectionError):
                 await sending
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["both ends", "a reset", "by hand"])
+def test_what_has_ended_is_gone_without_the_collector(run: Run, collector: None, how: str) -> None:
+    async def main() -> None:
+        one = Joined()
+        pair = weakref.ref(one.pair)
+        if how == "a reset":
+            one.left.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        elif how == "by hand":
+            one.pair.close()
+        del one.pair
+        one.left.close()
+        one.right.close()
+        await one.ended.wait()
+        await asyncio.sleep(0.1)  # the loop lets go of what it called
+        assert pair() is None
+        one.relay.hangups.close()
+
+    run(main())
+
+
+def test_a_connection_that_was_refused_is_gone_without_the_collector(run: Run, collector: None) -> None:
+    async def main() -> None:
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            for _ in range(2):
+                gc.collect()  # of the first try: what is made once
+                with pytest.raises(ConnectionRefusedError):
+                    await dial(*nobody.getsockname())
+                await asyncio.sleep(0.1)
+        assert gc.collect() == 0
 
     run(main())
 

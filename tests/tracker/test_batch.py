@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 import tracemalloc
 
-from rpcsys.tracker import batch, store
+from rpcsys.tracker import batch, schema, store
 from rpcsys.tracker.batch import Batch
 from rpcsys.tracker.events import Record
 from rpcsys.tracker.store import Store
-from tests.live.daemons import wait_until
+from tests.live.daemons import rss_mb, wait_until
 from tests.tracker import records
 
 NOW = 1_700_000_000.0
@@ -75,3 +76,22 @@ def test_a_disk_that_is_full_for_long_holds_no_memory(tmp_path, monkeypatch) -> 
         ("joined", None),
     ]
     again.close()
+
+
+def test_what_was_written_leaves_no_memory(tmp_path) -> None:
+    """Batches of any size: what SQLite makes of a statement is as long as its batch, and is not kept."""
+    file, number = schema.open_file(tmp_path / "file"), 0
+
+    def write(sizes) -> float:
+        nonlocal number
+        for size in sizes:
+            box = Batch()
+            for _ in range(size):
+                number += 1
+                box.add_over((records.over(f"x-{number}", at=NOW), None, None, None))
+            box.write(file)
+        return rss_mb([os.getpid()])
+
+    before = write([500] * 20)  # SQLite's share of the file's pages is full by now
+    assert write(range(250, 500, 5)) - before < 6
+    file.close()
