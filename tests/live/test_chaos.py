@@ -28,7 +28,7 @@ WARM_PART, WARM_S = (
     0.2,
     60.0,
 )  # caches and allocators take their shares in a first part, which is not measured
-GROWTH_MB = 5.0
+GROWTH_MB = 5.0  # 2 of them are SQLite's for pages of a history that has grown
 END_S = 120.0
 
 pytestmark = [
