@@ -20,7 +20,7 @@ from rpcsys.board.package import WHEELS, Packer
 from rpcsys.cli.groups import Commands
 from rpcsys.client import connect_tracker
 from rpcsys.errors import ConfigError, RpcsysError, UsageError, one_line
-from rpcsys.link import parse_address, tracker_defaults
+from rpcsys.link import address_text, parse_address, tracker_defaults
 from rpcsys.query.table import print_table
 
 AT_ONCE = 32
@@ -120,7 +120,7 @@ def add(
 ) -> None:  # fmt: skip
     """The command; what it does is said in `_ADD`."""
     host, port = parse_address(tracker, 9190) if tracker is not None else tracker_defaults()
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    where = address_text(host, port)
     if name:
         inventory.check_name(name)
     if root and not root.startswith("/"):

@@ -5,7 +5,7 @@ and their defaults, connections on their way, pauses between tries, the settings
 and the patience with peers that take nothing.
 """
 
-from rpcsys.link.address import DEFAULT_TRACKER, parse_address, tracker_defaults
+from rpcsys.link.address import DEFAULT_TRACKER, address_text, parse_address, tracker_defaults
 from rpcsys.link.dialling import Dialling
 from rpcsys.link.link import CAPABILITIES, Link, error_of
 from rpcsys.link.patience import LOOK_S, be_patient
@@ -18,6 +18,7 @@ __all__ = [
     "Dialling",
     "Link",
     "acknowledge_at_once",
+    "address_text",
     "be_patient",
     "error_of",
     "parse_address",

@@ -36,6 +36,11 @@ def parse_address(text: str, default_port: Optional[int] = None) -> Tuple[str, i
     return host, int(port)
 
 
+def address_text(host: str, port: int) -> str:
+    """``"10.0.0.1:9190"`` or ``"[::1]:9190"``, as `parse_address` reads it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def tracker_defaults() -> Tuple[str, int]:
     """Where the tracker is if nobody says: ``RPCSYS_TRACKER_HOST`` and ``_PORT``, TVM's ``TVM_TRACKER_…``, or
     127.0.0.1:9190.

@@ -20,7 +20,7 @@ from rpcsys.errors import (
     UnknownKey,
     WaitTimeout,
 )
-from rpcsys.link import Dialling, Link, error_of, parse_address, tracker_defaults, tune
+from rpcsys.link import Dialling, Link, address_text, error_of, parse_address, tracker_defaults, tune
 
 MAGIC = struct.pack("<i", 0x2F271)
 WELCOME = {"ok": True, "tracker": "rpcsys", "version": "0", "capabilities": []}
@@ -98,6 +98,7 @@ TVMS = ("magic", MAGIC, "frame", raw(0))
 )
 def test_addresses(text, default, address):
     assert parse_address(text, default) == address
+    assert parse_address(address_text(*address)) == address
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ _log = logging.getLogger("rpcsys.pipeline")
 class StageLibrary:
     """What leased devices are sent: a stage as a library, in a folder that goes with the last reference to it.
 
-    Raises `UsageError` as `export_library`, and for a place that cannot be meant.
+    Raises `UsageError` as `export_library`, and for a target that cannot be meant.
 
     Attributes
     ----------
@@ -51,16 +51,16 @@ class StageLibrary:
     rerun_lock : held while a frame is run again
     """
 
-    def __init__(self, built: Module, place: Leased) -> None:
-        target = target_of(place.target)
+    def __init__(self, built: Module, leased: Leased) -> None:
+        target = target_of(leased.target)
         if not isinstance(target, (OnnxRuntime, Reference, Tvm)):
             raise UsageError("the target of a leased device is onnxruntime, reference or tvm")
-        seconds = 0 < place.wait_s < float("inf") and 0 <= place.deadline_s < float("inf")
-        if not place.key or place.calls < 1 or not seconds:
+        seconds = 0 < leased.wait_s < float("inf") and 0 <= leased.deadline_s < float("inf")
+        if not leased.key or leased.calls < 1 or not seconds:
             raise UsageError(
                 "a leased device has a key, a wait_s above 0, a deadline_s from 0, and calls from 1"
             )
-        self.place = place
+        self.leased = leased
         self.members: list[LeasedModule] = []
         self.rerun_lock = threading.Lock()
         self._folder = tempfile.TemporaryDirectory(prefix="rpcsys-")
@@ -104,7 +104,7 @@ class LeasedModule(Module):
     ) -> None:
         super().__init__("leased", inputs=inputs, outputs=outputs)
         self.library = library
-        self._options = {"deadline_s": library.place.deadline_s} if library.place.deadline_s else {}
+        self._options = {"deadline_s": library.leased.deadline_s} if library.leased.deadline_s else {}
         self._device: _LeasedDevice | None = None
         self._lock = threading.Lock()  # of the device, for moments
         self._lease_lock = threading.Lock()  # held while one is waited for
@@ -113,9 +113,9 @@ class LeasedModule(Module):
         library.members.append(self)
 
     @property
-    def place(self) -> Leased:
+    def leased(self) -> Leased:
         """What is leased, and how."""
-        return self.library.place
+        return self.library.leased
 
     @property
     def session(self) -> client.Session | None:
@@ -192,7 +192,7 @@ class LeasedModule(Module):
         try:
             self._own_device()
         except RpcsysError as error:
-            _log.warning("no other device of %s yet: %s", self.place.key, one_line(error))
+            _log.warning("no other device of %s yet: %s", self.leased.key, one_line(error))
 
     def _own_device(self) -> _LeasedDevice:
         """Its own device, leased if it has none that lives."""
@@ -215,7 +215,7 @@ class LeasedModule(Module):
 
     def _wait_for_device(self, again: bool) -> _LeasedDevice:
         """Wait for a device; ``again``: also for a tracker or a key that is gone, as there was one before."""
-        deadline = time.monotonic() + self.place.wait_s
+        deadline = time.monotonic() + self.leased.wait_s
         while True:
             try:
                 return self._request(max(0.0, deadline - time.monotonic()), again)
@@ -227,17 +227,17 @@ class LeasedModule(Module):
 
     def _request(self, wait_s: float, again: bool) -> _LeasedDevice:
         """A device with the stage on it, from one request."""
-        given = self.place.tracker
+        given = self.leased.tracker
         tracker = given if isinstance(given, client.Tracker) else client.connect_tracker(given or None)
         try:
-            session = tracker.request(self.place.key, wait_timeout=wait_s, wait_for_key=again)
+            session = tracker.request(self.leased.key, wait_timeout=wait_s, wait_for_key=again)
         finally:
             if tracker is not given:
                 tracker.close()
         try:
-            check_encoding(session, self.place.encode, f"key:{self.place.key}")
+            check_encoding(session, self.leased.encode, f"key:{self.leased.key}")
             module = session.load_module(self.library.path_for(session))
-            return _LeasedDevice(session, encoded_call(module, self.place.encode, **self._options))
+            return _LeasedDevice(session, encoded_call(module, self.leased.encode, **self._options))
         except BaseException:
             session.close()
             raise

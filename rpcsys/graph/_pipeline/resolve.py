@@ -147,7 +147,7 @@ def _with_threads(stage: PipelineStage, asked: bool) -> PipelineStage:
     module = stage.module
     if isinstance(module, LeasedModule):
         devices = [module, *(module.replica() for _ in range(stage.replicas - 1))]
-        return replace(stage, module=devices * module.place.calls, replicas=1)
+        return replace(stage, module=devices * module.leased.calls, replicas=1)
     away = isinstance(module, client.RemoteModule) and module.kind in _STATELESS
     away = away or (isinstance(module, RemoteModule) and module.endpoint.repeatable)
     return replace(stage, replicas=CALLS) if away and not asked else stage

@@ -14,7 +14,7 @@ from rpcsys.graph._build.targets import OnnxRuntime, Remote
 from rpcsys.graph._ir.stage import Stage, Stages
 from rpcsys.graph._plan.bench import fits_a_file
 from rpcsys.graph._plan.devices import PlanDevice, TrackerLike
-from rpcsys.link import tracker_defaults
+from rpcsys.link import address_text, tracker_defaults
 from rpcsys.module import export_library
 
 #: What the name of a deployed module has not.
@@ -79,16 +79,11 @@ def _write(stage: Stage, path: Path) -> None:
 def _where(device: PlanDevice, tracker: TrackerLike) -> tuple[str, str]:
     """The tracker that knows its server, or else the server's address; the other one is ""."""
     if device.session is not None:
-        return "", _text(device.session.address)
+        return "", address_text(*device.session.address)
     if device.address:
         return "", device.address
     if tracker is None:
         tracker = tracker_defaults()
     if isinstance(tracker, Tracker):
         tracker = tracker.address
-    return (tracker if isinstance(tracker, str) else _text(tracker)), ""
-
-
-def _text(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return (tracker if isinstance(tracker, str) else address_text(*tracker)), ""

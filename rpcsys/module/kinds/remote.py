@@ -39,6 +39,7 @@ from rpcsys.errors import (
     UsageError,
     one_line,
 )
+from rpcsys.link import address_text
 from rpcsys.link.backoff import RetryBudget, jitter
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
@@ -335,10 +336,7 @@ def rename(module: Module, names: Names) -> Module:
 
 
 def _text(address: Address) -> str:
-    if isinstance(address, str):
-        return address
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return address if isinstance(address, str) else address_text(*address)
 
 
 # ------------------------------------------------------------------ saving
