@@ -2,7 +2,7 @@
 # make check     lint, types and the tests that start no daemon: what to run while you work
 # make test      check, then the tests of live daemons
 # make test-slow the long ones
-# make lint      report; make fix repairs what can be repaired by itself
+# make lint      report and count; make fix repairs what can be repaired by itself
 # make bench     us and our peers, side by side
 # make deb       Debian packages of tracker, proxy and commands, into dist/
 # make docs      check that what the documents say still works
