@@ -8,7 +8,9 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
+import traceback
 import weakref
 import zlib
 
@@ -32,7 +34,7 @@ from rpcsys.errors import (
 )
 from rpcsys.wire import encoding
 from rpcsys.wire.tensor import Tensor
-from tests.device import ROOT, Device
+from tests.device import ROOT, Device, until
 from tests.pythons import pythons
 from tests.wire import strategies
 
@@ -384,8 +386,13 @@ def test_the_time_limit_of_an_idle_session():
 def test_ctrl_c_during_a_call(device, session, at_once):
     """The call is given up, the device with it, and nothing that comes later is taken for something else."""
 
+    def waits():
+        stack = traceback.walk_stack(sys._current_frames()[threading.main_thread().ident])
+        return any(frame.f_code.co_name == "receive" for frame, _ in stack)
+
     def interrupt():
         device.wait_for_call()
+        until(waits, "the client to wait for the reply")
         if at_once:
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         else:
