@@ -134,10 +134,10 @@ def _memory(arguments: Sequence[str]) -> Iterator[Finding]:
 def _system(arguments: Sequence[str]) -> Iterator[Finding]:
     import tempfile
 
-    from rpcsys.server import isolation, processes
+    from rpcsys.server.sandbox import mount_namespace, processes
 
     with tempfile.TemporaryDirectory() as folder:
-        refused = isolation.probe(os.path.join(folder, "sessions"))
+        refused = mount_namespace.probe(os.path.join(folder, "sessions"))
     if refused:
         yield Finding(
             MISSING,
@@ -223,7 +223,7 @@ def _session(arguments: Sequence[str]) -> Iterator[Finding]:
     import time
 
     from rpcsys.client import connect
-    from rpcsys.server import launch
+    from rpcsys.server.sandbox import launch
 
     started = time.monotonic()
     command = [

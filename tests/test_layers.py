@@ -30,7 +30,17 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "tracker": ("daemon",),
     "proxy": ("daemon",),
     "daemon": ("serve",),
-    "server": ("module", "ffi", "serve", "link", "stream"),
+    "server": ("server.supervisor", "server.sandbox.zygote"),
+    # The programs of a server: its first process, what makes all others, and what runs in those.
+    "server.supervisor": ("server.config", "server.models"),
+    "server.sandbox.zygote": ("server.sandbox.child",),
+    "server.sandbox.child": ("server.models",),
+    "server.models": ("server.session",),
+    "server.session": ("server.cache", "server.sandbox"),
+    "server.sandbox": ("server.capabilities",),
+    "server.cache": ("module", "serve"),
+    "server.config": ("server.capabilities",),
+    "server.capabilities": ("module", "ffi", "serve", "link", "stream"),
     "selftest": ("server", "client"),
     "module": ("wire", "ffi", "data", "module.container", "module.packed"),
     # Reading the files of models, of which a client has to know what it sends.

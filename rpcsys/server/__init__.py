@@ -1,5 +1,5 @@
 """The device server: takes connections, and gives each session a process of its own."""
 
-from rpcsys.server.registry import register
+from rpcsys.server.session.registry import register
 
 __all__ = ["register"]

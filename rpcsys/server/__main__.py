@@ -24,7 +24,7 @@ def _main(arguments: Sequence[str]) -> int:
     settings = config.parse(arguments)
     if not sys.platform.startswith("linux"):
         raise ConfigError("the device server needs Linux; the client and the tools run here too")
-    from rpcsys.server.service import Service
+    from rpcsys.server.supervisor.service import Service
 
     serve.setup_logging(config.NAME, silent=settings.silent, form=settings.log_format)
     return Service(settings).run()

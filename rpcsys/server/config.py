@@ -245,7 +245,7 @@ def _deploy(folder: str | None, more: object) -> str | None:
         raise ConfigError(
             "--deploy-workers and --deploy-queue need --deploy DIR: where deployed modules are kept"
         )
-    if folder and not installed("rpcsys.server.serving.hosts"):
+    if folder and not installed("rpcsys.server.supervisor.deployments_io"):
         raise ConfigError(
             "--deploy is not in the device runtime: install rpcsys on this machine (pip install rpcsys)"
         )

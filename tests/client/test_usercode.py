@@ -26,7 +26,7 @@ def test_a_function_runs_there_with_what_it_refers_to(session):
     scale = np.arange(3)
 
     def scaled(x, *, plus=1):
-        from rpcsys.server import processes
+        from rpcsys.server.sandbox import processes
 
         return x * scale + plus, processes.number()
 

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from rpcsys import module
-from rpcsys.server.serving.store import Store
+from rpcsys.server.models.store import Store
 
 FLAGS = ("--preload", "none", "--tvm", "off", "--allow-pickle", "--grace", "5")
 WITH_NUMPY = ("--preload", "numpy", *FLAGS[2:])
@@ -39,7 +39,7 @@ def functions(factor: float) -> dict:
         return dict(state)
 
     def pid():
-        from rpcsys.server import processes
+        from rpcsys.server.sandbox import processes
 
         return processes.number()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 import rpcsys
-from rpcsys.server import isolation
+from rpcsys.server.sandbox import mount_namespace
 from tests.live.clients import Client
 from tests.live.daemons import alive, wait_until
 from tests.live.lab import KEY, FaultLab, all_gone
@@ -126,7 +126,7 @@ def test_what_had_to_be_cleaned_up_is_in_the_leases_record(fault_lab: FaultLab, 
         (lease,) = wait_until(tracker.history, 20, "the lease is over")
     assert lease["outcome"] == "closed"
     assert lease["cleaned"]["processes"][0].startswith("python")
-    if not isolation.probe("/tmp/rpcsys-probe"):
+    if not mount_namespace.probe("/tmp/rpcsys-probe"):
         assert stray in lease["cleaned"]["removed"]
     assert "had to be killed: python" in lab.server.stderr()
 

@@ -17,13 +17,13 @@ import pytest
 
 import rpcsys
 from rpcsys.errors import MemoryLimit
-from rpcsys.server import cgroups, isolation
+from rpcsys.server.sandbox import cgroups, mount_namespace
 from tests.live.daemons import ROOT, START_S, Daemon, Daemons, alive, descendants, wait_until
 from tests.live.processes import is_init
 
-WHY_SHARED = isolation.probe("/tmp/rpcsys-probe")
-WHY_NO_PIDS = isolation.probe("/tmp/rpcsys-probe", own_pids=True)
-WHY_NOT_CLOSED = isolation.probe("/tmp/rpcsys-probe", read_only=True)
+WHY_SHARED = mount_namespace.probe("/tmp/rpcsys-probe")
+WHY_NO_PIDS = mount_namespace.probe("/tmp/rpcsys-probe", own_pids=True)
+WHY_NOT_CLOSED = mount_namespace.probe("/tmp/rpcsys-probe", read_only=True)
 
 UNRULY = (
     "--import",

@@ -9,10 +9,10 @@ import pytest
 
 import rpcsys
 from rpcsys.errors import RemoteError
-from rpcsys.server import isolation
+from rpcsys.server.sandbox import mount_namespace
 from tests.live.daemons import STOP_S, Daemon, Daemons, wait_until
 
-WHY_NOT = isolation.probe("/tmp/rpcsys-probe", read_only=True)
+WHY_NOT = mount_namespace.probe("/tmp/rpcsys-probe", read_only=True)
 
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=f"no mounts of a session's own here: {WHY_NOT}")
 

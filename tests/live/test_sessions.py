@@ -12,7 +12,7 @@ import pytest
 
 import rpcsys
 from rpcsys.errors import DeadlineExceeded, RemoteFunctionError, SessionError, SessionLost
-from rpcsys.server import processes
+from rpcsys.server.sandbox import processes
 from tests.live.daemons import STOP_S, Daemons, alive, wait_until
 
 FLAGS = (

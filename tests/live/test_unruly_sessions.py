@@ -15,14 +15,14 @@ import pytest
 
 import rpcsys
 from rpcsys.errors import SessionLost
-from rpcsys.server import isolation
+from rpcsys.server.sandbox import mount_namespace
 from tests.live.daemons import alive, queue, wait_until
 from tests.live.lab import KEY, FaultLab
 
 CLEAN_S = 2.0  # what is promised
 SLOTS = 2
 MEMORY = "256M"
-WHY_SHARED = isolation.probe("/tmp/rpcsys-probe")
+WHY_SHARED = mount_namespace.probe("/tmp/rpcsys-probe")
 apart = pytest.mark.skipif(bool(WHY_SHARED), reason=f"no namespaces here: {WHY_SHARED}")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import rpcsys
 from rpcsys.errors import SessionLost
-from rpcsys.server import workdirs
+from rpcsys.server.sandbox import work_folders
 from tests.live.daemons import STOP_S, Daemon, Daemons, wait_until
 
 MB = 1 << 20
@@ -127,7 +127,7 @@ def test_two_sessions_at_once_and_the_cap(daemons):
 @pytest.mark.parametrize("where", ["beside", "elsewhere"])
 def test_what_a_session_does_to_its_copy_reaches_nobody_else(daemons, where):
     """Neither a session that has the same file now, nor one that comes later."""
-    folder = workdirs.make_folder("/var" if where == "elsewhere" else str(daemons.folder))
+    folder = work_folders.make_folder("/var" if where == "elsewhere" else str(daemons.folder))
     cache = os.path.join(folder, "cache")
     try:
         flags = ("--preload", "none", "--tvm", "off", "--slots", "2", "--cache", cache)

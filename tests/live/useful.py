@@ -8,7 +8,7 @@ import os
 import threading
 
 from rpcsys.server import register
-from rpcsys.server.registry import lookup
+from rpcsys.server.session.registry import lookup
 
 _relays: dict[int, bool] = {}
 

@@ -8,7 +8,8 @@ import os
 import socket
 import time
 
-from rpcsys.server import processes, register
+from rpcsys.server import register
+from rpcsys.server.sandbox import processes
 
 
 @register("board.pid")

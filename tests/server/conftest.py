@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rpcsys.server import actions as do
+from rpcsys.server.supervisor import actions as do
 from tests.server.transcripts import Transcript, kinds
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rpcsys import errors
-from rpcsys.server import usercode
+from rpcsys.server.session import user_code
 from rpcsys.wire import frames
 from rpcsys.wire.values import Ref
 from tests.device import Device
@@ -29,7 +29,7 @@ plain = (
     | st.floats()
     | st.text(max_size=20)
     | st.sampled_from(
-        [".", "../x", "a\0b", "\ud800", "x.so", "testing.nop", "session.time", usercode.VERSION]
+        [".", "../x", "a\0b", "\ud800", "x.so", "testing.nop", "session.time", user_code.VERSION]
     )
     | st.binary(max_size=20)
     | st.just(np.zeros(3))
@@ -109,9 +109,9 @@ def test_calls_of_any_form_are_one_line(raw, fields):
         ("session.has_function", ["x" * 100_000]),
         ("session.get", [Ref(77)]),
         ("session.put", []),
-        ("session.run", [usercode.VERSION, b"no pickle"]),
-        ("session.run", [usercode.VERSION, cloudpickle.dumps(5)]),
-        ("session.run", [usercode.VERSION]),
+        ("session.run", [user_code.VERSION, b"no pickle"]),
+        ("session.run", [user_code.VERSION, cloudpickle.dumps(5)]),
+        ("session.run", [user_code.VERSION]),
         ("session.offer", ["x", True, "0" * 64]),
         ("testing.sleep", ["x"]),
         ("testing.sleep", [-1]),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from rpcsys.server import actions as do
-from rpcsys.server import events as ev
-from rpcsys.server.policy import Policy
-from rpcsys.server.state import State
+from rpcsys.server.supervisor import actions as do
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.policy import Policy
+from rpcsys.server.supervisor.state import State
 
 QUIET = (do.Log,)
 

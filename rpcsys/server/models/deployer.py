@@ -1,0 +1,221 @@
+"""Taking modules in: the process of a client that deploys. Uploads as a session has them, and three functions; nothing else.
+
+The new file is received beside the old one, its hash verified; it becomes a version, which the supervisor has tried by a
+host; only then does the disk name it, in one step. This process may be killed at any point: the disk is old or new.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import select
+import shutil
+import socket
+import tempfile
+import time
+from typing import Any, Callable, Dict, List
+
+from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunctionError
+from rpcsys.server import capabilities
+from rpcsys.server.models.store import SUFFIXES, Store, is_name
+from rpcsys.server.sandbox import messages, processes
+from rpcsys.server.sandbox.job import Job
+from rpcsys.server.session.faults import described
+from rpcsys.server.session.files import Files
+from rpcsys.server.session.outgoing import Outgoing
+from rpcsys.server.session.registry import taking
+from rpcsys.server.session.session import HELLO_S, VERSION, listed
+from rpcsys.server.session.transfers import Directory, translated
+from rpcsys.stream import Ended, Stream
+from rpcsys.wire import frames
+from rpcsys.wire.frames import Frame
+from rpcsys.wire.reader import FrameReader
+
+#: A folder may be made and not locked yet for no longer than this.
+FRESH_S = 5.0
+#: Of a file, read at once to be hashed.
+PIECE = 1 << 20
+
+
+def serve(sock: socket.socket, job: Job, tether: socket.socket) -> str:
+    """Serve one client that deploys; the outcome."""
+    _sweep(job.workdir)
+    folder = tempfile.mkdtemp(dir=job.workdir)
+    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        return Deployer(sock, job, tether, folder).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _sweep(incoming: str) -> None:
+    """Remove the folders of deployers that were killed: nobody holds their locks."""
+    for entry in os.listdir(incoming):
+        folder = os.path.join(incoming, entry)
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # its deployer has just removed it
+        try:
+            if time.time() - os.fstat(lock).st_mtime >= FRESH_S:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass  # it is at work
+        finally:
+            os.close(lock)
+
+
+class Deployer:
+    """One client. ``folder``: where its uploads lie; ``tether``: to the supervisor, who answers each question once."""
+
+    def __init__(self, sock: socket.socket, job: Job, tether: socket.socket, folder: str) -> None:
+        self._job = job
+        self._tether = tether
+        self._store = Store(job.options["deploy"])
+        self._stream = Stream(sock, FrameReader(max_body=frames.MAX_CHUNK))
+        self._out = Outgoing(self._stream)
+        self._directory = Directory(folder)
+        self._files = Files(self._out, self._directory, None)
+        self._functions: Dict[str, Callable[..., Any]] = {
+            "deploy.put": taking("deploy.put", self._put, str, str),
+            "deploy.list": taking("deploy.list", self._list),
+            "deploy.remove": taking("deploy.remove", self._remove, str),
+        }
+
+    def run(self) -> str:
+        """Serve until the client leaves."""
+        try:
+            self._greet()
+            while True:
+                frame = self._stream.receive()
+                if frame is None or frame.kind == frames.GOODBYE:
+                    return "closed"
+                self._take(frame)
+        except (Ended, ProtocolError):
+            return "lost"
+        finally:
+            self._files.close()
+
+    def _greet(self) -> None:
+        able = capabilities.capabilities(pickle=self._job.options["allow_pickle"])
+        if able["numpy"] and able["onnx"]:  # a model alone runs without onnxruntime, too
+            able["loads"] = sorted({*able["loads"], ".onnx"})
+        hello = {
+            "version": VERSION,
+            "key": self._job.key,
+            "pid": processes.number(),
+            "capabilities": able,
+            "window": {"calls": 1, "bytes": frames.MAX_CHUNK},
+        }
+        self._out.send([self._job.reply, *frames.encode(frames.HELLO, 0, hello)])
+        frame = self._stream.receive_within(HELLO_S)
+        if frame is None or frame.kind != frames.HELLO:
+            raise ProtocolError("a session begins with HELLO")
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == frames.CHUNK:
+            self._files.chunk(frame)
+        elif frame.kind == frames.CANCEL:
+            self._files.cancel(frame)
+        elif frame.kind == frames.PING:
+            self._out.send(frames.pack(frames.PONG, frame.call_id))
+        elif frame.kind == frames.CALL:
+            self._call(frame)
+        else:
+            raise ProtocolError(f"who deploys does not send {frames.KINDS[frame.kind]}")
+
+    def _call(self, frame: Frame) -> None:
+        name = frame.get("f")
+        try:
+            if name == "session.upload":
+                self._files.begin(frame)
+                return
+            function = self._functions.get(name) if isinstance(name, str) else None
+            if function is None:
+                raise RemoteFunctionError(
+                    "a connection that deploys has " + ", ".join(self._functions), type="RemoteFunctionError"
+                )
+            pieces = frames.encode(frames.RESULT, frame.call_id, {"r": function(*listed(frame.get("a", ())))})
+        except OSError as error:
+            pieces = frames.encode(frames.ERROR, frame.call_id, described(translated("--deploy", error)))
+        except Ended:
+            raise
+        except Exception as error:  # noqa: BLE001 - a wrong number of arguments, say
+            pieces = frames.encode(frames.ERROR, frame.call_id, described(error))
+        self._out.send(pieces)
+
+    # -------------------------------------------------------------- functions
+
+    def _put(self, name: str, file: str) -> Dict[str, str]:
+        """Serve the uploaded ``file`` as ``name`` from now on; what it is. Raises `ModelError` if that cannot be loaded."""
+        if not is_name(name):
+            raise RemoteFileError(
+                f"{str(name)[:100]!r} is no name for a module: letters, digits, dot, _ and -, at most 100, a letter or digit first",
+                type="RemoteFileError",
+            )
+        if not file.endswith(SUFFIXES):
+            raise ModelError(f"{file}: what is deployed is one of " + ", ".join(SUFFIXES), type="ModelError")
+        source = self._directory.existing(file)
+        digest = _hash_of(source)
+        with self._store.replacing(name):
+            self._store.prune(name)
+            try:
+                version = self._store.stage(name, source, os.path.basename(file), digest)
+                why = self._ask("tried", {"try": list(version)})
+                if why:
+                    raise ModelError(why, type="ModelError")
+                self._store.switch(version)
+            except BaseException:
+                self._store.prune(name)
+                raise
+            self._ask("seen", {"changed": True})
+        return version._asdict()
+
+    def _list(self) -> List[Dict[str, Any]]:
+        """What is served: name, version, file, sha256; state, and calls that run, calls that wait, clients."""
+        states: Dict[str, List[Any]] = self._ask("states", {"states": True})
+        unknown = ["", 0, 0, 0]
+        fields = ("state", "running", "waiting", "clients")
+        return [
+            {**version._asdict(), **dict(zip(fields, states.get(version.name, unknown)))}
+            for version in self._store.current()
+        ]
+
+    def _remove(self, name: str) -> None:
+        """Serve ``name`` no more."""
+        if not is_name(name) or self._store.look(name) is None:
+            has = ", ".join(version.name for version in self._store.current()) or "nothing"
+            raise RemoteFileError(
+                f"no module {str(name)[:100]!r} is deployed here; it has {has}", type="RemoteFileError"
+            )
+        with self._store.replacing(name):
+            self._store.withdraw(name)
+            self._ask("seen", {"changed": True})
+
+    def _ask(self, answer: str, question: Dict[str, Any]) -> Any:
+        """Tell the supervisor, and wait for its answer. Raises `Ended` if the client goes away meanwhile."""
+        messages.tell(self._tether, **question)
+        poll = select.poll()
+        poll.register(self._tether, select.POLLIN)
+        poll.register(self._stream, select.POLLRDHUP)
+        if [descriptor for descriptor, _ in poll.poll()] == [self._stream.fileno()]:
+            raise Ended("the client is gone")
+        data, _ = messages.receive(self._tether)
+        if not data:
+            raise Ended("the server is gone")
+        return json.loads(data)[answer]
+
+
+def _hash_of(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        piece = file.read(PIECE)
+        while piece:
+            digest.update(piece)
+            piece = file.read(PIECE)
+    return digest.hexdigest()

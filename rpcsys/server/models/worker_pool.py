@@ -1,0 +1,209 @@
+"""The threads of a model host: who leads, who runs which call, and who watches that nobody leads for too long.
+
+One thread at a time leads: it waits for all connections together, reads, and puts calls on the desk. The others run calls
+or rest. There is one thread more than there are workers, so somebody can always lead.
+
+- Who leads and finds a call to run hands the lead on and runs it: no call changes threads, which would cost it two
+  switches. Where nothing else is to be done, one that is known to be quick is run without even that, past the desk; a
+  watcher puts it there, and takes the lead away, when its thread was wrong about it.
+- The desk, and who leads, are changed under one lock, which nobody holds while reading, running or sending.
+- Whoever takes a call off the desk answers it, once: the worker that ran it, or the leader that gives it up.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from typing import Any, Callable, List, Optional, Set, Tuple
+
+from rpcsys.module import surroundings
+from rpcsys.server.models.call_queue import Call, Desk
+from rpcsys.server.models.calls import Calls
+from rpcsys.server.models.line import Line
+from rpcsys.wire.frames import Buffer, Frame
+
+#: Calls of a function that took no longer the last time are run by the thread that leads.
+QUICK_S = 300e-6
+#: A call that was taken for quick and is not done by then costs the thread that runs it the lead.
+WATCH_S = 0.02
+#: Without quick calls for so long, the watcher sleeps.
+WATCHED_S = 1.0
+#: Functions that are remembered as quick.
+MAX_QUICK = 1024
+#: What a client is watched for that may send more.
+READ = select.EPOLLIN | select.EPOLLRDHUP
+
+
+class Crew:
+    """Leading, running, watching. What is read, and what becomes of clients, `rpcsys.server.models.host.Host` knows."""
+
+    def __init__(self, calls: Calls, desk: Desk) -> None:
+        self._calls = calls
+        self._desk = desk
+        self._epoll = select.epoll()
+        self._lock = threading.Lock()
+        self._leader: Optional[int] = None
+        self._resting: List[Any] = []
+        self._quick: Set[str] = set()
+        self._turn = 0
+        self._at_once: Optional[Call] = None
+        self._watching = False
+        self._watch = threading.Lock()
+        self._watch.acquire()
+        self._next_look = 0.0
+
+    # What the leader does
+
+    def _attend(self, descriptor: int, events: int, alone: bool) -> Optional[Call]:
+        """A descriptor is ready, ``alone`` if no other is. A call that may be run at once, past the desk."""
+        raise NotImplementedError
+
+    def _look(self, now: float) -> None:
+        """What is due; to be called again at ``_next_look``."""
+        raise NotImplementedError
+
+    def _rewatch(self, line: Line) -> None:
+        """Wait for what the client may do now: send more, or take what waits for it."""
+        raise NotImplementedError
+
+    # Threads
+
+    def _live(self) -> None:
+        """Lead, run calls and rest, until a call has run that was given up: another thread is there in its place."""
+        me = threading.get_ident()
+        wanted = True
+        while wanted:
+            rest: Any = None
+            with self._lock:
+                call = self._desk.take()
+                if call is not None:
+                    self._wake()
+                elif self._leader is None:
+                    self._leader = me
+                else:
+                    rest = threading.Lock()
+                    rest.acquire()
+                    self._resting.append(rest)
+            if call is not None:
+                wanted = self._run(call)
+                call = None
+            elif rest is not None:
+                rest.acquire()
+            else:
+                wanted = self._lead(me)
+
+    def _wake(self) -> None:
+        """Wake whom the lead and the desk have something for; with the lock held."""
+        desk = self._desk
+        wanted = (self._leader is None) + min(desk.waiting, desk.free)
+        while wanted > 0 and self._resting:
+            self._resting.pop().release()
+            wanted -= 1
+
+    def _lead(self, me: int) -> bool:
+        """Read for everybody until there is a call that may last; that is run last, by this thread. As `_run`."""
+        now = time.monotonic()
+        while True:
+            ready = self._epoll.poll(max(0.0, self._next_look - now))
+            for descriptor, events in ready:
+                call = self._attend(descriptor, events, len(ready) == 1)
+                if call is not None and not self._run_at_once(call, me):
+                    return call.abandoned_at is None
+            call = None  # what its arrays lie in is there for the next
+            now = time.monotonic()
+            if now >= self._next_look:
+                self._look(now)
+            if not self._desk.waiting:
+                continue
+            with self._lock:
+                call = self._desk.take()
+                if call is None:
+                    continue
+                self._leader = None
+                self._wake()
+            return self._run(call)
+
+    def _run_at_once(self, call: Call, me: int) -> bool:
+        """Run a quick call while nobody else leads; False if that was wrong, and somebody else leads now."""
+        with self._lock:
+            self._at_once = call
+            self._turn += 1
+            if not self._watching:
+                self._watching = True
+                self._watch.release()
+        pieces, quick = self._answered(call)
+        with self._lock:
+            self._at_once = None
+            if call.state == "waiting":
+                if not quick:
+                    self._quick.discard(function_of(call.frame))
+            elif not self._finished(call, quick):
+                return False
+        self._reply(call, pieces)
+        return self._leader == me
+
+    def _keep_watch(self) -> None:
+        """While there are quick calls, take the lead from a thread whose call is none."""
+        self._watch.acquire()
+        idle = 0.0
+        while idle < WATCHED_S:
+            turn = self._turn
+            time.sleep(WATCH_S)
+            with self._lock:
+                idle = 0.0 if self._turn != turn or self._at_once else idle + WATCH_S
+                if self._at_once is not None and self._turn == turn:
+                    self._desk.adopt(self._at_once)
+                    self._at_once = self._leader = None
+                    self._wake()
+                self._watching = idle < WATCHED_S
+
+    # Calls
+
+    def _run(self, call: Call) -> bool:
+        """Run a call and answer it; False if it was given up meanwhile."""
+        pieces, quick = self._answered(call)
+        with self._lock:
+            wanted = self._finished(call, quick)
+        if wanted:
+            self._reply(call, pieces)
+        return wanted
+
+    def _answered(self, call: Call) -> Tuple[List[Buffer], bool]:
+        """Run a call: its answer, and whether it was quick."""
+        started = time.perf_counter()
+        surroundings.thread.stops = call.on_stop
+        pieces = self._calls.answer(call.frame)
+        surroundings.thread.stops = None
+        return pieces, time.perf_counter() - started <= QUICK_S
+
+    def _finished(self, call: Call, quick: bool) -> bool:
+        """A call of the desk has run; whether it is to be answered. With the lock held."""
+        function = function_of(call.frame)
+        if not quick:
+            self._quick.discard(function)
+        elif len(self._quick) < MAX_QUICK:
+            self._quick.add(function)
+        wanted = self._desk.finish(call)
+        call.client.answering += wanted
+        return wanted
+
+    def _reply(self, call: Call, pieces: List[Buffer]) -> None:
+        line: Line = call.client
+        line.send(pieces)
+        if call.state != "waiting":
+            with self._lock:
+                line.answering -= 1
+        if line.watched != READ or line.backlog:
+            self._rewatch(line)
+
+
+def function_of(frame: Frame) -> str:
+    """The name of the function that a call is for, if it is one."""
+    target = frame.plan.head.get("f")
+    return target[1] if type(target) is list and len(target) == 2 and type(target[1]) is str else ""
+
+
+def begin(target: Callable[[], None]) -> None:
+    """Start a thread."""
+    threading.Thread(target=target, name="rpcsys-host", daemon=True).start()

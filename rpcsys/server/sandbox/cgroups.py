@@ -1,0 +1,341 @@
+"""The kernel's control groups, where they are there: a session cannot outrun them between two looks.
+
+A server with ``--session-memory`` or ``--cpus`` makes a folder of its own below its cgroup, in version 2 or in the hierarchies of
+version 1 (``memory``, ``cpuset``), and each session's processes a cgroup below that. The looks of
+:mod:`rpcsys.server.supervisor.memory_watch` go on. Their limit is the first one: the kernel counts more (its own tables, an init), and
+is given `MARGIN` for that. Where anything is refused, the looks alone hold the limits.
+
+The folders are locked as those of :mod:`rpcsys.server.sandbox.work_folders`: what killed servers left is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import AbstractSet, Dict, List, Optional, Sequence, Tuple
+
+from rpcsys.server.sandbox import work_folders
+from rpcsys.server.sandbox.mounts import close
+
+MARGIN = (8, 32 << 20)
+"""The kernel allows an eighth more than the limit, and 32 MB: page tables, stacks, an init, and what a fork copies."""
+
+PATIENCE_S = 10.0
+"""For the kernel to let go of processes that were killed, when a server's folder is removed."""
+
+AGAIN_S = 0.02
+
+_LEAF = "server"
+"""Where version 2 has the server's own processes: beside cgroups there are none."""
+
+Folders = Dict[str, str]
+"""A server's folder for each controller, ``memory`` and ``cpuset``; in version 2 both are the same."""
+
+
+def own(cgroup: str, mountinfo: str) -> Folders:
+    """The cgroup that a process is in for each controller, from the text of its /proc/self/cgroup and /proc/self/mountinfo.
+
+    ``v2``: the one of version 2. A hierarchy that is not mounted, or that shows no such cgroup, is left out.
+    """
+    mounted: Dict[str, Tuple[str, str]] = {}
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
+            continue
+        for name in ("v2",) if kind[0] == "cgroup2" else kind[2].split(","):
+            mounted.setdefault(name, (fields[3], fields[4]))
+    found = {}
+    for line in cgroup.splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        for name in names.split(",") if names else ("v2",):
+            root, place = mounted.get(name, ("", ""))
+            inside = os.path.relpath(path, root) if root and path.startswith("/") else ".."
+            if not inside.startswith(".."):
+                found[name] = os.path.normpath(os.path.join(place, inside))
+    return found
+
+
+def find(wanted: Sequence[str]) -> Tuple[Folders, str]:
+    """Make this server's folder for each of the ``wanted`` controllers; them, and why others are missing.
+
+    To be called while this process has one thread.
+    """
+    try:
+        with open("/proc/self/cgroup") as cgroup, open("/proc/self/mountinfo") as mountinfo:
+            mine = own(cgroup.read(), mountinfo.read())
+    except (OSError, ValueError) as error:
+        return {}, str(error)
+    found: Folders = {}
+    why = ""
+    try:
+        if any(name in mine for name in wanted):
+            made: Folders = {}  # one hierarchy may have both
+            for name in wanted:
+                if name in mine:
+                    found[name] = made[mine[name]] = made.get(mine[name]) or work_folders.make_folder(
+                        mine[name]
+                    )
+            if "cpuset" in found:
+                _inherit(found["cpuset"])
+        elif "v2" in mine:
+            found = _made_v2(mine["v2"], wanted)
+        _try(found)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", "") or str(error)
+        finish(found, 0.0)
+        found = {}
+    return found, why or ("" if found else "no hierarchy with them is mounted")
+
+
+def _made_v2(parent: str, wanted: Sequence[str]) -> Folders:
+    """A server's folder in version 2, below a cgroup with the ``wanted`` controllers, or some of them. Raises OSError."""
+    names = [name for name in wanted if name in _read(parent, "cgroup.controllers").split()]
+    if not names:
+        raise OSError(0, "their controllers are not delegated to this server")
+    folder = work_folders.make_folder(parent)
+    try:
+        given = _read(parent, "cgroup.subtree_control").split()
+        if not all(name in given for name in names):
+            if _read(parent, "cgroup.procs").split() != [str(os.getpid())]:
+                raise OSError(0, "other processes are in this server's cgroup")
+            os.mkdir(os.path.join(folder, _LEAF))
+            _write(os.path.join(folder, _LEAF), "cgroup.procs", "0")
+            _control(parent, "+", names)
+        _control(folder, "+", names)
+    except OSError:
+        finish({"memory": folder}, 0.0)
+        raise
+    return dict.fromkeys(names, folder)
+
+
+def _control(folder: str, sign: str, names: Sequence[str]) -> None:
+    _write(folder, "cgroup.subtree_control", " ".join(sign + name for name in names))
+
+
+def _try(folders: Folders) -> None:
+    """Have a process enter a session's cgroup, and end. Raises OSError where that is refused."""
+    if not folders:
+        return
+    make(folders, 0, 1 << 30)
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            enter(folders, 0)
+            status = 0
+        except OSError as error:
+            status = error.errno or 1
+        finally:
+            os._exit(status)
+    code = os.waitpid(pid, 0)[1] >> 8
+    _emptied(folders, AGAIN_S)
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+# A session's
+
+
+def make(folders: Folders, child: int, memory: Optional[int]) -> None:
+    """A cgroup for a child to come, with ``memory`` bytes. Raises OSError."""
+    for folder in _each(folders):
+        os.mkdir(os.path.join(folder, str(child)), 0o755)
+    for name, folder in folders.items():
+        place = os.path.join(folder, str(child))
+        if name == "memory" and memory is not None:
+            _limit(place, memory + memory // MARGIN[0] + MARGIN[1])
+        elif name == "cpuset" and not _is_v2(folder):
+            _inherit(place)
+
+
+def enter(folders: Folders, child: int, pid: int = 0) -> None:
+    """Put the process ``pid``, by default this one, into the cgroup of ``child``: it may take many milliseconds. Raises OSError."""
+    for folder in _each(folders):
+        _write(os.path.join(folder, str(child)), "cgroup.procs", str(pid))
+
+
+def keep_on(folders: Folders, child: int, cpus: AbstractSet[int]) -> None:
+    """Have the kernel run a child, and all that it starts, on ``cpus`` only. Raises OSError."""
+    if "cpuset" in folders:
+        place = os.path.join(folders["cpuset"], str(child))
+        _write(place, "cpuset.cpus", ",".join(map(str, sorted(cpus))))
+
+
+def starved(folders: Folders, child: int, killed: bool = False) -> bool:
+    """Whether the kernel has ended a process of ``child`` for want of memory.
+
+    ``killed``: its own process has ended by SIGKILL; kernels before 4.13 tell only that the limit was met.
+    """
+    if "memory" not in folders:
+        return False
+    place = os.path.join(folders["memory"], str(child))
+    try:
+        for name in ("memory.events", "memory.oom_control"):
+            if os.path.exists(os.path.join(place, name)):
+                told = dict(line.split(None, 1) for line in _read(place, name).splitlines())
+                if "oom_kill" in told:
+                    return int(told["oom_kill"]) > 0
+        return killed and int(_read(place, "memory.failcnt")) > 0
+    except (OSError, ValueError):
+        return False
+
+
+def kill(folders: Folders, child: int) -> None:
+    """End all processes of ``child`` at once, where the kernel can (version 2, Linux 5.14)."""
+    for folder in _each(folders):
+        try:
+            _write(os.path.join(folder, str(child)), "cgroup.kill", "1")
+        except OSError:
+            pass  # it cannot
+
+
+def clear(folders: Folders, living: AbstractSet[int]) -> bool:
+    """Remove the cgroups of children that are not ``living``; whether none is left. One with processes in it stays."""
+    left = False
+    for folder in _each(folders):
+        for place in _below(folder):
+            name = os.path.basename(place)
+            if name.isdigit() and int(name) not in living:
+                left = not _removed(place) or left
+    return not left
+
+
+# A server's
+
+
+def hold(folders: Folders) -> List[int]:
+    """Have no server take the folders for abandoned while the returned descriptors are open."""
+    return [held for held in map(work_folders.hold, _each(folders)) if held >= 0]
+
+
+def hide(folders: Folders) -> None:
+    """In the mount namespace of this process, let nobody write to the hierarchies; it is said where that is refused."""
+    try:
+        for folder in _each(folders):
+            close(_mount_of(folder))
+    except OSError as error:
+        sys.stderr.write(f"rpcsys-server: a session may leave its cgroup ({error.strerror})\n")
+
+
+def tidy(folders: Folders) -> None:
+    """Remove, beside the loop, what killed servers have left beside these folders."""
+    left: Dict[str, int] = {}
+    for folder in _each(folders):
+        try:
+            left.update(work_folders.abandoned(folder))
+        except OSError:
+            pass
+    if left:
+        threading.Thread(target=_tidy, args=(left,), name="rpcsys-cgroups", daemon=True).start()
+
+
+def _tidy(left: Dict[str, int]) -> None:
+    _remove(list(left), PATIENCE_S)
+    for descriptor in left.values():
+        os.close(descriptor)
+
+
+def finish(folders: Folders, patience_s: float = 1.0) -> None:
+    """Remove the folders at the end of their server, which leaves its own cgroup for that."""
+    for folder in _each(folders):
+        leaf, parent = os.path.join(folder, _LEAF), os.path.dirname(folder)
+        if os.path.isdir(leaf):
+            try:
+                names = _read(folder, "cgroup.subtree_control").split()
+                _emptied({"": folder}, patience_s)
+                _control(folder, "-", names)
+                _control(parent, "-", _read(parent, "cgroup.subtree_control").split())
+                for pid in _read(leaf, "cgroup.procs").split():
+                    _write(parent, "cgroup.procs", pid)
+            except OSError:
+                pass  # its manager removes it
+    _remove(_each(folders), patience_s)
+
+
+def _remove(places: List[str], patience_s: float) -> None:
+    """Remove folders with the cgroups in them, as soon as these are empty."""
+    until = time.monotonic() + patience_s
+    while True:
+        left = [place for place in places if os.path.isdir(place)]
+        for place in left:
+            for below in _below(place):
+                _removed(below)
+            _removed(place)
+        if not any(map(os.path.isdir, left)) or time.monotonic() >= until:
+            return
+        time.sleep(AGAIN_S)
+
+
+def _emptied(folders: Folders, patience_s: float) -> None:
+    until = time.monotonic() + patience_s
+    while not clear(folders, frozenset()) and time.monotonic() < until:
+        time.sleep(AGAIN_S / 10)
+
+
+# Files
+
+
+def _each(folders: Folders) -> List[str]:
+    """Every folder once."""
+    return sorted(set(folders.values()))
+
+
+def _is_v2(folder: str) -> bool:
+    return os.path.exists(os.path.join(folder, "cgroup.controllers"))
+
+
+def _limit(place: str, size: int) -> None:
+    """Memory, and none of it swapped beyond that, where the kernel counts what is swapped. Raises OSError."""
+    first, second, least = ("memory.max", "memory.swap.max", 0)
+    if not os.path.exists(os.path.join(place, first)):
+        first, second, least = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", size)
+    _write(place, first, str(size))
+    if os.path.exists(os.path.join(place, second)):
+        _write(place, second, str(least))
+
+
+def _inherit(place: str) -> None:
+    """Give a new cpuset of version 1, which has nothing, all that the one above it has. Raises OSError."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        _write(place, name, _read(os.path.dirname(place), name).strip())
+
+
+def _below(folder: str) -> List[str]:
+    try:
+        return [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _removed(place: str) -> bool:
+    try:
+        os.rmdir(place)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False
+    return True
+
+
+def _mount_of(folder: str) -> str:
+    while not os.path.ismount(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _read(folder: str, name: str) -> str:
+    with open(os.path.join(folder, name), encoding="ascii") as file:
+        return file.read()
+
+
+def _write(folder: str, name: str, text: str) -> None:
+    """One write, to a file that exists. Raises OSError."""
+    descriptor = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

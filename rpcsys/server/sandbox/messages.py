@@ -1,0 +1,193 @@
+"""Messages between the server's own processes, over AF_UNIX SOCK_SEQPACKET sockets.
+
+A message is one JSON object and at most one descriptor beside it. To the zygote: ``{"spawn": child}`` with
+the child's end of its tether, ``{"kill": child}``. From it: ``{"importing": what}`` before each import, then
+``{"ready": true, "shared": why}`` or ``{"failed": why}``, and for each child ``{"born": child, "pid": …, "init": …}`` (0 for none) and
+``{"dead": child, "status": …}`` with what :class:`rpcsys.server.supervisor.events.ChildDead` says, and ``{"stuck": names}``. On a tether, to the child: its job
+(:mod:`rpcsys.server.sandbox.job`) with the client's descriptor, and ``{"until": time}`` (monotonic, or null) when its lease is
+renewed; from it: ``{"importing": what}`` where it imports for
+itself, ``{"ready": true}`` or ``{"failed": why}``, then ``{"opened": true}``, ``{"limit_s": seconds}`` if its client asks
+for a limit, ``{"printed": number}`` with the descriptor of what it prints, and ``{"outcome": word}``,
+again with ``"removed": […]`` if there is something to name. Hosts and deployers (:mod:`rpcsys.server.models`) say more.
+
+User code runs in these processes, so what they say is held to a table of fields, and to a number of messages, before
+anything is made of it: :func:`heard`, :class:`Allowance`.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import math
+import os
+import socket
+from typing import Any, Dict, Mapping
+
+from rpcsys.errors import ProtocolError, printable
+from rpcsys.wire.checks import Check, flag, integer, items, seconds, sentence, text
+
+MAX_BYTES = 65536
+"""Of a message. The longest is a job: a greeting and a few paths."""
+
+MAX_NAMES = 32
+"""Names of processes that had to be killed, in one report."""
+
+MAX_LINE = 1000
+MAX_NAME = 200
+"""Characters of a sentence, and of a name: what is longer is cut."""
+
+ALLOWED = 256
+"""Messages of a session's process in all. It has five, and one for each import where servers do not fork."""
+
+ALLOWED_S = 10.0
+ALLOWED_OF_SERVICE = 8192
+"""Messages of a host in a span of time; one of 1 kB and more counts for as many. One that leaves gives 1,000 clients back at
+once; more than this is a tenth of what the supervisor can hear beside all else."""
+
+
+def _line(value: Any, name: str) -> str:
+    return printable(sentence(value, name)[:MAX_LINE])
+
+
+def _name(value: Any, name: str) -> str:
+    return printable(sentence(value, name)[:MAX_NAME])
+
+
+def _names(value: Any, name: str) -> tuple[str, ...]:
+    names: tuple[str, ...] = items(_name)(value, name)
+    return names[:MAX_NAMES]
+
+
+def _about(value: Any, name: str) -> tuple[str, tuple[str, ...]]:
+    if type(value) is not dict:
+        raise ProtocolError(f"{name} must say a kind and functions")
+    return _name(value.get("kind"), "kind"), _names(value.get("functions"), "functions")
+
+
+def _several(check: Check, count: int) -> Check:
+    def check_all(value: Any, name: str) -> Any:
+        values = items(check)(value, name)
+        if len(values) != count:
+            raise ProtocolError(f"{name} must have {count} entries")
+        return values
+
+    return check_all
+
+
+_MOST = 2**31 - 1
+
+OF_ZYGOTE: Dict[str, Check] = {
+    "importing": _line,
+    "ready": flag,
+    "shared": _line,
+    "failed": _line,
+    "born": integer(-_MOST, _MOST),
+    "pid": integer(1, _MOST),
+    "init": integer(0, _MOST),
+    "dead": integer(-_MOST, _MOST),
+    "status": integer(-255, 255),
+    "starved": flag,
+    "cleaned": _names,
+    "stuck": _names,
+    "removed": _names,
+}
+"""Fields of what a zygote says, and what they may hold."""
+
+OF_CHILD: Dict[str, Check] = {
+    "importing": _line,
+    "ready": flag,
+    "failed": _line,
+    "printed": integer(0, _MOST),
+    "opened": flag,
+    "limit_s": seconds,
+    "outcome": text,
+    "removed": _names,
+}
+"""The same of a session's process."""
+
+OF_SERVICE: Dict[str, Check] = {
+    **OF_CHILD,
+    "loaded": _about,
+    "unloadable": _line,
+    "load": _several(integer(0, _MOST), 3),
+    "stuck": flag,
+    "leaving": flag,
+    "moved": text,
+    "greeted": flag,
+    "try": _several(text, 4),
+    "changed": flag,
+    "states": flag,
+}
+"""The same of a host or a deployer."""
+
+
+def heard(data: bytes, fields: Mapping[str, Check]) -> Dict[str, Any]:
+    """A message that may hold ``fields``, each checked; what else it has is left out. Raises `ProtocolError`."""
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ProtocolError("a message that is no JSON") from None
+    if type(said) is not dict:
+        raise ProtocolError("a message that is no object")
+    return {name: check(said[name], name) for name, check in fields.items() if name in said}
+
+
+class Allowance:
+    """How much a child may still say: messages in all, or, where ``span_s`` is given, in each such time."""
+
+    def __init__(self, now: float, most: int, span_s: float = math.inf) -> None:
+        self._most = self._left = most
+        self._span_s = span_s
+        self._until = now + span_s
+
+    def spend(self, now: float, size: int) -> None:
+        """A message of ``size`` bytes has come. Raises `ProtocolError` where it is one too many."""
+        if now >= self._until:
+            self._left, self._until = self._most, now + self._span_s
+        self._left -= 1 + size // 1024
+        if self._left < 0:
+            raise ProtocolError("it says too much")
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends; each read gives one message."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(sock: socket.socket, data: bytes, descriptor: int | None = None) -> None:
+    """Send a message, with a copy of ``descriptor`` beside it. Raises OSError."""
+    beside = []
+    if descriptor is not None:
+        beside.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor])))
+    sock.sendmsg([data], beside, socket.MSG_NOSIGNAL)
+
+
+def tell(sock: socket.socket, descriptor: int | None = None, **fields: Any) -> None:
+    """Send ``fields`` as a JSON object. Raises OSError."""
+    send(sock, json.dumps(fields).encode(), descriptor)
+
+
+def receive(sock: socket.socket) -> tuple[bytes, int | None]:
+    """One message and the descriptor beside it; ``b""`` when the other end is gone. Raises OSError."""
+    size = array.array("i").itemsize
+    data, beside, _, _ = sock.recvmsg(MAX_BYTES, socket.CMSG_SPACE(size), socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    for level, kind, payload in beside:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(payload[: len(payload) - len(payload) % size])
+    for extra in descriptors[1:]:
+        os.close(extra)
+    return data, descriptors[0] if descriptors else None
+
+
+def last(sock: socket.socket) -> dict[str, Any] | None:
+    """The last of the messages that wait, None if none does. Does not block, raises nothing."""
+    found = None
+    while True:
+        try:
+            data = sock.recv(MAX_BYTES, socket.MSG_DONTWAIT)
+        except OSError:
+            return found
+        if not data:
+            return found
+        found = json.loads(data)

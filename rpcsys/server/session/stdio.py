@@ -1,0 +1,165 @@
+"""What a session prints, from Python and from native code: to the server's log as ever, and to the client.
+
+Descriptors 1 and 2 become a pipe, which a thread reads: it passes everything on to the server's standard
+error and sends it in LOG frames, whole lines where there are any. The session never waits for a client
+that does not read: what it has not taken is kept up to `KEPT_BYTES`, then the oldest goes, and how much was
+lost is said. What a process prints just before it dies is still in the pipe then: the supervisor holds
+another descriptor of it, and writes that to its log. Known weakness: native code that prints more than
+the pipe holds (1 MiB where Linux lets it) without ever letting go of the interpreter's lock waits for itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import functools
+import itertools
+import logging
+import os
+import select
+import sys
+import threading
+from collections import deque
+from typing import Any, Deque, Dict, List
+
+from rpcsys.server.sandbox.libc import LIBC
+from rpcsys.server.session.outgoing import Outgoing
+from rpcsys.stream import Ended, Stream
+from rpcsys.wire import frames
+
+#: What waits for a client that does not read.
+KEPT_BYTES = 256 << 10
+#: Text of one LOG frame: so little goes out whole whenever the socket takes anything.
+FRAME_BYTES = 8 << 10
+#: A line that is longer is cut.
+LINE_BYTES = 4 << 10
+#: How long the beginning of a line waits for its end.
+PART_S = 0.2
+#: Between two tries while another thread sends.
+_AGAIN_S = 0.02
+_PIPE_BYTES = 1 << 20
+_F_SETPIPE_SZ = 1031
+_IOLBF = 1
+
+
+class Printed:
+    """Takes over this process's standard output and error. ``pipe``: the descriptor where they can be read."""
+
+    def __init__(self, stream: Stream, out: Outgoing) -> None:
+        self._stream = stream
+        self._out = out
+        self._lines: Deque[bytes] = deque()
+        self._bytes = 0
+        self._lost = 0
+        self._part = b""
+        self._stderr = os.dup(2)
+        self.pipe, writing = os.pipe()
+        try:
+            fcntl.fcntl(writing, _F_SETPIPE_SZ, _PIPE_BYTES)
+        except OSError:
+            pass  # more than this user may have: 64 KiB will do
+        os.dup2(writing, 1)
+        os.dup2(writing, 2)
+        os.close(writing)
+        by_line()
+
+    def start(self) -> None:
+        """Begin to pass on what is printed."""
+        threading.Thread(target=self._run, name="rpcsys-printed", daemon=True).start()
+
+    def finish(self) -> None:
+        """The session is over: what is still in the pipe goes to the server's log, as does what comes after."""
+        flush()
+        for descriptor in (1, 2):
+            os.dup2(self._stderr, descriptor)
+        poll = select.poll()
+        poll.register(self.pipe, select.POLLIN)
+        while any(event & select.POLLIN for _, event in poll.poll(0)):
+            os.write(2, os.read(self.pipe, _PIPE_BYTES))
+
+    def _run(self) -> None:
+        refused = False
+        while True:
+            ready = self._wait(refused)
+            if self.pipe in ready:
+                data = os.read(self.pipe, _PIPE_BYTES)
+                if not data:
+                    return
+                os.write(self._stderr, data)
+                self._split(data)
+            elif self._part and not self._lines:
+                self._split(b"\n")
+            try:
+                refused = self._stream.fileno() in ready and not self._send()
+            except Ended:
+                self._lines.clear()
+
+    def _wait(self, refused: bool) -> List[int]:
+        """Until something is printed, or can be sent. ``refused``: another thread was sending just now."""
+        poll = select.poll()
+        poll.register(self.pipe, select.POLLIN)
+        timeout = None
+        if self._lines and refused:
+            timeout = _AGAIN_S
+        elif self._lines:
+            poll.register(self._stream, select.POLLOUT)
+        elif self._part:
+            timeout = PART_S
+        return [descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1000)]
+
+    def _split(self, data: bytes) -> None:
+        *lines, self._part = (self._part + data).split(b"\n")
+        while len(self._part) > LINE_BYTES:
+            lines.append(self._part[:LINE_BYTES])
+            self._part = self._part[LINE_BYTES:]
+        for line in lines:
+            self._lines.append(line[:LINE_BYTES])
+            self._bytes += len(self._lines[-1]) + 1
+        while self._bytes > KEPT_BYTES:
+            self._bytes -= len(self._lines.popleft()) + 1
+            self._lost += 1
+
+    def _send(self) -> bool:
+        """Send one frame of lines; False if another thread is sending."""
+        taken, size = 0, 0
+        for line in self._lines:
+            if size + len(line) > FRAME_BYTES:
+                break
+            size += len(line) + 1
+            taken += 1
+        text = b"\n".join(itertools.islice(self._lines, taken)).decode("utf-8", "replace")
+        fields: Dict[str, Any] = {"message": text, "level": logging.INFO}
+        if self._lost:
+            fields["lost"] = self._lost
+        if not self._out.offer(frames.encode(frames.LOG, 0, fields)):
+            return False
+        self._lost = 0
+        for _ in range(taken):
+            self._bytes -= len(self._lines.popleft()) + 1
+        return True
+
+
+def flush() -> None:
+    """Write out what Python and C have in their buffers."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
+    ctypes.CDLL(None).fflush(None)
+
+
+@functools.lru_cache(maxsize=None)
+def by_line() -> None:
+    """Have Python and C write lines when they are whole, as on a terminal: a pipe would get them 4 kB at a time.
+
+    Once in a process is enough; a child that waits for its session has done it.
+    """
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(line_buffering=True)
+    try:
+        stdout = ctypes.c_void_p.in_dll(LIBC, "stdout")
+    except ValueError:  # another C library than Linux's
+        return
+    LIBC.setvbuf(stdout, None, _IOLBF, ctypes.c_size_t(0))

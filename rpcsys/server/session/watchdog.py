@@ -1,0 +1,224 @@
+"""What a session does while a call runs: a second thread that steps in when a call lasts.
+
+The session's main thread reads a call, runs it and answers, with nobody looking on: that is the
+fastest. Only when a call has lasted `PATIENCE_S` does the watcher take over the reading. It answers
+PING, obeys CANCEL and deadlines by ending the process (nothing else stops native code), notices a
+client that left, and keeps what else arrives for the main thread, as far as there is room. It also ends the session at its
+time limit, calls or no calls.
+
+Its rules: ``turn`` is odd while a call runs and changes with every beginning and end. Whoever reads
+holds ``incoming.lock``. A session that does nothing costs nothing: the watcher sleeps until the next call.
+Its known weakness: native code that holds Python's interpreter lock keeps the watcher out as well; the
+supervisor, which is another process, then ends the session at its limit or when the client is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Callable
+
+from rpcsys.errors import ProtocolError
+from rpcsys.server.session.faults import error_fields
+from rpcsys.stream import DONT_WAIT, Ended
+from rpcsys.wire import frames
+from rpcsys.wire.frames import Frame
+from rpcsys.wire.plan import Plan
+
+if TYPE_CHECKING:
+    from rpcsys.server.session.session import Session
+
+PATIENCE_S = 0.02
+#: A client that is not read is sent something so often. Its end lies behind what was not read; but a machine that gets something for a
+#: client that is gone says so.
+KEEPALIVE_S = 5.0
+NO_CALL = Frame(frames.CALL, 0, 0, 0, Plan({}, ()), ())
+#: Looks without any call before the watcher goes to sleep: one second.
+_QUIET_LOOKS = 50
+#: The system's clocks take no limit of centuries in one piece.
+_LONGEST_SLEEP_S = 3600.0
+
+
+class Watcher:
+    """Watches one `Session`.
+
+    At the beginning of a call its main thread sets ``call``, adds one to ``turn``, and wakes the watcher if it is
+    ``asleep``; at the end, its answer not yet sent, it adds one to ``turn`` and nudges it if it is ``reading``.
+    Written out there: two calls of methods are a fiftieth of what an empty call takes in all.
+    """
+
+    def __init__(self, session: Session, renewal: Callable[[], dict[str, Any] | None] = lambda: None) -> None:
+        self._session = session
+        self._renewal = renewal
+        self._began = time.monotonic()
+        self.turn = 0
+        self.asleep = False
+        self.reading = False
+        self._wake = threading.Event()
+        self.call = NO_CALL
+        self._limit_at: float | None = None
+        self._limit_s = 0.0
+        self._keepalive_at = 0.0
+        self._look, self._nudge = os.pipe()
+
+    def start(self) -> None:
+        """Begin to watch."""
+        threading.Thread(target=self._run, name="rpcsys-watcher", daemon=True).start()
+
+    def close(self) -> None:
+        """Let go of its pipe; only of a watcher that was never started."""
+        os.close(self._look)
+        os.close(self._nudge)
+
+    def limit(self, seconds: float) -> None:
+        """End the session ``seconds`` from now; the lowest of several limits counts."""
+        at = time.monotonic() + seconds
+        if self._limit_at is None or at < self._limit_at:
+            self._limit_at = at
+            self._limit_s = seconds
+            self._wake.set()
+
+    def wake(self) -> None:
+        """A call has begun."""
+        self._wake.set()
+
+    def nudge(self) -> None:
+        """The call has ended: stop reading."""
+        os.write(self._nudge, b".")
+
+    # -------------------------------------------------------------- the watching thread
+
+    def _run(self) -> None:
+        last, quiet = self.turn, 0
+        while True:
+            time.sleep(PATIENCE_S)
+            self._check_limit()
+            turn = self.turn
+            if turn != last:
+                last, quiet = turn, 0
+            elif turn & 1:
+                self._take_over(turn)
+            else:
+                quiet += 1
+                if quiet >= _QUIET_LOOKS:
+                    self._sleep(turn)
+                    quiet = 0
+
+    def _sleep(self, turn: int) -> None:
+        """Until a call begins or the limit is near. Asleep first, looked second: no call is missed."""
+        self.asleep = True
+        if self.turn == turn:
+            left = None if self._limit_at is None else max(0.0, self._limit_at - time.monotonic())
+            self._wake.wait(None if left is None else min(left, _LONGEST_SLEEP_S))
+        self._wake.clear()
+        self.asleep = False
+
+    def _take_over(self, turn: int) -> None:
+        """Read for as long as this call lasts."""
+        started = time.monotonic() - PATIENCE_S
+        deadline = started + self.call.deadline_ms / 1000 if self.call.deadline_ms else None
+        if not self._session.incoming.lock.acquire(timeout=PATIENCE_S):
+            return  # the call has ended in this very moment, and the main thread waits for the next one
+        self.reading = True
+        try:
+            self._session.out.flush()  # a call known to be quick may last for once
+            while self.turn == turn:
+                self._check_limit()
+                if deadline is not None and time.monotonic() >= deadline:
+                    self._end_call(
+                        "DeadlineExceeded",
+                        f"the call was not done in its {self.call.deadline_ms / 1000:g} s",
+                    )
+                if self._readable(deadline) and self.turn == turn:
+                    self._read()
+        except Ended:
+            self._session.abandon("lost")
+        finally:
+            self.reading = False
+            self._session.incoming.lock.release()
+            self._drain_nudges()
+
+    def _readable(self, deadline: float | None) -> bool:
+        """Wait until the client sends, the call ends, or it is time to look at a limit."""
+        wait = 1.0
+        for at in (deadline, self._limit_at):
+            if at is not None:
+                wait = min(wait, max(0.0, at - time.monotonic()) + 0.001)
+        poll = select.poll()
+        poll.register(self._look, select.POLLIN)
+        if self._session.incoming.has_room():
+            poll.register(self._session.stream, select.POLLIN)
+        else:
+            self._keep_alive()
+        return any(fd != self._look for fd, _ in poll.poll(wait * 1000))
+
+    def _keep_alive(self) -> None:
+        """Send what answers nothing, unless the client takes nothing: then its end shows without that."""
+        now = time.monotonic()
+        if (
+            now < self._keepalive_at
+            or not self._session.stream.wait(0, read=False, write=True) & select.POLLOUT
+        ):
+            return
+        self._keepalive_at = now + KEEPALIVE_S
+        self._session.out.offer(frames.pack(frames.PONG, 0))
+
+    def _drain_nudges(self) -> None:
+        poll = select.poll()
+        poll.register(self._look, select.POLLIN)
+        while poll.poll(0):
+            os.read(self._look, 64)
+
+    def _read(self) -> None:
+        """Take what the client sent without waiting for more."""
+        session = self._session
+        try:
+            while session.incoming.has_room():
+                frame = session.stream.receive(DONT_WAIT)
+                if frame is None:
+                    return
+                self._meanwhile(frame)
+        except Ended:
+            session.abandon("lost")
+        except ProtocolError as error:
+            session.abandon("lost", "ProtocolError", str(error))
+
+    def _meanwhile(self, frame: Frame) -> None:
+        if frame.kind == frames.CANCEL and frame.call_id == self.call.call_id and self.turn & 1:
+            self._end_call("Cancelled", "the call was cancelled")
+        elif frame.kind == frames.GOODBYE:
+            self._session.abandon("closed")
+        else:
+            self._session.incoming.sort(frame)
+
+    def _end_call(self, kind: str, message: str) -> None:
+        """Stop a running call the only way that always works."""
+        text = message + "; its process was ended, and the session with it"
+        try:
+            self._session.out.send(
+                frames.encode(frames.ERROR, self.call.call_id, error_fields(kind, text)), wait_s=1.0
+            )
+        except Ended:
+            pass  # nobody is left to be told
+        self._session.abandon("ended", "SessionLost", text)
+
+    def _check_limit(self) -> None:
+        if self._limit_at is None or time.monotonic() < self._limit_at:
+            return
+        self._take_renewal()
+        if self._limit_at is not None and time.monotonic() >= self._limit_at:
+            self._session.abandon(
+                "timeout",
+                "SessionTimeout",
+                f"the session's time limit of {self._limit_s:g} s is over; ask for more with session_timeout=",
+            )
+
+    def _take_renewal(self) -> None:
+        """The lease may have been renewed meanwhile: that is looked up only when it matters."""
+        renewed = self._renewal()
+        if renewed is not None:
+            until = renewed["until"]
+            self._limit_at = until
+            self._limit_s = 0.0 if until is None else round(until - self._began)

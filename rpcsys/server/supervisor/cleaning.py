@@ -1,0 +1,111 @@
+"""The directories of sessions, and what sessions leave on the disk and in shared memory: made and removed beside the loop.
+
+A disk that has much to write takes milliseconds to make or remove a directory, and seconds for what a session
+can leave. A thread of its own does it, so that nobody's opening waits for that; all else stays with the loop.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import queue
+import threading
+from collections.abc import Callable
+
+from rpcsys.server.sandbox import work_folders
+from rpcsys.server.sandbox.ipc_cleanup import Leftovers
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.loop import Loop
+
+
+class Cleaner:
+    """Removes what sessions leave in ``folder``, and tells ``feed`` when nothing of one is left.
+
+    After a session that saw no other's, directories for the next ``ahead`` sessions are made beforehand.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        folder: str,
+        ahead: int,
+        feed: Callable[[ev.Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._folder = folder
+        self._ahead = ahead
+        self._made = 0
+        self._ready: collections.deque[str] = collections.deque()
+        self._feed = feed
+        self._clock = clock
+        self._leftovers = Leftovers()
+        self._orders: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self._results: collections.deque[tuple[int, tuple[str, ...], str]] = collections.deque()
+        self._reading, self._writing = os.pipe()
+        loop.add(self._reading, self._collect)
+        self._thread: threading.Thread | None = None
+
+    def tidy(self) -> None:
+        """Remove the folders of servers that were killed with all their processes. To be called when the zygote is made."""
+        try:
+            abandoned = work_folders.abandoned(self._folder)
+        except OSError:
+            return
+        if abandoned:
+            threading.Thread(target=_remove, args=(abandoned,), name="rpcsys-tidier", daemon=True).start()
+
+    def note(self) -> None:
+        """No session runs, and one is about to: what there is now is not its doing."""
+        self._leftovers.idle()
+
+    def place(self, session: int) -> str:
+        """The directory of a new session, made ahead if there is such a one. Raises OSError."""
+        while self._ready:
+            try:
+                return work_folders.take(self._ready.popleft(), self._folder, session)
+            except OSError:
+                pass  # somebody has tidied up: as if there had been none
+        return work_folders.make(self._folder, session)
+
+    def start(self, session: int, sweep: str) -> None:
+        """Begin to remove what a session has left; ``sweep`` as in :class:`rpcsys.server.supervisor.actions.Finish`."""
+        self._orders.put((session, sweep))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rpcsys-cleaner", daemon=True)
+            self._thread.start()
+
+    def _make_ahead(self) -> None:
+        try:
+            while len(self._ready) < self._ahead:
+                self._made += 1
+                self._ready.append(work_folders.make_ahead(self._folder, self._made))
+        except OSError:
+            pass  # a session that finds none has its own made, and says why that cannot be
+
+    def _run(self) -> None:
+        while True:
+            session, sweep = self._orders.get()
+            home = work_folders.home(self._folder, session)
+            try:
+                removed = self._leftovers.remove(sweep == "idle") if sweep else ()
+                for _ in work_folders.removal(home):
+                    pass
+                self._results.append((session, removed, work_folders.left_in(home)))
+            except Exception as error:  # noqa: BLE001 - whatever it is, this board is not clean
+                self._results.append((session, (), f"{home} ({error})"))
+            os.write(self._writing, b".")
+            if not sweep:  # else the next session's directory could be seen by this one
+                self._make_ahead()
+
+    def _collect(self) -> None:
+        os.read(self._reading, 4096)
+        while self._results:
+            session, removed, left = self._results.popleft()
+            self._feed(ev.Removed(self._clock(), session, removed, (left,) if left else ()))
+
+
+def _remove(abandoned: dict[str, int]) -> None:
+    for folder, descriptor in abandoned.items():
+        for _ in work_folders.removal(folder):
+            pass
+        os.close(descriptor)

@@ -1,0 +1,269 @@
+"""The server's end of its clients' connections: accepting, reading greetings, watching for their end.
+
+The supervisor never reads a byte past the greeting. It keeps a descriptor of every session's connection, to
+see the client hang up, to see that one that only takes nothing is not taken for dead, whatever its session does and
+whoever sends (TVM's runtime, too), and to shut the connection down when the session is over: whoever else may have
+inherited it can then not keep the client waiting.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+
+from rpcsys.errors import ProtocolError
+from rpcsys.link import LOOK_S, be_patient, tune
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.loop import GONE, Loop
+from rpcsys.wire.handshake import (
+    SERVER,
+    SESSION,
+    Greeting,
+    OpeningReader,
+    Options,
+    encode_greeting,
+    encode_mismatch,
+)
+
+BURST = 64
+"""Connections accepted in one wake-up; others have their turn between."""
+
+PAUSE_S = 0.5
+"""When descriptors or memory run out, for sessions to end."""
+
+UNREAD_PIECES = 16
+"""Of 64 KiB, read before a close: unread bytes turn it into a reset, which can overtake the last word said."""
+
+REFUSED = (
+    "the server does not take this session: its key has been used, or its board is not fit; request another, "
+    "or see query_tracker"
+)
+
+NOT_DEPLOYED = "this server has no deployed modules: start it with --deploy DIR, then type: rpcsys deploy FILE --to HOST:PORT"
+
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Clients:
+    """Connections by number. What happens is told to ``feed``, with ``now`` from ``clock``."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        listener: socket.socket | None,
+        key: str,
+        feed: Callable[[ev.Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._loop = loop
+        self._listener = listener
+        self._key = key
+        self._feed = feed
+        self._clock = clock
+        self._last = 0
+        self._sockets: dict[int, socket.socket] = {}
+        self._adopted: dict[int, bool] = {}
+        self._paused_until: float | None = None
+        self._look_at = 0.0
+        if listener is not None:
+            self._listen(listener)
+
+    # Taking connections
+
+    def _listen(self, listener: socket.socket) -> None:
+        self._loop.add(listener.fileno(), lambda: self._accept(listener))
+
+    def stop_listening(self) -> None:
+        """Take no more; the port is free."""
+        if self._listener is not None:
+            self._loop.remove(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+        self._paused_until = None
+
+    def due(self) -> float | None:
+        """When :meth:`look` is wanted."""
+        times = [self._look_at] if self._sockets else []
+        if self._paused_until is not None:
+            times.append(self._paused_until)
+        return min(times, default=None)
+
+    def look(self, now: float) -> None:
+        """Take connections again after a pause, and be patient with clients that take nothing."""
+        if self._listener is not None and self._paused_until is not None and now >= self._paused_until:
+            self._paused_until = None
+            self._listen(self._listener)
+        if self._sockets and now >= self._look_at:
+            self._look_at = now + LOOK_S
+            for sock in self._sockets.values():
+                be_patient(sock)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(BURST):
+            try:
+                sock, address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._pause(listener)
+                return  # otherwise the connection broke before it was taken
+            self._take(sock, f"{address[0]}:{address[1]}")
+
+    def _pause(self, listener: socket.socket) -> None:
+        """Accepting at once again would fail at once again, for ever."""
+        self._paused_until = self._clock() + PAUSE_S
+        self._loop.remove(listener.fileno())
+
+    def adopt(self, sock: socket.socket, rpcsys: bool) -> int:
+        """Take over a connection whose handshake is done, at a proxy; ``rpcsys``: of an rpcsys/1 client."""
+        self._last += 1
+        conn = self._last
+        self._sockets[conn] = sock
+        self._adopted[conn] = rpcsys
+        self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
+        return conn
+
+    def take_back(self, descriptor: int) -> int:
+        """Take over a connection that another process of ours has had. Raises `ProtocolError` for any other descriptor."""
+        try:
+            sock = socket.socket(fileno=descriptor)
+        except OSError:
+            raise ProtocolError("no socket") from None
+        if sock.type != socket.SOCK_STREAM or sock.family not in (socket.AF_INET, socket.AF_INET6):
+            sock.detach()
+            raise ProtocolError("no connection of a client")
+        self._last += 1
+        conn = self._last
+        sock.setblocking(False)
+        self._sockets[conn] = sock
+        self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
+        return conn
+
+    def release(self, conn: int) -> None:
+        """Close a connection here only: another process has it now."""
+        sock = self._sockets.pop(conn)
+        self._adopted.pop(conn, None)
+        self._loop.remove(sock.fileno())
+        sock.close()
+
+    def _take(self, sock: socket.socket, peer: str) -> None:
+        sock.setblocking(False)
+        tune(sock)
+        self._last += 1
+        conn, reader = self._last, OpeningReader()
+        self._sockets[conn] = sock
+        self._loop.add(sock.fileno(), lambda: self._read(conn, peer, sock, reader))
+        self._feed(ev.Accepted(self._clock(), conn, peer))
+
+    def _read(self, conn: int, peer: str, sock: socket.socket, reader: OpeningReader) -> None:
+        greeting = None
+        try:
+            while greeting is None:
+                data = sock.recv(reader.needed)
+                if not data:
+                    self._feed(ev.Broken(self._clock(), conn))
+                    return
+                greeting = reader.receive(data)
+        except BlockingIOError:
+            return
+        except (ProtocolError, OSError) as error:
+            why = str(error) if isinstance(error, ProtocolError) else ""
+            self._loop.remove(sock.fileno())
+            self._feed(ev.Broken(self._clock(), conn, why))
+            return
+        self._loop.remove(sock.fileno())
+        self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
+        said = greeting.options
+        self._feed(
+            ev.Opened(
+                self._clock(),
+                conn,
+                peer,
+                greeting.role,
+                greeting.key,
+                said.session,
+                said.serve,
+                said.timeout_s,
+            )
+        )
+
+    def _gone(self, conn: int, sock: socket.socket) -> None:
+        self._loop.remove(sock.fileno())
+        self._feed(ev.HungUp(self._clock(), conn))
+
+    # Ending connections
+
+    def descriptor(self, conn: int) -> int:
+        """The descriptor of a connection, to hand to a child."""
+        return self._sockets[conn].fileno()
+
+    def answer(self, conn: int, session: bool) -> bytes:
+        """What a session has to say first: the answer to its client's greeting, unless the proxy has given it."""
+        return b"" if conn in self._adopted else self.success(session)
+
+    def success(self, session: bool) -> bytes:
+        """The answer to a greeting that is accepted; ``session``: for an rpcsys/1 client."""
+        # TVM's client takes any key with a ``server:`` before it, and ignores options behind it.
+        return encode_greeting(Greeting(SERVER, self._key, Options(session=SESSION if session else None)))
+
+    def refuse(self, conn: int, how: str) -> None:
+        """Answer ``mismatch``, or with the ``version`` we speak, or that this server ``deploys nothing``, and close.
+
+        A client that has come through a proxy has been told of success already.
+        """
+        if how == "deploys nothing":
+            self.tell(conn, "ServerRefused", NOT_DEPLOYED, unanswered=True)
+            self.drop(conn)
+            return
+        if conn in self._adopted:
+            if self._adopted[conn]:
+                self.tell(conn, "ServerRefused", REFUSED)
+            self.drop(conn)
+            return
+        sock = self._sockets[conn]
+        try:
+            sock.send(self.success(True) if how == "version" else encode_mismatch(), socket.MSG_NOSIGNAL)
+            sock.shutdown(socket.SHUT_WR)
+            sock.recv(4096)  # unread bytes would turn the close into a reset, which overtakes the answer
+        except OSError:
+            pass
+        self.drop(conn)
+
+    def tell(self, conn: int, kind: str, text: str, *, unanswered: bool = False) -> None:
+        """Tell an rpcsys/1 client why its session was ended from outside: an error of the class ``kind``.
+
+        ``unanswered``: its greeting has not been answered yet.
+
+        Its process is dead. If that was in the middle of a frame, the client takes this for a part of it, and
+        sees a broken connection; if the process has said it itself, nothing more can be sent.
+        """
+        from rpcsys.server.session.faults import error_fields
+        from rpcsys.wire import frames
+
+        greeting = self.answer(conn, True) if unanswered else b""
+        pieces = [
+            greeting,
+            *frames.encode(frames.ERROR, 0, error_fields(kind, text, retryable=kind == "Busy")),
+        ]
+        try:
+            self._sockets[conn].sendmsg(pieces, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except (KeyError, OSError):
+            pass
+
+    def drop(self, conn: int) -> None:
+        """Close a connection for everyone who holds a copy of it."""
+        sock = self._sockets.pop(conn, None)
+        self._adopted.pop(conn, None)
+        if sock is None:
+            return
+        self._loop.remove(sock.fileno())
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+            for _ in range(UNREAD_PIECES):
+                if not sock.recv(65536, socket.MSG_DONTWAIT):
+                    break
+        except OSError:
+            pass
+        sock.close()

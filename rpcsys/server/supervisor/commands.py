@@ -1,0 +1,131 @@
+"""The keeper's commands (:mod:`rpcsys.server.supervisor.health`), run beside the loop, in bounded time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.health import CHECK, RECOVER, CommandDone
+from rpcsys.server.supervisor.loop import Loop
+
+TIMEOUT_S = {CHECK: 30.0, RECOVER: 120.0}
+"""What is not done by then is killed, with all of its process group: a power cycle takes a minute."""
+
+LOOK_S = 0.05
+"""Between two looks whether a command is done."""
+
+_SHELL = "/bin/sh"
+_TAIL = 400  # bytes of what it printed that are kept
+
+
+class Commands:
+    """At most one command at a time; its end is told to ``feed``, with ``now`` from ``clock``."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        commands: Mapping[str, str],
+        feed: Callable[[ev.Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._loop = loop
+        self._commands = commands
+        self._feed = feed
+        self._clock = clock
+        self._what = ""
+        self._pid = 0
+        self._pipe = -1
+        self._until = 0.0
+        self._said = b""
+
+    def run(self, what: str) -> None:
+        """Start a command: its `CommandDone` follows in any case."""
+        ours, theirs = os.pipe()
+        self._what, self._said = what, b""
+        try:
+            self._pid = os.posix_spawn(
+                _SHELL,
+                [_SHELL, "-c", self._commands[what]],
+                os.environ,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, theirs, 1),
+                    (os.POSIX_SPAWN_DUP2, theirs, 2),
+                ],
+                setpgroup=0,
+                setsigmask=(),
+                setsigdef=(signal.SIGTERM, signal.SIGINT, signal.SIGPIPE),
+            )
+        except OSError as error:
+            os.close(ours)
+            self._feed(CommandDone(self._clock(), what, f"{_SHELL}: {error.strerror}"))
+            return
+        finally:
+            os.close(theirs)
+        os.set_blocking(ours, False)
+        self._pipe = ours
+        self._until = self._clock() + TIMEOUT_S[what]
+        self._loop.add(ours, self._read)
+
+    def due(self) -> float | None:
+        """When :meth:`look` is wanted."""
+        return self._clock() + LOOK_S if self._pid else None
+
+    def look(self) -> None:
+        """See whether the command is done, or has had its time."""
+        if not self._pid:
+            return
+        try:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+        except ChildProcessError:  # the spawner cleaned up after a dead zygote, and took it along
+            self._end("it was killed")
+            return
+        if pid:
+            self._end(self._problem(status))
+        elif self._clock() >= self._until:
+            self.kill()
+            self._end(f"it was not done after {TIMEOUT_S[self._what]:g} s")
+
+    def kill(self) -> None:
+        """End a command under way, with what it started."""
+        if self._pid:
+            try:
+                os.killpg(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)  # it cannot refuse
+            except (ProcessLookupError, ChildProcessError, PermissionError):
+                pass
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._pipe, 65536)
+        except BlockingIOError:
+            return
+        if data:
+            self._said = (self._said + data)[-_TAIL:]
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        if self._pipe >= 0:
+            self._loop.remove(self._pipe)
+            os.close(self._pipe)
+            self._pipe = -1
+
+    def _problem(self, status: int) -> str:
+        if self._pipe >= 0:
+            self._read()
+        if not status:
+            return ""
+        lines = self._said.decode("utf-8", "replace").strip().splitlines()
+        ended = (
+            f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
+        )
+        text = f"{ended}: {lines[-1].strip()}" if lines else ended
+        return "".join(char if char.isprintable() else " " for char in text)[:200]
+
+    def _end(self, problem: str) -> None:
+        self._pid = 0
+        self._close()
+        self._feed(CommandDone(self._clock(), self._what, problem))

@@ -1,0 +1,104 @@
+"""The supervisor's look at what sessions use: memory, and CPUs (see :mod:`rpcsys.server.sandbox.limits`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from rpcsys.server.sandbox.limits import keep_on, members
+from rpcsys.server.sandbox.usage import Usage
+from rpcsys.server.supervisor import events as ev
+
+EVERY_S = 0.2
+"""Between two looks at what sessions use. One look is some 0.2 ms a process, and 0.05 ms a thread."""
+
+SLICE_S = 0.005
+"""A look at many processes lets the loop do its work after so long, for as long again."""
+
+
+class MemoryWatch:
+    """Looks at running sessions, ``EVERY_S`` apart.
+
+    Tells ``feed`` of those above ``limit`` bytes (None: of none), and of those that were not on their CPUs alone, which it
+    sets back to them. ``roots``: the uppermost processes of a child (:func:`rpcsys.server.sandbox.limits.members`), none for a dead one. ``killed``: whether the kernel has ended a process
+    of a child for want of memory.
+    """
+
+    def __init__(
+        self,
+        limit: int | None,
+        roots: Callable[[int], tuple[int, ...]],
+        feed: Callable[[ev.Event], None],
+        clock: Callable[[], float],
+        killed: Callable[[int], bool] = lambda child: False,
+    ) -> None:
+        self._limit = limit
+        self._killed = killed
+        self._roots = roots
+        self._feed = feed
+        self._clock = clock
+        self._next = 0.0
+        self._children: dict[int, frozenset[int]] = {}
+        self._round: Iterator[None] | None = None
+
+    def add(self, child: int, cpus: frozenset[int] = frozenset()) -> None:
+        """Watch a child that has been given a session, which is on ``cpus`` (all, if empty); until it is dead."""
+        if self._limit is None and not cpus:
+            return
+        if not self._children:
+            self._next = self._clock() + EVERY_S
+        self._children[child] = cpus
+
+    def due(self) -> float | None:
+        """When :meth:`look` is wanted."""
+        return self._next if self._children else None
+
+    def look(self) -> None:
+        """Look, if it is time."""
+        now = self._clock()
+        if not self._children or now < self._next:
+            return
+        if self._round is None:
+            self._round = self._looks()
+        for _ in self._round:
+            if self._clock() >= now + SLICE_S:
+                self._next = self._clock() + SLICE_S
+                return
+        self._round = None
+        self._next = self._clock() + EVERY_S
+
+    def _looks(self) -> Iterator[None]:
+        """Looks at all sessions, in steps."""
+        for child, cpus in list(self._children.items()):
+            roots = self._roots(child)
+            if not roots:
+                del self._children[child]
+                continue
+            if cpus and _strayed(roots, cpus):
+                self._feed(ev.CpusLeft(self._clock(), child))
+            if self._limit is not None:
+                yield from self._measure(child, roots, self._limit)
+
+    def _measure(self, child: int, roots: tuple[int, ...], limit: int) -> Iterator[None]:
+        if self._killed(child):
+            self._feed(ev.MemoryExceeded(self._clock(), child))
+            return
+        usage, pids = Usage(), members(roots)
+        for one in pids:
+            usage.look_at(one)
+            yield
+        if usage.bound > limit:
+            usage.look_at_sockets()
+        if usage.bound <= limit:
+            return
+        for one in pids:
+            usage.measure(one)
+            yield
+        if usage.taken > limit and self._roots(child) == roots:
+            self._feed(ev.MemoryExceeded(self._clock(), child))
+
+
+def _strayed(roots: tuple[int, ...], cpus: frozenset[int]) -> bool:
+    try:
+        return keep_on(roots, cpus)
+    except OSError:
+        return True  # its CPUs were taken from the board

@@ -1,0 +1,305 @@
+"""The tracker's side of a server's decisions: the link, and the match keys offered over it.
+
+A match key is offered for every free slot. The tracker hands it to a client (our tracker says so with
+``taken``; on TVM's one polls for what is left), the client opens a session with it, and it is used up. A key
+that was taken and stays unused is renewed: its holder may have died on the way.
+
+When the link breaks, offered keys are void (a server that comes back makes new ones), but a key known to be
+taken stays good until it is renewed: its client may be about to connect.
+
+Behind proxies the link goes through one of them, and a match key is offered once a connection waits for its client
+there. When the link breaks, the next proxy is tried. Where none leads to a tracker of ours, connections wait under the plain
+key, and it is the proxy that offers them, if anyone does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rpcsys.server.supervisor import actions as do
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.backoff import shortened
+from rpcsys.server.supervisor.parking import MakeKey
+from rpcsys.wire.keys import same
+
+UNUSED_S = 8.0
+"""A client connects within milliseconds of its grant; TVM's server renews after 8 s as well."""
+
+POLL_S = 2.0
+"""How often TVM's tracker is asked for what is left, as often as TVM's server does."""
+
+ANSWER_S = 5.0
+"""A tracker that does not answer a connection or a registration for so long is given up."""
+
+RETRY_S = (0.1, 2.0)
+"""First and longest pause before connecting again: back within 5 s of the tracker's return, with room
+for a connection attempt that is refused just before it."""
+
+SELDOM_S = 20.0
+"""Between two looks for a tracker behind proxies that never led to one."""
+
+LED_S = 30.0
+"""Proxies that have led to a tracker are taken to do so again: it may be starting anew."""
+
+MAX_UNREPORTED = 512
+"""Ends of leases that no tracker has confirmed. A server has at most 256 slots, and none is leased again before its tracker is back."""
+
+
+@dataclass
+class Key:
+    """A match key: offered, then perhaps taken at ``taken_at`` under a lease.
+
+    ``proxy``: where a connection waits for its client; ``put``: the tracker has been told of it.
+    """
+
+    matchkey: str
+    proxy: int = 0
+    put: bool = True
+    taken_at: float | None = None
+    lease: str | None = None
+    epoch: int = 0
+    limit_s: float | None = None
+
+
+class Offers:
+    """The link's state (``down``, ``connecting``, ``registering``, ``up``, ``closed``) and the keys out.
+
+    Behind ``proxies`` also ``foreign``: the tracker is TVM's, with which the proxy deals. ``proxy`` is the link's.
+    """
+
+    def __init__(self, proxies: int = 0) -> None:
+        self.proxy = 0
+        self._proxies = proxies
+        self._failures = 0
+        self._led_at: float | None = None
+        self.link = "down"
+        self.ours = False
+        self.keys: dict[str, Key] = {}
+        self.asked = 0
+        self.unreported: dict[tuple[str, int], do.Ended] = {}
+        self._begun: list[do.Action] = []
+        self._pause = RETRY_S[0]
+        self._next: float | None = None
+        self._complained = False
+
+    def open(self, now: float) -> list[do.Action]:
+        """Start connecting."""
+        self.link = "connecting"
+        self._next = now + ANSWER_S
+        return [do.Connect(self.proxy)]
+
+    def abandon(self) -> list[do.Action]:
+        """Take every key back for good. Our tracker is told of leases that nobody can use any more."""
+        leased = [key for key in self.keys.values() if key.lease is not None]
+        self.keys.clear()
+        return [
+            action for key in leased for action in self.report(do.Ended(key.lease or "", key.epoch, "unused"))
+        ]
+
+    def owing(self) -> bool:
+        """Whether ends of leases wait for a link to our tracker that is being made."""
+        return bool(self.unreported) and self.link in ("connecting", "registering")
+
+    def close(self) -> list[do.Action]:
+        """Offer nothing any more: a tracker drops what a closed connection offered."""
+        was, self.link = self.link, "closed"
+        self._next = None
+        return [do.Disconnect()] if was not in ("down", "closed") else []
+
+    def up(self, now: float, ours: bool, running: tuple[tuple[str, int, float], ...]) -> list[do.Action]:
+        """The tracker answers: say who we are."""
+        if self.link != "connecting":
+            return []
+        if self._proxies and not ours:
+            return self._foreign()
+        self.link, self.ours, self._begun = "registering", ours, []
+        self._next = now + ANSWER_S
+        return [do.Register(running)]
+
+    def _foreign(self) -> list[do.Action]:
+        """The link is kept, idle: its end says that the tracker may be another one."""
+        self.link, self._next, self._pause = "foreign", None, RETRY_S[0]
+        self._failures = self._proxies  # as if all were tried: none leads to a tracker of ours
+        return [do.Log("info", "the tracker behind the proxy is TVM's: the proxy offers this board there")]
+
+    def registered(self, now: float) -> list[do.Action]:
+        """The registration is taken: report what began since it was sent, and what ended meanwhile."""
+        if self.link != "registering":
+            return []
+        self.link = "up"
+        self._pause, self._failures = RETRY_S[0], 0
+        self._complained = False
+        self._next = None if self.ours else now + POLL_S
+        owed = (*self._begun, *self.unreported.values()) if self.ours else ()
+        return [do.Log("info", "registered with the tracker"), *owed]
+
+    def down(self, now: float, event: ev.LinkDown) -> list[do.Action]:
+        """The link broke or could not be made: try again after a pause. One log line until it is back."""
+        if self.link in ("down", "closed"):
+            return []
+        if self.link == "up":
+            self._led_at = now
+        elif event.none:
+            self._led_at = None
+        self.link, self.asked = "down", 0
+        self._next = now + shortened(self._next_pause(), event.chance)
+        self.keys = {text: key for text, key in self.keys.items() if key.taken_at is not None}
+        if self._complained:
+            return []
+        self._complained = True
+        return [self._complaint(event.why)]
+
+    def _next_pause(self) -> float:
+        """Behind proxies it grows from round to round: they are tried one after another."""
+        self._failures += 1
+        if self._proxies:
+            self.proxy = (self.proxy + 1) % self._proxies
+            if self._failures % self._proxies:
+                return RETRY_S[0]
+        pause = self._pause
+        self._pause = min(self._pause * 2, SELDOM_S if self._leads_nowhere else RETRY_S[1])
+        return pause
+
+    @property
+    def _leads_nowhere(self) -> bool:
+        """Whether there are proxies, and none has led to a tracker of ours so far."""
+        return bool(self._proxies) and self._led_at is None
+
+    def _complaint(self, why: str) -> do.Action:
+        if self._leads_nowhere:
+            text = f"no proxy leads to a tracker of ours ({why}): this board waits there under its key"
+            return do.Log("info", text)
+        return do.Log("warning", f"no tracker: {why}; trying again until it is back")
+
+    def plain_at(self, now: float) -> list[int]:
+        """The proxies at which connections wait under the plain key."""
+        if self.link == "foreign":
+            return [self.proxy]
+        if self.link not in ("down", "connecting", "registering") or self._failures < self._proxies:
+            return []
+        if self._led_at is not None and now < self._led_at + LED_S:
+            return []
+        return list(range(self._proxies))
+
+    def parked(self, matchkey: str) -> list[do.Action]:
+        """A connection waits for the client of a match key: now it can be offered."""
+        key = self.keys.get(matchkey)
+        if key is None or key.put or self.link != "up":
+            return []
+        key.put = True
+        return [do.Offer(matchkey)]
+
+    def withdraw(self, now: float) -> list[do.Action]:
+        """Take back what is offered; a tracker drops what a closed connection offered. Nothing if nothing is."""
+        if self.link != "up" or not (self.keys or self.asked):
+            return []
+        self.link, self.asked, self._next = "down", 0, now
+        self._led_at = now
+        return [*self.abandon(), do.Disconnect()]
+
+    def offer(self, free: int) -> list[do.Action]:
+        """Offer what is missing for ``free`` slots."""
+        if self.link != "up":
+            return []
+        missing = free - len(self.keys) - self.asked
+        self.asked += max(missing, 0)
+        return [MakeKey() if self._proxies else do.Offer() for _ in range(missing)]
+
+    def offered(self, matchkey: str) -> None:
+        """A key that was asked for is out, or, behind proxies, made."""
+        if self.asked:
+            self.asked -= 1
+            self.keys[matchkey] = Key(matchkey, self.proxy, put=not self._proxies)
+
+    def find(self, text: str) -> Key | None:
+        """The key a client came with. Every key is compared, each in constant time."""
+        matches = [key for key in self.keys.values() if same(key.matchkey, text)]
+        return matches[0] if matches else None
+
+    def use(self, key: Key) -> None:
+        """A client has come: the key serves once."""
+        del self.keys[key.matchkey]
+
+    def may_precede_its_lease(self, key: Key) -> bool:
+        """Whether the tracker's word about this key may still be on its way while its client is here."""
+        return self.ours and self.link == "up" and key.taken_at is None
+
+    def taken(self, event: ev.Taken) -> bool:
+        """Our tracker handed out a key; whether it was one still offered."""
+        key = self.keys.get(event.matchkey)
+        if key is None:
+            return False
+        key.taken_at = event.now
+        key.lease, key.epoch, key.limit_s = event.lease, event.epoch, event.limit_s
+        return True
+
+    def pending(self, now: float, left: tuple[str, ...]) -> None:
+        """TVM's tracker says which keys it still has: the others are taken."""
+        for key in self.keys.values():
+            if key.matchkey in left:
+                key.taken_at = None
+            elif key.taken_at is None:
+                key.taken_at = now
+
+    def limit(self, lease: str, epoch: int, limit_s: float | None) -> bool:
+        """An unused key's lease is renewed; whether there was one."""
+        for key in self.keys.values():
+            if key.lease == lease and key.epoch == epoch:
+                key.limit_s = limit_s
+                return True
+        return False
+
+    def end(self, lease: str, epoch: int) -> None:
+        """The tracker takes a lease back: if its key is unused, it serves nobody any more."""
+        for key in list(self.keys.values()):
+            if key.lease == lease and key.epoch == epoch:
+                self.use(key)
+
+    def report(self, action: do.Started | do.Ended) -> list[do.Action]:
+        """Tell our tracker about a lease now; of its end, again whenever it is back, until it has confirmed that."""
+        if isinstance(action, do.Ended):
+            self.unreported[action.lease, action.epoch] = action
+            if len(self.unreported) > MAX_UNREPORTED:
+                del self.unreported[next(iter(self.unreported))]
+        elif self.link == "registering":
+            self._begun.append(action)  # what runs has just been told, without it
+        return [action] if self.link == "up" and self.ours else []
+
+    def confirmed(self, lease: str, epoch: int) -> None:
+        """Our tracker knows that a lease is over."""
+        self.unreported.pop((lease, epoch), None)
+
+    def deadline(self) -> float | None:
+        """When :meth:`tick` has something to do."""
+        times = [key.taken_at + self._unused_s() for key in self.keys.values() if key.taken_at is not None]
+        return min([*times, *([] if self._next is None else [self._next])], default=None)
+
+    def tick(self, now: float) -> list[do.Action]:
+        """Connect, poll, give up, renew: whatever is due."""
+        actions = self._renew(now)
+        if self._next is None or now < self._next:
+            return actions
+        if self.link == "down":
+            return [*actions, *self.open(now)]
+        if self.link == "up":
+            self._next = now + POLL_S
+            return [*actions, do.Poll()]
+        return [
+            *actions,
+            do.Disconnect(),
+            *self.down(now, ev.LinkDown(now, f"it did not answer for {ANSWER_S:g} s")),
+        ]
+
+    def _unused_s(self) -> float:
+        """On TVM's tracker a key may have been taken just after the last poll."""
+        return UNUSED_S if self.ours else UNUSED_S - POLL_S
+
+    def _renew(self, now: float) -> list[do.Action]:
+        actions: list[do.Action] = []
+        for key in list(self.keys.values()):
+            if key.taken_at is not None and now >= key.taken_at + self._unused_s():
+                self.use(key)
+                actions.append(do.Log("info", "a match key was taken and not used: offering a new one"))
+                if key.lease is not None:
+                    actions += self.report(do.Ended(key.lease, key.epoch, "unused"))
+        return actions

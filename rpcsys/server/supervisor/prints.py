@@ -1,0 +1,109 @@
+"""What sessions, hosts and the zygote print: the supervisor reads it from a pipe and makes log lines of it.
+
+None of them holds a descriptor of the log itself, so nobody can write a line there that looks like the server's own; and
+whoever prints without end has most of it left out, and holds up nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+from rpcsys.server.supervisor.loop import Loop
+
+PIECE = 64 << 10
+"""Read at a time: others have their turn between."""
+
+LINE = 4 << 10
+"""Bytes of a line; what is longer is cut into several."""
+
+BURST = 1 << 20
+PER_S = 64 << 10
+"""Bytes that may be printed at once, and in each second beyond: a log on an SD card takes no more for long."""
+
+OWN = 100
+"""What a line costs beside its bytes: its beginning in the log, and the time to make it."""
+
+FEW = 20
+"""Of the last words of a session, lines that are told."""
+
+log = logging.getLogger("rpcsys.server")
+
+
+class Prints:
+    """Pipes to print into, read in ``loop``. ``clock``: monotonic, in seconds."""
+
+    def __init__(self, loop: Loop, clock: Callable[[], float]) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._left = float(BURST)
+        self._since = clock()
+        self._omitted = 0
+        self._parts: dict[int, bytes] = {}
+
+    def open(self) -> int:
+        """A new pipe: the end to print into, for the caller to hand over and close. Raises OSError."""
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        self._parts[reading] = b""
+        self._loop.add(reading, lambda: self._read(reading))
+        return writing
+
+    def _read(self, descriptor: int) -> bool:
+        """Take what is there; whether more may follow."""
+        try:
+            data = os.read(descriptor, PIECE)
+        except BlockingIOError:
+            return False
+        *lines, part = (self._parts[descriptor] + data).split(b"\n")
+        if not data or len(part) > LINE:
+            lines, part = [*lines, part], b""
+        self._parts[descriptor] = part
+        self.tell(lines)
+        if not data:
+            self._loop.remove(descriptor)
+            del self._parts[descriptor]
+            os.close(descriptor)
+        return bool(data)
+
+    def tell(self, lines: list[bytes]) -> None:
+        """Log what was printed, as far as it may be."""
+        now = self._clock()
+        self._left = min(BURST, self._left + (now - self._since) * PER_S)
+        self._since = now
+        for number, line in enumerate(lines):
+            if self._left < len(line) + OWN:
+                self._omitted += len(lines) - number
+                return
+            self._left -= len(line) + OWN
+            if self._omitted:
+                log.warning("%d lines were printed that are left out here: too many in a row", self._omitted)
+                self._omitted = 0
+            for start in range(0, len(line), LINE):
+                log.info("printed: %s", line[start : start + LINE].decode("utf-8", "replace").rstrip())
+
+    def flush(self) -> None:
+        """Tell a line that has no end yet: who began it may be dead."""
+        for descriptor in list(self._parts):
+            self._read(descriptor)
+            part = self._parts.get(descriptor)
+            if part:
+                self._parts[descriptor] = b""
+                self.tell([part])
+
+    def last(self, words: bytes) -> None:
+        """Log the last words of a session, of which a few lines always have a place."""
+        self._left = max(self._left, float(LINE))
+        self.tell(words[-LINE // 2 :].splitlines()[-FEW:])
+
+    def close(self) -> None:
+        """Tell what is still there, and let go of all pipes."""
+        for descriptor in list(self._parts):
+            for _ in range(BURST // PIECE):
+                if not self._read(descriptor):
+                    break
+            if descriptor in self._parts:
+                self._loop.remove(descriptor)
+                os.close(descriptor)
+        self._parts.clear()

@@ -1,0 +1,407 @@
+"""The device server at work: one loop that owns the sockets and carries out what the state decides.
+
+It only carries messages: sessions run in processes of their own, so whatever a session does, the loop goes
+on to answer everyone else. Nothing in it blocks; what has to wait for a disk has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rpcsys import serve
+from rpcsys.errors import ConfigError
+from rpcsys.server.cache import Cache
+from rpcsys.server.capabilities import kinds, labels, loads
+from rpcsys.server.config import Config
+from rpcsys.server.sandbox import cgroups, limits, mount_namespace, processes, work_folders
+from rpcsys.server.sandbox.job import RPCSYS, TVM_END, Job
+from rpcsys.server.supervisor import actions as do
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor import metrics
+from rpcsys.server.supervisor.children import Spawner
+from rpcsys.server.supervisor.cleaning import Cleaner
+from rpcsys.server.supervisor.clients import Clients
+from rpcsys.server.supervisor.commands import Commands
+from rpcsys.server.supervisor.health import CHECK, RECOVER, Run, TellHealth
+from rpcsys.server.supervisor.http import Page, Web
+from rpcsys.server.supervisor.loop import Loop
+from rpcsys.server.supervisor.memory_watch import MemoryWatch
+from rpcsys.server.supervisor.metrics import Figures
+from rpcsys.server.supervisor.parking import MakeKey, Park, Unpark
+from rpcsys.server.supervisor.policy import Policy
+from rpcsys.server.supervisor.proxies import Places
+from rpcsys.server.supervisor.state import State
+from rpcsys.server.supervisor.tracker_link import TrackerLink
+
+if TYPE_CHECKING:
+    from rpcsys.server.supervisor.deployments_io import Hosts
+
+log = logging.getLogger("rpcsys.server")
+
+
+class Service:
+    """A device server from its start to its end: make one, then :meth:`run` it."""
+
+    def __init__(self, config: Config) -> None:
+        """Take a port and a folder. Raises PortRangeError or ConfigError if there is none."""
+        if not processes.become_subreaper():
+            log.warning("this system has no subreapers: what a session leaves running goes on")
+        self._config = config
+        if config.cache:
+            Cache(config.cache, config.cache_bytes)  # a folder that cannot be used is said now
+        listener = None if config.proxies else serve.bind(config.host, config.port, config.port_end)
+        web = serve.bind(config.host, config.http_port, config.http_port + 1) if config.http_port else None
+        self._port: int | None = None
+        if listener is not None:
+            self._host, self._port = listener.getsockname()[:2]
+        self._folder = _make_folder()
+        self._cgroups = _make_cgroups(config)
+        self._clock = time.monotonic
+        self._events: collections.deque[ev.Event] = collections.deque()
+        self._end: do.Exit | None = None
+        self._loop = Loop()
+        common = (self._events.append, self._clock)
+        self._cleaner = Cleaner(self._loop, self._folder, config.slots, *common)
+        self._clients = Clients(self._loop, listener, config.key, *common)
+        self._spawner = Spawner(self._loop, self._settings(), *common)
+        starved = functools.partial(cgroups.starved, self._cgroups)
+        self._memory = MemoryWatch(config.session_memory, self._spawner.roots, *common, starved)
+        self._commands = Commands(self._loop, {CHECK: config.health_check, RECOVER: config.recover}, *common)
+        self._places = Places(self._loop, config.proxies, self._clients.adopt, *common)
+        trackers = config.proxies or ([config.tracker] if config.tracker else ())
+        self._tracker = TrackerLink(self._loop, trackers, self._card(), *common) if trackers else None
+        self._deployed_key = f"serve:{self._places.identity}" if config.proxies else ""
+        self._state = State(_policy(config, self._deployed_key))
+        self._hosts = self._make_hosts() if config.deploy else None
+        self._figures = Figures(config.key, self._now)
+        self._web = None if web is None else Web(self._loop, web, self._pages(), self._clock)
+        self._watchdog = serve.Watchdog()
+
+    def run(self) -> int:
+        """Serve until told to stop; the exit status. Raises ConfigError if sessions cannot be served at all."""
+        limits.be_ended(limits.LAST)
+        signals = serve.Signals(signal.SIGUSR1)
+        self._loop.add(signals.fileno(), lambda: self._stop(signals))
+        try:
+            self._carry_out(self._state.start())
+            self._cleaner.tidy()  # now: the first zygote is a copy of this process, while it has one thread
+            cgroups.tidy(self._cgroups)
+            while self._end is None:
+                self._loop.run_once(self._timeout())
+                self._work()
+            serve.notify("STOPPING=1")
+        finally:
+            self._commands.kill()
+            self._spawner.leave()
+            if self._tracker is not None:
+                self._tracker.finish()
+            if self._web is not None:
+                self._web.close()
+            for _ in work_folders.removal(self._folder):
+                pass
+            cgroups.finish(self._cgroups)
+            signals.close()
+        if self._end.why:
+            raise ConfigError(self._end.why)
+        return 0
+
+    def _make_hosts(self) -> Hosts:
+        from rpcsys.server.supervisor.deployments_io import ACTIONS, Hosts
+
+        config = self._config
+        hosts = Hosts(
+            config.deploy or "",
+            config.key,
+            (config.deploy_workers or len(os.sched_getaffinity(0)), config.deploy_queue),
+            config.allow_pickle,
+            self._clients,
+            self._spawner,
+            self._tell_deployed,
+            self._events.append,
+            self._clock,
+        )
+        for action, act in ACTIONS:
+            _ACTIONS[action] = functools.partial(_of_hosts, act)
+        return hosts
+
+    def _tell_deployed(self, modules: tuple[Any, ...], workers: int) -> None:
+        if self._tracker is not None:
+            self._tracker.tell_deployed(self._deployed_key, modules, workers)
+
+    def _settings(self) -> dict[str, Any]:
+        """What a zygote and its children need to know."""
+        config = self._config
+        return {
+            "supervisor": os.getpid(),
+            "fork": config.fork,
+            "preload": list(config.preload),
+            "imports": list(config.imports),
+            "folder": self._folder,
+            "isolate": config.isolation,
+            "read_only": config.read_only,
+            "keep": mount_namespace.hidden(_needed(config)),
+            "memory": config.session_memory,
+            "shared": config.cache,
+            "deploy": config.deploy,
+            "confined": config.isolation,
+            "tvm": config.tvm,
+            "tvm_library": config.tvm_library,
+            "cgroups": self._cgroups,
+        }
+
+    def _card(self) -> dict[str, Any]:
+        """What a tracker is told."""
+        config = self._config
+        return {
+            "key": config.key,
+            "name": f"{config.name}:{self._port or config.key}",
+            "slots": config.slots,
+            "port": self._port,
+            "address": config.custom_addr,
+            "labels": {**labels(config.name), **dict(config.labels)},
+            "loads": (*loads(), *kinds(pickle=config.allow_pickle)),
+            "identity": os.urandom(16).hex(),  # known to nobody else: it gives the name and the leases back
+        }
+
+    # Seen from outside
+
+    def _pages(self) -> dict[str, Page]:
+        return {
+            "/healthz": lambda: ("text/plain; charset=utf-8", b"ok\n"),
+            "/metrics": lambda: (metrics.TYPE, self._figures.page()),
+        }
+
+    def _now(self) -> dict[str, float]:
+        """What `/metrics` says of the moment."""
+        board = self._state.board
+        return {
+            "slots": self._config.slots,
+            "free": board.free,
+            "running": len(board.sessions),
+            "clean": float(not board.unclean),
+            "parked": self._state.parking.waiting,
+        }
+
+    def _log(self, action: do.Log) -> None:
+        told = dict(action.fields)
+        extra = {"event": action.event, "fields": told} if action.event else {"stranger": action.stranger}
+        log.log(getattr(logging, action.level.upper()), "%s", action.text, extra=extra)
+        if action.event == "ended":
+            self._figures.ended(told["outcome"], told["lasted_s"], told["fault"])
+
+    # The loop
+
+    def _timeout(self) -> float | None:
+        """Seconds until something is due without any descriptor being ready."""
+        if self._events:
+            return 0.0
+        due = [self._state.deadline(), self._clients.due(), self._memory.due(), self._commands.due()]
+        due.append(self._watchdog.due())
+        due.append(self._spawner.due())
+        if self._web is not None:
+            due.append(self._web.due())
+        times = [time for time in due if time is not None]
+        return max(0.0, min(times) - self._clock()) if times else None
+
+    def _work(self) -> None:
+        """What follows from the descriptors that were ready, and from the time."""
+        self._clients.look(self._clock())
+        self._watchdog.look(self._clock())
+        self._memory.look()
+        self._commands.look()
+        if self._web is not None:
+            self._web.look()
+        self._spawner.look()
+        deadline = self._state.deadline()
+        if deadline is not None and self._clock() >= deadline:
+            self._events.append(ev.Tick(self._clock()))
+        while self._events and self._end is None:
+            self._carry_out(self._state.handle(self._events.popleft()))
+
+    def _stop(self, signals: serve.Signals) -> None:
+        numbers = signals.received()
+        if numbers:
+            patient = set(numbers) == {signal.SIGUSR1}
+            if not patient:
+                serve.notify("STOPPING=1")
+            self._events.append(ev.Stop(self._clock(), patient=patient))
+
+    # Actions
+
+    def _carry_out(self, actions: list[do.Action]) -> None:
+        for action in actions:
+            _ACTIONS[type(action)](self, action)
+
+    def _start(self, action: do.Start) -> None:
+        cpus = frozenset(self._config.cpus[action.slot] if self._config.cpus else ())
+        try:
+            if action.note:
+                self._cleaner.note()
+            folder = self._workdir(action)
+            if cpus:
+                limits.keep_on(self._spawner.roots(action.child), cpus)
+                self._keep_grouped_on(action.child, cpus)
+            self._spawner.give(action.child, self._job(action, folder), self._clients.descriptor(action.conn))
+            self._memory.add(action.child, cpus)
+        except OSError as error:
+            self._events.append(ev.StartFailed(self._clock(), action.session, error.strerror or str(error)))
+
+    def _keep_grouped_on(self, child: int, cpus: frozenset[int]) -> None:
+        try:
+            cgroups.keep_on(self._cgroups, child, cpus)
+        except OSError as error:
+            log.warning("a session's cpuset was not set (%s): looks hold its CPUs", error.strerror)
+
+    def _workdir(self, action: do.Start) -> str:
+        if action.kind == TVM_END:
+            return self._folder  # its session's own may be full, or gone
+        return self._cleaner.place(action.session)
+
+    def _job(self, action: do.Start, workdir: str) -> Job:
+        config = self._config
+        options = {
+            "tvm": config.tvm,
+            "load_library": list(config.load_library),
+            "imports": list(config.imports),
+            "allow_pickle": config.allow_pickle,
+            "log": True,
+            "cache": [config.cache, config.cache_bytes] if config.cache else None,
+        }
+        return Job(
+            kind=action.kind,
+            reply=self._clients.answer(action.conn, action.kind == RPCSYS),
+            workdir=workdir,
+            key=config.key,
+            peer=action.peer,
+            limit_s=action.limit_s,
+            lease=action.lease,
+            options=options,
+            words=action.words,
+        )
+
+    def _finish(self, action: do.Finish) -> None:
+        if action.error:
+            kind, text = action.error
+            self._clients.tell(action.conn, kind, text, unanswered=action.unanswered)
+        self._clients.drop(action.conn)
+        self._cleaner.start(action.session, action.sweep)
+
+    def _announce(self, action: do.Announce) -> None:
+        if self._port is not None and not self._host.startswith("127.") and self._host != "::1":
+            log.warning("listening on %s: whoever reaches port %d may run code here", self._host, self._port)
+        host = self._config.proxies[0][0] if self._config.proxies else self._config.host
+        serve.announce("server", host, self._port, http_port=self._config.http_port or None)
+
+    def _exit(self, action: do.Exit) -> None:
+        self._end = action
+
+
+def _needed(config: Config) -> list[str]:
+    """Paths that a session must still find where they are."""
+    libraries = None
+    if config.tvm == "ctypes":
+        from rpcsys.ffi import library
+
+        libraries = library.find(config.tvm_library)
+    return [
+        *sys.path,
+        sys.prefix,
+        sys.base_prefix,
+        *config.load_library,
+        config.tvm_library or "",
+        *(path for path in libraries or () if path),  # also where the folder holds links to them
+        config.cache or "",
+        config.deploy or "",
+    ]
+
+
+def _policy(config: Config, deployed_key: str) -> Policy:
+    return Policy(
+        config.key,
+        config.slots,
+        tracked=bool(config.tracker or config.proxies),
+        tvm=config.tvm != "off",
+        grace_s=config.grace_s,
+        import_s=config.import_timeout_s,
+        memory=config.session_memory,
+        health_check=bool(config.health_check),
+        recover=bool(config.recover),
+        deploy=bool(config.deploy),
+        deployed_key=deployed_key,
+        proxies=tuple("{}:{}".format(*proxy) for proxy in config.proxies),
+    )
+
+
+def _make_folder() -> str:
+    parent = os.environ.get("TMPDIR") or "/tmp"
+    try:
+        return work_folders.make_folder(parent)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make a folder for sessions in {parent}: {error.strerror} (set TMPDIR?)"
+        ) from None
+
+
+def _make_cgroups(config: Config) -> cgroups.Folders:
+    """This server's cgroups, if it has limits to hold; what holds them is said."""
+    flags = {"memory": config.session_memory, "cpuset": config.cpus}
+    wanted = [name for name, flag in flags.items() if flag]
+    if not wanted:
+        return {}
+    found, why = cgroups.find(wanted)
+    if why:
+        log.info("looks hold the limits of sessions: no cgroups (%s)", why)
+    else:
+        also = "" if len(found) == len(wanted) else "; looks hold the other"
+        log.info("the kernel's cgroups hold the limits of sessions: %s%s", ", ".join(found), also)
+    return found
+
+
+def _of_hosts(act: Callable[[Hosts, Any], None], service: Service, action: Any) -> None:
+    assert service._hosts is not None
+    act(service._hosts, action)
+
+
+def _tracker(act: Callable[[TrackerLink, Any], None]) -> Callable[[Service, Any], None]:
+    def carry_out(service: Service, action: Any) -> None:
+        if service._tracker is not None:
+            act(service._tracker, action)
+
+    return carry_out
+
+
+_ACTIONS: dict[type, Callable[[Service, Any], None]] = {
+    do.Connect: _tracker(lambda link, action: link.connect(action.proxy)),
+    do.Disconnect: _tracker(lambda link, action: link.close()),
+    do.Register: _tracker(lambda link, action: link.register(action.running)),
+    do.Offer: _tracker(lambda link, action: link.offer(action.matchkey)),
+    MakeKey: _tracker(lambda link, action: link.make_key()),
+    do.Poll: _tracker(lambda link, action: link.poll()),
+    do.Started: _tracker(TrackerLink.report),
+    do.Ended: _tracker(TrackerLink.report),
+    do.StartZygote: lambda service, action: service._spawner.start(),
+    do.KillZygote: lambda service, action: service._spawner.kill_zygote(),
+    do.Spawn: lambda service, action: service._spawner.spawn(action.child),
+    do.Extend: lambda service, action: service._spawner.extend(action.child, action.until),
+    Run: lambda service, action: service._commands.run(action.what),
+    TellHealth: _tracker(lambda link, action: link.tell_health(action.problem)),
+    do.Kill: lambda service, action: service._spawner.kill(action.child),
+    do.Start: Service._start,
+    do.Refuse: lambda service, action: service._clients.refuse(action.conn, action.how),
+    do.Drop: lambda service, action: service._clients.drop(action.conn),
+    do.Finish: Service._finish,
+    do.Announce: Service._announce,
+    Park: lambda service, action: service._places.park(action),
+    Unpark: lambda service, action: service._places.unpark(action.place),
+    do.StopListening: lambda service, action: service._clients.stop_listening(),
+    do.Log: Service._log,
+    do.Exit: Service._exit,
+}

@@ -1,0 +1,254 @@
+"""The server's words to a tracker, and the tracker's to it, over a :class:`rpcsys.link.Link`.
+
+To ours: one registration, then TVM's PUT for every match key. To TVM's: its own codes, whose replies carry
+no id and come in the order of the requests.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import select
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rpcsys.errors import ConnectError, ProtocolError
+from rpcsys.link import CAPABILITIES, Link
+from rpcsys.server.supervisor import actions as do
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.backoff import chance
+from rpcsys.server.supervisor.loop import Loop
+from rpcsys.server.supervisor.parking import KeyMade
+from rpcsys.wire import control, tracker
+from rpcsys.wire.keys import new_match_key
+
+log = logging.getLogger(__name__)
+
+NOTE_EVERY_S = 10.0
+"""How often it is logged that the tracker says what cannot be."""
+
+MAX_UNANSWERED = 100
+"""Commands without a reply: match keys for every slot, and polls for a minute."""
+
+FAREWELL_S = 1.0
+"""What a tracker is given to take the last reports of a server that ends."""
+
+
+class TrackerLink:
+    """At most one connection at a time. ``card``: the fields of a registration that never change.
+
+    ``addresses``: the tracker's, or its proxies'.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        addresses: Sequence[tuple[str, int]],
+        card: dict[str, Any],
+        feed: Callable[[ev.Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._loop = loop
+        self._addresses = addresses
+        self._card = card
+        self._feed = feed
+        self._clock = clock
+        self._link: Link | None = None
+        self._told_up = False
+        self._registration = 0
+        self._replies: collections.deque[str] = collections.deque()
+        self._reported: dict[int, do.Started | do.Ended] = {}
+        self._note_at = 0.0
+
+    def connect(self, which: int = 0) -> None:
+        """Start connecting to one of the addresses: LinkUp or LinkDown follows."""
+        self.close()
+        self._told_up = False
+        self._replies.clear()
+        self._reported.clear()
+        try:
+            self._link = Link(self._addresses[which], capabilities=(*CAPABILITIES, control.KEEPALIVE))
+        except OSError as error:  # no descriptors left
+            self._down(error.strerror or str(error))
+            return
+        self._loop.add(self._link.fileno(), self._advance)
+        self._advance()
+
+    def close(self) -> None:
+        """End the connection without a word to anyone."""
+        if self._link is not None:
+            self._loop.remove(self._link.fileno())
+            self._link.close()
+            self._link = None
+
+    def register(self, running: tuple[tuple[str, int, float], ...]) -> None:
+        """Say who we are: Registered follows."""
+        if self._link is None:
+            return
+        if not self._link.ours:
+            host, port = self._card["address"], self._card["port"]
+            self._command("info", tracker.UpdateInfo("server:" + self._card["key"], host, port))
+            return
+        self._registration = self._link.next_id()
+        leases = tuple(control.Running(*lease) for lease in running)
+        self._send(control.Register(self._registration, running=leases, **self._card))
+
+    def offer(self, matchkey: str = "") -> None:
+        """Offer a match key, or make one and offer that: then Offered follows."""
+        new = matchkey or new_match_key(self._card["key"])
+        # Behind a proxy there is no port: the tracker knows where the proxy is.
+        port = self._card["port"] or 0
+        self._command("put", tracker.Put(self._card["key"], port, new, self._card["address"]))
+        if not matchkey:
+            self._feed(ev.Offered(self._clock(), new))
+
+    def make_key(self) -> None:
+        """Make a match key: KeyMade follows."""
+        self._feed(KeyMade(self._clock(), new_match_key(self._card["key"])))
+
+    def poll(self) -> None:
+        """Ask TVM's tracker which match keys it still has: Pending follows."""
+        if len(self._replies) > MAX_UNANSWERED:
+            self._down("it does not answer any more")
+        else:
+            self._command("pending", tracker.GetPending())
+
+    def report(self, action: do.Started | do.Ended) -> None:
+        """Tell our tracker about a lease."""
+        if self._link is None:
+            return
+        number = self._link.next_id()
+        self._reported[number] = action
+        if isinstance(action, do.Started):
+            self._send(control.LeaseStarted(number, action.lease, action.epoch, action.peer))
+            return
+        lists = {"processes": list(action.cleaned), "removed": list(action.removed)}
+        cleaned = {what: names for what, names in lists.items() if names}
+        self._send(
+            control.LeaseEnded(number, action.lease, action.epoch, action.outcome, cleaned, action.fault)
+        )
+
+    def finish(self) -> None:
+        """Wait until our tracker has heard of every lease it was told of, for at most `FAREWELL_S`; then close."""
+        until = time.monotonic() + FAREWELL_S
+        while self._reported and self._link is not None and time.monotonic() < until:
+            select.select([self._link.fileno()], [], [], max(0.0, until - time.monotonic()))
+            self._advance()
+        self.close()
+
+    def tell_health(self, problem: str) -> None:
+        """Tell our tracker what is wrong with this board."""
+        if self._link is not None:
+            self._send(control.Health(self._link.next_id(), problem))
+
+    def tell_deployed(self, key: str, modules: Sequence[tuple[Any, ...]], workers: int) -> None:
+        """Tell our tracker of the deployed modules: name, version, whether served, running, waiting, clients of each."""
+        if self._link is not None:
+            told = tuple(
+                control.Module(name, version, serving, workers, *load)
+                for name, version, serving, *load in modules
+            )
+            self._send(control.Deployed(self._link.next_id(), told, key))
+
+    def _command(self, reply: str, message: Any) -> None:
+        self._replies.append(reply)
+        self._send(message)
+
+    def _send(self, message: Any) -> None:
+        if self._link is None:
+            return
+        try:
+            self._link.send(message)
+        except ConnectError as error:
+            self._down(str(error))
+
+    def _down(self, why: str, none: bool = False) -> None:
+        said = self._link.tracker if self._link is not None else {}
+        self.close()
+        none = none or said.get("error") == control.NO_CONTROL_LINK
+        self._feed(ev.LinkDown(self._clock(), why, chance(), none))
+
+    def _advance(self) -> None:
+        if self._link is None:
+            return
+        try:
+            said = self._link.advance()
+            if self._link.ready and not self._told_up:
+                self._told_up = True
+                self._feed(ev.LinkUp(self._clock(), bool(self._link.ours)))
+            for message in said:
+                self._hear(message)
+        except (ConnectError, ProtocolError) as error:
+            self._down(str(error))
+
+    def _hear(self, message: Any) -> None:
+        if not isinstance(message, dict):
+            self._hear_reply(message)
+            return
+        try:
+            parsed = tracker.parse_from_tracker(message)
+        except tracker.BadMessage as error:
+            if error.fatal:
+                raise
+            self._note_refused(str(error))
+            self._send(error.reply)
+            return
+        if isinstance(parsed, control.Answer):
+            self._hear_answer(parsed)
+        elif isinstance(parsed, (control.Taken, control.End, control.Limit)):
+            self._obey(parsed)
+            self._send(control.Answer(parsed.id, True))
+        elif isinstance(parsed, control.Keepalive):
+            self._send(control.Answer(parsed.id, True))
+        elif isinstance(parsed, control.Ask):
+            refusal = f"this version of the server has no {parsed.op} yet"
+            self._send(control.Answer(parsed.id, False, "BadRequest", refusal))
+
+    def _obey(self, order: control.Taken | control.End | control.Limit) -> None:
+        now = self._clock()
+        if isinstance(order, control.Limit):
+            self._feed(ev.Limit(now, order.lease, order.epoch, order.limit_s))
+            return
+        if isinstance(order, control.End):
+            self._feed(ev.EndLease(now, order.lease, order.epoch, order.reason))
+            return
+        self._feed(
+            ev.Taken(now, order.lease, order.epoch, order.matchkey, order.user, order.address, order.limit_s)
+        )
+
+    def _hear_answer(self, answer: control.Answer) -> None:
+        report = self._reported.pop(answer.id, None)
+        if isinstance(report, do.Ended):
+            self._feed(ev.Confirmed(self._clock(), report.lease, report.epoch))
+        if answer.id != self._registration:
+            return
+        if answer.error == control.NO_CONTROL_LINK:
+            self._down(answer.message, none=True)
+        elif not answer.ok:
+            raise ProtocolError(f"it refused the registration: {answer.message or answer.error}")
+        else:
+            self._feed(ev.Registered(self._clock()))
+
+    def _note_refused(self, why: str) -> None:
+        """Log what cannot be obeyed: whom the tracker has sent here for it waits in vain."""
+        now = self._clock()
+        if now >= self._note_at:
+            self._note_at = now + NOTE_EVERY_S
+            log.warning(
+                "what the tracker says is refused: %s. It is broken, or of another version: restart it, or install "
+                "the same version on both",
+                why,
+            )
+
+    def _hear_reply(self, reply: Any) -> None:
+        """A reply to one of TVM's codes."""
+        if not self._replies:
+            raise ProtocolError("the tracker replied to nothing")
+        asked = self._replies.popleft()
+        if asked == "pending" and isinstance(reply, list):
+            self._feed(ev.Pending(self._clock(), tuple(map(str, reply))))
+        elif asked == "pending" or reply != tracker.SUCCESS:
+            raise ProtocolError(f"the tracker answered {asked} with {reply!r:.60}")
+        elif asked == "info":
+            self._feed(ev.Registered(self._clock()))

@@ -1,0 +1,17 @@
+"""A module that is served."""
+
+from __future__ import annotations
+
+import pytest
+
+from rpcsys.server.supervisor import actions as do
+from tests.server.deployed import ONE, Script
+
+
+@pytest.fixture
+def script():
+    """Its host is child -1."""
+    script = Script(ONE)
+    assert script.first == [do.Spawn(-1)]
+    script.serving(-1)
+    return script

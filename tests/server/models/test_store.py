@@ -1,0 +1,121 @@
+"""The folder of deployed modules: old or new, whatever happens."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rpcsys.errors import ConfigError, RemoteFileError
+from rpcsys.server.models.store import Store, is_name
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(str(tmp_path / "deploy"))
+    lock = store.open()
+    yield store
+    os.close(lock)
+
+
+def put(store: Store, name: str, text: str, digest: str = "ab" * 32):
+    source = os.path.join(store.root, "incoming", "upload")
+    with open(source, "w") as file:
+        file.write(text)
+    with store.replacing(name):
+        return store.stage(name, source, "head.so", digest)
+
+
+@pytest.mark.parametrize("name", ["head", "head-2", "Head.v2", "0", "a" * 100])
+def test_names(name):
+    assert is_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../x", "a/b", "-a", ".a", "a" * 101, "a b", "a\n", "incoming", "lock", "ä", None, 3],
+)
+def test_no_names(name):
+    assert not is_name(name)
+
+
+def test_a_version_is_served_once_it_is_switched_to(store):
+    version = put(store, "head", "one")
+    assert store.current() == []
+    store.switch(version)
+    assert store.current() == [version]
+    assert Path(store.path(version)).read_text() == "one"
+    assert version.version == "0001-" + "ab" * 6
+    second = put(store, "head", "two")
+    assert second.version.startswith("0002-")
+    assert store.current() == [version]
+    store.switch(second)
+    assert store.current() == [second]
+    store.withdraw("head")
+    assert store.current() == []
+    with pytest.raises(FileNotFoundError):
+        store.withdraw("head")
+
+
+def test_what_is_not_served_is_removed(store):
+    first, second = put(store, "head", "one"), put(store, "head", "two")
+    store.switch(first)
+    with open(os.path.join(store.root, "head", "current.new"), "w") as file:
+        file.write("half a li")
+    store.prune("head")
+    assert sorted(os.listdir(os.path.join(store.root, "head"))) == [first.version, "current", "lock"]
+    assert second.version != first.version
+
+
+def test_opening_it_sweeps_what_a_killed_server_left(tmp_path):
+    store = Store(str(tmp_path / "deploy"))
+    os.close(store.open())
+    served = put(store, "head", "one")
+    store.switch(served)
+    staged = put(store, "head", "two")
+    with open(os.path.join(store.root, "incoming", "half"), "w") as file:
+        file.write("half an upl")
+    os.close(store.open())
+    assert os.listdir(os.path.join(store.root, "incoming")) == []
+    assert not os.path.exists(store.path(staged))
+    assert store.current() == [served]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"version": "0001-abababababab"}', '{"version": "../x", "file": "head.so", "sha256": ""}',
+     '{"version": "0009-abababababab", "file": "head.so", "sha256": ""}'],
+)  # fmt: skip
+def test_a_spoilt_current_is_nothing_that_is_served(store, text):
+    store.switch(put(store, "head", "one"))
+    with open(os.path.join(store.root, "head", "current"), "w") as file:
+        file.write(text)
+    assert store.current() == []
+
+
+def test_a_file_name_does_not_leave_its_version(store):
+    version = put(store, "head", "one")._replace(file="../../../etc/passwd")
+    assert store.path(version).startswith(os.path.join(store.root, "head", version.version))
+
+
+def test_one_server_for_one_folder(store):
+    with pytest.raises(ConfigError, match="another server serves what is deployed there"):
+        Store(store.root).open()
+
+
+def test_one_at_a_time_replaces_a_module(store):
+    with store.replacing("head"):
+        with (
+            pytest.raises(RemoteFileError, match="is being replaced by somebody else"),
+            store.replacing("head"),
+        ):
+            pass
+        with store.replacing("neck"):
+            pass
+
+
+def test_a_folder_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="--deploy"):
+        Store(str(tmp_path / "file")).open()

@@ -1,0 +1,95 @@
+"""Shared memory and semaphores that nobody has removed, where sessions share namespaces with all else."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rpcsys
+from rpcsys.server.sandbox.ipc_cleanup import found
+
+LEAVE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+print(libc.shmget(0, 4096, 0o600), libc.semget(0, 1, 0o600), libc.msgget(0, 0o600))
+open("/dev/shm/" + sys.argv[1], "w").close()
+"""
+
+
+@pytest.fixture
+def private():
+    """Run this test's code where no other process makes such things; skipped where that cannot be had."""
+    from rpcsys.server.sandbox import mount_namespace
+
+    why = mount_namespace.probe("/tmp/rpcsys-probe")
+    if why:
+        pytest.skip(f"no namespaces here: {why}")
+
+
+def inside(code, *arguments):
+    """Run ``code`` in namespaces of its own, which serve as a whole board here."""
+    # A checkout below /tmp would be out of sight otherwise.
+    needed = [str(Path(rpcsys.__file__).parent.parent), sys.prefix, sys.base_prefix]
+    whole = (
+        "from rpcsys.server import isolation, namespaces\n"
+        "left = namespaces.mounts(); namespaces.leave(namespaces.MOUNTS)\n"
+        f"rooms = mount_namespace.Rooms(left, '/tmp/rpcsys-probe', {needed!r})\n{code}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", whole, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+BOARD = """
+import subprocess, sys, os, ctypes
+from rpcsys.server.sandbox.ipc_cleanup import Leftovers, found
+LEAVE = sys.argv[1]
+leave = lambda name: subprocess.run([sys.executable, "-c", LEAVE, name], check=True, stdout=subprocess.DEVNULL)
+leave("before")
+things = Leftovers()
+things.idle()
+"""
+
+
+@pytest.mark.usefixtures("private")
+def test_what_is_new_goes_and_what_was_there_stays():
+    code = (
+        BOARD
+        + """
+leave("after")
+first, second = things.remove(True), things.remove(True)
+print(len(found(os.geteuid())), second)
+print(*(name.rpartition(" ")[0] or name for name in first), sep="\\n")
+"""
+    )
+    counts, *names = inside(code, LEAVE).splitlines()
+    assert counts == "4 ()"
+    assert sorted(names) == [
+        "/dev/shm/after",
+        "System V queue",
+        "System V semaphores",
+        "System V shared memory",
+    ]
+
+
+@pytest.mark.usefixtures("private")
+def test_what_may_be_anothers_stays_until_the_board_is_idle():
+    code = (
+        BOARD
+        + """
+leave("after")
+libc = ctypes.CDLL(None)
+mine = libc.shmget(0, 4096, 0o600)
+busy = things.remove(False)
+print(*(name.rpartition(" ")[0] for name in busy))
+print(any(thing.number == mine and thing.kind == "shm" for thing in found(os.geteuid())))
+"""
+    )
+    assert inside(code, LEAVE).splitlines() == ["System V shared memory", "True"]
+
+
+def test_nobody_has_nothing():
+    assert found(4_000_000) == []

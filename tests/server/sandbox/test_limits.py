@@ -1,0 +1,74 @@
+"""CPUs and memory of a session, in processes that are given them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rpcsys.server.sandbox import limits
+
+PREAMBLE = "import json, mmap, os, threading, time\nfrom rpcsys.server import limits\n"
+
+
+def run(code):
+    done = subprocess.run(
+        [sys.executable, "-c", PREAMBLE + code], capture_output=True, text=True, timeout=60, check=True
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU here")
+def test_every_thread_is_kept_on_the_cpus_and_fewer_are_its_own_business():
+    code = """
+cpus = sorted(os.sched_getaffinity(0))
+done = threading.Event()
+other = threading.Thread(target=done.wait)
+other.start()
+first = limits.keep_on([os.getpid()], {cpus[0]})
+tasks = [int(task) for task in os.listdir("/proc/self/task")]
+found = [sorted(os.sched_getaffinity(task)) for task in tasks]
+again = limits.keep_on([os.getpid()], set(cpus))
+narrow = [sorted(os.sched_getaffinity(task)) for task in tasks]
+os.sched_setaffinity(other.native_id, cpus)
+strayed = limits.keep_on([os.getpid()], {cpus[0]})
+done.set()
+print(json.dumps([cpus[0], first, found, again, narrow, strayed]))
+"""
+    first, *said = run(code)
+    assert said == [True, [[first]] * 2, False, [[first]] * 2, True]
+
+
+def test_memory_runs_out_as_a_memory_error_and_not_for_files():
+    code = """
+limits.allow_memory(64 << 20)
+kept, refused = [], ""
+try:
+    for _ in range(200):
+        kept.append(bytearray(1 << 20))
+except MemoryError as error:
+    refused = limits.hint("MemoryError")
+count = len(kept)
+kept.clear()
+with open("/proc/self/exe", "rb") as file:
+    mapped = len(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+print(json.dumps([count, refused, mapped > 0, len(bytearray(1 << 20))]))
+"""
+    count, refused, mapped, after = run(code)
+    assert 32 < count <= 64
+    assert refused == "; the session's memory limit of 64 MB was hit (the server's --session-memory)"
+    assert mapped
+    assert after == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(512 << 20, "512 MB"), (2 << 30, "2 GB"), (1536 << 20, "1536 MB"), (33333333, "33333333 bytes")],
+)
+def test_sizes_for_people(size, text):
+    assert limits.describe(size) == text
+
+
+def test_an_error_is_explained_only_where_there_is_a_limit():
+    assert limits.hint("MemoryError") == ""

@@ -1,0 +1,127 @@
+"""Namespaces of a session's own: what is made inside is not outside, and what has to be seen is seen."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from rpcsys.server.sandbox import mount_namespace, pid_namespace, work_folders
+
+WHY_NOT = mount_namespace.probe("/tmp/rpcsys-probe")
+
+INSIDE = """
+import ctypes, json, os, sys
+from rpcsys.server.sandbox.mount_namespace import Rooms
+from rpcsys.server import leftovers, namespaces
+folder, home, keep = sys.argv[1], sys.argv[2], sys.argv[3:]
+left = pid_namespace.mounts()
+pid_namespace.leave(pid_namespace.MOUNTS)
+rooms = Rooms(left, folder, keep, 1 << 20)
+rooms.open(home)
+libc = ctypes.CDLL(None)
+libc.shmget(0, 4096, 0o600); libc.semget(0, 1, 0o600); libc.msgget(0, 0o600)
+for place in ("/tmp/stray-of-a-test", "/dev/shm/stray-of-a-test", home + "/files/kept"):
+    open(place, "w").close()
+try:
+    open("/dev/shm/too much", "wb").write(bytes(2 << 20))
+    full = ""
+except OSError as error:
+    full = error.strerror
+os.unlink("/dev/shm/too much")
+print(json.dumps({
+    "after": os.path.exists(home),
+    "kept": [os.path.exists(path) for path in keep],
+    "beside": os.listdir(os.path.dirname(home)),
+    "var": os.path.exists("/var/tmp/stray-of-a-test"),
+    "full": full,
+    "seen": leftovers.seen({"folder": folder, "keep": keep}),
+}))
+"""
+
+
+def table(kind):
+    with open(f"/proc/sysvipc/{kind}") as file:
+        return {line.split()[1] for line in file}
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=f"no namespaces here: {WHY_NOT}")
+@pytest.mark.parametrize("place", ["shared", "elsewhere"])
+def test_inside_and_outside(tmp_path, place, request):
+    if place == "elsewhere" and not os.access("/var", os.W_OK):
+        pytest.skip("only who may write there can have directories there")
+    folder = work_folders.make_folder(str(tmp_path) if place == "shared" else "/var")
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    files = work_folders.make(folder, 1)
+    work_folders.make(folder, 2)
+    library = tmp_path / "library"
+    library.mkdir()
+    single = tmp_path / "single.so"
+    single.touch()
+    keep = [str(library), str(single)]
+    # pytest's folders are below /tmp; so that is what this test has to have hidden
+    assert mount_namespace.hidden(keep) == keep
+    before = {kind: table(kind) for kind in ("shm", "sem", "msg")}
+    done = subprocess.run(
+        [sys.executable, "-c", INSIDE, folder, os.path.dirname(files), *keep],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    said = json.loads(done.stdout)
+    assert (said["after"], said["kept"]) == (True, [True, True])
+    assert said["beside"] == ["session-1"]
+    assert said["full"] == "No space left on device"
+    assert said["seen"][:2] == ["/tmp/stray-of-a-test", "/dev/shm/stray-of-a-test"]
+    assert [name.rpartition(" ")[0] for name in said["seen"][2:]] == [
+        "System V shared memory", "System V semaphores", "System V queue"
+    ]  # fmt: skip
+    assert not said["var"]
+    assert os.listdir(files) == ["kept"]
+    assert not os.path.exists("/tmp/stray-of-a-test")
+    assert not os.path.exists("/dev/shm/stray-of-a-test")
+    assert {kind: table(kind) for kind in before} == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
+def test_without_privileges_in_a_user_namespace(tmp_path):
+    code = """
+import ctypes, os, sys
+from rpcsys.server import isolation, namespaces  # while its files can be read
+folder = sys.argv[1]
+os.chown(folder, 65534, 65534)
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: /proc/self is its own again, as after an exec
+why = mount_namespace.probe(folder)
+if why:
+    print(why); sys.exit()
+left = pid_namespace.mounts()
+pid_namespace.leave(pid_namespace.MOUNTS)
+mount_namespace.Rooms(left, folder)
+open("/tmp/mine", "w").close()
+print(os.geteuid(), os.listdir("/dev/shm"), os.stat("/tmp/mine").st_uid)
+"""
+    folder = "/tmp" if not mount_namespace.hidden([str(tmp_path)]) else work_folders.make_folder("/tmp")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=60, check=True
+        )
+    finally:
+        os.rmdir(folder)
+    if not done.stdout.startswith("65534"):
+        pytest.skip(f"this kernel gives users no namespaces: {done.stdout.strip()}")
+    assert done.stdout.split() == ["65534", "[]", "65534"]
+
+
+def test_what_is_hidden(tmp_path):
+    assert mount_namespace.hidden(["/usr", "", "/tmp", sys.executable]) == []
+
+
+def test_a_folder_that_is_not_there_is_a_reason():
+    assert mount_namespace.probe("/no such folder/at all")
+
+
+def test_nothing_is_mounted_in_the_hosts_own_namespace(monkeypatch):
+    monkeypatch.setattr(mount_namespace, "mount", None)
+    with pytest.raises(OSError, match="the host's own mounts"):
+        mount_namespace.Rooms(pid_namespace.mounts(), "/tmp/rpcsys-probe")

@@ -1,0 +1,134 @@
+"""A PID namespace for each session, tried in a process of one thread, as the zygote is; as root and as another user."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from rpcsys.server.sandbox import mount_namespace
+from tests.live.daemons import ROOT
+
+WHY_NOT = mount_namespace.probe("/tmp/rpcsys-probe", own_pids=True)
+
+PROGRAM = """
+import json, os, signal, sys, time
+sys.path.insert(0, sys.argv[1])
+from rpcsys.server import limits, namespaces, processes
+from rpcsys.server.sandbox.libc import fork
+
+processes.become_subreaper()
+inits = namespaces.Inits(lambda: None)
+
+def start(command):
+    init = inits.open()
+    def make(other):
+        pid = fork()
+        if not pid:
+            if other >= 0:
+                os.close(other)
+            os.execvp("sh", ["sh", "-c", command])
+        return pid
+    return init, inits.start_below(init, make)
+
+def numbers(pid):
+    return [line.split() for line in open(f"/proc/{pid}/status") if line.startswith("NSpid")][0][1:]
+
+def until(condition):
+    end = time.monotonic() + 30
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return bool(condition())
+
+def ended(*pids):
+    gone = {}
+    def look():
+        gone.update((dead.pid, dead.status) for dead in processes.reap())
+        return set(pids) <= gone.keys()
+    assert until(look), (pids, gone)
+    return [gone[pid] for pid in pids]
+"""
+
+
+def run(program: str, user: str) -> object:
+    if user == "nobody" and (os.geteuid() != 0 or not shutil.which("setpriv")):
+        pytest.skip("only root can become another user")
+    become = [] if user == "root" else ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    done = subprocess.run(
+        [*become, sys.executable, "-c", PROGRAM + program, str(ROOT)],
+        capture_output=True, text=True, timeout=60, cwd="/",
+    )  # fmt: skip
+    assert not done.stderr, done.stderr
+    return json.loads(done.stdout)
+
+
+pytestmark = [
+    pytest.mark.skipif(bool(WHY_NOT), reason=f"no PID namespaces here: {WHY_NOT}"),
+    pytest.mark.parametrize("user", ["root", "nobody"]),
+]
+
+
+def test_the_end_of_an_init_is_the_end_of_all(user):
+    said = run(
+        """
+init, pid = start("sleep 60 & (sleep 60 &); exec sleep 60")
+until(lambda: len(limits.members([pid, init])) == 3)
+members = limits.members([pid, init])
+parents = [processes.parent(one) for one in (init, pid)]
+told = [members[0] == pid, numbers(init)[1:], numbers(pid)[1:], len(members), parents == [os.getpid()] * 2]
+processes.kill(init)
+print(json.dumps([told, ended(pid, init), [one for one in members if processes.alive(one)]]))
+""",
+        user,
+    )
+    assert said == [[True, ["1"], ["2"], 3, True], [-9, -9], []]
+
+
+def test_a_process_is_not_held_up_by_its_init_and_says_itself_how_it_ended(user):
+    said = run(
+        """
+init, pid = start("kill -ABRT $$")
+status = ended(pid)
+print(json.dumps([status, processes.alive(init)]))
+""",
+        user,
+    )
+    assert said == [[-6], True]
+
+
+def test_inits_end_with_who_had_them_made_and_another_maker_leaves_them_alone(user):
+    said = run(
+        """
+first, pid = start("exec sleep 60")
+processes.kill(inits.maker)
+ended(inits.maker)
+second, other = start("exec sleep 60")
+lived = [processes.alive(one) for one in (first, pid, second, other)]
+inits.let_go()
+print(json.dumps([lived, ended(pid, other, first, second)]))
+""",
+        user,
+    )
+    assert said == [[True] * 4, [-9, -9, 0, 0]]
+
+
+def test_a_process_in_a_namespace_that_has_ended_is_an_error(user):
+    said = run(
+        """
+init = inits.open()
+processes.kill(init)
+ended(init)
+try:
+    inits.start_below(init, lambda other: fork() or os._exit(3))
+    said = ""
+except OSError as error:
+    said = type(error).__name__
+_, pid = start("exit 4")
+print(json.dumps([said, numbers(os.getpid()), ended(pid)]))
+""",
+        user,
+    )
+    assert said[0] in ("OSError", "FileNotFoundError")
+    assert (len(said[1]), said[2]) == (1, [4])

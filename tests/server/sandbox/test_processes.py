@@ -1,0 +1,82 @@
+"""Descendants are found, also those that daemonised, and are ended."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rpcsys.server.sandbox import processes
+
+TREE = """
+import os, sys, time
+for _ in range(2):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(60)
+        time.sleep(60)
+print("made", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def tree():
+    process = subprocess.Popen([sys.executable, "-c", TREE], stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    yield process
+    for pid in processes.descendants(process.pid):
+        processes.kill(pid)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def below(pid, count):
+    end = time.monotonic() + 20
+    while len(processes.descendants(pid)) != count:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return processes.descendants(pid)
+
+
+def test_descendants_come_after_their_parents(tree):
+    found = below(tree.pid, 4)
+    assert found[:2] == processes.children(tree.pid)
+    assert all(processes.alive(pid) for pid in found)
+
+
+def test_a_search_finds_the_same_children(tree):
+    below(tree.pid, 4)
+    assert sorted(processes._children_by_search(tree.pid)) == sorted(processes.children(tree.pid))
+
+
+def test_nobody():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert processes.children(gone.pid) == []
+    assert processes.name_of(gone.pid) == ""
+    assert not processes.alive(gone.pid)
+
+
+def test_a_process_dies_with_its_parent():
+    reader, writer = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        middle = os.getpid()
+        if os.fork() == 0:
+            processes.die_with_parent(middle)
+            os.write(writer, b"%d" % os.getpid())
+            time.sleep(60)
+        time.sleep(60)
+    child = int(os.read(reader, 20))
+    os.kill(parent, 9)
+    os.waitpid(parent, 0)
+    end = time.monotonic() + 10
+    while processes.alive(child):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    os.close(reader)
+    os.close(writer)

@@ -1,0 +1,136 @@
+"""What counts as a session's memory, in processes that have some of each kind."""
+
+import json
+import subprocess
+import sys
+
+from rpcsys.server.sandbox import usage
+
+PREAMBLE = """
+import ctypes, json, mmap, os, tempfile, threading, time
+from rpcsys.server.sandbox.usage import Usage, taken
+MB = 1 << 20
+before = taken([os.getpid()])
+
+def held(count):
+    memfd = os.memfd_create("held")
+    for _ in range(count):
+        os.write(memfd, bytes(MB))
+    return memfd
+
+def bound():
+    usage = Usage()
+    usage.look_at(os.getpid())
+    return usage.bound
+
+def more():
+    print(json.dumps((taken([os.getpid()]) - before) / MB))
+"""
+
+
+def run(code):
+    command = [sys.executable, "-c", PREAMBLE + code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert not done.returncode, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_processes_and_shared_memory_count_together():
+    code = """
+block = mmap.mmap(-1, 32 << 20)
+block.write(b"x" * (32 << 20))
+private = b"y" * (16 << 20)
+reading, writing = os.pipe()
+if os.fork() == 0:
+    own = b"z" * (16 << 20)
+    block[0]
+    os.write(writing, b"1")
+    time.sleep(60)
+os.read(reading, 1)
+child = int(open(f"/proc/self/task/{os.getpid()}/children").read())
+print(json.dumps([taken([os.getpid()]), bound()]))
+os.kill(child, 9)
+"""
+    taken, bound = run(code)
+    assert 64 << 20 < taken < 96 << 20
+    assert bound > 48 << 20
+
+
+def test_what_is_written_to_a_memfd_counts_and_once():
+    code = """
+memfd = held(40)
+other = os.dup(memfd)
+if os.fork() == 0:
+    more()
+    os._exit(0)
+os.wait()
+"""
+    assert 30 < run(code) < 50  # what a fork shares is half the child's
+    assert 38 < run("memfd = held(40)\nmore()") < 50
+
+
+def test_a_memfd_that_is_mapped_too_counts_once_and_a_mapped_one_that_is_closed_as_well():
+    code = """
+memfd, closed = held(40), held(20)
+one, two = mmap.mmap(memfd, 40 * MB), mmap.mmap(closed, 20 * MB)
+os.close(closed)
+sum(one[::4096]) + sum(two[::4096])
+more()
+"""
+    assert 58 < run(code) < 70
+
+
+def test_private_copies_of_a_memfd_count_beside_it():
+    code = """
+memfd = held(40)
+copy = mmap.mmap(memfd, 40 * MB, flags=mmap.MAP_PRIVATE)
+copy.write(b"x" * (40 * MB))
+more()
+"""
+    assert 78 < run(code) < 90
+
+
+def test_a_thread_with_descriptors_of_its_own_hides_nothing():
+    code = """
+done = threading.Event()
+def hide():
+    assert not ctypes.CDLL(None).unshare(0x400)
+    held(40)
+    done.set()
+    time.sleep(60)
+threading.Thread(target=hide, daemon=True).start()
+done.wait()
+more()
+os._exit(0)
+"""
+    assert 38 < run(code.replace("os._exit(0)", "import sys; sys.stdout.flush(); os._exit(0)")) < 50
+
+
+def test_a_process_that_shows_nothing_counts_as_far_as_is_known():
+    code = """
+kept = b"x" * (40 * MB)
+ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+more()
+"""
+    assert 38 < run(code) < 90
+
+
+def test_what_sockets_hold_counts():
+    code = """
+import socket
+kept, total = [], 0
+while total < 40 * MB:
+    one, other = socket.socketpair()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MB)
+    one.setblocking(False)
+    total += one.send(bytes(4 * MB))
+    kept += [one, other]
+more()
+"""
+    assert 38 < run(code) < 100
+
+
+def test_nobody_takes_nothing():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert usage.taken([gone.pid]) == 0

@@ -1,0 +1,393 @@
+"""The session process, frame by frame: as `rpcsys.client` speaks to it, and as nobody should."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rpcsys.server.session import session
+from rpcsys.stream import Ended
+from rpcsys.wire import frames
+from rpcsys.wire.values import InOut, Out, Ref
+from tests.device import Device
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """One device for all that leaves a session as it found it."""
+    with Device() as device:
+        yield device.raw()
+
+
+@pytest.fixture
+def fresh():
+    with Device() as device:
+        yield device
+
+
+def result(raw, call_id):
+    frame = raw.receive()
+    assert (frame.kind, frame.call_id) == (frames.RESULT, call_id), frame.fields()
+    return frame.get("r")
+
+
+def error(raw, call_id):
+    frame = raw.receive()
+    assert (frame.kind, frame.call_id) == (frames.ERROR, call_id), frame
+    return frame.fields()
+
+
+# ---------------------------------------------------------------- the beginning and the end
+
+
+def test_hello_says_who_is_there():
+    with Device(limit_s=500) as device:
+        frame = device.opened().receive()
+        said = frame.fields()
+        assert (frame.kind, said["version"], said["key"], said["limit_s"]) == (frames.HELLO, 1, "key", 500)
+        assert said["pid"] == device.process.pid
+        assert said["window"]["calls"] == 256
+        assert 1 << 20 <= said["window"]["bytes"] <= 256 << 20
+        assert said["devices"] == ["cpu:0"]
+        assert ".onnx" in said["capabilities"]["loads"]
+
+
+@pytest.mark.parametrize("kind", [frames.CALL, frames.PING, frames.GOODBYE])
+def test_a_session_begins_with_hello(fresh, kind):
+    raw = fresh.opened()
+    raw.receive()
+    raw.send(kind, 1)
+    said = error(raw, 0)
+    assert (said["type"], said["message"]) == ("ProtocolError", "a session begins with HELLO")
+    assert raw.ended()
+    assert fresh.reports() == [{"served": "lost"}]
+
+
+@pytest.mark.slow
+def test_who_says_nothing_is_dropped(fresh):
+    raw = fresh.opened()
+    raw.receive()
+    assert error(raw, 0)["type"] == "ProtocolError"
+    assert fresh.reports() == [{"served": "lost"}]
+
+
+def test_a_rehearsal_leaves_nothing_behind():
+    """It runs in a process that has yet to serve its one client."""
+
+    def state():
+        return (
+            sorted(os.listdir("/proc/self/fd")),
+            threading.active_count(),
+            os.getcwd(),
+            signal.getsignal(signal.SIGUSR1),
+        )
+
+    session.rehearse({})
+    before = state()
+    session.rehearse({})
+    assert state() == before
+
+
+def test_goodbye(fresh):
+    raw = fresh.raw()
+    raw.send(frames.GOODBYE)
+    assert raw.ended()
+    assert fresh.reports() == [{"served": "closed"}]
+
+
+def test_a_client_that_is_gone(fresh):
+    fresh.raw().sock.close()
+    assert fresh.reports() == [{"served": "lost"}]
+
+
+def test_a_client_that_goes_in_the_middle_of_a_frame(fresh):
+    raw = fresh.raw()
+    raw.sock.sendall(frames.pack(frames.PING, 1)[0][:20])
+    raw.sock.close()
+    assert fresh.reports() == [{"served": "lost"}]
+
+
+def test_a_client_that_goes_before_it_has_read_its_results(fresh):
+    raw = fresh.raw()
+    raw.call(1, "test.zeros", 16 << 20)
+    raw.sock.recv(1)
+    raw.sock.close()
+    assert fresh.reports() == [{"served": "lost"}]
+
+
+NONSENSE = [
+    ("bytes", b"GET / HTTP/1.1\r\nHost: device\r\n\r\n" * 1000, "kind"),
+    ("kind", frames.HEADER.pack(0, 99, 0, 0, 0, 1, 0), "kind 99"),
+    ("head", frames.HEADER.pack(1 << 30, frames.CALL, 0, 0, 0, 1, 0), "a head of"),
+    ("body", frames.HEADER.pack(0, frames.CALL, 0, 0, 0, 1, 1 << 62), "a body of"),
+    ("later", frames.pack(frames.PING, 1)[0] + b"\0" * 24, "kind 0"),
+    ("json", frames.HEADER.pack(3, frames.CALL, 0, 0, 0, 1, 0) + b"{x}", "not JSON"),
+    ("result", frames.pack(frames.RESULT, 1, b'{"r":1}')[0], "a client does not send RESULT"),
+    ("hello", frames.encode(frames.HELLO, 0, {"version": 1})[0], "a client does not send HELLO"),
+    ("pong", frames.pack(frames.PONG, 1)[0], "a client does not send PONG"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), [row[1:] for row in NONSENSE], ids=[row[0] for row in NONSENSE])
+def test_nonsense_is_answered_with_a_clear_error_and_the_end(data, message):
+    with Device() as device:
+        raw = device.raw()
+        raw.sock.sendall(data)
+        frame = raw.receive()
+        while frame.kind == frames.PONG:
+            frame = raw.receive()
+        said = frame.fields()
+        assert (frame.kind, frame.call_id) == (frames.ERROR, 0)
+        assert (said["type"], said["fault"]) == ("ProtocolError", "network")
+        assert message in said["message"]
+        assert raw.ended()
+        assert device.reports() == [{"served": "lost"}]
+
+
+# ---------------------------------------------------------------- calls
+
+
+def test_a_call_and_its_result(shared):
+    shared.call(1, "testing.echo", 5)
+    shared.call(2, "testing.echo", "text", b"bytes")
+    shared.call(3, "testing.nop")
+    assert result(shared, 1) == 5
+    assert result(shared, 2) == ("text", b"bytes")
+    assert result(shared, 3) is None
+
+
+def test_calls_run_in_the_order_sent_and_ids_may_be_anything(shared):
+    ids = [7, 3, 3, 0xFFFFFFFF, 0]
+    for number, call_id in enumerate(ids):
+        shared.call(call_id, "testing.echo", number)
+    assert [result(shared, call_id) for call_id in ids] == list(range(5))
+
+
+@pytest.mark.parametrize(
+    "target", ["none", "session.none", None, 99, True, {}, [], [1], [99, "main"], {"@x": 1}, 1.5]
+)
+def test_what_is_not_there(shared, target):
+    shared.call(1, target)
+    assert error(shared, 1)["type"] == "RemoteFunctionError"
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"f": "testing.echo", "a": 5}, "ProtocolError"),
+        ({"f": "testing.echo", "k": {}}, "ProtocolError"),
+        ({"f": "session.upload", "a": []}, "ProtocolError"),
+        ({"f": "session.upload", "a": [1]}, "ProtocolError"),
+        ({"f": "session.download", "a": ["a", "b"]}, "ProtocolError"),
+        ({"f": "testing.echo", "a": [Ref(12345)]}, "RemoteFunctionError"),
+        ({"f": "testing.sleep"}, "RemoteArgumentError"),
+        ({"f": "testing.nop", "a": [Out((1 << 45,), "uint8")]}, "LimitExceeded"),
+        ({}, "RemoteFunctionError"),
+    ],
+)
+def test_a_call_that_makes_no_sense_fails_by_itself(shared, fields, kind):
+    shared.send(frames.CALL, 1, fields)
+    assert error(shared, 1)["type"] == kind
+    shared.call(2, "testing.echo", "still here")
+    assert result(shared, 2) == "still here"
+
+
+def test_a_users_exception_comes_with_its_traceback(shared):
+    shared.call(1, "testing.fail", "of the user")
+    said = error(shared, 1)
+    assert (said["type"], said["message"], said["fault"]) == ("RuntimeError", "of the user", "user")
+    assert "in _fail" in said["traceback"]
+
+
+def test_an_exception_without_text(shared):
+    shared.call(1, "test.mute")
+    assert error(shared, 1)["message"] == "an exception whose text cannot be made"
+
+
+def test_an_endless_recursion_is_an_error(shared):
+    shared.call(1, "test.endless")
+    said = error(shared, 1)
+    assert said["type"] == "RecursionError"
+    assert len(said["traceback"]) <= 64000
+
+
+def test_a_result_without_a_form(shared):
+    shared.call(1, "test.unsendable")
+    said = error(shared, 1)
+    assert said["type"] == "ValueNotSupported"
+    assert said["traceback"] == ""
+
+
+def test_out_and_inout_come_back_in_order(shared):
+    given = np.arange(3, dtype="u1")
+    targets = {"list": [InOut(given), Out((2,), "float32")], "one": InOut(np.zeros(4, "i1"))}
+    shared.call(1, "testing.nop", targets, Out((0, 3), "int64"), given)
+    written = shared.receive().get("w")
+    assert [(tensor.dtype, tensor.shape) for tensor in written] == [
+        ("uint8", (3,)), ("float32", (2,)), ("int8", (4,)), ("int64", (0, 3)),
+    ]  # fmt: skip
+    assert written[0].tolist() == [0, 1, 2]
+    assert written[1].tolist() == [0.0, 0.0]
+
+
+def test_memory_for_outputs_shows_nothing_old(shared):
+    secret = np.full(3 << 20, 0x5A, "u1")
+    shared.call(1, "testing.nop", secret)
+    shared.call(2, "testing.nop", Out((3 << 20,), "uint8"))
+    assert result(shared, 1) is None
+    (fresh_memory,) = shared.receive().get("w")
+    assert not np.frombuffer(fresh_memory.data, "u1").any()
+
+
+def test_what_is_kept_is_freed_when_told(shared):
+    shared.call(1, "test.kept", "one")
+    shared.call(2, "test.kept", "two")
+    one, two = result(shared, 1), result(shared, 2)
+    assert (one.about["is"], one.id != two.id) == ("function", True)
+    shared.call(3, one.id, "arg")
+    assert result(shared, 3) == ("one", ["arg"])
+    shared.send(frames.FREE, 0, {"ids": [one.id, one.id, 10**9, "x", None]})
+    shared.send(frames.FREE, 0, {"ids": 5})
+    shared.call(4, "test.dropped")
+    assert result(shared, 4) == ["one"]
+    shared.call(5, one.id)
+    assert error(shared, 5)["type"] == "RemoteFunctionError"
+    shared.call(6, two.id)
+    assert result(shared, 6) == ("two", [])
+
+
+def test_keep(shared):
+    array = np.ones((2, 3))
+    for call_id, keep in ((1, True), (2, False)):
+        shared.send(frames.CALL, call_id, {"f": "testing.echo", "a": [array, [array, 1]], "keep": keep})
+    first, (second, one) = result(shared, 1)
+    assert (first.about, one) == ({"is": "array", "dtype": "float64", "shape": [2, 3]}, 1)
+    assert second.id != first.id
+    shared.call(3, "testing.echo", first)
+    plain, _ = result(shared, 2)
+    assert plain.tolist() == result(shared, 3).tolist() == array.tolist()
+
+
+def test_a_named_tuple_is_kept_as_a_tuple(shared):
+    shared.send(frames.CALL, 1, {"f": "test.named", "a": [np.ones(2), 5], "keep": True})
+    first, second = result(shared, 1)
+    assert (first.about["shape"], second) == ([2], 5)
+
+
+def test_ping_between_calls(shared):
+    shared.send(frames.PING, 77)
+    frame = shared.receive()
+    assert (frame.kind, frame.call_id) == (frames.PONG, 77)
+
+
+def test_cancel_of_what_is_done_changes_nothing(shared):
+    shared.call(1, "testing.nop")
+    assert result(shared, 1) is None
+    shared.send(frames.CANCEL, 1)
+    shared.call(2, "testing.nop")
+    assert result(shared, 2) is None
+
+
+def test_large_arrays_pipelined_both_ways(shared):
+    """A client that sends all before it waits for any: both ends read while they cannot send."""
+    size, calls = 2 << 20, 20
+    for call_id in range(calls):
+        shared.call(call_id, "testing.echo", np.full(size, call_id, "u1"))
+    for call_id in range(calls):
+        data = result(shared, call_id).numpy()
+        assert data.size == size
+        assert (data == call_id).all()
+
+
+def test_arguments_are_aligned_numpy_arrays_that_can_be_written_to(shared):
+    shared.call(1, "test.types", np.ones(3), np.float32(1), np.array(["a"], object), [np.ones(1)], None, "s")
+    assert result(shared, 1) == [
+        "numpy.ndarray", "numpy.ndarray", "numpy.ndarray", "builtins.list", "builtins.NoneType", "builtins.str",
+    ]  # fmt: skip
+    shared.call(2, "test.fill", np.ones(3, "u1"), 9)
+    assert result(shared, 2) == b"\1\1\1"
+
+
+# ---------------------------------------------------------------- the end from inside
+
+
+def test_exit_in_a_function_is_said(fresh):
+    raw = fresh.raw()
+    raw.call(1, "test.exit", 3)
+    said = error(raw, 0)
+    assert said["type"] == "SessionLost"
+    assert said["message"] == "a function on the device ended its process (SystemExit(3))"
+    assert raw.ended()
+    assert fresh.reports() == [{"outcome": "ended"}]
+
+
+def test_keyboard_interrupt_in_a_function_is_said(fresh):
+    raw = fresh.raw()
+    raw.call(1, "test.interrupt")
+    assert "KeyboardInterrupt" in error(raw, 0)["message"]
+    assert fresh.reports() == [{"outcome": "ended"}]
+
+
+def test_a_killed_process_ends_the_connection(fresh):
+    raw = fresh.raw()
+    os.kill(fresh.process.pid, signal.SIGKILL)
+    with pytest.raises(Ended):
+        raw.receive()
+
+
+# ---------------------------------------------------------------- without numpy
+
+
+def test_a_device_without_numpy():
+    with Device(hide=("numpy", "onnxruntime", "ml_dtypes")) as device:
+        raw = device.opened()
+        said = raw.receive().fields()
+        assert (said["capabilities"]["numpy"], ".onnx" in said["capabilities"]["loads"]) == (False, False)
+        raw.send(frames.HELLO, 0, {"version": 1})
+        array = np.arange(6, dtype="f4").reshape(2, 3)
+        raw.call(1, "testing.echo", array)
+        assert result(raw, 1).tolist() == array.tolist()
+        raw.call(2, "test.types", array)
+        assert result(raw, 2) == ["rpcsys.wire.tensor.Tensor"]
+        raw.call(3, "test.fill", Out((4,), "uint8"), 7)
+        frame = raw.receive()
+        assert frame.get("w")[0].tolist() == [7] * 4
+        raw.send(frames.CALL, 4, {"f": "testing.echo", "a": [array], "keep": True})
+        kept = result(raw, 4)
+        raw.call(5, "session.get", kept)
+        assert result(raw, 5).tolist() == array.tolist()
+        raw.call(6, "test.zeros", 3 << 20)
+        assert result(raw, 6).nbytes == 3 << 20
+        raw.call(7, "testing.echo", np.array(["a", "b"], object))
+        assert result(raw, 7).tolist() == ["a", "b"]
+
+
+def test_nothing_is_imported_that_is_not_used(fresh):
+    """A plain session, numpy or not, must not pay for numpy before the first array."""
+    raw = fresh.raw()  # held: the process ends with its connection, and what has ended maps nothing
+    raw.call(1, "testing.nop")
+    assert result(raw, 1) is None
+    mapped = Path(f"/proc/{fresh.process.pid}/maps").read_text(encoding="utf-8")
+    assert "libc" in mapped
+    assert "numpy" not in mapped
+
+
+def test_what_is_reported_is_json_of_a_line(fresh):
+    raw = fresh.raw(limit_s=100)
+    raw.send(frames.GOODBYE)
+    assert fresh.reports() == [{"limit_s": 100.0}, {"served": "closed"}]
+
+
+@pytest.mark.parametrize("asked", [0, -1, float("inf"), float("nan"), True, "5", None, [1]])
+def test_a_limit_that_is_none_is_ignored(fresh, asked):
+    raw = fresh.raw(limit_s=asked)
+    raw.call(1, "testing.nop")
+    assert result(raw, 1) is None
+    raw.send(frames.GOODBYE)
+    assert json.dumps(fresh.reports()) == '[{"served": "closed"}]'

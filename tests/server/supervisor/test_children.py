@@ -1,0 +1,227 @@
+"""What the supervisor makes of what its other processes say: user code shares some of them, so that may be anything."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.server.sandbox import messages
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.actions import Log
+from rpcsys.server.supervisor.children import Spawner
+from rpcsys.server.supervisor.clients import Clients
+from rpcsys.server.supervisor.deployments_io import Hosts
+from rpcsys.server.supervisor.loop import Loop
+from rpcsys.server.supervisor.policy import Policy
+from rpcsys.server.supervisor.state import State
+
+SESSION, HOST = 1, -1
+FORGED = "x\n2026-01-01 00:00:00,000 rpcsys-server INFO all is well\x1b[2J"
+WORDS = sorted({*messages.OF_ZYGOTE, *messages.OF_SERVICE})
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40) | st.just(FORGED)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["kind", "functions"]), inner)
+    ),
+    max_leaves=6,
+)
+said = st.dictionaries(st.sampled_from(WORDS), values, max_size=4).map(lambda told: json.dumps(told).encode())
+anything = st.binary(max_size=200) | said
+ODD = [
+    b"[" * 60000,
+    b'{"load": [1e999, 0, 0]}',
+    b'{"load": [9' + b"9" * 5000 + b", 0, 0]}",
+    b'{"limit_s": NaN}',
+    b'{"ready": true}',
+    b'{"ready": true, "pid": 1e400}',
+    json.dumps({"failed": FORGED}).encode(),
+    json.dumps({"outcome": [], "removed": {"a": 1}}).encode(),
+    json.dumps({"dead": SESSION}).encode(),
+    b'"importing"',
+    b"\xff\xfe",
+]
+
+
+class Supervisor(Spawner):
+    """A spawner whose zygote is this test, with the state behind it that a server has."""
+
+    def __init__(self, tmp_path) -> None:
+        self.loop = Loop()
+        self.events: list[ev.Event] = []
+        self.orders: list[dict] = []
+        self.ends: dict[int, socket.socket] = {}
+        super().__init__(self.loop, {}, self.events.append, time.monotonic)
+        self._control, self.zygote = messages.pair()
+        self._control.setblocking(False)
+        self.loop.add(self._control.fileno(), self._hear)
+        clients = Clients(self.loop, None, "k", self.events.append, time.monotonic)
+        self.hosts = Hosts(
+            str(tmp_path),
+            "k",
+            (1, 1),
+            False,
+            clients,
+            self,
+            lambda *_: None,
+            self.events.append,
+            time.monotonic,
+        )
+        self.state = State(Policy(key="k", slots=1, deploy=True))
+        self.told: list[str] = []
+
+    def _order(self, descriptor, **order) -> None:
+        self.orders.append(order)
+        if descriptor is not None:
+            self.ends[order["spawn"]] = socket.socket(fileno=os.dup(descriptor))
+
+    def hear(self, rounds: int = 20) -> None:
+        """Take what is there, as the loop does, and have the state decide about it."""
+        for _ in range(rounds):
+            self.loop.run_once(0)
+        while self.events:
+            actions = self.state.handle(self.events.pop(0))
+            self.told += [action.text for action in actions if isinstance(action, Log)]
+
+    def close(self) -> None:
+        for child in list(self.ends):
+            self._forget(child)
+            self.ends[child].close()
+        self.zygote.close()
+        if self._control is not None:
+            self._control.close()
+        os.close(self.hosts._lock)
+        self.loop.close()
+
+
+@pytest.fixture
+def supervisor(tmp_path):
+    made = Supervisor(tmp_path)
+    made.spawn(SESSION)
+    made.spawn(HOST)
+    yield made
+    made.close()
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("child", [SESSION, HOST])
+@pytest.mark.parametrize("data", ODD)
+def test_odd_words_end_nobody_else(supervisor, child, data):
+    try:
+        supervisor.ends[child].send(data)
+    except OSError:
+        pytest.skip("the system takes no message of that length")
+    supervisor.hear()
+    other = HOST if child == SESSION else SESSION
+    assert other in supervisor._tethers
+    assert all(line.isprintable() for line in supervisor.told)
+
+
+@given(data=st.data())
+def test_any_words_of_any_child(tmp_path_factory, data):
+    supervisor = Supervisor(tmp_path_factory.mktemp("deployed"))
+    try:
+        for child in (SESSION, HOST):
+            supervisor.spawn(child)
+        supervisor.hear()
+        for child, words in data.draw(
+            st.lists(st.tuples(st.sampled_from([SESSION, HOST]), anything), max_size=8)
+        ):
+            if words:
+                try:
+                    supervisor.ends[child].send(words)
+                except OSError:
+                    continue  # it is not listened to any more
+            supervisor.hear(4)
+        assert all(line.isprintable() for line in supervisor.told)
+        assert supervisor.state.deadline() is None or supervisor.state.deadline() < float("inf")
+    finally:
+        supervisor.close()
+
+
+@given(words=anything.filter(bool))
+def test_any_words_of_a_zygote(tmp_path_factory, words):
+    supervisor = Supervisor(tmp_path_factory.mktemp("deployed"))
+    try:
+        supervisor.spawn(SESSION)
+        supervisor.zygote.send(words)
+        supervisor.hear(4)
+        assert all(line.isprintable() for line in supervisor.told)
+    finally:
+        supervisor.close()
+
+
+@pytest.mark.parametrize("child", [SESSION, HOST])
+def test_descriptors_of_any_kind_are_let_go_of(supervisor, child, tmp_path):
+    kinds = [os.open(tmp_path, os.O_RDONLY), os.open("/dev/null", os.O_RDWR), *os.pipe()]
+    listener, (one, two) = socket.socket(), socket.socketpair()
+    kinds += [listener.detach(), one.detach(), two.detach(), socket.socket(type=socket.SOCK_DGRAM).detach()]
+    before = open_descriptors()
+    for words in (b'{"moved": "peer", "greeted": true}', b'{"load": [0, 0, 0]}', b"{", b'{"opened": true}'):
+        for descriptor in kinds:
+            try:
+                messages.send(supervisor.ends[child], words, descriptor)
+            except OSError:
+                supervisor.spawn(child)  # another in its place
+            supervisor.hear(4)
+    for each in kinds:
+        os.close(each)
+    supervisor._forget(child)
+    supervisor.hear()
+    assert open_descriptors() <= before
+
+
+def flood(supervisor, child: int, words: bytes, times: int) -> None:
+    """Say the same again and again, until nobody listens."""
+    with contextlib.suppress(OSError):
+        for _ in range(times):
+            supervisor.ends[child].send(words)
+            supervisor.loop.run_once(0)
+        pytest.fail("it is listened to for ever")
+
+
+def test_a_session_says_a_bounded_number_of_things(supervisor):
+    flood(supervisor, SESSION, b'{"outcome": "closed", "removed": ["x"]}', 10 * messages.ALLOWED)
+    heard = [event for event in supervisor.events if isinstance(event, ev.ChildDone)]
+    assert len(heard) <= messages.ALLOWED
+
+
+def test_a_host_that_floods_is_killed(supervisor):
+    words = b'{"load": [0, 0, 0], "more": "%s"}' % (b"x" * 20000)
+    flood(supervisor, HOST, words, 10 * messages.ALLOWED_OF_SERVICE)
+    assert {"kill": HOST} in supervisor.orders
+    assert SESSION in supervisor._tethers
+
+
+def test_one_message_of_each_in_turn(supervisor):
+    for _ in range(3):
+        supervisor.ends[HOST].send(b'{"load": [0, 0, 0]}')
+    supervisor.ends[SESSION].send(b'{"ready": true, "pid": 8}')
+    supervisor.loop.run_once(0)
+    assert not any(isinstance(event, ev.ChildReady) for event in supervisor.events)
+    supervisor.zygote.send(b'{"born": %d, "pid": 7}' % SESSION)
+    supervisor.loop.run_once(0)
+    assert any(isinstance(event, ev.ChildReady) for event in supervisor.events)
+    assert supervisor.roots(SESSION) == (7,)
+
+
+def test_a_waiting_process_may_fail_and_a_session_may_not(supervisor):
+    supervisor.ends[SESSION].send(b'{"failed": "cannot import it"}')
+    supervisor.loop.run_once(0)
+    assert [event.why for event in supervisor.events if isinstance(event, ev.Failed)] == ["cannot import it"]
+    supervisor.events.clear()
+    for words in (b'{"ready": true, "pid": 7}', b'{"failed": "x"}'):
+        supervisor.ends[SESSION].send(words)
+        supervisor.loop.run_once(0)
+    assert not any(isinstance(event, ev.Failed) for event in supervisor.events)

@@ -1,0 +1,69 @@
+"""The keeper's commands, run for real: what they print, how they end, and that nothing of them stays."""
+
+import time
+
+import psutil
+import pytest
+
+from rpcsys.server.supervisor import commands as module
+from rpcsys.server.supervisor.commands import Commands
+from rpcsys.server.supervisor.health import CHECK, RECOVER
+from rpcsys.server.supervisor.loop import Loop
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def run():
+    loop, said = Loop(), []
+
+    def to_its_end(command, what=CHECK):
+        commands = Commands(loop, {what: command}, said.append, time.monotonic)
+        commands.run(what)
+        until = time.monotonic() + PATIENCE_S
+        while not said:
+            assert time.monotonic() < until, "the command does not end"
+            loop.run_once(None if commands.due() is None else max(0.0, commands.due() - time.monotonic()))
+            commands.look()
+        assert commands.due() is None
+        event = said.pop()
+        assert event.what == what
+        return event.problem
+
+    yield to_its_end
+    loop.close()
+
+
+def test_all_is_well(run):
+    assert run("true") == ""
+    assert run("echo 42 degrees", RECOVER) == ""
+
+
+def test_what_is_wrong_is_the_last_line_it_prints(run):
+    assert run("echo one; echo 'it is too hot' >&2; exit 3") == "status 3: it is too hot"
+    assert run("exit 1") == "status 1"
+    assert run("kill -9 $$") == "signal 9"
+    assert run("no-such-command-here").startswith("status 127: ")
+
+
+def test_it_may_print_what_it_likes(run):
+    problem = run("head -c 3000000 /dev/zero | tr '\\0' x; echo; printf 'a\\tb\\033[0m\\n'; exit 1")
+    assert problem == "status 1: a b [0m"
+    assert len(run("head -c 5000 /dev/zero | tr '\\0' y; exit 1")) <= 200
+
+
+def test_what_takes_too_long_is_killed_with_all_it_started(run, monkeypatch, tmp_path):
+    monkeypatch.setitem(module.TIMEOUT_S, CHECK, 1.0)
+    note = tmp_path / "pid"
+    assert run(f"sleep 1000 & echo $! > {note}; wait") == "it was not done after 1 s"
+    pid = int(note.read_text())
+    until = time.monotonic() + PATIENCE_S
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_what_stays_behind_holds_nobody_up(run):
+    began = time.monotonic()
+    assert run("sleep 5 & exit 4") == "status 4"
+    assert time.monotonic() - began < 4

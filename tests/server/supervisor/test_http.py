@@ -1,0 +1,118 @@
+"""The server's pages, on its loop, met by probes of every manner."""
+
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rpcsys.server.supervisor import http
+from rpcsys.server.supervisor.http import Web
+from rpcsys.server.supervisor.loop import Loop
+from rpcsys.server.supervisor.metrics import TYPE, Figures
+
+
+class Running(threading.Thread):
+    """A loop with pages, in a thread."""
+
+    def __init__(self, pages):
+        super().__init__(daemon=True)
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        self.address = listener.getsockname()
+        self.loop = Loop()
+        self.web = Web(self.loop, listener, pages, time.monotonic)
+        self.halt = False
+        self.start()
+
+    def run(self):
+        while not self.halt:
+            self.loop.run_once(0.01)
+            self.web.look()
+
+    def get(self, path):
+        url = "http://{}:{}{}".format(*self.address, path)
+        with urllib.request.urlopen(url, timeout=30) as reply:
+            return reply.headers["Content-Type"], reply.read()
+
+    def dial(self):
+        return socket.create_connection(self.address, timeout=30)
+
+
+@pytest.fixture
+def running():
+    made = Running({"/healthz": lambda: ("text/plain", b"ok\n"), "/big": lambda: ("text/plain", b"x" * 9000)})
+    yield made
+    made.halt = True
+    made.join(30)
+    made.web.close()
+    made.loop.close()
+
+
+def test_pages(running):
+    assert running.get("/healthz") == ("text/plain", b"ok\n")
+    assert running.get("/healthz?x=y")[1] == b"ok\n"
+    assert len(running.get("/big")[1]) == 9000
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        running.get("/etc/passwd")
+
+
+def test_byte_by_byte_and_other_methods(running):
+    with running.dial() as sock:
+        for byte in b"HEAD /healthz HTTP/1.0\r\nHost: x\r\n\r\n":
+            sock.sendall(bytes([byte]))
+        reply = sock.makefile("rb").read()
+    assert reply.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert reply.endswith(
+        b"Content-Length: 3\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+    )
+    with running.dial() as sock:
+        sock.sendall(b"POST /healthz HTTP/1.1\r\n\r\n")
+        assert sock.recv(100).startswith(b"HTTP/1.1 405 ")
+
+
+def test_whoever_asks_for_much_or_nothing_is_dropped(running, monkeypatch):
+    with running.dial() as sock:
+        with pytest.raises(ConnectionError):
+            sock.sendall(b"x" * 10_000_000)
+    with running.dial() as sock:
+        sock.sendall(b"GET /healthz")
+        sock.shutdown(socket.SHUT_WR)
+        assert sock.recv(10) == b""
+    monkeypatch.setattr(http, "PATIENCE_S", 0.2)
+    with running.dial() as sock:
+        assert sock.recv(10) == b""
+    assert running.get("/healthz")[1] == b"ok\n"
+
+
+def test_a_crowd_gives_way(running):
+    crowd = [running.dial() for _ in range(3 * http.MAX_ASKING)]
+    assert running.get("/healthz")[1] == b"ok\n"
+    assert len(running.web._asking) <= http.MAX_ASKING
+    for sock in crowd:
+        sock.close()
+
+
+def test_figures():
+    figures = Figures('rpi"4\\', lambda: {"slots": 2, "running": 1})
+    figures.ended("closed", 0.1, "")
+    figures.ended("closed", 2.0, "")
+    figures.ended("crashed", 1e6, "it could not be cleaned")
+    assert TYPE.startswith("text/plain; version=0.0.4")
+    found = {
+        (sample.name, sample.labels.get("outcome", sample.labels.get("le", ""))): sample.value
+        for family in text_string_to_metric_families(figures.page().decode())
+        for sample in family.samples
+        if sample.labels["key"] == 'rpi"4\\'
+    }
+    assert found["rpcsys_server_slots", ""] == 2
+    assert found["rpcsys_server_sessions_total", "closed"] == 2
+    assert found["rpcsys_server_sessions_total", "crashed"] == 1
+    assert found["rpcsys_server_faults_total", ""] == 1
+    assert found["rpcsys_server_session_seconds_bucket", "0.1"] == 1
+    assert found["rpcsys_server_session_seconds_bucket", "5.0"] == 2
+    assert found["rpcsys_server_session_seconds_bucket", "+Inf"] == 3
+    assert found["rpcsys_server_session_seconds_count", ""] == 3

@@ -1,0 +1,185 @@
+"""The server's places at a proxy, which here is a script."""
+
+from __future__ import annotations
+
+import collections
+import os
+import socket
+import time
+
+import pytest
+
+from rpcsys.server.supervisor.loop import Loop
+from rpcsys.server.supervisor.parking import Answering, Paired, Park, Parked, Unparked
+from rpcsys.server.supervisor.proxies import Places
+from rpcsys.wire import handshake
+
+SOON_S = 15.0
+CLIENT = handshake.encode_greeting(
+    handshake.Greeting("client", "k:1", handshake.Options(timeout_s=2.5, others=("-new=1",)))
+)
+
+
+class Script:
+    """A proxy that says what a test has it say, and places that dial it."""
+
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.events = collections.deque()
+        self.adopted = []
+        self.loop = Loop()
+        proxies = [self.listener.getsockname(), ("no.such.host.invalid", 1), ("127.0.0.1", 1)]
+        self.places = Places(self.loop, proxies, self.adopt, self.events.append, time.monotonic)
+        self.sock = None
+
+    def adopt(self, sock, rpcsys):
+        self.adopted.append((sock, rpcsys))
+        return 70 + len(self.adopted)
+
+    def told(self):
+        """The next event."""
+        end = time.monotonic() + SOON_S
+        while not self.events:
+            assert time.monotonic() < end
+            self.loop.run_once(0.01)
+        return self.events.popleft()
+
+    def park(self, number=1, key="k", offered=False):
+        """Dial, and take the connection; the greeting it says."""
+        self.places.park(Park(number, 0, key, offered))
+        assert isinstance(self.told(), Parked)
+        self.sock, _ = self.listener.accept()
+        self.sock.settimeout(SOON_S)
+        reader = handshake.OpeningReader()
+        greeting = None
+        while greeting is None:
+            greeting = reader.receive(self.sock.recv(reader.needed))
+        return greeting
+
+    def close(self):
+        for sock, _ in self.adopted:
+            sock.close()
+        if self.sock is not None:
+            self.sock.close()
+        self.listener.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def script():
+    script = Script()
+    yield script
+    script.close()
+
+
+def test_what_a_place_says(script):
+    said = script.park(key="k:1", offered=True)
+    assert (said.role, said.key) == ("server", "k:1")
+    assert (said.options.session, said.options.offered) == ("rpcsys/1", True)
+    assert said.options.server == script.places.identity
+    assert not script.park(2).options.offered
+
+
+def test_a_client_and_not_a_byte_beyond_its_greeting(script):
+    script.park()
+    script.sock.sendall(CLIENT + b"the session's")
+    paired = script.told()
+    assert (paired.place, paired.conn, paired.role, paired.key) == (1, 71, "client", "k:1")
+    assert (paired.session, paired.serve, paired.timeout_s) == (None, None, 2.5)
+    assert paired.peer == "a client through {}:{}".format(*script.listener.getsockname())
+    (sock, rpcsys) = script.adopted[0]
+    assert not rpcsys
+    assert sock.recv(100) == b"the session's"
+
+
+def test_a_greeting_byte_by_byte(script):
+    script.park()
+    for byte in CLIENT[:-1]:
+        script.sock.sendall(bytes([byte]))
+        assert isinstance(script.told(), Answering)
+    script.sock.sendall(CLIENT[-1:])
+    assert isinstance(script.told(), Paired)
+
+
+@pytest.mark.parametrize(
+    ("answer", "how", "why"),
+    [
+        (handshake.encode_duplicate(), "duplicate", "another --key"),
+        (handshake.encode_mismatch(), "mismatch", "too long"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "lost", "no RPC server or proxy"),
+        (b"\x71\xf2\x0f\x00\xff\xff\xff\x7f", "lost", "at most 4096"),
+        (b"\x71\xf2\x0f\x00\xff\xff\xff\xff", "lost", "length -1"),
+        (b"\x71\xf2\x0f\x00\x02\x00\x00\x00\xff\xfe", "lost", "UTF-8"),
+        (b"", "lost", "closed the connection"),
+    ],
+)
+def test_answers_that_are_no_client(script, answer, how, why):
+    script.park()
+    script.sock.sendall(answer)
+    script.sock.shutdown(socket.SHUT_WR)
+    lost = script.told()
+    assert isinstance(lost, Unparked)
+    assert (lost.place, lost.how) == (1, how)
+    assert why in lost.why
+    assert 0 <= lost.chance < 1
+    try:
+        assert script.sock.recv(1) == b""  # and it is closed
+    except ConnectionResetError:
+        pass  # it was, with something unread
+
+
+def test_random_bytes_end_a_place_or_leave_it_waiting(script):
+    for number in range(200):
+        script.park(number)
+        script.sock.sendall(os.urandom(1 + number % 40))
+        script.sock.close()
+        event = script.told()
+        while isinstance(event, Answering):
+            event = script.told()
+        assert isinstance(event, Unparked)
+    assert not script.adopted
+
+
+@pytest.mark.parametrize("proxy", [1, 2])
+def test_a_proxy_that_is_not_there(script, proxy):
+    script.places.park(Park(1, proxy, "k", False))
+    lost = script.told()
+    assert (lost.place, lost.how) == (1, "lost")
+    assert lost.why
+
+
+def test_no_descriptors_left(script, monkeypatch):
+    def none(*_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("rpcsys.server.supervisor.proxies.Dialling", none)
+    script.places.park(Park(1, 0, "k", False))
+    assert script.told().why == "Too many open files"
+
+
+def test_a_place_that_is_closed_says_nothing(script):
+    script.park()
+    script.places.unpark(1)
+    script.places.unpark(1)
+    assert script.sock.recv(1) == b""
+    script.places.park(Park(2, 0, "k", False))
+    script.places.unpark(2)  # before it is connected
+    script.loop.run_once(0.05)
+    assert not script.events
+
+
+def test_places_leave_no_descriptors(script):
+    def count():
+        return len(os.listdir("/proc/self/fd"))
+
+    script.park()
+    script.places.unpark(1)
+    script.sock.close()
+    before = count()
+    for number in range(100):
+        script.park(number)
+        script.sock.close()
+        script.told()
+        script.places.park(Park(1000 + number, 2, "k", False))
+        assert isinstance(script.told(), Unparked)
+    assert count() <= before

@@ -1,0 +1,432 @@
+"""The device server as a command, with real processes and no tracker."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+
+import psutil
+import pytest
+
+import rpcsys
+from rpcsys.server.sandbox import mount_namespace
+from rpcsys.wire import handshake
+from tests.live.daemons import ROOT, Daemon, Daemons, alive, descendants, outside, pss_mb, wait_until
+
+pytestmark = pytest.mark.live
+
+SOON_S = 15.0  # for what takes milliseconds, on a machine that has other things to do
+BARE = ("--tvm", "off", "--preload", "none", "--import", "tests.server.boardfunctions")
+
+
+@pytest.fixture
+def daemons(tmp_path):
+    started = Daemons(tmp_path)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def server(daemons):
+    return daemons.server("k", *BARE, "--slots", "2")
+
+
+def session(server: Daemon, **options):
+    return rpcsys.connect(*server.address, key="k", **options)
+
+
+def ask(session, name, *args):
+    answer = session.get_function("board." + name)(*args)
+    return outside(answer, ask(session, "files")) if name == "daemon" else answer
+
+
+def knock(server: Daemon, data: bytes = b"") -> socket.socket:
+    sock = socket.create_connection(server.address, timeout=SOON_S)
+    sock.sendall(data)
+    return sock
+
+
+def opening(key="k", **options):
+    return handshake.encode_greeting(handshake.Greeting("client", key, handshake.Options(**options)))
+
+
+def gone(*pids):
+    wait_until(lambda: not any(map(alive, pids)), SOON_S, f"{pids} are dead")
+
+
+def folder_of(server: Daemon, daemons: Daemons):
+    return next(daemons.folder.glob(f"rpcsys-server-{server.pid}-*"))
+
+
+def zygote_of(server: Daemon) -> int:
+    (zygote,) = server.children()
+    return zygote.pid
+
+
+# A session's life
+
+
+def test_sessions_are_apart_and_leave_nothing(server, daemons):
+    with session(server) as one, session(server) as two:
+        assert ask(one, "pid") != ask(two, "pid")
+        assert ask(one, "files") != ask(two, "files")
+        paths = [ask(one, "files"), ask(one, "temporary")]
+        assert all(os.path.isdir(path) for path in paths)
+        pids = [ask(one, "pid"), ask(two, "pid"), ask(one, "daemon")]
+    gone(*pids)
+    wait_until(
+        lambda: not list(folder_of(server, daemons).glob("session-*")), SOON_S, "no directories are left"
+    )
+    assert "had to be killed: python" in server.stderr()
+    with session(server) as again:
+        assert ask(again, "pid") not in pids
+
+
+def test_a_session_has_its_own_descriptors_only(server):
+    with session(server), session(server) as two:
+        names = ask(two, "descriptors")
+    # its client's connection and its tether
+    assert len([name for name in names if name.startswith("socket:")]) == 2
+    assert not [name for name in names if "rpcsys-server-" in name], "a way to others' directories"
+
+
+def test_a_client_waits_for_a_slot(server):
+    one, two = session(server), session(server)
+    with knock(server, opening(session="rpcsys/1")) as third:
+        third.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            third.recv(1)
+        one.close()
+        third.settimeout(SOON_S)
+        assert third.recv(4) == b"\x71\xf2\x0f\x00"
+    two.close()
+
+
+def test_a_fresh_interpreter_for_every_session(daemons):
+    server = daemons.server("k", *BARE, "--no-fork")
+    for _ in range(2):
+        with session(server) as one:
+            pids = [ask(one, "pid"), ask(one, "daemon")]
+        gone(*pids)
+    rest = descendants(server.pid)
+    assert rest
+    server.kill()
+    gone(*rest)
+
+
+def test_a_time_limit(server):
+    with session(server, session_timeout=1) as one:
+        pid = ask(one, "pid")
+        with pytest.raises(rpcsys.errors.SessionTimeout):
+            ask(one, "sleep", 60)
+    gone(pid)
+
+
+def test_a_time_limit_where_no_other_thread_has_a_turn(server):
+    with session(server, session_timeout=1) as one:
+        pid = ask(one, "pid")
+        with pytest.raises(rpcsys.errors.SessionTimeout, match="limit of 1 s"):
+            ask(one, "seize")
+    gone(pid)
+
+
+def test_the_directory_of_sessions_may_vanish(server, daemons):
+    folder = folder_of(server, daemons)
+    folder.rename(folder.with_name("elsewhere"))
+    with session(server) as one:
+        assert os.path.isdir(ask(one, "files"))
+
+
+def test_a_session_that_talks_nonsense_to_the_server(server):
+    for which in range(7):
+        with session(server) as one:
+            assert ask(one, "babble", which)
+    assert server.running()
+    with session(server) as one:
+        assert ask(one, "pid")
+    lines = server.stderr().splitlines()
+    assert all(line.isprintable() and " rpcsys-server " in line for line in lines)
+
+
+def test_sessions_are_the_first_to_go_when_memory_ends(server):
+    def score(pid):
+        with open(f"/proc/{pid}/oom_score_adj") as file:
+            return int(file.read())
+
+    with session(server) as one:
+        assert score(ask(one, "pid")) == 800
+        assert score(server.pid) <= score(os.getpid())
+
+
+# Processes that are killed
+
+
+def test_a_killed_session_ends_alone(server):
+    with session(server) as one, session(server) as two:
+        pids = [ask(one, "pid"), ask(one, "daemon")]
+        os.kill(pids[0], signal.SIGKILL)
+        with pytest.raises(rpcsys.errors.SessionLost):
+            ask(one, "sleep", 60)
+        gone(*pids)
+        assert ask(two, "pid")
+    with session(server):
+        pass
+
+
+def test_a_killed_zygote_is_replaced(server):
+    with session(server) as one:
+        pids = [ask(one, "pid"), ask(one, "daemon"), zygote_of(server)]
+        os.kill(pids[-1], signal.SIGKILL)
+        with pytest.raises(rpcsys.errors.SessionLost):
+            ask(one, "sleep", 60)
+    gone(*pids)
+    with session(server) as again:
+        assert ask(again, "pid")
+    assert "the zygote died" in server.stderr()
+
+
+def test_a_killed_server_leaves_nobody(server, daemons):
+    folder = folder_of(server, daemons)
+    one = session(server)
+    pids = [*server.tree(), ask(one, "daemon")]
+    server.kill()
+    with pytest.raises(rpcsys.errors.SessionLost):
+        ask(one, "sleep", 60)
+    gone(*pids)
+    wait_until(lambda: not folder.exists(), SOON_S, "its folder is gone")
+    one.close()
+
+
+def test_what_a_server_leaves_that_is_killed_with_its_zygote_is_removed_by_the_next(server, daemons):
+    living = daemons.server("k2", *BARE)
+    folder, other = folder_of(server, daemons), folder_of(living, daemons)
+    pids = [zygote_of(server), *server.tree()]
+    (folder / "session-1").mkdir()
+    (folder / "session-1" / "file").write_bytes(b"left")
+    server.process.send_signal(signal.SIGSTOP)  # neither can clean up after the other
+    os.kill(pids[0], signal.SIGKILL)
+    server.kill()
+    gone(*pids)
+    assert folder.exists()
+    daemons.server("k3", *BARE)
+    wait_until(lambda: not folder.exists(), SOON_S, "the next server has removed it")
+    assert other.exists()
+    with rpcsys.connect(*living.address, key="k2") as one:
+        assert ask(one, "pid")
+
+
+@pytest.mark.parametrize("module", ["tests.server.sleeper", "tests.server.boardfunctions"])
+def test_a_server_that_is_killed_while_it_starts_leaves_nobody(daemons, module):
+    flags = ("--host", "127.0.0.1", "--port", "0", *BARE, "--import", module)
+    server = daemons.launch("starting", [sys.executable, "-m", "rpcsys.server", *flags])
+    pids = wait_until(lambda: [child.pid for child in server.children()], SOON_S, "its zygote is there")
+    server.kill()
+    gone(*pids)
+    wait_until(lambda: not list(daemons.folder.glob("rpcsys-server-*")), SOON_S, "its folder is gone")
+    assert "Traceback" not in server.stderr()
+
+
+def test_waiting_children_that_are_killed_are_replaced(server):
+    def waiting():
+        return [pid for pid in server.tree(inits=False) if pid not in (server.pid, zygote_of(server))]
+
+    before = wait_until(lambda: len(waiting()) == 2 and waiting(), SOON_S, "two wait")
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: len(set(waiting()) - set(before)) == 2, SOON_S, "two others wait")
+    with session(server), session(server):
+        pass
+
+
+# Strangers
+
+
+@pytest.mark.slow
+def test_silence_after_half_a_greeting(server):
+    sock = knock(server, opening()[:9])
+    start = time.monotonic()
+    sock.settimeout(60)
+    assert sock.recv(1) == b""
+    assert 5 < time.monotonic() - start < 18
+    assert "no greeting within 8 s" in server.stderr()
+
+
+def test_random_bytes(server):
+    pids = server.tree()
+    for size in (1, 4, 7, 100, 100_000):
+        for _ in range(10):
+            sock = knock(server)
+            try:
+                sock.sendall(os.urandom(size))
+                sock.shutdown(socket.SHUT_WR)
+                while sock.recv(1000):
+                    pass
+            except OSError:
+                pass  # it has dropped us already
+            sock.close()
+    assert server.tree() == pids
+    with session(server) as one:
+        assert ask(one, "pid")
+
+
+def test_what_comes_behind_the_greeting_is_the_sessions(server):
+    """A client that sends its HELLO at once: not a byte of it may be lost."""
+    with session(server) as one:
+        hello_first = opening(session="rpcsys/1")
+        assert ask(one, "pid")
+    with knock(server, hello_first + b"not a frame at all, but 24 bytes or more") as sock:
+        data = b""
+        while True:
+            try:
+                more = sock.recv(4096)
+            except ConnectionResetError:
+                break
+            if not more:
+                break
+            data += more
+    assert data.startswith(b"\x71\xf2\x0f\x00")
+    assert b"ProtocolError" in data
+
+
+@pytest.mark.parametrize(
+    ("greeting", "code"),
+    [
+        (opening("wrong", session="rpcsys/1"), handshake.MISMATCH),
+        (opening(), handshake.MISMATCH),  # a TVM client, and the server runs with --tvm off
+        (opening(session="rpcsys/1", serve="resnet"), handshake.MAGIC),  # and an error in words
+        (opening(session="rpcsys/2"), handshake.MAGIC),
+    ],
+)
+def test_refused_with_the_right_code(server, greeting, code):
+    with knock(server, greeting + b"more that nobody will read") as sock:
+        answer = sock.recv(4)
+        assert int.from_bytes(answer, "little") == code
+        while sock.recv(100):
+            pass
+
+
+def test_running_out_of_descriptors_is_no_end(daemons):
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+
+    server = daemons.server("k", *BARE, preexec_fn=few)
+    crowd = [knock(server) for _ in range(60)]
+    before = cpu_seconds(server.pid)
+    time.sleep(2)
+    assert cpu_seconds(server.pid) - before < 1, "it spins"
+    for sock in crowd:
+        sock.close()
+    with session(server) as one:
+        assert ask(one, "pid")
+
+
+def cpu_seconds(pid):
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+# Stopping
+
+
+def test_stop_lets_a_session_finish(server, daemons):
+    folder = folder_of(server, daemons)
+    one = session(server)
+    pids = server.tree()
+    server.process.terminate()
+    wait_until(lambda: not listens(server), SOON_S, "it takes no more")
+    assert ask(one, "sleep", 0.1) is None
+    one.close()
+    assert server.process.wait(SOON_S) == 0
+    gone(*pids)
+    assert not folder.exists()
+
+
+def test_stop_ends_a_session_after_the_grace(daemons):
+    server = daemons.server("k", *BARE, "--grace", "0.5")
+    one = session(server)
+    pids = [*server.tree(), ask(one, "daemon")]
+    server.process.send_signal(signal.SIGINT)
+    with pytest.raises(rpcsys.errors.SessionLost):
+        ask(one, "sleep", 60)
+    assert server.process.wait(SOON_S) == 0
+    gone(*pids)
+    one.close()
+
+
+def test_stop_while_starting(daemons):
+    command = [sys.executable, "-m", "rpcsys.server", "--host", "127.0.0.1", "--port", "0", *BARE]
+    server = daemons.launch("starting", command)
+    wait_until(lambda: server.children() or not server.running(), SOON_S, "its zygote is there")
+    assert server.terminate() == 0
+    assert server.stdout_path.read_text() == ""
+
+
+def listens(server):
+    try:
+        knock(server).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+# Starting
+
+
+def test_a_port_range_that_is_full(server, daemons):
+    port = server.address[1]
+    command = [sys.executable, "-m", "rpcsys.server", "--host", "127.0.0.1", *BARE]
+    full = daemons.launch("full", [*command, "--port", str(port), "--port-end", str(port + 1)])
+    assert full.process.wait(SOON_S) == 3
+    assert len(full.stderr().splitlines()) == 1
+    assert str(port) in full.stderr()
+
+
+def test_listening_for_everybody_is_said_once(daemons):
+    server = daemons.server("k", *BARE, "--host", "0.0.0.0")
+    assert server.ready["host"] == "0.0.0.0"
+    assert server.stderr().count("may run code here") == 1
+
+
+def test_on_loopback_there_is_nothing_to_say(server):
+    assert "may run code" not in server.stderr()
+
+
+IDLE_MB = 26.0  # what is promised of a bare board
+SLOT_MB = 4.8  # of which 0.6 are its init's
+ROOM = 1.0 if sys.version_info < (3, 12) else 1.25  # later Pythons are larger by themselves
+
+
+def idle(daemons: Daemons, slots: int) -> float:
+    """Memory of all processes of a server on a board without any package, in MB."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom rpcsys.server.__main__ import main\nsys.exit(main())"
+    flags = ("--tvm", "off", "--host", "127.0.0.1", "--port", "0", "--key", "k", "--slots", str(slots))
+    server = daemons.launch("bare", [sys.executable, "-I", "-S", "-c", code, *flags])
+    server.await_ready_line()
+    inits = (
+        0 if mount_namespace.probe("/tmp/rpcsys-probe", own_pids=True) else slots + 1
+    )  # and what makes them
+    counts = [2 + slots, 2 + slots + inits]
+    wait_until(
+        lambda: [len(server.tree(inits)) for inits in (False, True)] == counts,
+        SOON_S,
+        "a child waits for every slot",
+    )
+    wait_until(
+        lambda: all(psutil.Process(pid).status() == psutil.STATUS_SLEEPING for pid in server.tree()),
+        SOON_S,
+        "nobody who waits is busy",
+    )
+    return pss_mb(server.tree())
+
+
+def test_an_idle_server_is_small(daemons, record_property):
+    idle(daemons, 1)  # from here on, everything is compiled
+    one, four = idle(daemons, 1), idle(daemons, 4)
+    record_property("an idle server of one slot", f"{one:.1f} MB (PSS)")
+    record_property("each further slot", f"{(four - one) / 3:.1f} MB")
+    assert one <= IDLE_MB * ROOM
+    assert (four - one) / 3 < SLOT_MB

@@ -1,0 +1,183 @@
+"""The decisions of a device server as a whole, as transcripts: its start, its end, and any order of events."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rpcsys.server.supervisor import actions as do
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.health import TellHealth
+from tests.server.transcripts import Transcript, taken
+
+# Starting
+
+
+def test_ready_is_announced_when_a_session_could_be_served():
+    script = Transcript()
+    assert script.out == [do.StartZygote()]
+    assert script.say(ev.ZygoteUp) == [do.Spawn(1)]
+    assert script.say(ev.ChildReady, 1) == [do.Announce()]
+
+
+def test_imports_that_fail_end_a_server_that_never_served():
+    script = Transcript()
+    assert script.say(ev.Failed, "--import nope: no such module") == [
+        do.Exit("--import nope: no such module")
+    ]
+
+
+def test_imports_that_fail_later_are_logged(direct):
+    assert direct.say(ev.Failed, "--import nope: gone") == []
+    assert "--import nope: gone" in direct.logged()
+
+
+# What is unknown
+
+
+def test_messages_about_unknown_things_change_nothing(direct):
+    for kind, args in [
+        (ev.ChildReady, (99,)),
+        (ev.ChildDone, (99, "closed")),
+        (ev.ChildDead, (99, 0)),
+        (ev.LimitAsked, (99, 1.0)),
+        (ev.StartFailed, (99, "")),
+        (ev.Removed, (99,)),
+        (ev.HungUp, (99,)),
+        (ev.Broken, (99, "")),
+        (ev.Opened, (99, "p", "client", "k")),
+        (ev.Offered, ("k:9",)),
+        (ev.EndLease, ("L", 1, "")),
+    ]:
+        assert direct.say(kind, *args) == []
+
+
+# Stopping
+
+
+def test_stop_without_sessions_is_at_once(tracked):
+    assert tracked.say(ev.Stop) == [do.StopListening(), do.Disconnect(), do.Exit()]
+
+
+def test_leases_that_end_while_it_stops_are_still_told(tracked):
+    tracked.say(ev.Taken, "L1", 1, "k:1", "u", "a", None)
+    tracked.visit(1, key="k:1")
+    assert tracked.say(ev.Stop) == [do.StopListening(), TellHealth("it is being stopped")]
+    assert tracked.say(ev.Offered, "k:9") == []
+    tracked.say(ev.ChildDone, 1, "closed")
+    told = tracked.bury(1)
+    assert [action for action in told if isinstance(action, do.Ended)] == [do.Ended("L1", 1, "closed")]
+    assert told[-2:] == [do.Disconnect(), do.Exit()]
+
+
+def test_leases_that_nobody_has_used_end_when_it_stops(tracked):
+    tracked.say(ev.Taken, "L1", 1, "k:1", "u", "a", None)
+    assert do.Ended("L1", 1, "unused") in tracked.say(ev.Stop)
+
+
+def test_a_tracker_that_is_away_when_it_stops_is_told_when_it_is_back(tracked):
+    tracked.say(ev.Taken, "L1", 1, "k:1", "u", "a", None)
+    tracked.visit(1, key="k:1")
+    tracked.say(ev.LinkDown, "gone")
+    assert tracked.say(ev.Stop) == [do.StopListening()]
+    assert tracked.tick(1) == [do.Connect()]
+    tracked.say(ev.ChildDone, 1, "closed")
+    assert do.Exit() not in tracked.bury(1)
+    assert [type(action) for action in tracked.say(ev.LinkUp, True)] == [do.Register]
+    told = tracked.say(ev.Registered)
+    assert told[0] == do.Ended("L1", 1, "closed")
+    assert told[-2:] == [do.Disconnect(), do.Exit()]
+
+
+def test_a_tracker_that_stays_away_holds_up_no_stop(tracked):
+    tracked.say(ev.Taken, "L1", 1, "k:1", "u", "a", None)
+    tracked.visit(1, key="k:1")
+    tracked.say(ev.LinkDown, "gone")
+    tracked.say(ev.Stop)
+    tracked.say(ev.ChildDone, 1, "closed")
+    assert do.Exit() in tracked.bury(1)
+
+
+def test_stop_lets_sessions_finish(direct):
+    direct.visit(1)
+    direct.say(ev.Accepted, 2, "peer")
+    assert direct.say(ev.Stop) == [do.StopListening(), do.Drop(2)]
+    assert direct.say(ev.Accepted, 3, "peer") == [do.Drop(3)]
+    direct.say(ev.ChildDone, 1, "closed")
+    assert direct.bury(1)[-1] == do.Exit()
+
+
+def test_a_patient_stop_waits_as_long_as_its_sessions(direct):
+    direct.visit(1)
+    assert direct.say(ev.Stop, True) == [do.StopListening()]
+    assert direct.tick(100_000) == []
+    assert direct.say(ev.Stop, True) == []
+    direct.say(ev.ChildDone, 1, "closed")
+    assert direct.bury(1)[-1] == do.Exit()
+
+
+def test_a_patient_stop_can_be_hurried(direct):
+    direct.visit(1)
+    direct.say(ev.Stop, True)
+    direct.tick(100)
+    assert direct.say(ev.Stop) == []
+    assert direct.tick(9.9) == []
+    assert direct.tick(0.2) == [do.Kill(1)]
+    assert direct.bury(1, -9)[-1] == do.Exit()
+
+
+def test_and_ends_them_after_the_grace(direct):
+    direct.visit(1)
+    direct.say(ev.Stop)
+    assert direct.tick(9.9) == []
+    assert direct.tick(0.2) == [do.Kill(1)]
+    assert direct.bury(1, -9)[-1] == do.Exit()
+
+
+def test_or_when_told_twice(direct):
+    direct.visit(1)
+    direct.say(ev.Stop)
+    assert direct.say(ev.Stop) == [do.Kill(1)]
+
+
+# At random
+
+
+def anything(chance, script, step):
+    """One event of any kind, about anything there is or was."""
+    board = script.state.board
+    child = chance.choice([*board.children, 1])
+    conn = chance.choice([*(session.conn for session in board.sessions.values()), 1])
+    gone = [number for number, session in board.sessions.items() if session.state == "cleaning"]
+    key = chance.choice([*script.state.offers.keys, "k", "k:bad"])
+    acts = [
+        lambda: script.visit(1000 + step, key, chance.choice(["rpcsys/1", None])),
+        lambda: script.say(ev.ChildReady, child),
+        lambda: script.say(ev.ChildDone, child, "closed"),
+        lambda: script.say(ev.ChildDead, child, chance.choice([0, 1, -9])),
+        lambda: script.say(ev.HungUp, conn),
+        lambda: script.say(ev.Removed, chance.choice([*gone, 99])),
+        lambda: script.say(chance.choice([ev.ZygoteDown, ev.ZygoteUp, ev.ZygoteUp, ev.ZygoteUp])),
+        lambda: script.say(ev.LinkDown, "gone"),
+        lambda: script.say(ev.LinkUp, True),
+        lambda: script.say(ev.Registered),
+        lambda: taken(script, key, f"L{step}", step),
+        lambda: script.tick(chance.random() * 3),
+    ]
+    return chance.choice(acts)()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_order_of_events_breaks_a_server(seed):
+    """Whatever comes in whatever order: slots are never oversold, deadlines move, and the log replays."""
+    chance = random.Random(seed)
+    script = Transcript(slots=2, tracked=seed % 2 == 1)
+    script.boot()
+    for step in range(300):
+        script.offers(anything(chance, script, step))
+        board = script.state.board
+        assert len(board.sessions) <= 2
+        served = [child.session for child in board.children.values() if child.state == "serving"]
+        assert len(set(served)) == len(served)
+    script.replay()

@@ -1,0 +1,263 @@
+"""Leases and what trackers are told, as transcripts of a whole server."""
+
+from __future__ import annotations
+
+import pytest
+
+from rpcsys.server.supervisor import actions as do
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.offers import MAX_UNREPORTED
+from tests.server.transcripts import Transcript, kinds, only, taken
+
+# With our tracker
+
+
+def test_a_lease_from_start_to_end(tracked):
+    taken(tracked, limit_s=60.0)
+    started, report = tracked.visit(5, "k:1")
+    assert (started.lease, started.limit_s) == ("L1", 60.0)
+    assert report == do.Started("L1", 1, "peer5")
+    tracked.say(ev.ChildDone, 1, "closed")
+    actions = tracked.bury(1, 0, ("sleep",))
+    assert do.Ended("L1", 1, "closed", ("sleep",)) in actions
+    assert tracked.offers(actions) == ["k:2"]
+
+
+def test_a_match_key_serves_once(tracked):
+    taken(tracked)
+    tracked.visit(5, "k:1")
+    assert tracked.visit(6, "k:1") == [do.Refuse(6, "mismatch")]
+
+
+def test_the_plain_key_is_no_match_key(tracked):
+    assert tracked.visit(5, "k") == [do.Refuse(5, "mismatch")]
+
+
+def test_a_key_taken_and_not_used_is_renewed(tracked):
+    taken(tracked)
+    assert tracked.tick(7.9) == []
+    actions = tracked.tick(0.2)
+    assert actions == [do.Ended("L1", 1, "unused"), do.Offer()]
+    assert tracked.visit(5, "k:1") == [do.Refuse(5, "mismatch")]
+
+
+def test_a_key_used_for_what_cannot_be_served_is_renewed_at_once(tracked):
+    taken(tracked)
+    assert tracked.visit(5, "k:1", "rpcsys/9") == [
+        do.Refuse(5, "version"),
+        do.Ended("L1", 1, "unused"),
+        do.Offer(),
+    ]
+
+
+def test_the_tracker_takes_an_unused_lease_back(tracked):
+    taken(tracked)
+    assert tracked.say(ev.EndLease, "L1", 1, "unused") == [do.Ended("L1", 1, "unused"), do.Offer()]
+
+
+def test_it_hears_of_every_lease_that_it_ends(tracked):
+    """Whatever has become of it: what the tracker still knows may be a lease whose end it has missed."""
+    for reason in ("unused", "released", "operator"):
+        assert tracked.say(ev.EndLease, "L0", 1, reason) == [do.Ended("L0", 1, "unused")]
+
+
+def test_but_a_session_that_was_opened_meanwhile_goes_on(tracked):
+    taken(tracked)
+    tracked.visit(5, "k:1")
+    assert tracked.say(ev.EndLease, "L1", 1, "unused") == []
+
+
+def test_the_tracker_ends_a_session(tracked):
+    taken(tracked)
+    tracked.visit(5, "k:1")
+    assert tracked.say(ev.EndLease, "L1", 0, "operator") == [do.Ended("L1", 0, "unused")]  # an older lease
+    assert tracked.say(ev.EndLease, "L1", 1, "operator") == [do.Kill(1), do.Spawn(2)]
+    assert do.Ended("L1", 1, "ended") in tracked.bury(1, -9)
+
+
+def test_a_tracker_that_vanishes_and_comes_back(tracked):
+    taken(tracked)
+    tracked.visit(5, "k:1")
+    assert tracked.say(ev.LinkDown, "it closed the connection") == []
+    tracked.say(ev.ChildDone, 1, "closed")
+    tracked.bury(1)
+    assert tracked.tick(0.2) == [do.Connect()]
+    (register,) = tracked.say(ev.LinkUp, True)
+    assert register == do.Register()
+    assert tracked.say(ev.Registered) == [do.Ended("L1", 1, "closed"), do.Offer()]
+    assert sum("no tracker" in line for line in tracked.logged()) == 1
+
+
+def test_an_end_is_told_until_the_tracker_confirms_it(tracked):
+    """What was sent just before a connection broke may have reached nobody."""
+    ended = do.Ended("L1", 1, "unused")
+    taken(tracked)
+    assert ended in tracked.tick(8)
+    for _ in range(2):
+        tracked.say(ev.LinkDown, "reset")
+        tracked.tick(5)
+        tracked.say(ev.LinkUp, True)
+        assert ended in tracked.say(ev.Registered)
+    tracked.say(ev.Confirmed, "L1", 1)
+    tracked.say(ev.LinkDown, "reset")
+    tracked.tick(5)
+    tracked.say(ev.LinkUp, True)
+    assert only(tracked.say(ev.Registered), do.Ended) == []
+
+
+def test_unconfirmed_ends_are_bounded(tracked):
+    for number in range(2 * MAX_UNREPORTED):
+        tracked.say(ev.EndLease, f"L{number}", 1, "unused")
+    assert len(tracked.state.offers.unreported) == MAX_UNREPORTED
+
+
+def test_a_board_that_takes_its_offers_back_tells_of_their_leases():
+    """Not on the same connection, which it closes, so that the tracker drops what was offered on it."""
+    script = Transcript(tracked=True, slots=2)
+    script.boot()
+    assert script.register() == ["k:1", "k:2"]
+    taken(script, "k:1", "L1")
+    taken(script, "k:2", "L2")
+    script.visit(5, "k:1")
+    script.say(ev.ChildDone, 1, "closed")
+    script.say(ev.ChildDead, 1, 0, ())
+    assert do.Disconnect() in script.say(ev.Removed, 1, left=("a folder",))
+    script.tick(0.2)
+    script.say(ev.LinkUp, True)
+    assert do.Ended("L2", 1, "unused") in script.say(ev.Registered)
+    script.replay()
+
+
+def test_running_leases_are_told_again(tracked):
+    taken(tracked)
+    tracked.visit(5, "k:1")
+    tracked.say(ev.LinkDown, "gone", after=4.0)
+    tracked.tick(0.2)
+    (register,) = tracked.say(ev.LinkUp, True)
+    ((lease, epoch, since),) = register.running
+    assert (lease, epoch) == ("L1", 1)
+    assert since == pytest.approx(4.2)
+
+
+def test_a_session_that_begins_while_its_server_registers_is_told_of(tracked):
+    """The registration was sent without it, and the tracker would give its lease up."""
+    taken(tracked)
+    tracked.say(ev.LinkDown, "gone")
+    tracked.tick(0.2)
+    assert tracked.say(ev.LinkUp, True) == [do.Register(())]
+    assert do.Started("L1", 1, "peer5") not in tracked.visit(5, "k:1")
+    assert tracked.say(ev.Registered) == [do.Started("L1", 1, "peer5")]
+    tracked.say(ev.LinkDown, "gone", after=3.0)
+    tracked.tick(0.2)
+    assert [lease for lease, _, _ in tracked.say(ev.LinkUp, True)[0].running] == ["L1"]
+    assert tracked.say(ev.Registered) == []
+
+
+def test_connecting_again_never_takes_five_seconds(tracked):
+    tracked.say(ev.LinkDown, "gone")
+    before = tracked.now
+    for _ in range(12):
+        while tracked.state.offers.link == "down":
+            tracked.tick(0.1)
+        assert tracked.now - before < 5
+        before = tracked.now
+        tracked.say(ev.LinkDown, "refused")
+
+
+def test_a_tracker_that_never_answers_is_given_up(tracked):
+    tracked.say(ev.LinkDown, "gone")
+    assert kinds(tracked.tick(0.15)) == [do.Connect]
+    assert kinds(tracked.tick(5.1)) == [do.Disconnect]
+    assert kinds(tracked.tick(1)) == [do.Connect]
+
+
+def test_offered_keys_die_with_the_link_and_taken_ones_do_not():
+    script = Transcript(tracked=True, slots=2)
+    script.boot()
+    assert script.register() == ["k:1", "k:2"]
+    taken(script, "k:1")
+    script.say(ev.LinkDown, "gone")
+    assert script.visit(1, "k:2") == [do.Refuse(1, "mismatch")]
+    assert kinds(script.visit(2, "k:1")) == [do.Start]
+    script.replay()
+
+
+def test_a_lingering_key_keeps_its_slot():
+    script = Transcript(tracked=True)
+    script.boot()
+    script.register()
+    taken(script, "k:1")
+    script.say(ev.LinkDown, "gone")
+    script.tick(0.2)
+    assert script.register() == []
+    assert script.offers(script.tick(8)) == ["k:2"]
+
+
+# With TVM's tracker
+
+
+@pytest.fixture
+def on_tvm():
+    script = Transcript(tracked=True)
+    script.boot()
+    assert script.register(ours=False) == ["k:1"]
+    yield script
+    script.replay()
+
+
+def test_a_session_without_a_lease(on_tvm):
+    (started,) = on_tvm.visit(1, "k:1", None)
+    assert (started.kind, started.lease) == ("tvm", None)
+    on_tvm.say(ev.ChildDone, 1, "closed")
+    assert on_tvm.offers(on_tvm.bury(1)) == ["k:2"]
+
+
+def test_polls_find_a_key_that_was_taken_and_not_used(on_tvm):
+    assert on_tvm.tick(2.1) == [do.Poll()]
+    on_tvm.say(ev.Pending, ("k:1",))
+    on_tvm.tick(2)
+    on_tvm.say(ev.Pending, ())
+    on_tvm.say(ev.Pending, (), after=4)
+    actions = on_tvm.tick(2.1)
+    assert do.Offer() in actions
+    assert on_tvm.offers(actions) == ["k:2"]
+
+
+def test_a_key_that_is_back_was_never_taken(on_tvm):
+    on_tvm.say(ev.Pending, ())
+    on_tvm.say(ev.Pending, ("k:1",))
+    assert do.Offer() not in on_tvm.tick(20)
+
+
+# What is said of ends
+
+
+def test_the_lease_of_a_tvm_session_says_that_memory_ended_it(tracked):
+    tracked.say(ev.Taken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.visit(1, key="k:1", session=None)
+    tracked.say(ev.MemoryExceeded, 1)
+    (ended,) = only(tracked.bury(1, -9), do.Ended) or only(tracked.out, do.Ended)
+    assert (ended.lease, ended.outcome) == ("L", "memory")
+
+
+def test_what_was_removed_is_in_the_log_and_in_the_lease(tracked):
+    tracked.say(ev.Taken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.visit(1, key="k:1")
+    tracked.say(ev.ChildDone, 1, "closed", ("/dev/shm/a",))
+    tracked.say(ev.ChildDead, 1, 0, ("sh",), removed=("/dev/shm/b",))
+    (ended,) = only(tracked.say(ev.Removed, 1, ("System V queue 3",)), do.Ended)
+    assert ended.cleaned == ("sh",)
+    assert ended.removed == ("/dev/shm/a", "/dev/shm/b", "System V queue 3")
+    assert any("had to be removed: /dev/shm/a, /dev/shm/b, System V" in line for line in tracked.logged())
+
+
+def test_what_is_offered_of_a_board_that_is_not_clean_is_taken_back():
+    script = Transcript(tracked=True, slots=2)
+    script.boot()
+    keys = script.register()
+    script.say(ev.Taken, "L", 1, keys[0], "me", "1.2.3.4")
+    script.visit(1, key=keys[0])
+    script.say(ev.ChildDead, 1, 0)
+    assert do.Disconnect() in script.say(ev.Removed, 1, (), ("/tmp/x",))
+    assert script.tick(0.1) == [do.Connect()]
+    script.replay()
