@@ -32,8 +32,8 @@ def inside(code, *arguments):
     # A checkout below /tmp would be out of sight otherwise.
     needed = [str(Path(rpcsys.__file__).parent.parent), sys.prefix, sys.base_prefix]
     whole = (
-        "from rpcsys.server import isolation, namespaces\n"
-        "left = namespaces.mounts(); namespaces.leave(namespaces.MOUNTS)\n"
+        "from rpcsys.server.sandbox import mount_namespace, pid_namespace\n"
+        "left = pid_namespace.mounts(); pid_namespace.leave(pid_namespace.MOUNTS)\n"
         f"rooms = mount_namespace.Rooms(left, '/tmp/rpcsys-probe', {needed!r})\n{code}"
     )
     done = subprocess.run(

@@ -9,7 +9,7 @@ import pytest
 
 from rpcsys.server.sandbox import limits
 
-PREAMBLE = "import json, mmap, os, threading, time\nfrom rpcsys.server import limits\n"
+PREAMBLE = "import json, mmap, os, threading, time\nfrom rpcsys.server.sandbox import limits\n"
 
 
 def run(code):

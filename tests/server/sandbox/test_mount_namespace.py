@@ -15,7 +15,7 @@ WHY_NOT = mount_namespace.probe("/tmp/rpcsys-probe")
 INSIDE = """
 import ctypes, json, os, sys
 from rpcsys.server.sandbox.mount_namespace import Rooms
-from rpcsys.server import leftovers, namespaces
+from rpcsys.server.sandbox import ipc_cleanup, pid_namespace
 folder, home, keep = sys.argv[1], sys.argv[2], sys.argv[3:]
 left = pid_namespace.mounts()
 pid_namespace.leave(pid_namespace.MOUNTS)
@@ -37,7 +37,7 @@ print(json.dumps({
     "beside": os.listdir(os.path.dirname(home)),
     "var": os.path.exists("/var/tmp/stray-of-a-test"),
     "full": full,
-    "seen": leftovers.seen({"folder": folder, "keep": keep}),
+    "seen": ipc_cleanup.seen({"folder": folder, "keep": keep}),
 }))
 """
 
@@ -87,7 +87,7 @@ def test_inside_and_outside(tmp_path, place, request):
 def test_without_privileges_in_a_user_namespace(tmp_path):
     code = """
 import ctypes, os, sys
-from rpcsys.server import isolation, namespaces  # while its files can be read
+from rpcsys.server.sandbox import mount_namespace, pid_namespace  # while its files can be read
 folder = sys.argv[1]
 os.chown(folder, 65534, 65534)
 os.setgroups([]); os.setgid(65534); os.setuid(65534)

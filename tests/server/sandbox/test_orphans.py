@@ -9,7 +9,7 @@ import pytest
 IMPORTS = "import ctypes, json, os, signal, sys, time\n"
 
 START = """
-from rpcsys.server import processes
+from rpcsys.server.sandbox import processes
 from rpcsys.server.sandbox.orphans import Orphans
 processes.become_subreaper()
 spared = os.fork() or time.sleep(120)

@@ -12,7 +12,7 @@ from tests.native import ROOT, bare, compiled
 
 CODE = """
 import ctypes, json
-from rpcsys.server import pages
+from rpcsys.server.sandbox import pages
 
 def resident():
     total = 0

@@ -16,11 +16,11 @@ WHY_NOT = mount_namespace.probe("/tmp/rpcsys-probe", own_pids=True)
 PROGRAM = """
 import json, os, signal, sys, time
 sys.path.insert(0, sys.argv[1])
-from rpcsys.server import limits, namespaces, processes
+from rpcsys.server.sandbox import limits, pid_namespace, processes
 from rpcsys.server.sandbox.libc import fork
 
 processes.become_subreaper()
-inits = namespaces.Inits(lambda: None)
+inits = pid_namespace.Inits(lambda: None)
 
 def start(command):
     init = inits.open()

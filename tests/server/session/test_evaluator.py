@@ -92,7 +92,7 @@ def test_flushing_touches_that_much():
 
 def test_the_boards_state_is_told_with_the_figures(monkeypatch):
     states = iter([{"cpu_mhz": {"0": 1500.0}, "load": 0.1}, {"cpu_mhz": {"0": 600.0}, "load": 1.0}])
-    monkeypatch.setattr(evaluator.boardstate, "read", lambda: next(states))
+    monkeypatch.setattr(evaluator.board_state, "read", lambda: next(states))
     answer = evaluator.measure(lambda: None, {"number": 1})
     assert len(answer["results"]) == 1
     assert answer["board"]["before"] == {"cpu_mhz": {"0": 1500.0}, "load": 0.1}
