@@ -95,8 +95,10 @@ class Channel:
                 call.answered = True  # another thread may wait for room in the window
                 return frame
             self._alone = PendingCall()
-        except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
-            raise self._failed(error, receiver.take_what_came) if pieces else error from None
+        except BaseException as error:
+            if not pieces:
+                raise
+            raise self._failed(error, receiver.take_what_came, "waited for a reply") from None
         finally:
             receiver.lock.release()
             if receiver.sleepers:
@@ -258,13 +260,15 @@ class Channel:
         except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
             raise self._failed(error, self._receiver.drain) from None
 
-    def _failed(self, error: BaseException, read: Callable[[], None]) -> BaseException:
-        """What is raised where sending ended with ``error``. A device that is gone may have said why: ``read`` it."""
+    def _failed(
+        self, error: BaseException, read: Callable[[], None], what: str = "sent a call"
+    ) -> BaseException:
+        """What is raised where ``error`` ended what was done here. A device that is gone may have said why: ``read`` it."""
         if isinstance(error, Ended):
             read()
             return self._receiver.lost(error)
         if not isinstance(error, RpcsysError):
-            self._receiver.interrupted("sent a call")
+            self._receiver.interrupted(what)
         return error
 
     def _while_full(self) -> None:
