@@ -263,7 +263,7 @@ class Channel:
     def _failed(
         self, error: BaseException, read: Callable[[], None], what: str = "sent a call"
     ) -> BaseException:
-        """What is raised where ``error`` ended what was done here. A device that is gone may have said why: ``read`` it."""
+        """What is raised where ``error`` ended what was done. A device that is gone may have said why: ``read`` it."""
         if isinstance(error, Ended):
             read()
             return self._receiver.lost(error)
