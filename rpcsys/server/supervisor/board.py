@@ -14,11 +14,11 @@ until the processes that no signal ended have ended.
 
 from __future__ import annotations
 
+from rpcsys.link.backoff import Backoff
 from rpcsys.server.sandbox.job import TVM, TVM_END
 from rpcsys.server.sandbox.limits import breach
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.backoff import Backoff
 from rpcsys.server.supervisor.imports import Imports
 from rpcsys.server.supervisor.sessions import Child, Session
 
@@ -44,6 +44,10 @@ FROM_CPUS = "threads from other CPUs than its slot's"
 """What had to be removed of a session that changed its own affinity."""
 
 
+RESTART_S = (0.1, 10.0)
+"""First and longest pause before a child, or the zygote, is started again."""
+
+
 class Board:
     """Sessions, children and the zygote. Methods note what happened and return what to do."""
 
@@ -67,9 +71,9 @@ class Board:
         self._imports = Imports(import_s)
         self._memory = memory
         self._zygote_since = 0.0
-        self._child_pause = Backoff()
+        self._child_pause = Backoff(*RESTART_S)
         self._quiet_until: float | None = None
-        self._zygote_pause = Backoff()
+        self._zygote_pause = Backoff(*RESTART_S)
         self._last_session = 0
         self._last_child = 0
 

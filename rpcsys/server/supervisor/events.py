@@ -202,11 +202,11 @@ class LinkUp(Event):
 class LinkDown(Event):
     """The tracker cannot be reached, or the connection to it ended.
 
-    ``chance``, in [0, 1), shortens the pause before the next try; ``none``: a proxy says that it has none of ours.
+    ``jitter``, in [0, 1), shortens the pause before the next try; ``none``: a proxy says that it has none of ours.
     """
 
     why: str
-    chance: float = 0.0
+    jitter: float = 0.0
     none: bool = False
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rpcsys.link.backoff import Backoff
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 
@@ -57,7 +58,7 @@ class Health:
         self._due: float | None = 0.0 if check else None
         self._fresh = not check
         self._faults = 0
-        self._pause = PAUSE_S[0]
+        self._backoff = Backoff(*PAUSE_S)
 
     @property
     def fit(self) -> bool:
@@ -98,7 +99,8 @@ class Health:
         if event.problem:
             return self._unfit(now, event.problem)
         was, self.problem = self.problem, ""
-        self._fresh, self._pause, self._due = True, PAUSE_S[0], now + EVERY_S
+        self._fresh, self._due = True, now + EVERY_S
+        self._backoff.worked()
         return [do.Log("info", "the health check passes again: this board is offered")] if was else []
 
     def _recovered(self, now: float, problem: str) -> list[do.Action]:
@@ -112,8 +114,7 @@ class Health:
     def _unfit(self, now: float, problem: str) -> list[do.Action]:
         was, self.problem = self.problem, f"the health check failed: {problem}"
         self._fresh = False
-        self._due = now + self._pause
-        self._pause = min(2 * self._pause, PAUSE_S[1])
+        self._due = now + self._backoff.pause()
         return [] if was else [do.Log("error", f"{self.problem}; not offered until it passes")]
 
     def _run(self, what: str) -> list[do.Action]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
+from rpcsys.link.backoff import Backoff
 from rpcsys.server.models.store import Version
 from rpcsys.server.supervisor import actions as do
-from rpcsys.server.supervisor.backoff import Backoff
 from rpcsys.server.supervisor.deployment_events import (
     Load,
     Loaded,
@@ -26,8 +26,8 @@ from rpcsys.server.supervisor.deployment_events import (
 LASTED_S = 10.0
 """A host that served for so long does not fail at its start."""
 
-LONGEST_S = 30.0
-"""The longest pause before a host is started again."""
+RESTART_S = (0.1, 30.0)
+"""First and longest pause before a host is started again."""
 
 MAX_LISTED = 250
 MAX_FAULT = 120
@@ -95,7 +95,7 @@ class Fleet:
         name, version = host.version.name, host.version.version
         if host.tried_by is not None:
             return [TellChild(host.tried_by, (("tried", why),))]
-        pause = self._pauses.setdefault(name, Backoff(longest_s=LONGEST_S))
+        pause = self._pauses.setdefault(name, Backoff(*RESTART_S))
         if not host.since:
             self._faults[name] = why
         elif now - host.since >= LASTED_S:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rpcsys.link.backoff import Backoff
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.backoff import shortened
 from rpcsys.server.supervisor.parking import MakeKey
 from rpcsys.wire.keys import same
 
@@ -78,7 +78,7 @@ class Offers:
         self.asked = 0
         self.unreported: dict[tuple[str, int], do.Ended] = {}
         self._begun: list[do.Action] = []
-        self._pause = RETRY_S[0]
+        self._backoff = Backoff(*RETRY_S)
         self._next: float | None = None
         self._complained = False
 
@@ -118,7 +118,8 @@ class Offers:
 
     def _foreign(self) -> list[do.Action]:
         """The link is kept, idle: its end says that the tracker may be another one."""
-        self.link, self._next, self._pause = "foreign", None, RETRY_S[0]
+        self.link, self._next = "foreign", None
+        self._backoff.worked()
         self._failures = self._proxies  # as if all were tried: none leads to a tracker of ours
         return [do.Log("info", "the tracker behind the proxy is TVM's: the proxy offers this board there")]
 
@@ -127,7 +128,8 @@ class Offers:
         if self.link != "registering":
             return []
         self.link = "up"
-        self._pause, self._failures = RETRY_S[0], 0
+        self._failures = 0
+        self._backoff.worked()
         self._complained = False
         self._next = None if self.ours else now + POLL_S
         owed = (*self._begun, *self.unreported.values()) if self.ours else ()
@@ -142,23 +144,22 @@ class Offers:
         elif event.none:
             self._led_at = None
         self.link, self.asked = "down", 0
-        self._next = now + shortened(self._next_pause(), event.chance)
+        self._next = now + self._next_pause(event.jitter)
         self.keys = {text: key for text, key in self.keys.items() if key.taken_at is not None}
         if self._complained:
             return []
         self._complained = True
         return [self._complaint(event.why)]
 
-    def _next_pause(self) -> float:
+    def _next_pause(self, jitter: float) -> float:
         """Behind proxies it grows from round to round: they are tried one after another."""
         self._failures += 1
         if self._proxies:
             self.proxy = (self.proxy + 1) % self._proxies
             if self._failures % self._proxies:
-                return RETRY_S[0]
-        pause = self._pause
-        self._pause = min(self._pause * 2, SELDOM_S if self._leads_nowhere else RETRY_S[1])
-        return pause
+                return Backoff(*RETRY_S).pause(jitter)  # as if it were the first
+        self._backoff.longest_s = SELDOM_S if self._leads_nowhere else RETRY_S[1]
+        return self._backoff.pause(jitter)
 
     @property
     def _leads_nowhere(self) -> bool:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import collections
 from dataclasses import dataclass
 
+from rpcsys.link.backoff import Backoff
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.backoff import Backoff
 
 CONNECT_S = 8.0
 """From dialling to a greeting that is out."""
@@ -24,8 +24,8 @@ CONNECT_S = 8.0
 ANSWER_S = 8.0
 """From the first byte of a client's greeting to its last: the proxy sends it in one piece."""
 
-PAUSE_S = 5.0
-"""The longest pause: a proxy that was away for a night has its boards back in seconds."""
+FIRST_PAUSE_S, PAUSE_S = 0.1, 5.0
+"""First and longest pause before a proxy is tried again: one that was away for a night has its boards back in seconds."""
 
 LASTED_S = 5.0
 """A place that was parked for so long was not refused: what ended it says nothing about the next."""
@@ -57,12 +57,12 @@ class Answering(ev.Event):
 
 @dataclass(frozen=True)
 class Unparked(ev.Event):
-    """A place is no more; ``how`` as above, ``why`` for a person. ``chance``, in [0, 1), shortens the next pause."""
+    """A place is no more; ``how`` as above, ``why`` for a person. ``jitter``, in [0, 1), shortens the next pause."""
 
     place: int
     how: str
     why: str
-    chance: float = 0.0
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Parking:
         self.places: dict[int, Place] = {}
         self._key = key
         self._proxies = proxies
-        self._pauses = [Backoff(longest_s=PAUSE_S) for _ in proxies]
+        self._pauses = [Backoff(FIRST_PAUSE_S, PAUSE_S) for _ in proxies]
         self._takes_one = [False for _ in proxies]
         self._works = [False for _ in proxies]
         self._told = [False for _ in proxies]
@@ -172,7 +172,7 @@ class Parking:
             # TVM's proxy takes one connection of a key. The next is dialled when a client has taken this one.
             self._takes_one[place.proxy] = True
             return []
-        return self._failed(event.now, place, event.why, event.chance, takes_one=event.how == DUPLICATE)
+        return self._failed(event.now, place, event.why, event.jitter, takes_one=event.how == DUPLICATE)
 
     def _others_wait(self, place: Place) -> bool:
         return any((other.proxy, other.key) == (place.proxy, place.key) for other in self.places.values())
@@ -181,25 +181,25 @@ class Parking:
         return any(place.proxy == proxy and place.parked_at is None for place in self.places.values())
 
     def _failed(
-        self, now: float, place: Place, why: str, chance: float = 0.0, *, takes_one: bool = False
+        self, now: float, place: Place, why: str, jitter: float = 0.0, *, takes_one: bool = False
     ) -> list[do.Action]:
         if not takes_one:
             # It may be another one when it is back; one connection is to find that out.
             self._takes_one[place.proxy] = self._works[place.proxy] = False
-        if not self._pause(now, place, chance):
+        if not self._pause(now, place, jitter):
             return []
         self._told[place.proxy] = False
         name = self._proxies[place.proxy]
         return [do.Log("warning", f"the proxy at {name}: {why}; trying again until it works")]
 
-    def _pause(self, now: float, place: Place, chance: float = 0.0) -> bool:
+    def _pause(self, now: float, place: Place, jitter: float = 0.0) -> bool:
         """Leave a place's proxy alone for a while. Whether this is the first time in a row."""
         pause = self._pauses[place.proxy]
         if not pause.allows(now):  # all places of a proxy end together when it does: that is one failure
             return False
         if place.parked_at is not None and now - place.parked_at >= LASTED_S:
             pause.worked()
-        return pause.failed(now, chance)
+        return pause.failed(now, jitter)
 
     # What is wanted, and when
 

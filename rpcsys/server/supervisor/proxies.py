@@ -14,9 +14,9 @@ from socket import MSG_NOSIGNAL
 
 from rpcsys.errors import ProtocolError
 from rpcsys.link import Dialling
+from rpcsys.link.backoff import jitter
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor import parking
-from rpcsys.server.supervisor.backoff import chance
 from rpcsys.server.supervisor.loop import READ, WRITE, Loop
 from rpcsys.wire.handshake import SERVER, SESSION, Answer, AnswerReader, Greeting, Options, encode_greeting
 
@@ -118,7 +118,7 @@ class Places:
 
     def _lost(self, number: int, how: str, why: str) -> None:
         self.unpark(number)
-        self._feed(parking.Unparked(self._clock(), number, how, why, chance()))
+        self._feed(parking.Unparked(self._clock(), number, how, why, jitter()))
 
 
 class _Place:

@@ -15,9 +15,9 @@ from typing import Any
 
 from rpcsys.errors import ConnectError, ProtocolError
 from rpcsys.link import CAPABILITIES, Link
+from rpcsys.link.backoff import jitter
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.backoff import chance
 from rpcsys.server.supervisor.loop import Loop
 from rpcsys.server.supervisor.parking import KeyMade
 from rpcsys.wire import control, tracker
@@ -167,7 +167,7 @@ class TrackerLink:
         said = self._link.tracker if self._link is not None else {}
         self.close()
         none = none or said.get("error") == control.NO_CONTROL_LINK
-        self._feed(ev.LinkDown(self._clock(), why, chance(), none))
+        self._feed(ev.LinkDown(self._clock(), why, jitter(), none))
 
     def _advance(self) -> None:
         if self._link is None:

@@ -121,7 +121,7 @@ def test_answers_that_are_no_client(script, answer, how, why):
     assert isinstance(lost, Unparked)
     assert (lost.place, lost.how) == (1, how)
     assert why in lost.why
-    assert 0 <= lost.chance < 1
+    assert 0 <= lost.jitter < 1
     try:
         assert script.sock.recv(1) == b""  # and it is closed
     except ConnectionResetError:

@@ -187,7 +187,7 @@ def test_one_of_several_addresses_and_a_proxy_without_a_tracker():
     script.sock.sendall(tracker.MAGIC_BYTES)
     script.say({"ok": False, "error": "NoControlLink", "message": "this proxy has no tracker"})
     (down,) = script.told()
-    assert (down.none, 0 <= down.chance < 1) == (True, True)
+    assert (down.none, 0 <= down.jitter < 1) == (True, True)
     assert "this proxy has no tracker" in down.why
     script.link.connect(0)
     (down,) = script.told()
