@@ -78,7 +78,11 @@ def _live(
         data, descriptor = messages.receive(tether)
         if data:
             job = Job.from_bytes(data)
-            _furnish(job, settings, rooms)
+            try:
+                _furnish(job, settings, rooms)
+            except OSError as error:  # its folder is gone: somebody killed the server, or removed it
+                sys.stderr.write(f"rpcsys-server: no place for a session: {error}\n")
+                sys.exit(status)
             if settings["confined"]:
                 privileges.drop(privileges.kept(settings["read_only"]))
             outcome = _serve(descriptor, job, tether)
@@ -89,6 +93,8 @@ def _live(
         status = 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the supervisor is gone, and the zygote will say so with a signal
+    except SystemExit:
+        pass
     except BaseException:  # noqa: BLE001 - whatever a session raises ends this process, and is told
         traceback.print_exc()
     finally:
