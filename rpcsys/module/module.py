@@ -178,8 +178,3 @@ def walk(root: Module) -> Iterator[Module]:
             seen.add(id(module))
             yield module
             todo.extend(reversed(module.imports))
-
-
-def refusal(message: str) -> RemoteArgumentError:
-    """A `RemoteArgumentError` that says ``message``."""
-    return RemoteArgumentError(message)

@@ -9,7 +9,7 @@ import threading
 from typing import Any, Callable, Dict, List, Sequence
 
 from rpcsys.errors import ProtocolError, RemoteArgumentError, RemoteFunctionError
-from rpcsys.module.module import Module, refusal
+from rpcsys.module.module import Module
 from rpcsys.server.session.faults import described
 from rpcsys.server.session.objects import (
     Objects,
@@ -36,13 +36,11 @@ class _Nothing(Objects):
     def keep(self, value: Any, about: Dict[str, Any]) -> Ref:
         raise RemoteArgumentError(
             "a deployed module keeps nothing between calls, and its functions give none; return arrays and numbers",
-            type="RemoteArgumentError",
         )
 
     def get(self, id: Any) -> Any:
         raise RemoteFunctionError(
             "a shared connection has no objects beside the deployed module; lease a device for that",
-            type="RemoteFunctionError",
         )
 
 
@@ -85,7 +83,7 @@ class Calls:
     def _answer(self, frame: Frame) -> List[Buffer]:
         head = frame.plan.head
         if frame.plan.made > self._window_bytes:
-            raise refusal(
+            raise RemoteArgumentError(
                 f"the arguments take {frame.plan.made} bytes here (at most {self._window_bytes}, as if they were sent)"
             )
         if head.get("keep") is True:
@@ -133,7 +131,7 @@ def _check_made(args: List[Any], inputs: Sequence[Dict[str, Any]]) -> None:
             type(want) is not int or want < 0 or want == have for want, have in zip(wanted, shape)
         )
         if arg["dtype"] != value["dtype"] or (wanted and not fits):
-            raise refusal(
+            raise RemoteArgumentError(
                 f"input {value['name']!r} wants {value['dtype']} {wanted}, and got {arg['dtype']} {shape}"
             )
 
@@ -145,5 +143,4 @@ def name_of(head: Dict[str, Any]) -> str:
         return str(target[1])
     raise RemoteFunctionError(
         "a shared connection calls the functions of its deployed module, and nothing else; lease a device for that",
-        type="RemoteFunctionError",
     )

@@ -137,9 +137,7 @@ class Deployer:
                 return
             function = self._functions.get(name) if isinstance(name, str) else None
             if function is None:
-                raise RemoteFunctionError(
-                    "a connection that deploys has " + ", ".join(self._functions), type="RemoteFunctionError"
-                )
+                raise RemoteFunctionError("a connection that deploys has " + ", ".join(self._functions))
             pieces = frames.encode(frames.RESULT, frame.call_id, {"r": function(*listed(frame.get("a", ())))})
         except OSError as error:
             pieces = frames.encode(frames.ERROR, frame.call_id, described(translated("--deploy", error)))
@@ -156,10 +154,9 @@ class Deployer:
         if not is_name(name):
             raise RemoteFileError(
                 f"{str(name)[:100]!r} is no name for a module: letters, digits, dot, _ and -, at most 100, a letter or digit first",
-                type="RemoteFileError",
             )
         if not file.endswith(SUFFIXES):
-            raise ModelError(f"{file}: what is deployed is one of " + ", ".join(SUFFIXES), type="ModelError")
+            raise ModelError(f"{file}: what is deployed is one of " + ", ".join(SUFFIXES))
         source = self._directory.existing(file)
         digest = _hash_of(source)
         with self._store.replacing(name):
@@ -168,7 +165,7 @@ class Deployer:
                 version = self._store.stage(name, source, os.path.basename(file), digest)
                 why = self._ask("tried", {"try": list(version)})
                 if why:
-                    raise ModelError(why, type="ModelError")
+                    raise ModelError(why)
                 self._store.switch(version)
             except BaseException:
                 self._store.prune(name)
@@ -190,9 +187,7 @@ class Deployer:
         """Serve ``name`` no more."""
         if not is_name(name) or self._store.look(name) is None:
             has = ", ".join(version.name for version in self._store.current()) or "nothing"
-            raise RemoteFileError(
-                f"no module {str(name)[:100]!r} is deployed here; it has {has}", type="RemoteFileError"
-            )
+            raise RemoteFileError(f"no module {str(name)[:100]!r} is deployed here; it has {has}")
         with self._store.replacing(name):
             self._store.withdraw(name)
             self._ask("seen", {"changed": True})

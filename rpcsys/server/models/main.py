@@ -8,9 +8,9 @@ import socket
 import sys
 from typing import Any, Dict
 
-from rpcsys.errors import RpcsysError, one_line
+from rpcsys.errors import RemoteArgumentError, RpcsysError, one_line
 from rpcsys.module import loading, surroundings
-from rpcsys.module.module import Module, refusal
+from rpcsys.module.module import Module
 from rpcsys.server import capabilities
 from rpcsys.server.capabilities import installed
 from rpcsys.server.models.call_queue import Desk
@@ -72,7 +72,7 @@ def _by_reference(path: str) -> Module:
 
     def main(*args: Any) -> Any:
         if len(args) != len(runner.inputs):
-            raise refusal(f"the model takes {len(runner.inputs)} input(s), not {len(args)}")
+            raise RemoteArgumentError(f"the model takes {len(runner.inputs)} input(s), not {len(args)}")
         results = runner.run(
             outputs, {value.name: value.check(arg) for value, arg in zip(runner.inputs, args)}
         )

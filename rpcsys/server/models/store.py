@@ -105,7 +105,6 @@ class Store:
             except OSError:
                 raise RemoteFileError(
                     f"{name!r} is being replaced by somebody else; try again when that is done",
-                    type="RemoteFileError",
                     retryable=True,
                 ) from None
             yield

@@ -82,16 +82,12 @@ def _run(call: Callable[[], Any], number: int, flush: Callable[[], None]) -> flo
 def _whole(options: dict[str, Any], name: str, default: int, most: int, least: int = 1) -> int:
     value = options.get(name, default)
     if type(value) is not int or not least <= value <= most:
-        raise _refusal(f"{name} must be a whole number from {least} to {most}, not {shown(value)}")
+        raise RemoteArgumentError(f"{name} must be a whole number from {least} to {most}, not {shown(value)}")
     return value
 
 
 def _seconds(options: dict[str, Any], name: str, scale: float) -> float:
     value = options.get(name, 0)
     if type(value) not in (int, float) or not 0 <= value <= 3600 / scale:
-        raise _refusal(f"{name} must be from 0 to an hour, not {shown(value)}")
+        raise RemoteArgumentError(f"{name} must be from 0 to an hour, not {shown(value)}")
     return float(value * scale)
-
-
-def _refusal(message: str) -> RemoteArgumentError:
-    return RemoteArgumentError(message, type="RemoteArgumentError")

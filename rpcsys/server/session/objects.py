@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Callable, Dict, List, Union
 
-from rpcsys.errors import RemoteArgumentError, RemoteFunctionError, ValueNotSupported
+from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
 from rpcsys.wire import dtypes, frames
 from rpcsys.wire.checks import shown
 from rpcsys.wire.frames import Buffer, Frame, Lead
 from rpcsys.wire.heads import HeadTable, signature
 from rpcsys.wire.memory import Pool
-from rpcsys.wire.tensor import Tensor, as_tensor, maker
+from rpcsys.wire.tensor import Tensor, as_array, as_tensor, maker
 from rpcsys.wire.values import InOut, Out, Ref
 
 #: Objects one session may keep: a client that never frees anything must not fill the table without end.
@@ -22,15 +22,6 @@ _PLAIN_CALL = {"f", "a"}
 _STREAMED = ("session.upload", "session.download")
 #: Objects that `Objects.memory` lists: the head of a RESULT holds 1 MiB.
 MAX_LISTED = 1000
-_ARRAYS: Any = None
-
-
-def import_numpy() -> Any:
-    """numpy, imported at the first array that needs it; None where it is not installed."""
-    global _ARRAYS
-    if _ARRAYS is None:
-        _ARRAYS = dtypes.import_numpy() or False
-    return _ARRAYS or None
 
 
 class Objects:
@@ -47,9 +38,7 @@ class Objects:
     def keep(self, value: Any, about: Dict[str, Any]) -> Ref:
         """Keep ``value``; the ref that a client is given. Raises `RemoteArgumentError` when there are too many."""
         if len(self._kept) >= MAX_OBJECTS:
-            raise RemoteArgumentError(
-                f"the session keeps {MAX_OBJECTS} objects already; drop some", type="RemoteArgumentError"
-            )
+            raise RemoteArgumentError(f"the session keeps {MAX_OBJECTS} objects already; drop some")
         self._next += 1
         self._kept[self._next] = value
         self._about[self._next] = about
@@ -62,7 +51,6 @@ class Objects:
         except (KeyError, TypeError):
             raise RemoteFunctionError(
                 f"there is no object {shown(id)} in this session (freed, or another session's)",
-                type="RemoteFunctionError",
             ) from None
 
     def free(self, ids: Any) -> None:
@@ -95,12 +83,12 @@ def to_function(value: Any, objects: Objects, pool: Pool, written: List[Any]) ->
     """A value from the wire as a function takes it; arrays it writes into are appended to ``written``."""
     kind = type(value)
     if kind is Tensor:
-        return as_array(value)
+        return as_array(value, dtypes.import_numpy())
     if kind is Ref:
         return objects.get(value.id)
     if kind is Out:
         size = dtypes.item_bytes(value.dtype) * dtypes.count(value.shape)
-        array = as_array(Tensor(value.dtype, value.shape, _zeroed(pool, size)))
+        array = as_array(Tensor(value.dtype, value.shape, _zeroed(pool, size)), dtypes.import_numpy())
         written.append(array)
         return array
     if kind is InOut:
@@ -124,7 +112,6 @@ def run_by_name(module: Any, named: Any, outputs: Any) -> Dict[str, Any]:
     ):
         raise RemoteArgumentError(
             "main is run with its inputs by name, and a list of the names of outputs",
-            type="RemoteArgumentError",
         )
     result: Dict[str, Any] = module.run(named, outputs)
     return result
@@ -162,16 +149,6 @@ def plain_call(
 
 def _constant(value: Any) -> Callable[[Frame], Any]:
     return lambda frame: value
-
-
-def as_array(tensor: Tensor) -> Any:
-    """A tensor as functions of this device know arrays: numpy's where numpy can express it."""
-    if import_numpy() is None:
-        return tensor
-    try:
-        return tensor.numpy()
-    except ValueNotSupported:
-        return tensor
 
 
 def _zeroed(pool: Pool, size: int) -> memoryview:

@@ -53,18 +53,14 @@ class Operations:
             return function
         value = self._objects.get(target)
         if not callable(value):
-            raise RemoteFunctionError(
-                f"object {shown(target)} of this session is no function", type="RemoteFunctionError"
-            )
+            raise RemoteFunctionError(f"object {shown(target)} of this session is no function")
         return value  # type: ignore[no-any-return]
 
     def module(self, id: Any) -> Module:
         """The loaded module of that number. Raises `RemoteFunctionError`."""
         value = self._objects.get(id)
         if not hasattr(value, "function"):
-            raise RemoteFunctionError(
-                f"object {shown(id)} of this session is no module", type="RemoteFunctionError"
-            )
+            raise RemoteFunctionError(f"object {shown(id)} of this session is no module")
         return value  # type: ignore[no-any-return]
 
     def _registered(self, name: str) -> Callable[..., Any]:
@@ -74,7 +70,6 @@ class Operations:
         except KeyError:
             raise RemoteFunctionError(
                 "the device has no function {!r}; it has {}".format(name[:200], ", ".join(registry.names())),
-                type="RemoteFunctionError",
             ) from None
 
     def _has_function(self, name: str) -> None:
@@ -86,9 +81,7 @@ class Operations:
 
     def _put(self, value: Any) -> Any:
         if as_tensor(value) is None:
-            raise RemoteArgumentError(
-                f"session.array takes an array, not a {type(value).__name__}", type="RemoteArgumentError"
-            )
+            raise RemoteArgumentError(f"session.array takes an array, not a {type(value).__name__}")
         return objects.keep_arrays(value, self._objects)
 
     def _get(self, value: Any) -> Any:

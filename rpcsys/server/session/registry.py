@@ -57,7 +57,6 @@ def taking(
             got = ", ".join(type(arg).__name__ for arg in args[:8]) or "nothing"
             raise RemoteArgumentError(
                 "{} takes ({}), and got ({})".format(name, ", ".join(map(_named, kinds)), got),
-                type="RemoteArgumentError",
             )
         return function(*args)
 
@@ -95,9 +94,7 @@ def _nop(*args: Any) -> None:
 
 def _sleep(seconds: float) -> None:
     if not 0 <= seconds <= MAX_SLEEP_S:
-        raise RemoteArgumentError(
-            f"testing.sleep takes seconds, from 0 to {MAX_SLEEP_S}", type="RemoteArgumentError"
-        )
+        raise RemoteArgumentError(f"testing.sleep takes seconds, from 0 to {MAX_SLEEP_S}")
     time.sleep(seconds)
 
 

@@ -192,7 +192,7 @@ def hashed(pieces: Iterator[bytes], send: Callable[[bytes], None], offset: int =
 
 def file_error(message: str, *, retryable: bool = False) -> RemoteFileError:
     """A `RemoteFileError` that says ``message``."""
-    return RemoteFileError(message, type="RemoteFileError", retryable=retryable)
+    return RemoteFileError(message, retryable=retryable)
 
 
 def begun_elsewhere(name: str) -> RemoteFileError:

@@ -25,7 +25,9 @@ def run(python: str, pickled: bytes, *args: Any) -> Any:
     Raises `RemoteFunctionError` when it cannot be one here, and whatever the function raises.
     """
     if python != VERSION:
-        raise _refusal(f"a function of Python {python} cannot run in Python {VERSION}, which this device has")
+        raise RemoteFunctionError(
+            f"a function of Python {python} cannot run in Python {VERSION}, which this device has"
+        )
     return _loaded(pickled)(*args)
 
 
@@ -33,26 +35,26 @@ def _loaded(pickled: bytes) -> Callable[..., Any]:
     try:
         import cloudpickle
     except ImportError:
-        raise _refusal("this device has no cloudpickle; there: python3 -m pip install cloudpickle") from None
+        raise RemoteFunctionError(
+            "this device has no cloudpickle; there: python3 -m pip install cloudpickle"
+        ) from None
     try:
         function = cloudpickle.loads(pickled)
     except ModuleNotFoundError as error:
-        raise _refusal(
+        raise RemoteFunctionError(
             f"the function needs the module {error.name!r}, which this device has not; upload and import it in the function, "
             "or send it along: cloudpickle.register_pickle_by_value(module)"
         ) from None
     except Exception as error:  # noqa: BLE001 - what is broken, or refuses, may raise anything
-        raise _refusal(
+        raise RemoteFunctionError(
             f"what was sent for session.run cannot be loaded ({type(error).__name__}: {error})"
         ) from None
     if not callable(function):
-        raise _refusal(f"session.run takes a function, not a {type(function).__name__}")
+        raise RemoteFunctionError(f"session.run takes a function, not a {type(function).__name__}")
     return function  # type: ignore[no-any-return]
 
 
 def _refuse(*args: Any) -> Any:
-    raise _refusal("this server runs no functions of its clients; start it with --allow-pickle if they may")
-
-
-def _refusal(message: str) -> RemoteFunctionError:
-    return RemoteFunctionError(message, type="RemoteFunctionError")
+    raise RemoteFunctionError(
+        "this server runs no functions of its clients; start it with --allow-pickle if they may"
+    )
