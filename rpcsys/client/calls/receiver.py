@@ -209,7 +209,7 @@ class Receiver:
     # -------------------------------------------------------------- reading, with the read lock held
 
     def read(self, call: PendingCall, until: Optional[float] = None) -> Optional[Frame]:
-        """Read until ``call`` is answered, or until the time ``until``. Its RESULT, which the caller completes it with."""
+        """Read until ``call`` is answered, or the time is ``until``. Its RESULT, which the caller completes it with."""
         stream, call_id = self._stream, call.call_id
         try:
             while True:
