@@ -6,15 +6,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from rpcsys.tracker import lease_states, server_states
+from rpcsys.tracker.lease_states import GRANTED, OURS, LeaseEvent, LeaseState, Reporting
+from rpcsys.tracker.server_states import DRAINED, OK, SET_ASIDE, UNHEALTHY, ServerEvent, ServerState
+
 if TYPE_CHECKING:
     from rpcsys.tracker.labels import Facts, Wants
     from rpcsys.wire.control import Module
 
 Port = TypeVar("Port")
-
-OURS, SILENT, INFERRED = "ours", "silent", "inferred"
-"""How a lease is known: the server says when it begins and ends; it is one of TVM's and says nothing, so the lease
-lasts until its next offer; or it is one of several behind TVM's proxy, and which of them ended is a guess."""
 
 PAST_LEASES = 64
 """Lengths of past leases kept for each key: what was usual last month says little."""
@@ -113,13 +113,22 @@ class Lease:
     address: str
     since: float
     limit_s: float | None
-    how: str = OURS
-    started: bool = False
+    how: Reporting = OURS
+    state: LeaseState = GRANTED
     started_at: float | None = None
     polled_at: float | None = None
     reason: str = ""
     identity: str = ""
     told: int = 0
+
+    def move(self, event: LeaseEvent) -> None:
+        """Something happened to it."""
+        self.state = lease_states.TRANSITIONS[self.state][event]
+
+    @property
+    def opened(self) -> bool:
+        """Whether its session was opened."""
+        return self.state in lease_states.IN_SESSION
 
     @property
     def until(self) -> float | None:
@@ -151,9 +160,11 @@ class Server:
 class Condition:
     """What is wrong with a server; it outlives the server's connection, and the tracker's run.
 
-    ``unhealthy``: its own word; ``silent``: why it is taken to hang. ``pause_s``: how long it was set aside the last time, 0 if it never was since it last worked.
+    ``trust``: whether it was set aside; ``pause_s`` for how long the last time, 0 if it never was since it last worked.
+    ``unhealthy``: its own word; ``silent``: why it is taken to hang.
     """
 
+    trust: ServerState = OK
     drained: bool = False
     unhealthy: str = ""
     silent: str = ""
@@ -161,6 +172,10 @@ class Condition:
     reason: str = ""
     pause_s: float = 0.0
     until: float | None = None
+
+    def move(self, event: ServerEvent) -> None:
+        """Something happened to it."""
+        self.trust = server_states.TRANSITIONS[self.trust][event]
 
     @property
     def problem(self) -> str:
@@ -170,18 +185,16 @@ class Condition:
     @property
     def open(self) -> bool:
         """Whether it may be given to anybody."""
-        return not (self.drained or self.problem or self.until is not None)
+        return self.state in server_states.HEALTHY
 
     @property
-    def state(self) -> str:
-        """In a word or two."""
+    def state(self) -> ServerState:
+        """What is shown of it."""
         if self.drained:
-            return "drained"
-        if self.until is not None:
-            return "set aside"
-        if self.problem:
-            return "unhealthy"
-        return "on trial" if self.pause_s else "ok"
+            return DRAINED
+        if self.problem and self.trust is not SET_ASIDE:
+            return UNHEALTHY
+        return self.trust
 
     @property
     def remarkable(self) -> bool:

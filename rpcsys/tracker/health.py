@@ -1,9 +1,8 @@
 """Which servers can be trusted with a request: drained by hand, unhealthy by their own word or silent, or set aside.
 
-A server is set aside when sessions on it failed `FAILURES` times in a row for reasons of its own, and tried again
-after a pause; the first failure then sets it aside again, for twice as long. What a client did wrong never
-counts, and neither does a client that reaches no server at all. Conditions go by the server's name: they outlive its
-connection and, by their records, the tracker's run.
+When a server is set aside, and until when, are the rules of :mod:`rpcsys.tracker.server_states`; each pause is twice as long as the one
+before. Failures for reasons of the server's own count: not what a client did wrong, nor a client that reaches no server
+at all. Conditions go by the server's name: they outlive its connection and, by their records, the tracker's run.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from rpcsys.tracker.entities import Condition, Lease, Peer
 from rpcsys.tracker.events import Action, Record
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.scheduler import Scheduler
-
-FAILURES = 3
+from rpcsys.tracker.server_states import CLEARED, FAILED, FAILURES, OK, PAUSE_OVER, SET_ASIDE
 
 MAX_ABSENT = 1024
 """Servers that are gone of which is remembered what was wrong with them; the first to go is forgotten first."""
@@ -36,12 +34,13 @@ class Health:
         condition = self.records.conditions.setdefault(name, Condition())
         if name not in self.records.server_names:
             self.records.absent.setdefault(name)
-        if condition.until is not None:
+        if condition.trust is SET_ASIDE:
             return []  # one of the sessions that ran before
         condition.failures += 1
         condition.reason = reason
-        if condition.failures < FAILURES and not condition.pause_s:
+        if condition.failures < FAILURES and condition.trust is OK:
             return []
+        condition.move(FAILED)
         condition.pause_s = min(max(FIRST_PAUSE_S, 2 * condition.pause_s), LONGEST_PAUSE_S)
         condition.until = self.records.now + condition.pause_s
         self.records.deadlines.set(("trial", name), condition.until)
@@ -67,14 +66,15 @@ class Health:
     def worked(self, name: str) -> list[Action]:
         """A session ended as sessions should."""
         condition = self.records.conditions.get(name)
-        if condition is None or not (condition.failures or condition.pause_s):
+        if condition is None or (not condition.failures and condition.trust is OK):
             return []
-        told = [Record(self.records.now, "trusted", {"server": name})] if condition.pause_s > 0 else []
+        told = [Record(self.records.now, "trusted", {"server": name})] if condition.trust is not OK else []
         return [*told, *self._trust(name, condition)]
 
     def trial(self, name: str) -> list[Action]:
         """A pause is over."""
         condition = self.records.conditions[name]
+        condition.move(PAUSE_OVER)
         condition.until = None
         return self._reopen(name)
 
@@ -150,12 +150,14 @@ class Health:
             return
         condition.reason = str(record.details["reason"])
         condition.failures = int(record.details["failures"])
+        condition.move(FAILED)
         condition.pause_s = min(float(record.details["pause_s"]), LONGEST_PAUSE_S)
         # At most a pause from now: the clock may have been ahead when it was written.
         condition.until = min(max(now, float(record.details["until"])), now + condition.pause_s)
         self.records.deadlines.set(("trial", name), condition.until)
 
     def _trust(self, name: str, condition: Condition) -> list[Action]:
+        condition.move(CLEARED)
         condition.failures, condition.reason, condition.pause_s, condition.until = 0, "", 0.0, None
         self.records.deadlines.drop(("trial", name))
         self._tidy(name)

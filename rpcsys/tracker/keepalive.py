@@ -70,14 +70,14 @@ class Keepalive:
         """Ask for the leases that should have been opened, or taken back, long ago."""
         actions: list[Action] = []
         for lease in list(peer.serving.values()):
-            if not lease.started and self.records.now - lease.since >= UNOPENED_S:
+            if not lease.opened and self.records.now - lease.since >= UNOPENED_S:
                 actions += self.leases.end(lease, control.UNUSED)
         return actions
 
     def _silent(self, peer: Peer) -> list[Action]:
         actions = self.health.answers(peer.name, SILENT)
         for lease in list(peer.serving.values()):
-            if lease.reason and not lease.started:  # it was to be ended
+            if lease.reason and not lease.opened:  # it was to be ended
                 actions += self.leases.over(lease, "unused")
         return actions
 

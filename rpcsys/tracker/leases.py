@@ -10,9 +10,10 @@ A lease carries an epoch, so that a late message about an old one changes nothin
 
 from __future__ import annotations
 
-from rpcsys.tracker.entities import OURS, SILENT, Lease, Peer, Server
+from rpcsys.tracker.entities import Lease, Peer, Server
 from rpcsys.tracker.events import Action, Record, Send
 from rpcsys.tracker.health import Health
+from rpcsys.tracker.lease_states import AWAY, ENDED, OPENED, OURS, RUNNING, SERVER_BACK, SERVER_LEFT, SILENT
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.replies import done, refusal
 from rpcsys.tracker.scheduler import least
@@ -71,8 +72,9 @@ class Leases:
         actions: list[Action] = [Record(now, "over", details)]
         if fault:
             actions += self.health.failed(lease.server_name, fault)
-        elif lease.started and outcome != "unused":
+        elif lease.opened and outcome != "unused":
             actions += self.health.worked(lease.server_name)
+        lease.move(ENDED)
         return actions
 
     # What our servers say.
@@ -80,12 +82,13 @@ class Leases:
     def lease_started(self, peer: Peer, message: control.LeaseStarted) -> list[Action]:
         """A server of ours says that a session was opened."""
         lease = self._reported(peer, message.lease, message.epoch)
-        begun = [] if lease is None or lease.started else self._begin(lease, message.peer)
+        begun = [] if lease is None or lease.opened else self._begin(lease, message.peer)
         return [done(peer, message.id), *begun]
 
     def _begin(self, lease: Lease, opener: str) -> list[Action]:
         """Its session was opened."""
-        lease.started, lease.started_at = True, self.records.now
+        lease.move(OPENED)
+        lease.started_at = self.records.now
         if lease.reason == _LEFT:
             lease.reason = ""  # not before: the news of the session took longer than the connection's end
         self.records.missed.pop(lease.address, None)
@@ -110,7 +113,7 @@ class Leases:
             or not _is_of(found, peer, peer.server)
         ):
             return None
-        if found.server is None:
+        if found.state in AWAY:
             self._attach(peer, found)  # it had no session when its server left
         return found
 
@@ -121,8 +124,9 @@ class Leases:
         if lease is not None:
             if lease.epoch == running.epoch and _is_of(lease, peer, server):
                 self._attach(peer, lease)
-                if not lease.started:
-                    lease.started, lease.started_at = True, max(began, lease.since)
+                if not lease.opened:
+                    lease.move(OPENED)
+                    lease.started_at = max(began, lease.since)
             return
         if self._may_grant(running) or not self.records.believe(running.epoch):
             return
@@ -137,7 +141,7 @@ class Leases:
             address="",
             since=began,
             limit_s=None,
-            started=True,
+            state=RUNNING,
             started_at=began,
             identity=server.identity,
         )
@@ -158,7 +162,9 @@ class Leases:
         before = None if lease.server is None else self.records.peers.get(lease.server)
         if before is not None:
             before.serving.pop(lease.lease, None)
-        self.records.deadlines.drop(("away", lease.lease))
+        if lease.state in AWAY:
+            lease.move(SERVER_BACK)
+            self.records.deadlines.drop(("away", lease.lease))
         lease.server, lease.server_name, lease.told = peer.conn, peer.name, 0
         peer.serving[lease.lease] = lease
 
@@ -168,11 +174,12 @@ class Leases:
         """A server's connection is gone. Its sessions may live on, if it is one of ours."""
         actions: list[Action] = []
         for lease in list(peer.serving.values()):
-            if lease.how != OURS:
+            if lease.how is not OURS:
                 actions += self.over(lease, "lost", "the server's connection ended")
                 continue
             del peer.serving[lease.lease]
             lease.server = None
+            lease.move(SERVER_LEFT)
             self.records.deadlines.set(("away", lease.lease), self.records.now + AWAY_S)
         return actions
 
@@ -197,14 +204,14 @@ class Leases:
         order = control.End(server.ask(), lease.lease, lease.epoch, reason)
         told: list[Action] = [Send(server.conn, order.to_json())]
         condition = self.records.condition(server)
-        if lease.started or condition is None or not condition.silent:
+        if lease.opened or condition is None or not condition.silent:
             return told
         return [*told, *self.over(lease, "unused")]
 
     def abandoned(self, lease: Lease) -> list[Action]:
         """The connection of the client that holds it is gone. A session that was opened goes on."""
         lease.holder = None
-        return [] if lease.started else self.end(lease, control.UNUSED, _LEFT)
+        return [] if lease.opened else self.end(lease, control.UNUSED, _LEFT)
 
     # What clients and operators say.
 
@@ -213,7 +220,7 @@ class Leases:
         lease = self._own(peer, message.lease)
         if lease is None:
             return [done(peer, message.id)]
-        blamed = message.problem and not lease.started and self._heard_of(lease)
+        blamed = message.problem and not lease.opened and self._heard_of(lease)
         missed = self.health.unreached(lease, message.problem) if blamed else []
         why = message.problem or "its client gave it back"
         return [*self.end(lease, "released", why), *missed, done(peer, message.id)]
@@ -221,7 +228,7 @@ class Leases:
     def renew(self, peer: Peer, message: control.Renew) -> list[Action]:
         """A client wants a lease to last longer."""
         lease = self._own(peer, message.lease)
-        if lease is None or lease.server is None or lease.how != OURS:
+        if lease is None or lease.state in AWAY or lease.how is not OURS:
             problem = f"no lease {message.lease!r} of yours can be renewed: it is over, or its server is away"
             return [refusal(peer, message.id, "BadRequest", problem)]
         actions = self._limit(lease, message.session_timeout or None)
@@ -268,7 +275,8 @@ class Leases:
         else:
             return []
         now = self.records.now
-        asked = lease.how == SILENT and lease.polled_at is not None and now - lease.polled_at < POLLING_S
+        silent = lease.how is SILENT
+        asked = silent and lease.polled_at is not None and now - lease.polled_at < POLLING_S
         if asked and now - lease.since >= RENEWAL_S:
             return self.over(lease, "unused", "the server went on waiting: nobody opened a session")
         return self.over(lease, "closed", "the server offers itself again")

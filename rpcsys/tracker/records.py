@@ -9,7 +9,6 @@ from collections import Counter
 
 from rpcsys.tracker.deadlines import Deadlines
 from rpcsys.tracker.entities import (
-    OURS,
     Condition,
     Lease,
     Offer,
@@ -23,6 +22,7 @@ from rpcsys.tracker.entities import (
 from rpcsys.tracker.events import Started
 from rpcsys.tracker.held import Held, size_of
 from rpcsys.tracker.labels import Facts, Pair, Pool, Wants, facts_of_key
+from rpcsys.tracker.lease_states import OURS
 from rpcsys.tracker.lines import Lines
 from rpcsys.tracker.relays import Relays
 from rpcsys.tracker.shares import Shares
@@ -328,7 +328,7 @@ class Records:
         queue = self.queues[lease.key]
         del queue.leases[lease.lease]
         self.shares.end(self.now, lease.user)
-        if lease.user and (lease.started or lease.how != OURS):  # others began when their server says
+        if lease.user and (lease.opened or lease.how is not OURS):  # others began when their server says
             queue.lengths.append(self.now - lease.since)
         server = None if lease.server is None else self.peers.get(lease.server)
         if server is not None:

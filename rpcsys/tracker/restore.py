@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rpcsys.tracker.entities import OURS, Lease, Place, Settling
+from rpcsys.tracker.entities import Lease, Place, Settling
 from rpcsys.tracker.events import Action, Record, Restored
 from rpcsys.tracker.health import Health
 from rpcsys.tracker.labels import wants_of
+from rpcsys.tracker.lease_states import GRANTED_AWAY, OPENED, OURS
 from rpcsys.tracker.leases import AWAY_S
 from rpcsys.tracker.records import GRACE_S, Records
 from rpcsys.tracker.requests import TICKET_S
@@ -61,7 +62,7 @@ class Restore:
 
     def _granted(self, record: Record) -> None:
         details = record.details
-        if details["how"] != OURS:
+        if details["how"] != OURS.value:
             return  # nobody can say whether it still is
         self.records.believe(details["epoch"])
         lease = Lease(
@@ -76,13 +77,15 @@ class Restore:
             since=min(record.at, self.records.now),
             limit_s=details["limit_s"],
             identity=details.get("identity", ""),
+            state=GRANTED_AWAY,
         )
         self.records.add_lease(lease)
 
     def _begun(self, record: Record) -> None:
         lease = self.records.leases.get(record.details["lease"])
         if lease is not None:
-            lease.started, lease.started_at = True, min(record.at, self.records.now)
+            lease.move(OPENED)
+            lease.started_at = min(record.at, self.records.now)
 
     def _limited(self, record: Record) -> None:
         lease = self.records.leases.get(record.details["lease"])

@@ -14,6 +14,7 @@ from typing import Any
 from rpcsys.errors import ProtocolError
 from rpcsys.tracker.events import Record
 from rpcsys.tracker.labels import wants_of
+from rpcsys.tracker.lease_states import Reporting
 from rpcsys.wire import checks
 from rpcsys.wire.checks import Check
 
@@ -28,6 +29,7 @@ MAX_DETAILS = 256 << 10
 MAX_LEVELS = 72_000
 """A day of averages of as many keys as are followed."""
 
+_REPORTING = tuple(known.value for known in Reporting)
 _MAX_TEXT = 4096
 _MAX_AT = 10**12
 _SLACK_S = 1.0  # by which two clocks' readings and their difference may differ
@@ -46,8 +48,8 @@ def _at(value: Any, name: str) -> float:
     return found
 
 
-def _state(value: Any, name: str) -> str:
-    if value not in ("ours", "silent", "inferred"):
+def _reporting(value: Any, name: str) -> str:
+    if value not in _REPORTING:
         raise checks.wrong(name, "how a lease is known", value)
     return str(value)
 
@@ -63,7 +65,7 @@ _PRESENT: Mapping[str, Mapping[str, Check]] = {
         "limit_s": _limit,
         "waited_s": checks.seconds,
         "priority": checks.number,
-        "how": _state,
+        "how": _reporting,
     },
     "begun": {"lease": _text},
     "limited": {"lease": _text, "limit_s": _limit},

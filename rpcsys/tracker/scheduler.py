@@ -16,9 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 from rpcsys.tracker.addresses import is_proxy, reachable
-from rpcsys.tracker.entities import INFERRED, OURS, SILENT, Lease, Offer, Peer, Waiting
+from rpcsys.tracker.entities import Lease, Offer, Peer, Waiting
 from rpcsys.tracker.events import Action, Record, Send
 from rpcsys.tracker.labels import Wants
+from rpcsys.tracker.lease_states import INFERRED, OURS, SILENT
 from rpcsys.tracker.lines import Rank
 from rpcsys.tracker.records import Records
 from rpcsys.wire import control, tracker
@@ -328,7 +329,7 @@ def _recorded(now: float, request: Waiting, lease: Lease) -> Record:
             "waited_s": round(now - request.since, 6),
             "priority": request.priority,
             "arrival": request.arrival,
-            "how": lease.how,
+            "how": lease.how.value,
             "identity": lease.identity,
         },
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import blake2b
 
-from rpcsys.tracker.entities import OURS, SILENT, Peer, Server
+from rpcsys.tracker.entities import Peer, Server
 from rpcsys.tracker.events import Action, Close, Record, Send
 from rpcsys.tracker.health import Health
 from rpcsys.tracker.keepalive import Keepalive
 from rpcsys.tracker.labels import facts_of
+from rpcsys.tracker.lease_states import OURS, SILENT
 from rpcsys.tracker.leases import Leases
 from rpcsys.tracker.peers import Peers
 from rpcsys.tracker.records import Records
@@ -85,7 +86,7 @@ class Servers:
         if is_new and served and peer.server is None:
             name = self.records.name_peer(peer, f"{host}:{port}")
             details = {"server": name, "key": ",".join(served)[:256], "address": host, "port": port}
-            silent = {"slots": 1, "labels": {}, "how": SILENT}
+            silent = {"slots": 1, "labels": {}, "how": SILENT.value}
             actions += [Record(self.records.now, "joined", {**details, **silent}), *self._is_back(name)]
         return actions
 
@@ -112,7 +113,7 @@ class Servers:
         for running in message.running:
             self.leases.go_on(peer, server, running)
         details = {"server": name, "key": message.key, "address": host, "port": port}
-        ours = {"slots": message.slots, "labels": labels, "how": OURS}
+        ours = {"slots": message.slots, "labels": labels, "how": OURS.value}
         actions.append(Record(now, "joined", {**details, **ours}))
         weighed = self.scheduler.weigh_all()
         return [*actions, done(peer, message.id, server=name), *weighed, *self._is_back(name)]

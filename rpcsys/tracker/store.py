@@ -27,8 +27,8 @@ from rpcsys.daemon.courier import Courier
 from rpcsys.errors import ConfigError
 from rpcsys.tracker import rows, salvage
 from rpcsys.tracker.batch import Batch
-from rpcsys.tracker.entities import OURS
 from rpcsys.tracker.events import Record
+from rpcsys.tracker.lease_states import OURS
 from rpcsys.tracker.live_state import Fact, LiveState
 from rpcsys.tracker.pruning import Pruner
 
@@ -172,7 +172,7 @@ class Store:
         """What `restored` says, after the end of what nobody will tell the end of, and without what is forgotten."""
         forgotten = self._pruner.before
         for record in list(self.live_state):
-            if record.kind == "granted" and record.details["how"] != OURS:
+            if record.kind == "granted" and record.details["how"] != OURS.value:
                 self.note(_unknown_end(record, now))
             elif record.kind in ("drained", "set_aside") and forgotten is not None and record.at < forgotten:
                 name = record.details["server"]

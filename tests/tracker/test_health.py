@@ -3,8 +3,9 @@
 import pytest
 
 from rpcsys.tracker import events
-from rpcsys.tracker.health import FAILURES, FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_ABSENT, MAX_MISSED
+from rpcsys.tracker.health import FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_ABSENT, MAX_MISSED
 from rpcsys.tracker.leases import AWAY_S
+from rpcsys.tracker.server_states import FAILURES
 from tests.tracker.transcripts import Scene
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from rpcsys.tracker.entities import INFERRED, OURS, Lease, Queue
+from rpcsys.tracker.entities import Lease, Queue
+from rpcsys.tracker.lease_states import AWAY, INFERRED, OURS
 
 MAX_HOLDERS = 8
 """Holders named to somebody who waits; the summary has them all."""
@@ -25,18 +26,18 @@ def holder(lease: Lease, at: float) -> dict[str, Any]:
         "server": lease.server_name,
         "since_s": round(at - lease.since, 3),
         "until_s": None if until is None else round(max(0.0, until - at), 3),
-        "inferred": lease.how == INFERRED,
+        "inferred": lease.how is INFERRED,
     }
 
 
 def row(lease: Lease, at: float) -> dict[str, Any]:
     """A row of the summary: who holds what, since when, and until when at the latest."""
-    if lease.server is None:
+    if lease.state in AWAY:
         state = "server away"
-    elif lease.how != OURS:
-        state = lease.how
+    elif lease.how is not OURS:
+        state = lease.how.value
     else:
-        state = "running" if lease.started else "granted"
+        state = lease.state.value
     held = holder(lease, at)
     return {
         "lease": lease.lease,
@@ -60,6 +61,6 @@ def on_page(lease: Lease) -> dict[str, Any]:
         "address": lease.address,
         "since": lease.since,
         "until": lease.until,
-        "how": lease.how,
-        "running": lease.started,
+        "how": lease.how.value,
+        "running": lease.opened,
     }

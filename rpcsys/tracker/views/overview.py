@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rpcsys import __version__
 from rpcsys.tracker.entities import Queue, Waiting
+from rpcsys.tracker.lease_states import AWAY
 from rpcsys.tracker.views import eta, leases, servers
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def lab(records: Records, at: float) -> dict[str, Any]:
     queues = sorted(
         (queue for queue in records.queues.values() if _in_use(queue)), key=lambda queue: queue.key
     )
-    away = [lease for lease in records.leases.values() if lease.server is None]
+    away = [lease for lease in records.leases.values() if lease.state in AWAY]
     return {
         "version": __version__,
         "now": at,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rpcsys.tracker.addresses import reachable
+from rpcsys.tracker.server_states import HEALTHY, OK, UNHEALTHY
 from rpcsys.tracker.views import leases
 from rpcsys.wire.keys import SERVER_PREFIX
 
@@ -17,15 +18,15 @@ def health(records: Records, at: float, peer: Peer) -> dict[str, Any]:
     """What is wrong with a server: ``state``, ``reason`` and ``until_s`` of it."""
     condition = records.condition(peer)
     if condition is None:
-        return {"state": "ok", "reason": "", "until_s": None}
+        return {"state": OK.value, "reason": "", "until_s": None}
     until_s = None if condition.until is None else round(max(0.0, condition.until - at), 3)
-    reason = condition.problem if condition.state == "unhealthy" else condition.reason
-    return {"state": condition.state, "reason": reason, "until_s": until_s}
+    reason = condition.problem if condition.state is UNHEALTHY else condition.reason
+    return {"state": condition.state.value, "reason": reason, "until_s": until_s}
 
 
 def word(peer: Peer, state: str) -> str:
     """A server's state in a word: what is wrong with it, or whether somebody has it."""
-    if state not in ("ok", "on trial"):
+    if state not in HEALTHY:
         return state
     if peer.serving:
         return "busy" if len(peer.serving) >= peer.slots else "partly busy"
@@ -80,7 +81,7 @@ def row(records: Records, at: float, peer: Peer, viewer: Peer) -> dict[str, Any]
         "address": reachable(server.host, viewer),
         "port": server.port,
         "slots": server.slots,
-        "running": sum(lease.started for lease in peer.serving.values()),
+        "running": sum(lease.opened for lease in peer.serving.values()),
         "labels": server.labels,
         "loads": list(server.loads),
         "limits": True,

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from rpcsys.tracker.entities import Peer, Queue, Waiting
+from rpcsys.tracker.server_states import HEALTHY
 from rpcsys.tracker.views import eta, leases, servers
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _reasons(
     reasons += [
         f"{count} of the servers {'is' if count == 1 else 'are'} {word}"
         for word, count in sorted(states.items())
-        if word not in ("ok", "on trial")
+        if word not in HEALTHY
     ]
     silent = [peer for peer in peers if peer.server is None]
     if silent and queue.key in records.limits:
