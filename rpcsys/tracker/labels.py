@@ -1,4 +1,4 @@
-"""What devices are, what requests want of them, and the match keys on offer, found by it.
+"""What devices are, and what requests want of them.
 
 A device's facts are pairs of label and value: its key, its server's name, what the server announced. A label may have
 several values (``loads``). A request wants some pairs exactly, and of some labels at least a number
@@ -7,12 +7,9 @@ several values (``loads``). A request wants some pairs exactly, and of some labe
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-
-from rpcsys.tracker.entities import Offer
 
 Pair = tuple[str, str]
 
@@ -118,52 +115,3 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return number if abs(number) < 1e300 else None
-
-
-class Pool:
-    """Match keys that are free, found by every fact of their devices; each index in the order of offering."""
-
-    def __init__(self) -> None:
-        self.by_fact: dict[Pair, OrderedDict[tuple[int, str], Offer]] = {}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pool) and self.by_fact == other.by_fact
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def add(self, offer: Offer) -> None:
-        """A match key is free."""
-        offer.free = True
-        for pair in offer.facts.pairs:
-            index = self.by_fact.get(pair)
-            if index is None:
-                index = self.by_fact[pair] = OrderedDict()
-            index[offer.conn, offer.match_key] = offer
-
-    def remove(self, offer: Offer) -> None:
-        """It is not, any more."""
-        offer.free = False
-        for pair in offer.facts.pairs:
-            index = self.by_fact[pair]
-            del index[offer.conn, offer.match_key]
-            if not index:
-                del self.by_fact[pair]
-
-    def count(self, key: str) -> int:
-        """How many match keys of a key are free."""
-        return len(self.by_fact.get((KEY, key), ()))
-
-    def find(self, wants: Wants) -> Offer | None:
-        """The one of those that fit which was offered first."""
-        rarest: OrderedDict[tuple[int, str], Offer] | None = None
-        for pair in wants.exact:
-            index = self.by_fact.get(pair)
-            if index is None:
-                return None
-            if rarest is None or len(index) < len(rarest):
-                rarest = index
-        if rarest is None:
-            return None
-        if wants.bare:  # most are, and then all that is there fits
-            return next(iter(rarest.values()))
-        return next((offer for offer in rarest.values() if wants.fit(offer.facts)), None)

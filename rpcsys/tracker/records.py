@@ -21,9 +21,10 @@ from rpcsys.tracker.entities import (
 )
 from rpcsys.tracker.events import Started
 from rpcsys.tracker.held import Held, size_of
-from rpcsys.tracker.labels import Facts, Pair, Pool, Wants, facts_of_key
+from rpcsys.tracker.labels import Facts, Pair, Wants, facts_of_key
 from rpcsys.tracker.lease_states import OURS
 from rpcsys.tracker.lines import Lines
+from rpcsys.tracker.pool import Pool
 from rpcsys.tracker.relays import Relays
 from rpcsys.tracker.shares import Shares
 from rpcsys.wire.control import Module

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import log
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rpcsys.tracker.lines import Band
+from typing import Protocol
 
 HALF_LIFE_S = 3600.0
 
@@ -30,6 +27,13 @@ _MANY = 1024
 """Users remembered before those without noticeable device time are looked for."""
 
 
+class Order(Protocol):
+    """Something that stands in the order of shares."""
+
+    def reorder(self, share: Share) -> None:
+        """A share has changed."""
+
+
 @dataclass(slots=True)
 class Share:
     """One user's line, and the bands of waiting requests in which it stands where it belongs.
@@ -42,7 +46,7 @@ class Share:
     base: float = 0.0
     running: int = 0
     waiting: int = 0
-    sorted_in: dict[tuple[object, float], Band] = field(default_factory=dict, compare=False)
+    sorted_in: dict[tuple[object, float], Order] = field(default_factory=dict, compare=False)
 
 
 class Shares:
