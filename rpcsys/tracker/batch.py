@@ -22,7 +22,7 @@ MAX_BYTES = 100 << 20
 """Records that may wait for the disk, and about how much memory they may take: minutes of a very busy lab."""
 
 MAX_LEVELS = 72_000
-"""Averages that may wait: a day of all followed keys (`rpcsys.tracker.utilisation`)."""
+"""Averages that may wait: a day of all followed keys (`rpcsys.tracker.views.utilisation`)."""
 
 HOUR = 3600
 RECORD = 1000

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from rpcsys.daemon.sockets import BROKEN, READ, WRITE
+from rpcsys.daemon.sockets import BROKEN, READ, WRITE, Sockets
 from rpcsys.errors import ProtocolError
 from rpcsys.link import acknowledge_at_once
+from rpcsys.tracker.admission import Admission
 from rpcsys.wire.tracker import FrameReader
-
-if TYPE_CHECKING:
-    from rpcsys.tracker.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +33,33 @@ LOW_WATER = HIGH_WATER // 4
 
 MAX_UNSENT = 4 << 20
 """Bytes unsent at which it is dropped: others' actions can make messages for it even while it is not read."""
+
+
+class Owner(Protocol):
+    """What a connection needs of the service that has it."""
+
+    loop: asyncio.AbstractEventLoop
+    sockets: Sockets
+    admission: Admission
+    strangers: dict[Connection, None]
+
+    def greeted(self, connection: Connection) -> int:
+        """It has said the magic; its number."""
+
+    def heard(self, connection: Connection) -> None:
+        """It has read something."""
+
+    def received(self, connection: Connection, frame: bytes) -> None:
+        """It has received a frame."""
+
+    def to_flush(self, connection: Connection) -> None:
+        """It has something to send."""
+
+    def flush(self) -> None:
+        """Send what all have to send."""
+
+    def lost(self, connection: Connection) -> None:
+        """It is gone."""
 
 
 class Connection:
@@ -59,7 +85,7 @@ class Connection:
         "serves",
     )
 
-    def __init__(self, service: Service, sock: socket.socket, address: str, local: str) -> None:
+    def __init__(self, service: Owner, sock: socket.socket, address: str, local: str) -> None:
         self.address = address
         self.local = local
         self.number = 0

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from rpcsys.daemon.journal import Journal
 from rpcsys.tracker.config import Config
 from rpcsys.tracker.events import Record
 from rpcsys.tracker.history import History
 from rpcsys.tracker.log_text import words
+from rpcsys.tracker.records import Records
 from rpcsys.tracker.store import Store
-from rpcsys.tracker.utilisation import LOOK_S, STEP_S, STEPS, Utilisation
-from rpcsys.tracker.views.metrics import Metrics
+from rpcsys.tracker.views.metrics import Metrics, Traffic
+from rpcsys.tracker.views.utilisation import LOOK_S, STEP_S, STEPS, Utilisation
 from rpcsys.wire import control
 from rpcsys.wire.control import Answer
-
-if TYPE_CHECKING:
-    from rpcsys.tracker.service import Service
 
 LAG_S = 0.5
 """How often the loop's lag is measured."""
@@ -39,7 +37,7 @@ _WARNINGS = frozenset(("set_aside", "unhealthy", "not_named"))
 
 
 class Observer:
-    """The ears of a service. To be made inside its event loop, before there is a state.
+    """Hears what happens, and looks at the records now and then. To be made inside an event loop.
 
     ``store`` and ``history`` are None for a tracker without a state directory.
 
@@ -48,18 +46,21 @@ class Observer:
     ConfigError: the state directory cannot be used.
     """
 
-    def __init__(self, service: Service, config: Config) -> None:
-        self._service = service
+    def __init__(self, config: Config, records: Records, now: Callable[[], float], traffic: Traffic) -> None:
+        self._records = records
+        self._now = now
         self._loop = asyncio.get_running_loop()
-        self._started_at = service.clock.now()
+        self._started_at = records.started_at
         self.store: Store | None = None
         self.history: History | None = None
         self.utilisation = Utilisation()
-        self.metrics = Metrics(service)
         if config.state_dir is not None:
-            self.store = Store(config.state_dir, history_days=config.history_days, clock=service.clock.now)
+            self.store = Store(config.state_dir, history_days=config.history_days, clock=now)
             self.history = History(self.store.path, self.store.suspect)
             self.utilisation.add(self.store.levels(self._started_at - STEPS * STEP_S, self._started_at))
+        store = self.store
+        writable = None if store is None else lambda: not store.failing
+        self.metrics = Metrics(records, now, traffic, self.pass_on, writable)
         self._journal = Journal(words)
         self._fresh: list[Record] = []
         self._looks = 0
@@ -104,7 +105,7 @@ class Observer:
         if self.history is not None:
             self.history.close()
         if self.store is not None:
-            self.store.note_levels(self.utilisation.rows(self._service.clock.now()))
+            self.store.note_levels(self.utilisation.rows(self._now()))
             self.store.close()
         self._journal.close()
 
@@ -114,8 +115,8 @@ class Observer:
         self._timers[0] = self._loop.call_later(LAG_S, self._measure_lag, now + LAG_S)
 
     def _look(self) -> None:
-        now = self._service.clock.now()
-        self.utilisation.look(self._service.state.records, now)
+        now = self._now()
+        self.utilisation.look(self._records, now)
         self._looks += 1
         if self.store is not None and self._looks % _LOOKS_NOTED == 0:
             self.store.note_levels(self.utilisation.rows(now))
@@ -123,7 +124,7 @@ class Observer:
 
     def _forget_absent(self) -> None:
         if self.store is not None:
-            self.store.forget_absent(self._started_at, self._service.clock.now())
+            self.store.forget_absent(self._started_at, self._now())
 
 
 def _level(record: Record) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from rpcsys.tracker.events import Record
 from rpcsys.tracker.views import servers
 
 if TYPE_CHECKING:
-    from rpcsys.tracker.service import Service
+    from rpcsys.tracker.records import Records
 
 WAITS_S = (0.01, 0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0)
 LEASES_S = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0)
@@ -55,11 +56,34 @@ class Histogram:
         return found
 
 
-class Metrics(Collector):
-    """The metrics of a service."""
+@dataclass(slots=True)
+class Traffic:
+    """What the service counts as it happens, and its connections."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    connections: Sized
+    frames_in: int = 0
+    frames_out: int = 0
+
+
+class Metrics(Collector):
+    """The metrics of a tracker. ``pass_on`` is called first: it notes what has happened just now.
+
+    ``writable``: whether the history can be written; None for a tracker without a state directory.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        now: Callable[[], float],
+        traffic: Traffic,
+        pass_on: Callable[[], None],
+        writable: Callable[[], bool] | None,
+    ) -> None:
+        self._records = records
+        self._now = now
+        self._traffic = traffic
+        self._pass_on = pass_on
+        self._writable = writable
         self._waits: dict[str, Histogram] = {}
         self._leases: dict[str, Histogram] = {}
         self._outcomes: Counter[tuple[str, str]] = Counter()
@@ -91,8 +115,8 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics at this moment."""
-        self._service.observer.pass_on()
-        yield from self._traffic()
+        self._pass_on()
+        yield from self._connections()
         yield from self._queues()
         yield self._by_state()
         yield _by_key("rpcsys_tracker_wait_seconds", "From request to lease.", self._waits)
@@ -120,29 +144,28 @@ class Metrics(Collector):
             unserved.add_metric([why], count)
         yield unserved
 
-    def _traffic(self) -> Iterator[Metric]:
-        service = self._service
+    def _connections(self) -> Iterator[Metric]:
+        traffic = self._traffic
         frames = CounterMetricFamily("rpcsys_tracker_frames", "Frames by direction.", labels=["direction"])
-        frames.add_metric(["in"], service.frames_in)
-        frames.add_metric(["out"], service.frames_out)
+        frames.add_metric(["in"], traffic.frames_in)
+        frames.add_metric(["out"], traffic.frames_out)
         yield frames
-        yield GaugeMetricFamily("rpcsys_tracker_connections", "Open connections.", len(service.connections))
+        yield GaugeMetricFamily("rpcsys_tracker_connections", "Open connections.", len(traffic.connections))
         lag = HistogramMetricFamily(
             "rpcsys_tracker_loop_lag_seconds",
             "How late the event loop was to something due, looked at twice a second.",
         )
         lag.add_metric([], self.lag.buckets(), self.lag.sum)
         yield lag
-        store = service.observer.store
-        if store is not None:
+        if self._writable is not None:
             yield GaugeMetricFamily(
                 "rpcsys_tracker_history_writable",
                 "1 while history is written, 0 while it cannot be.",
-                not store.failing,
+                self._writable(),
             )
 
     def _queues(self) -> Iterator[Metric]:
-        records, now = self._service.state.records, self._service.clock.now()
+        records, now = self._records, self._now()
         pending = GaugeMetricFamily("rpcsys_tracker_pending", "Requests that wait, by key.", labels=["key"])
         oldest = GaugeMetricFamily(
             "rpcsys_tracker_oldest_wait_seconds", "How long the oldest of them has waited.", labels=["key"]
@@ -163,7 +186,7 @@ class Metrics(Collector):
         yield from (pending, oldest, free, leases, slots)
 
     def _by_state(self) -> Metric:
-        records, now = self._service.state.records, self._service.clock.now()
+        records, now = self._records, self._now()
         counts = Counter(
             (servers.word(peer, servers.health(records, now, peer)["state"]), ",".join(peer.serves))
             for peer in records.peers.values()

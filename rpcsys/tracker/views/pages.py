@@ -13,7 +13,9 @@ from rpcsys.tracker.entities import Peer
 from rpcsys.tracker.views import overview, summary
 
 if TYPE_CHECKING:
-    from rpcsys.tracker.service import Service
+    from rpcsys.tracker.records import Records
+    from rpcsys.tracker.views.metrics import Metrics
+    from rpcsys.tracker.views.utilisation import Utilisation
 
 VIEWER = Peer(0, "127.0.0.1", "127.0.0.1")
 """For whom addresses are shown: whoever looks by way of HTTP sees what somebody on the tracker's machine would."""
@@ -30,28 +32,26 @@ _FILES = {
 }
 
 
-def pages(service: Service) -> dict[str, Page]:
+def pages(
+    records: Records, metrics: Metrics, utilisation: Utilisation, now: Callable[[], float]
+) -> dict[str, Page]:
     """All pages of a tracker, by path."""
-
-    def now() -> float:
-        return service.clock.now()
-
     return {
         "/healthz": health_page,
-        "/metrics": metrics_page(service.observer.metrics),
-        "/api/summary": shared(lambda: _summary(service)),
-        "/api/lab": _fresh_enough(_as_json(lambda: overview.lab(service.state.records, now())), now),
-        "/api/day": _fresh_enough(_as_json(lambda: service.observer.utilisation.day(now())), now),
+        "/metrics": metrics_page(metrics),
+        "/api/summary": shared(lambda: _summary(records, now)),
+        "/api/lab": _fresh_enough(_as_json(lambda: overview.lab(records, now())), now),
+        "/api/day": _fresh_enough(_as_json(lambda: utilisation.day(now())), now),
         **{path: _file(name, kind) for path, (name, kind) in _FILES.items()},
     }
 
 
-async def _summary(service: Service) -> Content:
+async def _summary(records: Records, now: Callable[[], float]) -> Content:
     """The whole summary, page by page, so that the loop is free between them."""
     texts: dict[str, list[str]] = {}
     begin: summary.Place | None = (0, 0)
     while begin is not None:
-        found, begin = summary.page(service.state.records, service.clock.now(), VIEWER, begin)
+        found, begin = summary.page(records, now(), VIEWER, begin)
         for part, rows in found.items():
             if rows:
                 texts.setdefault(part, []).append(_dense(rows)[1:-1])

@@ -1,27 +1,18 @@
 """What Prometheus is told."""
 
-from types import SimpleNamespace
-
 import prometheus_client
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from rpcsys.tracker.views import metrics
-from rpcsys.tracker.views.metrics import MAX_KEYS, OTHER, Histogram, Metrics
+from rpcsys.tracker.views.metrics import MAX_KEYS, OTHER, Histogram, Metrics, Traffic
 from tests.tracker import records
 
 
 def sampled(scene, *noted):
     """All samples by name and labels, as a scrape of the scene's tracker gives them."""
-    service = SimpleNamespace(
-        state=scene.state,
-        clock=SimpleNamespace(now=lambda: scene.now),
-        frames_in=3,
-        frames_out=4,
-        connections={1: None},
-        observer=SimpleNamespace(store=None, pass_on=lambda: None),
-    )
-    taken = Metrics(service)
+    traffic = Traffic({1: None}, frames_in=3, frames_out=4)
+    taken = Metrics(scene.state.records, lambda: scene.now, traffic, lambda: None, None)
     for record in noted:
         taken.note(record)
     registry = CollectorRegistry()

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from rpcsys.tracker.utilisation import MAX_KEYS, STEP_S, STEPS, Utilisation
+from rpcsys.tracker.views.utilisation import MAX_KEYS, STEP_S, STEPS, Utilisation
 
 START = 1_700_000_400  # ten minutes begin here
 
