@@ -16,7 +16,7 @@ from rpcsys.tracker.history import History
 from rpcsys.tracker.log_text import words
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.store import Store
-from rpcsys.tracker.views.metrics import Metrics, Traffic
+from rpcsys.tracker.views.metrics import FrameCounts, Metrics
 from rpcsys.tracker.views.utilisation import LOOK_S, STEP_S, STEPS, Utilisation
 from rpcsys.wire import control
 from rpcsys.wire.control import Answer
@@ -46,7 +46,9 @@ class Observer:
     ConfigError: the state directory cannot be used.
     """
 
-    def __init__(self, config: Config, records: Records, now: Callable[[], float], traffic: Traffic) -> None:
+    def __init__(
+        self, config: Config, records: Records, now: Callable[[], float], counts: FrameCounts
+    ) -> None:
         self._records = records
         self._now = now
         self._loop = asyncio.get_running_loop()
@@ -60,7 +62,7 @@ class Observer:
             self.utilisation.add(self.store.levels(self._started_at - STEPS * STEP_S, self._started_at))
         store = self.store
         writable = None if store is None else lambda: not store.failing
-        self.metrics = Metrics(records, now, traffic, self.pass_on, writable)
+        self.metrics = Metrics(records, now, counts, self.pass_on, writable)
         self._journal = Journal(words)
         self._fresh: list[Record] = []
         self._looks = 0

@@ -41,7 +41,7 @@ from rpcsys.tracker.keepalive import ASKED
 from rpcsys.tracker.message_cache import MessageCache
 from rpcsys.tracker.observer import Observer
 from rpcsys.tracker.state import State
-from rpcsys.tracker.views.metrics import Traffic
+from rpcsys.tracker.views.metrics import FrameCounts
 from rpcsys.tracker.views.pages import pages
 from rpcsys.tracker.views.tvm_summary import MAX_CHARACTERS, SummaryText
 from rpcsys.wire import control, tracker, tracker_frames
@@ -84,7 +84,7 @@ class Service:
         self.strangers: dict[Connection, None] = {}
         self.sockets = Sockets(self._turn)
         self._messages = MessageCache()
-        self.traffic = Traffic(self.connections)
+        self.counts = FrameCounts(self.connections)
         self.stopped = asyncio.Event()
         self._numbers = 0
         self._heard: tuple[list[Connection], list[Connection]] = ([], [])
@@ -97,7 +97,7 @@ class Service:
             self.clock.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits), config.proxy_from
         )
         self.state = State(started)
-        self.observer = Observer(config, self.state.records, self.clock.now, self.traffic)
+        self.observer = Observer(config, self.state.records, self.clock.now, self.counts)
         most = min(config.max_connections_per_address, allow_many() // 2)
         self.admission = Admission(most, self.state.records.relays, self.clock.now)
         self.perform(Restored(started.at, self.observer.restored()))
@@ -155,7 +155,7 @@ class Service:
         ------
         ProtocolError: the connection cannot go on.
         """
-        self.traffic.frames_in += 1
+        self.counts.frames_in += 1
         try:
             message = self._messages.read(frame)
         except tracker.BadMessage as problem:
@@ -221,7 +221,7 @@ class Service:
             self.stopped.set()
 
     def _send(self, connection: Connection, message: Any) -> None:
-        self.traffic.frames_out += 1
+        self.counts.frames_out += 1
         if type(message) is int and message == tracker.SUCCESS:
             connection.queue(_SUCCESS)
             return
@@ -239,7 +239,7 @@ class Service:
         """Answer TVM's SUMMARY, from the text that is remembered."""
         viewer = self.state.records.peers.get(connection.number)
         if viewer is not None:
-            self.traffic.frames_out += 1
+            self.counts.frames_out += 1
             text = self._summary.text(self.state.records, self.clock.now(), viewer)
             connection.queue(tracker_frames.frame(text, MAX_TVM_REPLY))
 

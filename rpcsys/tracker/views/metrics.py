@@ -57,8 +57,8 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Traffic:
-    """What the service counts as it happens, and its connections."""
+class FrameCounts:
+    """Frames, counted as they come and go, and the open connections."""
 
     connections: Sized
     frames_in: int = 0
@@ -75,13 +75,13 @@ class Metrics(Collector):
         self,
         records: Records,
         now: Callable[[], float],
-        traffic: Traffic,
+        counts: FrameCounts,
         pass_on: Callable[[], None],
         writable: Callable[[], bool] | None,
     ) -> None:
         self._records = records
         self._now = now
-        self._traffic = traffic
+        self._counts = counts
         self._pass_on = pass_on
         self._writable = writable
         self._waits: dict[str, Histogram] = {}
@@ -145,12 +145,12 @@ class Metrics(Collector):
         yield unserved
 
     def _connections(self) -> Iterator[Metric]:
-        traffic = self._traffic
+        counts = self._counts
         frames = CounterMetricFamily("rpcsys_tracker_frames", "Frames by direction.", labels=["direction"])
-        frames.add_metric(["in"], traffic.frames_in)
-        frames.add_metric(["out"], traffic.frames_out)
+        frames.add_metric(["in"], counts.frames_in)
+        frames.add_metric(["out"], counts.frames_out)
         yield frames
-        yield GaugeMetricFamily("rpcsys_tracker_connections", "Open connections.", len(traffic.connections))
+        yield GaugeMetricFamily("rpcsys_tracker_connections", "Open connections.", len(counts.connections))
         lag = HistogramMetricFamily(
             "rpcsys_tracker_loop_lag_seconds",
             "How late the event loop was to something due, looked at twice a second.",

@@ -5,13 +5,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from rpcsys.tracker.views import metrics
-from rpcsys.tracker.views.metrics import MAX_KEYS, OTHER, Histogram, Metrics, Traffic
+from rpcsys.tracker.views.metrics import MAX_KEYS, OTHER, FrameCounts, Histogram, Metrics
 from tests.tracker import records
 
 
 def sampled(scene, *noted):
     """All samples by name and labels, as a scrape of the scene's tracker gives them."""
-    traffic = Traffic({1: None}, frames_in=3, frames_out=4)
+    traffic = FrameCounts({1: None}, frames_in=3, frames_out=4)
     taken = Metrics(scene.state.records, lambda: scene.now, traffic, lambda: None, None)
     for record in noted:
         taken.note(record)
