@@ -1,4 +1,4 @@
-"""The tracker's decisions, as transcripts: leases from grant to end, and the servers behind them."""
+"""The tracker's decisions, as transcripts: leases from grant to end."""
 
 import pytest
 
@@ -301,94 +301,6 @@ def test_every_end_has_a_reason(scene):
     assert all(over["reason"] for over in scene.recorded("over"))
 
 
-# --- servers -----------------------------------------------------------------------------------
-
-
-def test_a_row_for_each_slot(scene):
-    server = scene.server(slots=3, labels={"os": "linux"}, loads=["so"])
-    scene.put(server, "rpi4:1")
-    summary = scene.summary()
-    assert summary["server_info"] == [{"key": "server:rpi4", "addr": ["10.0.0.8", 9090]}] * 3
-    (row,) = summary["servers"]
-    assert row == {
-        "name": "board",
-        "key": "rpi4",
-        "address": "10.0.0.8",
-        "port": 9090,
-        "slots": 3,
-        "free": 1,
-        "running": 0,
-        "labels": {"os": "linux"},
-        "loads": ["so"],
-        "state": "ok",
-        "reason": "",
-        "until_s": None,
-        "limits": True,
-    }
-
-
-def test_a_server_behind_a_proxy_has_a_row_too(scene):
-    scene.server(port=None, address="proxy.lab")
-    assert scene.summary()["server_info"] == [{"key": "server:rpi4", "addr": ["proxy.lab", None]}]
-
-
-def test_names_are_made_different(scene):
-    first, second = scene.server(port=1), scene.server(port=2)
-    assert [row["name"] for row in scene.summary()["servers"]] == ["board", "board-2"]
-    scene.leave(first)
-    scene.leave(second)
-    scene.server()
-    assert [row["name"] for row in scene.summary()["servers"]] == ["board"]
-
-
-def test_a_server_that_registers_again_replaces_its_dead_connection(scene):
-    old = scene.server(identity="1f2e")
-    scene.put(old, "rpi4:old")
-    new = scene.server(identity="1f2e")
-    assert scene.closed == [old]
-    assert scene.queue() == (0, 0)
-    assert scene.put(old, "rpi4:older") == []
-    scene.put(new, "rpi4:new")
-    (row,) = scene.summary()["servers"]
-    assert (row["name"], row["free"]) == ("board", 1)
-
-
-@pytest.mark.parametrize("identity", ["", "9a8b"])
-def test_nobody_else_takes_a_servers_name(scene, identity):
-    board = scene.server(identity="1f2e")
-    scene.put(board, "rpi4:1")
-    other = scene.server(identity=identity, address="10.0.0.8")
-    assert scene.closed == []
-    assert [row["name"] for row in scene.summary()["servers"]] == ["board", "board-2"]
-    assert scene.queue() == (1, 0)
-    scene.leave(other)
-    assert [row["name"] for row in scene.summary()["servers"]] == ["board"]
-
-
-def test_a_board_that_was_started_anew_gets_its_name_when_its_old_connection_ends(scene):
-    before, after = scene.server(identity="before"), scene.server(identity="after")
-    scene.leave(before)
-    assert scene.closed == [after], "so that it registers again"
-    scene.leave(after)
-    scene.server(identity="after")
-    assert [row["name"] for row in scene.summary()["servers"]] == ["board"]
-    assert not scene.state.records.heirs
-
-
-def test_one_elsewhere_keeps_the_name_it_got(scene):
-    before = scene.server()
-    scene.server(port=9091)
-    scene.leave(before)
-    assert scene.closed == []
-
-
-def test_the_identity_is_kept_as_a_digest(scene):
-    server = scene.server(identity="s3cr3t-identity")
-    lease_of(scene, server, scene.client())
-    assert "s3cr3t" not in repr(vars(scene.state)) + repr(scene.records)
-    assert scene.recorded("granted")[0]["identity"]
-
-
 # --- what a server says of leases ---------------------------------------------------------------
 
 
@@ -430,28 +342,11 @@ def test_a_lease_that_is_over_or_to_come_is_nobodys(scene):
     assert row["holder"] == "ann"
 
 
-def test_no_more_sessions_than_slots(scene):
-    running = [{"lease": f"old-{number}", "epoch": number} for number in (1, 2, 3)]
-    conn = scene.connect()
-    (answer,) = scene.ask(conn, "register", key="rpi4", name="board", port=1, slots=2, running=running)
-    assert answer["error"] == "BadRequest"
-    scene.server(slots=3, running=running)
-    assert len(scene.summary()["leases"]) == 3
-
-
 def test_how_long_a_session_ran_before_goes_into_no_estimate(scene):
     server = scene.server(running=[{"lease": "old-1", "epoch": 1, "since_s": 1e300}])
     scene.ask(server, "lease_ended", lease="old-1", epoch=1, outcome="closed")
     assert scene.recorded("over")[0]["held_s"] == LONGEST_S
     assert not scene.state.records.queues["rpi4"].lengths
-
-
-def test_a_registration_can_be_repeated(scene):
-    server = scene.server(slots=1)
-    (answer,) = scene.ask(server, "register", key="rpi4", name="board", port=9090, slots=2)
-    assert answer["server"] == "board"
-    assert scene.closed == []
-    assert len(scene.summary()["server_info"]) == 2
 
 
 def test_leases_that_outlived_the_tracker_come_back(scene):

@@ -1,13 +1,10 @@
 """The tracker's decisions, as transcripts: TVM's messages, what goes with a connection, and bounds."""
 
-import pytest
-
 from rpcsys.tracker import events, servers
 from rpcsys.tracker import requests as requests_module
-from rpcsys.tracker.records import GRACE_S
 from rpcsys.tracker.state import State
 from rpcsys.wire.tracker import Put, TvmRequest
-from tests.tracker.transcripts import START, Scene
+from tests.tracker.transcripts import START
 
 
 def granted(heard):
@@ -78,128 +75,10 @@ def test_several_requests_on_one_connection_are_all_served(scene):
     assert [reply[1][2] for reply in scene.hear(client)] == ["rpi4:1", "rpi4:2"]
 
 
-def test_pending_match_keys_are_those_not_handed_out(scene):
-    server, client = scene.tvm_server(), scene.connect()
-    scene.put(server, "rpi4:1")
-    scene.put(server, "rpi4:2")
-    assert scene.say(server, [7]) == [["rpi4:1", "rpi4:2"]]
-    scene.say(client, [4, "rpi4", "", 1])
-    assert scene.say(server, [7]) == [["rpi4:2"]]
-
-
-def test_a_java_server_offers_the_same_match_key_again(scene):
-    server, client = scene.tvm_server(), scene.connect()
-    scene.put(server, "rpi4:1", port="9090")
-    scene.put(server, "rpi4:1", port="9091")
-    assert scene.queue() == (1, 0)
-    assert scene.say(client, [4, "rpi4", "", 1]) == [[0, ["10.0.0.7", 9091, "rpi4:1"]]]
-    scene.put(server, "rpi4:1", port="9090")
-    assert scene.queue() == (1, 0)
-
-
-def test_match_keys_of_two_servers_may_collide(scene):
-    one, two, client = scene.tvm_server(port=1), scene.tvm_server(port=2), scene.connect()
-    scene.put(one, "rpi4:123456", 1)
-    scene.put(two, "rpi4:123456", 2)
-    assert scene.queue() == (2, 0)
-    scene.leave(one)
-    assert scene.queue() == (1, 0)
-    assert scene.say(client, [4, "rpi4", "", 1])[0][1][1] == 2
-
-
 def test_keys_with_colons(scene):
     server, client = scene.tvm_server("127.0.0.1:5555"), scene.connect()
     scene.put(server, "127.0.0.1:5555:0.25")
     assert granted(scene.say(client, [4, "127.0.0.1:5555", "", 1])) == "127.0.0.1:5555:0.25"
-
-
-def test_one_of_tvms_proxies_offers_for_its_servers(scene):
-    proxy, client = scene.connect("10.0.0.9"), scene.client()
-    scene.put(proxy, "rpi4:1")
-    scene.put(proxy, "rpi3:1")
-    assert scene.say(proxy, [5, {"key": "server:proxy[rpi4,rpi3]", "addr": [None, 9090]}]) == [0]
-    assert scene.summary()["server_info"] == [{"key": "server:proxy[rpi4,rpi3]", "addr": ["10.0.0.9", 9090]}]
-    (answer,) = scene.ask(client, "request", key="rpi3")
-    assert answer["leases"][0]["host"] == "10.0.0.9"
-
-
-def test_stop_wants_the_stop_key():
-    closed, open_ = Scene(), Scene(stop_key="open sesame")
-    assert closed.say(closed.connect(), [2, ""]) == [-1]
-    assert open_.say(open_.connect(), [2, "x"]) == [-1]
-    assert not open_.stopped
-    assert open_.say(open_.connect(), [2, "open sesame"]) == [0]
-    assert open_.stopped
-
-
-# --- what goes with a connection ---------------------------------------------------------------
-
-
-def test_what_a_client_waited_for_goes_with_it(scene):
-    gone, stays, server = scene.connect(), scene.connect(), scene.tvm_server()
-    scene.say(gone, [4, "rpi4", "", 9])
-    scene.say(gone, [4, "rpi4", "", 1])
-    scene.say(stays, [4, "rpi4", "", 1])
-    scene.leave(gone)
-    assert scene.queue() == (0, 1)
-    scene.put(server, "rpi4:1")
-    assert granted(scene.hear(stays)) == "rpi4:1"
-    assert scene.hear(gone) == []
-
-
-def test_what_a_server_offered_goes_with_it(scene):
-    server, client = scene.tvm_server(), scene.connect()
-    scene.put(server, "rpi4:1")
-    scene.leave(server)
-    assert scene.say(client, [4, "rpi4", "", 1]) == []
-    assert scene.summary()["server_info"] == []
-
-
-def test_nothing_of_a_key_is_left_when_all_have_gone(scene):
-    server, client = scene.tvm_server(), scene.connect()
-    scene.put(server, "rpi4:1")
-    scene.say(client, [4, "rpi4", "", 1])
-    scene.say(client, [4, "other", "", 1])
-    scene.leave(client)
-    scene.leave(server)
-    scene.wait(GRACE_S)
-    assert scene.state.records.queues == {}
-    assert scene.state.records.leases == {}
-    assert scene.state.records.waiting == {}
-    assert scene.state.next_deadline is None
-
-
-def test_a_message_of_a_connection_that_is_gone_changes_nothing(scene):
-    server = scene.tvm_server()
-    scene.leave(server)
-    assert scene.put(server, "rpi4:1") == []
-    scene.leave(server)
-
-
-# --- addresses ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("server_at", "custom", "client_at", "told"),
-    [
-        ("10.0.0.7", None, "10.0.0.5", "10.0.0.7"),
-        ("10.0.0.7", "board.lab", "10.0.0.5", "board.lab"),
-        ("127.0.0.1", None, "127.0.0.1", "127.0.0.1"),
-        ("127.0.0.1", None, "10.0.0.5", "10.0.0.1"),
-        ("127.0.0.1", "localhost", "10.0.0.5", "10.0.0.1"),
-        ("127.0.0.1", "board.lab", "10.0.0.5", "board.lab"),
-        ("10.0.0.7", "127.0.0.1", "10.0.0.5", "10.0.0.1"),
-        ("::1", None, "10.0.0.5", "10.0.0.1"),
-        ("10.0.0.7", None, "127.0.0.1", "10.0.0.7"),
-    ],
-)
-def test_clients_are_told_an_address_they_can_reach(scene, server_at, custom, client_at, told):
-    server = scene.tvm_server(address=server_at, custom=custom)
-    scene.put(server, "rpi4:1", custom=custom)
-    client = scene.connect(client_at, local="10.0.0.1")
-    ((_, summary),) = scene.say(client, [6])
-    assert summary["server_info"] == [{"key": "server:rpi4", "addr": [told, 9090]}]
-    assert scene.say(client, [4, "rpi4", "", 1]) == [[0, [told, 9090, "rpi4:1"]]]
 
 
 # --- bounds ------------------------------------------------------------------------------------

@@ -1,0 +1,26 @@
+"""Addresses that the tracker tells others, as transcripts."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("server_at", "custom", "client_at", "told"),
+    [
+        ("10.0.0.7", None, "10.0.0.5", "10.0.0.7"),
+        ("10.0.0.7", "board.lab", "10.0.0.5", "board.lab"),
+        ("127.0.0.1", None, "127.0.0.1", "127.0.0.1"),
+        ("127.0.0.1", None, "10.0.0.5", "10.0.0.1"),
+        ("127.0.0.1", "localhost", "10.0.0.5", "10.0.0.1"),
+        ("127.0.0.1", "board.lab", "10.0.0.5", "board.lab"),
+        ("10.0.0.7", "127.0.0.1", "10.0.0.5", "10.0.0.1"),
+        ("::1", None, "10.0.0.5", "10.0.0.1"),
+        ("10.0.0.7", None, "127.0.0.1", "10.0.0.7"),
+    ],
+)
+def test_clients_are_told_an_address_they_can_reach(scene, server_at, custom, client_at, told):
+    server = scene.tvm_server(address=server_at, custom=custom)
+    scene.put(server, "rpi4:1", custom=custom)
+    client = scene.connect(client_at, local="10.0.0.1")
+    ((_, summary),) = scene.say(client, [6])
+    assert summary["server_info"] == [{"key": "server:rpi4", "addr": [told, 9090]}]
+    assert scene.say(client, [4, "rpi4", "", 1]) == [[0, [told, 9090, "rpi4:1"]]]

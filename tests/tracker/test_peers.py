@@ -1,0 +1,61 @@
+"""The tracker's decisions, as transcripts: what goes with a connection."""
+
+from rpcsys.tracker.records import GRACE_S
+from tests.tracker.transcripts import Scene
+
+
+def granted(heard):
+    """The match key of a TVM client's reply."""
+    ((code, (_, _, match_key)),) = heard
+    assert code == 0
+    return match_key
+
+
+def test_what_a_client_waited_for_goes_with_it(scene):
+    gone, stays, server = scene.connect(), scene.connect(), scene.tvm_server()
+    scene.say(gone, [4, "rpi4", "", 9])
+    scene.say(gone, [4, "rpi4", "", 1])
+    scene.say(stays, [4, "rpi4", "", 1])
+    scene.leave(gone)
+    assert scene.queue() == (0, 1)
+    scene.put(server, "rpi4:1")
+    assert granted(scene.hear(stays)) == "rpi4:1"
+    assert scene.hear(gone) == []
+
+
+def test_what_a_server_offered_goes_with_it(scene):
+    server, client = scene.tvm_server(), scene.connect()
+    scene.put(server, "rpi4:1")
+    scene.leave(server)
+    assert scene.say(client, [4, "rpi4", "", 1]) == []
+    assert scene.summary()["server_info"] == []
+
+
+def test_nothing_of_a_key_is_left_when_all_have_gone(scene):
+    server, client = scene.tvm_server(), scene.connect()
+    scene.put(server, "rpi4:1")
+    scene.say(client, [4, "rpi4", "", 1])
+    scene.say(client, [4, "other", "", 1])
+    scene.leave(client)
+    scene.leave(server)
+    scene.wait(GRACE_S)
+    assert scene.state.records.queues == {}
+    assert scene.state.records.leases == {}
+    assert scene.state.records.waiting == {}
+    assert scene.state.next_deadline is None
+
+
+def test_a_message_of_a_connection_that_is_gone_changes_nothing(scene):
+    server = scene.tvm_server()
+    scene.leave(server)
+    assert scene.put(server, "rpi4:1") == []
+    scene.leave(server)
+
+
+def test_stop_wants_the_stop_key():
+    closed, open_ = Scene(), Scene(stop_key="open sesame")
+    assert closed.say(closed.connect(), [2, ""]) == [-1]
+    assert open_.say(open_.connect(), [2, "x"]) == [-1]
+    assert not open_.stopped
+    assert open_.say(open_.connect(), [2, "open sesame"]) == [0]
+    assert open_.stopped
