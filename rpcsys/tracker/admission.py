@@ -14,8 +14,8 @@ _ADVICE = "see what runs there, or start the tracker with a higher --max-connect
 
 
 class Admission:
-    """At most ``limit`` connections of each address. Proxies, and this machine where none is named, count for nobody: who
-    comes through them has the proxy's limits.
+    """At most ``limit`` connections of each address. Proxies, and this machine where none is named, count for
+    nobody: who comes through them has the proxy's limits.
     """
 
     def __init__(self, limit: int, relays: Relays, clock: Callable[[], float]) -> None:

@@ -77,7 +77,9 @@ def bytes_of_over(over: Over) -> int:
 
 @dataclass
 class Batch:
-    """What is to be written. ``missed`` counts what there was no room for; ``whole``: the present replaces the file's."""
+    """What is to be written. ``missed`` counts what there was no room for; ``whole``: the present replaces the
+    file's.
+    """
 
     overs: list[Over] = field(default_factory=list)
     events: list[Record] = field(default_factory=list)

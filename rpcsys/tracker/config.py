@@ -18,8 +18,8 @@ _PORTS = 9  # TVM's default range is 9190 to 9198
 @dataclass(frozen=True)
 class Config:
     """How a tracker is started. ``port_end`` is exclusive; ``http_port`` 0 is off; without ``stop_key`` no message
-    can end it; ``state_dir`` None remembers nothing beyond the run; ``limits`` is the longest session in seconds, by key;
-    ``proxy_from`` are addresses and networks of proxies, none for those on this machine.
+    can end it; ``state_dir`` None remembers nothing beyond the run; ``limits`` is the longest session in seconds,
+    by key; ``proxy_from`` are addresses and networks of proxies, none for those on this machine.
     """
 
     host: str = "0.0.0.0"

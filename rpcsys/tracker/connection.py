@@ -63,7 +63,9 @@ class Owner(Protocol):
 
 
 class Connection:
-    """``number`` is 0 until the magic was said, and then what the state calls the connection; ``serves``: it has made offers."""
+    """``number`` is 0 until the magic was said, and then what the state calls the connection; ``serves``: it has
+    made offers.
+    """
 
     __slots__ = (
         "_acknowledged",

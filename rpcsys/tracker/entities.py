@@ -41,10 +41,10 @@ class Offer:
 class Waiting:
     """A request without a device. ``id`` is None for TVM's clients, which give none.
 
-    ``since`` and ``arrival`` are those of its ticket, ``recorded`` says whether anybody was told of that;
-    ``steps`` is how often it has risen. ``gathered`` are the offers that a request for several has claimed; one that
-    is ``parked``, for the reason there, lets all others pass. ``told`` is the last position told; ``timers`` what may be due of
-    it (`rpcsys.tracker.deadlines`).
+    ``since`` and ``arrival`` are those of its ticket, ``recorded`` says whether anybody was told of that; ``steps``
+    is how often it has risen. ``gathered`` are the offers that a request for several has claimed; one that is
+    ``parked``, for the reason there, lets all others pass. ``told`` is the last position told; ``timers`` what may
+    be due of it (`rpcsys.tracker.deadlines`).
     """
 
     arrival: int
@@ -99,8 +99,8 @@ class Settling:
 class Lease:
     """A match key that was handed out. ``server`` and ``holder`` are connections; both may have left.
 
-    ``polled_at``: when one of TVM's servers last asked for match keys: it does not during a session. ``identity`` is its
-    server's, "" for unknown; ``told`` the number of the question that told the server of it.
+    ``polled_at``: when one of TVM's servers last asked for match keys: it does not during a session. ``identity``
+    is its server's, "" for unknown; ``told`` the number of the question that told the server of it.
     """
 
     lease: str
@@ -207,11 +207,12 @@ class Peer:
     """A connection, with all that vanishes when it ends.
 
     ``local`` is the address at which it reached the tracker; ``report`` what a TVM server calls itself, and where
-    it is; ``name`` what the tracker calls a server; ``asked`` counts the questions that the tracker has put to it, and
-    ``heard`` is the last that it has answered well.
-    ``keepalive``: it answers when it is asked whether it lives; ``unanswered``: how often it has been looked at since it was asked.
-    ``address`` is its own also if it came through proxies: then ``gate`` is where clients find the outermost of them, and
-    ``proxies`` how many there are; without a gate, they are not believed. ``deployed``: its modules, found at a proxy with ``deployed_key``. ``fresh``: nothing else was said yet. Dictionaries stand for ordered sets.
+    it is; ``name`` what the tracker calls a server; ``asked`` counts the questions that the tracker has put to it,
+    and ``heard`` is the last that it has answered well. ``keepalive``: it answers when it is asked whether it
+    lives; ``unanswered``: how often it has been looked at since it was asked. ``address`` is its own also if it
+    came through proxies: then ``gate`` is where clients find the outermost of them, and ``proxies`` how many there
+    are; without a gate, they are not believed. ``deployed``: its modules, found at a proxy with ``deployed_key``.
+    ``fresh``: nothing else was said yet. Dictionaries stand for ordered sets.
     """
 
     conn: int

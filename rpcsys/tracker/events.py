@@ -30,11 +30,11 @@ plain JSON details. By ``kind``:
 =============  =====================================================================================
 
 A tracker with a memory gets some of them back in one `Restored`, right after `Started`, in the order in which they
-were made: every ``granted`` (with its ``begun`` and the last ``limited``) without its ``over``; every ``over`` of the last
-ten hours (device time decays with a half-life of one), with what that takes: key, user, since, held_s, outcome; every ``waiting`` without ``waited``; every ``joined``
-without ``gone``; the last ``set_aside`` and ``drained`` of each server that no ``trusted``,
-``enabled`` or ``forgotten`` followed.
-A tracker that is stopped says nothing of its connections' ends, so it is the same after a stop as after a crash.
+were made: every ``granted`` (with its ``begun`` and the last ``limited``) without its ``over``; every ``over`` of
+the last ten hours (device time decays with a half-life of one), with what that takes: key, user, since, held_s,
+outcome; every ``waiting`` without ``waited``; every ``joined`` without ``gone``; the last ``set_aside`` and
+``drained`` of each server that no ``trusted``, ``enabled`` or ``forgotten`` followed. A tracker that is stopped
+says nothing of its connections' ends, so it is the same after a stop as after a crash.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Which servers can be trusted with a request: drained by hand, unhealthy by their own word or silent, or set aside.
 
-When a server is set aside, and until when, are the rules of :mod:`rpcsys.tracker.server_states`; each pause is twice as long as the one
-before. Failures for reasons of the server's own count: not what a client did wrong, nor a client that reaches no server
-at all. Conditions go by the server's name: they outlive its connection and, by their records, the tracker's run.
+When a server is set aside, and until when, are the rules of :mod:`rpcsys.tracker.server_states`; each pause is
+twice as long as the one before. Failures for reasons of the server's own count: not what a client did wrong, nor a
+client that reaches no server at all. Conditions go by the server's name: they outlive its connection and, by their
+records, the tracker's run.
 """
 
 from __future__ import annotations

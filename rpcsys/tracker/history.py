@@ -37,7 +37,9 @@ _STEPS = 20_000  # SQLite's own, between two looks at the clock: a few milliseco
 
 
 class History:
-    """The file of a `rpcsys.tracker.store.Store`. ``on_error`` is told, in the reading thread, what could not be read."""
+    """The file of a `rpcsys.tracker.store.Store`. ``on_error`` is told, in the reading thread, what could not be
+    read.
+    """
 
     def __init__(self, path: Path, on_error: Callable[[sqlite3.Error], object] = lambda error: None) -> None:
         self._path = path

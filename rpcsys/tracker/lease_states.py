@@ -3,7 +3,8 @@
 Rules:
 
 1. A lease begins as granted. It runs once its session is opened; news of that may come twice, and changes nothing then.
-2. Its server's connection may break and come back. A session does not notice, so each of both states has one without a server.
+2. Its server's connection may break and come back. A session does not notice, so each of both states has one
+   without a server.
 3. A lease of one of TVM's servers stays granted until it ends: such a server says nothing of its sessions.
 4. Any lease ends, once. Nothing follows.
 """

@@ -19,8 +19,9 @@ Entry = tuple[float, int, str]
 
 MAX_BESIDE = 256
 MAX_BESIDE_OF_ADDRESS = 64
-"""Sets of labels, in all and of each address, that wait and can be told apart only by looking at each: every device that
-becomes free is compared with them, in 4 us each. Sets with a value of their own are no such: they are found by it."""
+"""Sets of labels, in all and of each address, that wait and can be told apart only by looking at each: every device
+that becomes free is compared with them, in 4 us each. Sets with a value of their own are no such: they are found by
+it."""
 
 Rank = tuple[float, float, int]
 """Lower goes first: minus effective priority, device time, arrival."""
@@ -29,10 +30,11 @@ Rank = tuple[float, float, int]
 class Band:
     """Requests of one line and one effective priority.
 
-    ``turns`` has each user's arrivals in order; ``levels[n]`` counts users with more than ``n`` requests. ``_classes``
-    has, by the number of leases that a user runs, base, first arrival and user, sorted: in a class the order stays
-    what it is while time passes, so to compare classes is to compare their first entries. Users whose entry is no longer
-    right are ``_moved``: a lease that ends and the next that begins move one twice, and only who looks needs the order.
+    ``turns`` has each user's arrivals in order; ``levels[n]`` counts users with more than ``n`` requests.
+    ``_classes`` has, by the number of leases that a user runs, base, first arrival and user, sorted: in a class the
+    order stays what it is while time passes, so to compare classes is to compare their first entries. Users whose
+    entry is no longer right are ``_moved``: a lease that ends and the next that begins move one twice, and only who
+    looks needs the order.
     """
 
     def __init__(self, shares: Shares, name: tuple[Wants, float]) -> None:
@@ -232,13 +234,16 @@ class Lines:
         return len(self._by_anchor.get(pair, ())), pair[0] not in (SERVER, NAME), pair[0] == KEY, pair
 
     def full(self, address: str, wants: Wants) -> str:
-        """Why nobody may wait who wants this, in a sentence for the client; "" if one may. For a key alone one always may."""
+        """Why nobody may wait who wants this, in a sentence for the client; "" if one may. For a key alone one
+        always may.
+        """
         if wants.bare or wants in self.all:
             return ""
         anchor = self._anchor(wants)
         beside = self._by_anchor.get(anchor, {}).values()
         if sum(line.address == address for line in beside) >= MAX_BESIDE_OF_ADDRESS:
-            return f"requests of {address} for {anchor[1]!r} with {MAX_BESIDE_OF_ADDRESS} sets of labels wait already: cancel some"
+            sets = f"{MAX_BESIDE_OF_ADDRESS} sets of labels"
+            return f"requests of {address} for {anchor[1]!r} with {sets} wait already: cancel some"
         if len(beside) >= MAX_BESIDE:
             return (
                 f"requests for {anchor[1]!r} with {MAX_BESIDE} sets of labels wait already: try again later"

@@ -1,6 +1,7 @@
 """What happened, in words for the log.
 
-A busy tracker writes two lines for each lease. Most of what they say was said before, of other leases: it is remembered.
+A busy tracker writes two lines for each lease. Most of what they say was said before, of other leases: it is
+remembered.
 """
 
 from __future__ import annotations

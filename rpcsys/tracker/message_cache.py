@@ -1,7 +1,8 @@
 """From frames to messages, on the shortest way: many frames are as they were before, or nearly so.
 
-A request of one of TVM's clients comes again byte by byte, and so does a server's answer that it lives; of a server's offers
-only the random part of the match key is new. What was read once is remembered by its bytes: to read it again costs as much as to serve it.
+A request of one of TVM's clients comes again byte by byte, and so does a server's answer that it lives; of a
+server's offers only the random part of the match key is new. What was read once is remembered by its bytes: to read
+it again costs as much as to serve it.
 """
 
 from __future__ import annotations

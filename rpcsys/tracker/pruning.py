@@ -1,10 +1,10 @@
 """What is forgotten of a tracker's history: what is older than its days, and what is more than its bytes.
 
-**Whose clock.** What is deleted does not come back, so a clock that may be wrong deletes nothing. A clock is doubted if it
-reads later, by more than `MARGIN_S`, than what the file's last run wrote last; that run wrote at least its beginning. A
-doubted clock is believed when it has gone on for `PATIENCE_S`: by then somebody has set it right, or it is. A clock that is
-behind deletes too little, which its next setting makes up for. Bytes are counted without a clock: the rows written
-first go first.
+**Whose clock.** What is deleted does not come back, so a clock that may be wrong deletes nothing. A clock is
+doubted if it reads later, by more than `MARGIN_S`, than what the file's last run wrote last; that run wrote at
+least its beginning. A doubted clock is believed when it has gone on for `PATIENCE_S`: by then somebody has set it
+right, or it is. A clock that is behind deletes too little, which its next setting makes up for. Bytes are counted
+without a clock: the rows written first go first.
 """
 
 from __future__ import annotations

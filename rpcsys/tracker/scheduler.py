@@ -29,8 +29,8 @@ GATHER_S = 600.0
 
 MAX_GATHERERS = 256
 MAX_GATHERERS_OF_ADDRESS = 32
-"""Requests for several devices that wait, in all and of each address: when devices come or go, they are weighed anew, with
-all devices that they want."""
+"""Requests for several devices that wait, in all and of each address: when devices come or go, they are weighed
+anew, with all devices that they want."""
 
 TOO_FEW, RESTS = "there are not so many devices", "it gave back what it had gathered for too long"
 """Why a request is parked."""

@@ -3,10 +3,11 @@
 Rules:
 
 1. A server that fails too often is set aside for a pause: `FAILURES` sessions in a row, or the first one on trial.
-2. After the pause it is on trial. A session that goes well, or an operator, makes it one like all others again, at any time.
+2. After the pause it is on trial. A session that goes well, or an operator, makes it one like all others again, at
+   any time.
 3. Failures of sessions that ran before it was set aside change nothing.
-4. An operator's drain, and what is wrong with its health, go beside that. What is shown of all is what an operator has to
-   know first: a drain, then a pause, then its health.
+4. An operator's drain, and what is wrong with its health, go beside that. What is shown of all is what an operator
+   has to know first: a drain, then a pause, then its health.
 """
 
 from __future__ import annotations

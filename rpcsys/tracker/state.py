@@ -1,9 +1,10 @@
 """Every decision of the tracker, as plain synchronous code: an event goes in, actions come out.
 
-The records (:mod:`~rpcsys.tracker.records`) are one thing that all decisions share; each kind of decision is a class of its own, given
-what it uses: :mod:`~rpcsys.tracker.scheduler` (who is next), :mod:`~rpcsys.tracker.health` (which servers can be trusted),
-:mod:`~rpcsys.tracker.leases`, :mod:`~rpcsys.tracker.keepalive`, :mod:`~rpcsys.tracker.requests`, :mod:`~rpcsys.tracker.peers`,
-:mod:`~rpcsys.tracker.servers`, :mod:`~rpcsys.tracker.restore`, :mod:`~rpcsys.tracker.questions`. Here events find theirs.
+The records (:mod:`~rpcsys.tracker.records`) are one thing that all decisions share; each kind of decision is a
+class of its own, given what it uses: :mod:`~rpcsys.tracker.scheduler` (who is next), :mod:`~rpcsys.tracker.health`
+(which servers can be trusted), :mod:`~rpcsys.tracker.leases`, :mod:`~rpcsys.tracker.keepalive`,
+:mod:`~rpcsys.tracker.requests`, :mod:`~rpcsys.tracker.peers`, :mod:`~rpcsys.tracker.servers`,
+:mod:`~rpcsys.tracker.restore`, :mod:`~rpcsys.tracker.questions`. Here events find theirs.
 
 Rules they keep:
 

@@ -17,7 +17,8 @@ MAX_ROWS = 2000
 
 
 def rows(records: Records, viewer: Peer, name: str) -> list[dict[str, Any]]:
-    """Where ``name`` (``""``: any module) is served: name, version, server, host, port, key; workers, running, waiting, clients.
+    """Where ``name`` (``""``: any module) is served: name, version, server, host, port, key; workers, running,
+    waiting, clients.
 
     By name, then the least load of a worker first, then the fewest clients. Servers that were taken out are left out.
     """

@@ -27,7 +27,8 @@ def unknown(records: Records, wants: Wants) -> str:
     some = islice(records.queues.items(), 20 * _COMPARED)
     served = list(islice((name for name, queue in some if queue.servers and name), _COMPARED))
     if not served:
-        return f"no server offers {key!r}, nor any other key: start one with `python -m rpcsys.server --key {key} --tracker …`"
+        start = f"start one with `python -m rpcsys.server --key {key} --tracker …`"
+        return f"no server offers {key!r}, nor any other key: {start}"
     near_keys = difflib.get_close_matches(key, served, n=3) or sorted(served)[:5]
     return f"no server offers {key!r}; there are {', '.join(near_keys)}. " + wait.format("key")
 

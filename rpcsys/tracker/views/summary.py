@@ -1,8 +1,8 @@
 """The summary of our own tools: queues, servers and leases at this moment.
 
-TVM's is one frame, however long (`rpcsys.tracker.views.tvm_summary`): its client reads any. Ours comes in pages, so that none
-outgrows a frame and the loop is free between them, whatever strangers call themselves. What comes or goes between two
-pages may be missing.
+TVM's is one frame, however long (`rpcsys.tracker.views.tvm_summary`): its client reads any. Ours comes in pages, so
+that none outgrows a frame and the loop is free between them, whatever strangers call themselves. What comes or goes
+between two pages may be missing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TVM's summary as text: one reply, however large the lab is, asked for as often as people like.
 
-A row's text is made once for each server, and a large summary is remembered for a second, so that those who look at a lab
-do not keep those waiting who want a device.
+A row's text is made once for each server, and a large summary is remembered for a second, so that those who look at
+a lab do not keep those waiting who want a device.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LARGE = 64 << 10
 """A summary of so many characters is remembered for `FRESH_S`; to make a smaller one takes less than a millisecond."""
 
 _LONG = 32 << 10
-"""Rows of one server with so many characters, of a proxy of TVM's with hundreds of keys, come after all others: they are the first to be
-left out."""
+"""Rows of one server with so many characters, of a proxy of TVM's with hundreds of keys, come after all others:
+they are the first to be left out."""
 
 _SPARE = 64
 _VIEWS = 8
@@ -40,7 +40,9 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass
 class _View:
-    """What is shown to those who reached the tracker at one address; ``rows`` by server: what it was made of, and the text."""
+    """What is shown to those who reached the tracker at one address; ``rows`` by server: what it was made of, and
+    the text.
+    """
 
     made_at: float = float("-inf")
     text: str = ""
