@@ -122,7 +122,7 @@ def announce(
 def notify(text: str) -> None:
     """Tell the service manager ``text``, as sd_notify(3) has it; nothing where no manager listens.
 
-    ``STOPPING=1`` starts the manager's patience: not to be said while sessions may take all the time they want.
+    ``STOPPING=1`` starts the manager's timeout: not to be said while sessions may take all the time they want.
     """
     place = os.environ.get("NOTIFY_SOCKET", "")
     if not place:
@@ -142,7 +142,7 @@ class Watchdog:
         asked = os.environ.get("WATCHDOG_USEC", "")
         mine = os.environ.get("WATCHDOG_PID") in (None, "", str(os.getpid()))
         self.every: Optional[float] = int(asked) / 3e6 if mine and asked.isdigit() and int(asked) else None
-        """Seconds from one sign to the next, a third of the manager's patience; None where nobody asks."""
+        """Seconds from one sign to the next, a third of the manager's timeout; None where nobody asks."""
         self._due = 0.0
 
     def due(self) -> Optional[float]:

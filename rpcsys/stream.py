@@ -18,7 +18,7 @@ from rpcsys.wire.reader import FrameReader
 
 #: One sendmsg takes at most 1,024 buffers (UIO_MAXIOV).
 _MAX_PIECES = 1000
-PATIENCE_S = 0.2
+SEND_TIMEOUT_S = 0.2
 # As plain numbers: joining two of socket's enumeration members costs half a microsecond.
 DONT_WAIT = int(socket.MSG_DONTWAIT)
 _BLOCKING = int(socket.MSG_NOSIGNAL)
@@ -40,7 +40,7 @@ class Stream:
         self._recv_into = sock.recv_into
         self.reader = reader or FrameReader()
         sock.setblocking(True)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(PATIENCE_S))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(SEND_TIMEOUT_S))
 
     def fileno(self) -> int:
         """The descriptor, for poll."""
@@ -89,7 +89,7 @@ class Stream:
         """Send the pieces of one or more frames, end to end.
 
         While the peer takes nothing, ``on_full`` is called to wait (`wait`) and to do the other half of
-        the work: at once, or when ``patient`` after the system has waited for `PATIENCE_S` without sending
+        the work: at once, or when ``patient`` after the system has waited for `SEND_TIMEOUT_S` without sending
         anything, which costs a fast peer no system calls besides. Without ``on_full`` it waits as long as it takes.
         """
         flags = _BLOCKING if on_full is None or patient else _NOT_BLOCKING

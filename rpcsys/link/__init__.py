@@ -2,24 +2,24 @@
 
 ``Link`` is the connection (:mod:`rpcsys.link.link`); beside it stand what daemons and clients share: addresses
 and their defaults, connections on their way, pauses between tries, the settings of sockets that carry small messages,
-and the patience with peers that take nothing.
+and what keeps a connection to a peer that takes nothing.
 """
 
 from rpcsys.link.address import DEFAULT_TRACKER, address_text, parse_address, tracker_defaults
 from rpcsys.link.dialling import Dialling
+from rpcsys.link.keepalive import KEEPALIVE_S, keep_alive
 from rpcsys.link.link import CAPABILITIES, Link, error_of
-from rpcsys.link.patience import LOOK_S, be_patient
 from rpcsys.link.tcp import acknowledge_at_once, tune, tune_connected
 
 __all__ = [
     "CAPABILITIES",
     "DEFAULT_TRACKER",
-    "LOOK_S",
+    "KEEPALIVE_S",
     "Dialling",
     "Link",
     "acknowledge_at_once",
     "address_text",
-    "be_patient",
+    "keep_alive",
     "error_of",
     "parse_address",
     "tracker_defaults",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any, Iterable, Optional, Tuple, Union
 
-from rpcsys.link.patience import PATIENCE_MS
+from rpcsys.link.keepalive import USER_TIMEOUT_MS
 
 _UNSENT = 64 << 10
 """Bytes that may wait behind the window of a connection within the machine."""
@@ -19,7 +19,7 @@ def tune(sock: socket.socket, *, bulk: bool = True) -> None:
 
     A peer that is gone without a word (a pulled cable) fails the third keep-alive probe after 5 + 3 * 3 s;
     TCP_USER_TIMEOUT does the same while something unacknowledged is under way, and would for a peer that takes nothing
-    (see `rpcsys.link.patience`). What a platform or a socket family lacks is left out. Who tunes a socket before it
+    (see `rpcsys.link.keepalive`). What a platform or a socket family lacks is left out. Who tunes a socket before it
     is connected calls `tune_connected` afterwards.
     """
     _set(
@@ -30,7 +30,7 @@ def tune(sock: socket.socket, *, bulk: bool = True) -> None:
             (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),
             (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 3),
             (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
-            (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", PATIENCE_MS),
+            (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
         ),
     )
     tune_connected(sock, bulk=bulk)

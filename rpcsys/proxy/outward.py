@@ -9,7 +9,7 @@ from typing import Any
 from rpcsys.link import tune, tune_connected
 
 CONNECT_S = 5.0
-"""For one of a host's addresses. Whoever waits for the connection has patience of about twice that."""
+"""For one of a host's addresses. Whoever waits for the connection gives up after about twice that."""
 
 
 async def dial(host: str, port: int) -> socket.socket:

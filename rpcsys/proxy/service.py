@@ -15,7 +15,7 @@ from rpcsys.daemon.http import serve_pages
 from rpcsys.daemon.journal import Journal
 from rpcsys.daemon.loop import until_signal
 from rpcsys.errors import ProtocolError
-from rpcsys.link import LOOK_S, be_patient
+from rpcsys.link import KEEPALIVE_S, keep_alive
 from rpcsys.logs import note
 from rpcsys.proxy.config import Config
 from rpcsys.proxy.events import (
@@ -91,7 +91,7 @@ class Service:
             )
         )
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
-        self._looker = self.loop.call_later(LOOK_S, self._look)
+        self._looker = self.loop.call_later(KEEPALIVE_S, self._look)
 
     def open(self, port: int) -> None:
         """Streams may come, at ``port``."""
@@ -307,8 +307,8 @@ class Service:
     def _look(self) -> None:
         for pair in self.pairs:
             for flow in pair.flows:
-                be_patient(flow.sink)
-        self._looker = self.loop.call_later(LOOK_S, self._look)
+                keep_alive(flow.sink)
+        self._looker = self.loop.call_later(KEEPALIVE_S, self._look)
 
     # The end.
 

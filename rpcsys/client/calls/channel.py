@@ -285,7 +285,7 @@ class Channel:
         if self._receiver.broken is not None:
             raise self._receiver.broken
         if not self._stream.wait(TICK_S, write=True):
-            self._receiver.be_patient()
+            self._receiver.keep_alive()
 
     def _wait_for_window(self, size: int) -> None:
         """Wait until the device can hold another call of ``size`` bytes; called with the send lock held."""

@@ -21,7 +21,7 @@ from typing import Callable, Deque, Dict, Optional
 from rpcsys.client import faults
 from rpcsys.client.log_limit import LogLimit
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost, printable
-from rpcsys.link import LOOK_S, be_patient
+from rpcsys.link import KEEPALIVE_S, keep_alive
 from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
@@ -318,7 +318,7 @@ class Receiver:
 
     def enforce(self) -> None:
         """Hang up on a device that does not end what it was to end; whoever waits calls it now and then."""
-        self.be_patient()
+        self.keep_alive()
         now = time.monotonic()
         call = self.oldest()
         if call is not None and call.deadline_s is not None:
@@ -334,12 +334,12 @@ class Receiver:
         if self._stopping and now >= min(self._stopping.values()):
             self._give_up(f"the device did not stop a cancelled call within {GRACE_S:g} s; hung up")
 
-    def be_patient(self) -> None:
+    def keep_alive(self) -> None:
         """See that a device that takes nothing is not taken for dead while it answers."""
         now = time.monotonic()
         if now >= self._look_at:
-            self._look_at = now + LOOK_S
-            be_patient(self._stream.socket)
+            self._look_at = now + KEEPALIVE_S
+            keep_alive(self._stream.socket)
 
     # -------------------------------------------------------------- the end
 

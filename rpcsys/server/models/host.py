@@ -18,7 +18,7 @@ import time
 from typing import Any, Dict, NoReturn, Optional, Set, Tuple
 
 from rpcsys.errors import ProtocolError
-from rpcsys.link import LOOK_S, be_patient
+from rpcsys.link import KEEPALIVE_S, keep_alive
 from rpcsys.server.models.call_queue import Call, Desk
 from rpcsys.server.models.calls import Calls
 from rpcsys.server.models.line import Line
@@ -279,7 +279,7 @@ class Host(Crew):
             )
         for line in [line for line in self._lines.values() if line.by is not None and now >= line.by]:
             self._drop(line)
-        self._be_patient(now)
+        self._keep_alive(now)
         if stuck and not self._stuck:
             self._stuck = self._tell(stuck=True)
         self._report()
@@ -291,12 +291,12 @@ class Host(Crew):
             )
             self._next_look = min(now + pause, self._desk.deadline())
 
-    def _be_patient(self, now: float) -> None:
+    def _keep_alive(self, now: float) -> None:
         """A client that takes nothing is not taken for dead before its time is over."""
         if now >= self._look_at:
-            self._look_at = now + LOOK_S
+            self._look_at = now + KEEPALIVE_S
             for line in list(self._lines.values()):
-                be_patient(line.socket)
+                keep_alive(line.socket)
                 if (
                     line.watched == select.EPOLLRDHUP
                 ):  # its end may lie behind what is not read: see the watcher of a session

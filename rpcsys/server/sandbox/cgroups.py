@@ -22,7 +22,7 @@ from rpcsys.server.sandbox.mounts import close
 MARGIN = (8, 32 << 20)
 """The kernel allows an eighth more than the limit, and 32 MB: page tables, stacks, an init, and what a fork copies."""
 
-PATIENCE_S = 10.0
+REMOVE_TIMEOUT_S = 10.0
 """For the kernel to let go of processes that were killed, when a server's folder is removed."""
 
 AGAIN_S = 0.02
@@ -234,31 +234,31 @@ def tidy(folders: Folders) -> None:
 
 
 def _tidy(left: Dict[str, int]) -> None:
-    _remove(list(left), PATIENCE_S)
+    _remove(list(left), REMOVE_TIMEOUT_S)
     for descriptor in left.values():
         os.close(descriptor)
 
 
-def finish(folders: Folders, patience_s: float = 1.0) -> None:
+def finish(folders: Folders, timeout_s: float = 1.0) -> None:
     """Remove the folders at the end of their server, which leaves its own cgroup for that."""
     for folder in _each(folders):
         leaf, parent = os.path.join(folder, _LEAF), os.path.dirname(folder)
         if os.path.isdir(leaf):
             try:
                 names = _read(folder, "cgroup.subtree_control").split()
-                _emptied({"": folder}, patience_s)
+                _emptied({"": folder}, timeout_s)
                 _control(folder, "-", names)
                 _control(parent, "-", _read(parent, "cgroup.subtree_control").split())
                 for pid in _read(leaf, "cgroup.procs").split():
                     _write(parent, "cgroup.procs", pid)
             except OSError:
                 pass  # its manager removes it
-    _remove(_each(folders), patience_s)
+    _remove(_each(folders), timeout_s)
 
 
-def _remove(places: List[str], patience_s: float) -> None:
+def _remove(places: List[str], timeout_s: float) -> None:
     """Remove folders with the cgroups in them, as soon as these are empty."""
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + timeout_s
     while True:
         left = [place for place in places if os.path.isdir(place)]
         for place in left:
@@ -270,8 +270,8 @@ def _remove(places: List[str], patience_s: float) -> None:
         time.sleep(AGAIN_S)
 
 
-def _emptied(folders: Folders, patience_s: float) -> None:
-    until = time.monotonic() + patience_s
+def _emptied(folders: Folders, timeout_s: float) -> None:
+    until = time.monotonic() + timeout_s
     while not clear(folders, frozenset()) and time.monotonic() < until:
         time.sleep(AGAIN_S / 10)
 

@@ -19,7 +19,7 @@ AGAIN_S = 0.005
 BURST_S = 0.02
 """Of looks without a pause."""
 
-PATIENCE_S = 5.0
+KILL_TIMEOUT_S = 5.0
 """A process seen alive so long after it was killed is taken for stuck in the kernel."""
 
 
@@ -51,7 +51,7 @@ class Orphans:
             now = time.monotonic()
             for pid in left - self.stuck.keys():
                 since, name = self._killed[pid]
-                if now >= since + PATIENCE_S and processes.alive(pid):
+                if now >= since + KILL_TIMEOUT_S and processes.alive(pid):
                     self.stuck[pid] = name
             if left <= self.stuck.keys():
                 return True

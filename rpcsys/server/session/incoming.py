@@ -34,7 +34,7 @@ _TICK_S = 1.0
 #: The same where the other thread reads, which may be waiting for the sender in turn.
 _SHORT_TICK_S = 0.02
 #: Answers that come out of order are given up when another thread's reply does not go out for so long.
-_PATIENCE_S = 1.0
+_SEND_TIMEOUT_S = 1.0
 
 
 class Incoming:
@@ -103,7 +103,7 @@ class Incoming:
 
     def _say_cancelled(self, call: Frame) -> None:
         fields = error_fields("Cancelled", "the call was cancelled before it began")
-        self._out.send(frames.encode(frames.ERROR, call.call_id, fields), _PATIENCE_S)
+        self._out.send(frames.encode(frames.ERROR, call.call_id, fields), _SEND_TIMEOUT_S)
 
     def _count(self, frame: Frame, sign: int) -> None:
         if frame.kind == frames.CHUNK:
@@ -158,7 +158,7 @@ class Incoming:
         elif frame.kind == frames.CANCEL:
             self._cancel_waiting(frame)
         elif frame.kind == frames.PING:
-            self._out.send(frames.pack(frames.PONG, frame.call_id), _PATIENCE_S)
+            self._out.send(frames.pack(frames.PONG, frame.call_id), _SEND_TIMEOUT_S)
         else:
             if frame.kind == frames.GOODBYE:
                 self.waiting.clear()

@@ -1,7 +1,7 @@
 """What a session does while a call runs: a second thread that steps in when a call lasts.
 
 The session's main thread reads a call, runs it and answers, with nobody looking on: that is the
-fastest. Only when a call has lasted `PATIENCE_S` does the watcher take over the reading. It answers
+fastest. Only when a call has lasted `TAKEOVER_S` does the watcher take over the reading. It answers
 PING, obeys CANCEL and deadlines by ending the process (nothing else stops native code), notices a
 client that left, and keeps what else arrives for the main thread, as far as there is room. It also ends the session at its
 time limit, calls or no calls.
@@ -30,7 +30,7 @@ from rpcsys.wire.plan import Plan
 if TYPE_CHECKING:
     from rpcsys.server.session.session import Session
 
-PATIENCE_S = 0.02
+TAKEOVER_S = 0.02
 #: A client that is not read is sent something so often. Its end lies behind what was not read; but a machine that gets something for a
 #: client that is gone says so.
 KEEPALIVE_S = 5.0
@@ -93,7 +93,7 @@ class Watcher:
     def _run(self) -> None:
         last, quiet = self.turn, 0
         while True:
-            time.sleep(PATIENCE_S)
+            time.sleep(TAKEOVER_S)
             self._check_limit()
             turn = self.turn
             if turn != last:
@@ -117,9 +117,9 @@ class Watcher:
 
     def _take_over(self, turn: int) -> None:
         """Read for as long as this call lasts."""
-        started = time.monotonic() - PATIENCE_S
+        started = time.monotonic() - TAKEOVER_S
         deadline = started + self.call.deadline_ms / 1000 if self.call.deadline_ms else None
-        if not self._session.incoming.lock.acquire(timeout=PATIENCE_S):
+        if not self._session.incoming.lock.acquire(timeout=TAKEOVER_S):
             return  # the call has ended in this very moment, and the main thread waits for the next one
         self.reading = True
         try:

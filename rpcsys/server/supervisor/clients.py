@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 
 from rpcsys.errors import ProtocolError
-from rpcsys.link import LOOK_S, be_patient, tune
+from rpcsys.link import KEEPALIVE_S, keep_alive, tune
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import GONE, Loop
 from rpcsys.wire.handshake import (
@@ -90,14 +90,14 @@ class Clients:
         return min(times, default=None)
 
     def look(self, now: float) -> None:
-        """Take connections again after a pause, and be patient with clients that take nothing."""
+        """Take connections again after a pause, and keep the connections of clients that take nothing."""
         if self._listener is not None and self._paused_until is not None and now >= self._paused_until:
             self._paused_until = None
             self._listen(self._listener)
         if self._sockets and now >= self._look_at:
-            self._look_at = now + LOOK_S
+            self._look_at = now + KEEPALIVE_S
             for sock in self._sockets.values():
-                be_patient(sock)
+                keep_alive(sock)
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(BURST):

@@ -18,7 +18,7 @@ MAX_HEAD = 8 << 10
 MAX_ASKING = 16
 """Connections at a time; the one that has been there longest gives way."""
 
-PATIENCE_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 
 Page = Callable[[], Tuple[str, bytes]]
 """Makes a page when it is asked for: its content type and its body, small enough for a socket's buffer."""
@@ -39,13 +39,13 @@ class Web:
 
     def due(self) -> float | None:
         """When :meth:`look` is wanted."""
-        return next((since + PATIENCE_S for since, _ in self._asking.values()), None)
+        return next((since + REQUEST_TIMEOUT_S for since, _ in self._asking.values()), None)
 
     def look(self) -> None:
         """Drop who is too slow."""
         now = self._clock()
         for sock, (since, _) in list(self._asking.items()):
-            if now >= since + PATIENCE_S:
+            if now >= since + REQUEST_TIMEOUT_S:
                 self._drop(sock)
 
     def close(self) -> None:

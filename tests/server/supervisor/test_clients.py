@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from rpcsys.link import LOOK_S
+from rpcsys.link import KEEPALIVE_S
 from rpcsys.server.supervisor import clients as clients_module
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.clients import Clients
@@ -22,7 +22,7 @@ def listener():
 
 def test_with_a_connection_it_is_patient_every_few_seconds(listener, monkeypatch: pytest.MonkeyPatch):
     loop, events, looked = Loop(), [], []
-    monkeypatch.setattr(clients_module, "be_patient", looked.append)
+    monkeypatch.setattr(clients_module, "keep_alive", looked.append)
     clients = Clients(loop, listener, "key", events.append, lambda: 0.0)
     assert clients.due() is None  # an idle board sleeps
     with socket.create_connection(listener.getsockname()):
@@ -31,9 +31,9 @@ def test_with_a_connection_it_is_patient_every_few_seconds(listener, monkeypatch
         assert isinstance(accepted, ev.Accepted)
         clients.look(100.0)
         assert [sock.fileno() for sock in looked] == [clients.descriptor(accepted.conn)]
-        clients.look(100.0 + LOOK_S / 2)
+        clients.look(100.0 + KEEPALIVE_S / 2)
         assert len(looked) == 1
-        assert clients.due() == 100.0 + LOOK_S
+        assert clients.due() == 100.0 + KEEPALIVE_S
         clients.look(clients.due())
         assert len(looked) == 2
         clients.drop(accepted.conn)

@@ -82,7 +82,7 @@ def test_whoever_asks_for_much_or_nothing_is_dropped(running, monkeypatch):
         sock.sendall(b"GET /healthz")
         sock.shutdown(socket.SHUT_WR)
         assert sock.recv(10) == b""
-    monkeypatch.setattr(http, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.2)
     with running.dial() as sock:
         assert sock.recv(10) == b""
     assert running.get("/healthz")[1] == b"ok\n"

@@ -16,13 +16,13 @@ from __future__ import annotations
 import socket
 import struct
 
-#: How often to look. What is granted outlasts two looks that were missed.
-LOOK_S = 4.0
-_LOOK_MS = int(LOOK_S * 1000)
+#: How often to call `keep_alive`. What is granted outlasts two calls that were missed.
+KEEPALIVE_S = 4.0
+_KEEPALIVE_MS = int(KEEPALIVE_S * 1000)
 #: The TCP_USER_TIMEOUT of all streams: what a peer has without anybody looking.
-PATIENCE_MS = 14_000
-#: What a look grants. As the timeout comes near, the kernel asks more often: never less than once in this time.
-GRANTED_MS = 12_000
+USER_TIMEOUT_MS = 14_000
+#: What a call grants. As the timeout comes near, the kernel asks more often: never less than once in this time.
+EXTENSION_MS = 12_000
 #: Questions in a row without an answer after which nothing more is granted: one may get lost.
 UNANSWERED = 2
 
@@ -33,8 +33,8 @@ _INFO_BYTES = _INFO.size
 _MOST_MS = (1 << 31) - 1
 
 
-def be_patient(sock: socket.socket) -> None:
-    """See that the kernel does not take a peer for dead that only takes nothing; to be called every `LOOK_S`.
+def keep_alive(sock: socket.socket) -> None:
+    """See that the kernel does not take a peer for dead that only takes nothing; to be called every `KEEPALIVE_S`.
 
     Costs two system calls. What is no TCP stream, or none any more, and what a platform lacks, is left as it is.
     """
@@ -52,10 +52,10 @@ def _wanted_ms(info: bytes, allowed_ms: int) -> int:
     """What a stream in this state is to be allowed that was allowed ``allowed_ms``."""
     retransmissions, probes, unacknowledged, sent_ms, unsent = _INFO.unpack(info)
     if not unsent or max(retransmissions, probes) >= UNANSWERED:
-        return PATIENCE_MS
+        return USER_TIMEOUT_MS
     if unacknowledged:
         return allowed_ms
-    wanted_ms: int = max(PATIENCE_MS, sent_ms + GRANTED_MS)
-    if allowed_ms > PATIENCE_MS:
-        wanted_ms = max(wanted_ms, allowed_ms + _LOOK_MS)
+    wanted_ms: int = max(USER_TIMEOUT_MS, sent_ms + EXTENSION_MS)
+    if allowed_ms > USER_TIMEOUT_MS:
+        wanted_ms = max(wanted_ms, allowed_ms + _KEEPALIVE_MS)
     return min(wanted_ms, _MOST_MS)
