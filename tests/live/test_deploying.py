@@ -117,6 +117,10 @@ def test_what_cannot_be_loaded_replaces_nothing(edge, tmp_path):
             deployment.put(broken, "other")
         with pytest.raises(RemoteFileError, match="is no name for a module"):
             deployment.put(edge.library(2.0), "../scale")
+        unseen = tmp_path / "right\u202eleft.onnx"
+        unseen.write_bytes(b"this is no model")
+        with pytest.raises(RemoteFileError, match="right.u202eleft.onnx.*; rename it"):
+            deployment.put(unseen, "scale")
         assert [row["name"] for row in deployment.list()] == ["scale"]
         with edge.client() as client:
             assert np.array_equal(client(x), x * 2)

@@ -17,7 +17,7 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List
 
-from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunctionError
+from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunctionError, printable
 from rpcsys.server import capabilities
 from rpcsys.server.models.store import SUFFIXES, Store, is_name
 from rpcsys.server.sandbox import messages, processes
@@ -154,6 +154,10 @@ class Deployer:
         if not is_name(name):
             raise RemoteFileError(
                 f"{str(name)[:100]!r} is no name for a module: letters, digits, dot, _ and -, at most 100, a letter or digit first",
+            )
+        if not file.isprintable():
+            raise RemoteFileError(
+                f"{printable(file)}: a file to deploy has a name that can be printed; rename it"
             )
         if not file.endswith(SUFFIXES):
             raise ModelError(f"{file}: what is deployed is one of " + ", ".join(SUFFIXES))
