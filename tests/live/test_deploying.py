@@ -119,7 +119,7 @@ def test_what_cannot_be_loaded_replaces_nothing(edge, tmp_path):
             deployment.put(edge.library(2.0), "../scale")
         unseen = tmp_path / "right\u202eleft.onnx"
         unseen.write_bytes(b"this is no model")
-        with pytest.raises(RemoteFileError, match="right.u202eleft.onnx.*; rename it"):
+        with pytest.raises(RemoteFileError, match=r"right.u202eleft.onnx.*; rename it"):
             deployment.put(unseen, "scale")
         assert [row["name"] for row in deployment.list()] == ["scale"]
         with edge.client() as client:

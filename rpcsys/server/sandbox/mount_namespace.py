@@ -13,10 +13,12 @@ to no disk but its own directory and the cache. Known weakness: without, files t
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Iterable, Optional, Sequence
 
-from rpcsys.server.sandbox import pid_namespace
+from rpcsys.server.sandbox import pid_namespace, processes
+from rpcsys.server.sandbox.libc import fork
 from rpcsys.server.sandbox.mounts import (
     BIND,
     NODEV,
@@ -46,12 +48,8 @@ def probe(folder: str, read_only: bool = False, own_pids: bool = False) -> str:
     pid = os.fork()
     if not pid:
         try:
-            pid_namespace.leave(pid_namespace.MOUNTS | (pid_namespace.PIDS if own_pids else 0))
-            if own_pids and os.fork():  # only a child is in the new PID namespace
-                os.wait()
-            else:
-                Rooms(left, folder, read_only=read_only, own_pids=own_pids)
-                os.write(writing, _GRANTED)
+            _try_out(left, folder, read_only, own_pids)
+            os.write(writing, _GRANTED)
         except OSError as error:
             os.write(writing, (error.strerror or str(error)).encode())
         finally:
@@ -61,6 +59,35 @@ def probe(folder: str, read_only: bool = False, own_pids: bool = False) -> str:
     os.close(reading)
     os.waitpid(pid, 0)
     return "" if said == _GRANTED else said.decode() or "for a reason unknown"
+
+
+def _try_out(left: int, folder: str, read_only: bool, own_pids: bool) -> None:
+    def furnish() -> None:
+        pid_namespace.leave(pid_namespace.MOUNTS)
+        Rooms(left, folder, read_only=read_only, own_pids=own_pids)
+
+    def furnish_inside(_: int) -> int:
+        pid = fork()
+        if not pid:
+            try:
+                furnish()
+                os._exit(0)
+            except OSError as error:
+                os._exit(error.errno or errno.EIO)
+        return pid
+
+    if not own_pids:
+        furnish()
+        return
+    processes.become_subreaper()
+    inits = pid_namespace.Inits(lambda: None)
+    init = inits.open()
+    status = os.waitpid(inits.start_below(init, furnish_inside), 0)[1]
+    for pid in (init, inits.maker):
+        processes.kill(pid)
+        os.waitpid(pid, 0)
+    if status:
+        raise OSError(os.WEXITSTATUS(status), os.strerror(os.WEXITSTATUS(status)))
 
 
 class Rooms:
