@@ -20,7 +20,7 @@ from tests.live.lab import KINDS, FaultLab
 SHOWN_BYTES = 8000  # the end of a daemon's standard error, shown where a test fails
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="package")
 def watched_labs() -> Iterator[None]:
     """Labs are asked as other daemons are."""
     with labs.watched():
