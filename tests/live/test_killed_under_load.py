@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rpcsys
-from tests.live.daemons import Daemons
+from tests.live.daemons import Daemons, wait_until
 from tests.live.intervals import Held, too_many
 from tests.live.killing import BOARDS, KEY, SLOTS, TVM_KEY, Killers, Lab
 from tests.live.leaver import STEPS
@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SEED = 5
 TIMES = 100
 PAUSE_S = (0.1, 1.0)
+BETWEEN_S = 60.0  # a lab that never works between two kills is not under load
 SERVERS = tuple(BOARDS)
 
 
@@ -68,7 +69,13 @@ def test_every_daemon_is_killed_a_hundred_times(lab: Lab, load: Load, tvm_load: 
     print(f"seed {SEED}")
     began = time.monotonic()
     killers = Killers(SEED)
-    killers.add(lambda _: lab.kill("tracker"), TIMES, PAUSE_S)
+
+    def kill_tracker(_: random.Random) -> None:
+        worked = load.done["raw leases"]
+        wait_until(lambda: load.done["raw leases"] > worked + 1, BETWEEN_S, "leases between two kills")
+        lab.kill("tracker")
+
+    killers.add(kill_tracker, TIMES, PAUSE_S)
     killers.add(lambda _: lab.kill("proxy"), TIMES, PAUSE_S)
     killers.add(lambda chance: lab.kill(chance.choice(SERVERS)), TIMES, PAUSE_S)
     for generation in (1, 2):
