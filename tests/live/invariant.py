@@ -8,6 +8,7 @@ of their own, and those that a test has killed or stopped on purpose.
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import os
 import subprocess
@@ -45,7 +46,8 @@ class Running:
     def idle(self, pid: int) -> None:
         """What the daemon has now is its own."""
         if pid in self.watched:
-            self.watched[pid].note_idle(self.links())
+            with contextlib.suppress(psutil.NoSuchProcess):  # a test has ended it
+                self.watched[pid].note_idle(self.links())
 
     def forget(self, pid: int) -> None:
         """The daemon is gone, or a test says that what is left there is meant to be."""
