@@ -16,12 +16,12 @@ from tests.live.killing import BOARDS, KEY, SLOTS, TVM_KEY, Killers, Lab
 from tests.live.leaver import STEPS
 from tests.live.load import Load, TvmLoad
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SEED = 5
 TIMES = 100
 PAUSE_S = (0.1, 1.0)
-BETWEEN_S = 3.0  # for leases between two kills of the tracker: a lab that never works is not under load
+BETWEEN_S = 2.0  # for leases between two kills of the tracker: a lab that never works is not under load
 SERVERS = tuple(BOARDS)
 
 
@@ -85,7 +85,7 @@ def test_every_daemon_is_killed_a_hundred_times(lab: Lab, load: Load, tvm_load: 
             TIMES,
             PAUSE_S,
         )
-    killers.join(600)
+    killers.join(900)
     tvms = tvm_load.stop()
     load.stop()
     lab.all_free()
