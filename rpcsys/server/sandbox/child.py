@@ -78,11 +78,9 @@ def _live(
         data, descriptor = messages.receive(tether)
         if data:
             job = Job.from_bytes(data)
-            try:
-                _furnish(job, settings, rooms)
-            except OSError as error:  # its folder is gone: somebody killed the server, or removed it
-                sys.stderr.write(f"rpcsys-server: no place for a session: {error}\n")
-                sys.exit(status)
+            if not _furnished(job, settings, rooms):
+                _flush()
+                os._exit(status)
             if settings["confined"]:
                 privileges.drop(privileges.kept(settings["read_only"]))
             outcome = _serve(descriptor, job, tether)
@@ -93,8 +91,6 @@ def _live(
         status = 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the supervisor is gone, and the zygote will say so with a signal
-    except SystemExit:
-        pass
     except BaseException:  # noqa: BLE001 - whatever a session raises ends this process, and is told
         traceback.print_exc()
     finally:
@@ -106,6 +102,16 @@ def _rehearse() -> None:
     from rpcsys.server.session import session
 
     session.rehearse({})
+
+
+def _furnished(job: Job, settings: dict[str, Any], rooms: mount_namespace.Rooms | None) -> bool:
+    """Whether the session has its place. Not if its folder is gone: somebody killed the server, or removed it."""
+    try:
+        _furnish(job, settings, rooms)
+    except OSError as error:
+        sys.stderr.write(f"rpcsys-server: no place for a session: {error}\n")
+        return False
+    return True
 
 
 def _furnish(job: Job, settings: dict[str, Any], rooms: mount_namespace.Rooms | None) -> None:

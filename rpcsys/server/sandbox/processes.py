@@ -7,7 +7,7 @@ What makes it certain that nothing outlives a session:
 - So is the zygote: when a session process dies, everything below it becomes the zygote's child. A child
   of the zygote that it did not make is an orphan of a dead session (:mod:`rpcsys.server.sandbox.orphans`).
 - So is the supervisor, for the case that the zygote dies.
-- Session processes carry PR_SET_PDEATHSIG and die with their zygote; a zygote that loses its supervisor
+- Sessions die with their zygote: by their init, which sees its end, or by PR_SET_PDEATHSIG; a zygote that loses its supervisor
   kills everything below it and leaves.
 
 A process is only ever killed while it is an unreaped descendant, so its number cannot have been given to
