@@ -34,15 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command_line() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="rpcsys and its peers, side by side."
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="rpcsys and its peers, side by side.")
     parser.add_argument("case", nargs="*", help="only the cases whose names begin so")
     parser.add_argument("--quick", action="store_true", help="a look in a minute: few rounds, rough figures")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as well")
-    parser.add_argument(
-        "--check", action="store_true", help="exit 1 if a goal is missed or could not be measured"
-    )
+    parser.add_argument("--check", action="store_true", help="exit 1 if a goal is missed or could not be measured")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     return parser
 

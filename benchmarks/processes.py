@@ -29,12 +29,7 @@ def environment(*, hide_numpy: bool = False) -> dict[str, str]:
     paths = [str(ROOT)]
     if hide_numpy:
         paths.insert(0, str(HIDE_NUMPY))
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Process:
@@ -44,15 +39,7 @@ class Process:
     """
 
     def __init__(self, arguments: Sequence[str], *, core: int, log: Path, hide_numpy: bool = False) -> None:
-        launch = [
-            sys.executable,
-            "-m",
-            "benchmarks.launch",
-            "--core",
-            str(core),
-            "--parent",
-            str(os.getpid()),
-        ]
+        launch = [sys.executable, "-m", "benchmarks.launch", "--core", str(core), "--parent", str(os.getpid())]
         self._log = log
         self._buffer = b""
         with log.open("ab") as stderr:

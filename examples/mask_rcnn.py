@@ -56,15 +56,7 @@ class _Builder:
         return self.constant(self.rng.standard_normal(shape, dtype=np.float32) * spread)
 
     def conv(
-        self,
-        x: str,
-        inner: int,
-        outer: int,
-        size: int,
-        *,
-        stride: int = 1,
-        gain: float = 1.0,
-        shared: str = "",
+        self, x: str, inner: int, outer: int, size: int, *, stride: int = 1, gain: float = 1.0, shared: str = ""
     ) -> str:
         """A convolution with a bias; those with the same name of ``shared`` have the same weights."""
         if not shared or shared not in self._shared:
@@ -73,14 +65,10 @@ class _Builder:
                 self._shared[shared] = made
         weight, bias = self._shared[shared] if shared else made
         edge = size // 2
-        return str(
-            self.op("Conv", x, weight, bias, kernel_shape=[size] * 2, strides=[stride] * 2, pads=[edge] * 4)
-        )
+        return str(self.op("Conv", x, weight, bias, kernel_shape=[size] * 2, strides=[stride] * 2, pads=[edge] * 4))
 
     def dense(self, x: str, inner: int, outer: int, gain: float = 1.0) -> str:
-        return str(
-            self.op("Gemm", x, self.random((outer, inner), gain), self.constant(np.zeros(outer)), transB=1)
-        )
+        return str(self.op("Gemm", x, self.random((outer, inner), gain), self.constant(np.zeros(outer)), transB=1))
 
     def relu(self, x: str) -> str:
         return str(self.op("Relu", x))
@@ -240,9 +228,7 @@ def _roi_features(build: _Builder, pyramid: list[str], boxes: str, size: int) ->
     """
     extent = build.op("Sub", build.cut(boxes, 2, 4), build.cut(boxes, 0, 2))
     area = build.op("Mul", build.cut(extent, 0, 1), build.cut(extent, 1, 2))
-    octave = build.op(
-        "Div", build.op("Log", build.op("Max", area, build.constant(1.0))), build.constant(math.log(4))
-    )
+    octave = build.op("Div", build.op("Log", build.op("Max", area, build.constant(1.0))), build.constant(math.log(4)))
     level = build.op("Floor", build.op("Add", octave, build.constant(4 - math.log2(224))))
     level = build.reshape(build.op("Clip", level, build.constant(2.0), build.constant(5.0)), -1, 1, 1, 1)
     batch = build.op("Mul", build.op("Shape", boxes, end=1), build.constant([0], np.int64))
@@ -267,17 +253,13 @@ def _roi_features(build: _Builder, pyramid: list[str], boxes: str, size: int) ->
 # ------------------------------------------------------------------ heads
 
 
-def _heads(
-    build: _Builder, features: str, boxes: str, channels: int, size: int, count: int, hidden: int
-) -> None:
+def _heads(build: _Builder, features: str, boxes: str, channels: int, size: int, count: int, hidden: int) -> None:
     """What is in each proposal: class, refined box, mask; and of those, the ones to keep."""
     x = build.op("Flatten", features)
     x = build.relu(build.dense(x, channels * _ROI * _ROI, hidden))
     x = build.relu(build.dense(x, hidden, hidden))
     classes = build.op("Softmax", build.dense(x, hidden, CLASSES + 1, gain=2.0), axis=-1)
-    scores = build.op(
-        "Transpose", build.cut(classes, 1, CLASSES + 1), perm=[1, 0]
-    )  # class 0 is the background
+    scores = build.op("Transpose", build.cut(classes, 1, CLASSES + 1), perm=[1, 0])  # class 0 is the background
     refined = _refined(build, boxes, build.dense(x, hidden, 4, gain=0.1), size)
     kept = build.op(
         "NonMaxSuppression",

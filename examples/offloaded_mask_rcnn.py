@@ -98,9 +98,7 @@ def build(stages: graph.Stages, where: str, folder: Path) -> None:
     both = graph.offload(stages, {"stage0": ONE_THREAD, HEADS: remote}, served=ONE_THREAD)
     module.export_library(both.device, folder / "divided.so")
     module.export_library(both.parts[HEADS], folder / "heads.so")
-    module.export_library(
-        graph.build(stages, {stage.name: ONE_THREAD for stage in stages}), folder / "whole.so"
-    )
+    module.export_library(graph.build(stages, {stage.name: ONE_THREAD for stage in stages}), folder / "whole.so")
     with Deployment(where) as deployment:
         deployment.put(folder / "heads.so")
 
@@ -108,17 +106,7 @@ def build(stages: graph.Stages, where: str, folder: Path) -> None:
 @contextmanager
 def edge_server(folder: Path, core: int) -> Iterator[str]:
     """A server with modules to deploy, on one core; where it is."""
-    flags = [
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--key",
-        "edge",
-        "--deploy",
-        str(folder / "deployed"),
-        "--silent",
-    ]
+    flags = ["--host", "127.0.0.1", "--port", "0", "--key", "edge", "--deploy", str(folder / "deployed"), "--silent"]
     process = started([sys.executable, "-m", "rpcsys.server", *flags], core)
     try:
         assert process.stdout is not None

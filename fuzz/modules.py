@@ -36,11 +36,7 @@ _PLACE = {"function": "f", "key": "k", "tracker": "", "address": "127.0.0.1:9090
 #: Modules as kind, imports and bytes.
 _MODULES = (
     ("rpcsys.group", (1, 2, 4, 5, 7, 8), _packed({"functions": ["main", "get_param"]})),
-    (
-        "rpcsys.onnx",
-        (3,),
-        _packed({**_ONNX, "shared": [["s", "float16", [9]]]}, b"proto", bytes(24), bytes(5)),
-    ),
+    ("rpcsys.onnx", (3,), _packed({**_ONNX, "shared": [["s", "float16", [9]]]}, b"proto", bytes(24), bytes(5))),
     ("rpcsys.onnx", (3,), _packed({**_ONNX, "shared": [], "weights": []}, b"proto")),
     ("rpcsys.params", (), _packed({"weights": _WEIGHTS}, bytes(24), bytes(5))),
     ("_lib", (), b""),
@@ -49,16 +45,11 @@ _MODULES = (
         "rpcsys.library",
         (),
         _packed(
-            {"name": "f.so", "target": "t", "machine": "arm", "bits": 32, "kinds": ["k"], "functions": ["f"]},
-            b"ELF",
+            {"name": "f.so", "target": "t", "machine": "arm", "bits": 32, "kinds": ["k"], "functions": ["f"]}, b"ELF"
         ),
     ),
     ("rpcsys.remote", (), _packed({**_PLACE, "inputs": [_VALUE], "outputs": []})),
-    (
-        "rpcsys.onnx",
-        (),
-        _packed({**_ONNX, "shared": [], "weights": [], "deflated": True}, zlib.compress(b"proto")),
-    ),
+    ("rpcsys.onnx", (), _packed({**_ONNX, "shared": [], "weights": [], "deflated": True}, zlib.compress(b"proto"))),
 )
 
 
@@ -88,11 +79,7 @@ _CUDA = (
 _EDGES = struct.pack("<5Q", 3, 0, 1, 1, 1) + struct.pack("<Q", 1)
 _ROWS = ("_import_tree", _EDGES)
 
-TREES = (
-    _tree(*_MODULES),
-    _tree(_MODULES[3]),
-    _tree(("a", (1, 2), b"x"), ("b", (2,), b"y"), ("_lib", (), b"")),
-)
+TREES = (_tree(*_MODULES), _tree(_MODULES[3]), _tree(("a", (1, 2), b"x"), ("b", (2,), b"y"), ("_lib", (), b"")))
 OLDER = (
     _older(("a", _string(b"x")), ("_lib", b""), _ROWS),
     _older(("cuda", _CUDA)),

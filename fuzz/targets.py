@@ -139,9 +139,7 @@ ANSWERS = (
 )
 
 
-def _feeder(
-    reader: type[handshake.OpeningReader | handshake.AnswerReader],
-) -> Callable[[bytes, random.Random], None]:
+def _feeder(reader: type[handshake.OpeningReader | handshake.AnswerReader]) -> Callable[[bytes, random.Random], None]:
     def feed(data: bytes, rng: random.Random) -> None:
         made = reader()
         at = 0

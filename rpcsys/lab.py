@@ -166,9 +166,7 @@ class Lab:
     def _start(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="rpcsys-lab-"))
         self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD, str(self._folder)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
+            [sys.executable, "-I", "-S", "-c", _GUARD, str(self._folder)], stdin=subprocess.PIPE, start_new_session=True
         )
         deadline = time.monotonic() + START_S
         self._spawn("tracker", "rpcsys.tracker", self._tracker_args)
@@ -238,9 +236,7 @@ class Lab:
                     if daemon.process.poll() is not None:
                         raise _failed(daemon, _ending(daemon))
                 if time.monotonic() > deadline:
-                    raise ConnectError(
-                        f"the lab's servers did not register with its tracker within {START_S:g} s"
-                    )
+                    raise ConnectError(f"the lab's servers did not register with its tracker within {START_S:g} s")
                 time.sleep(POLL_S)
 
     def _reap(self, daemon: Daemon, deadline: float) -> None:

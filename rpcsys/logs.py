@@ -103,9 +103,7 @@ class Formatter(logging.Formatter):
         line = self._text(record.created, record.levelname, message)
         return "\n  ".join([line, *map(printable, trace.splitlines())]) if trace else line
 
-    def line(
-        self, at: float, level: str, event: str, fields: Mapping[str, Any], words: Words = in_words
-    ) -> str:
+    def line(self, at: float, level: str, event: str, fields: Mapping[str, Any], words: Words = in_words) -> str:
         """The line of an event, as `note` would make it. ``at`` in seconds since 1970, ``level`` in capitals.
 
         ``words`` makes a text of the event's fields, for people: a program gets them all.

@@ -32,9 +32,7 @@ _CHECK_S = 60
 _LITTLE_MEMORY, _LITTLE_DISK = 64 << 20, 64 << 20
 
 _LOAD = "import ctypes, sys; [ctypes.CDLL(path, ctypes.RTLD_GLOBAL) for path in sys.argv[1:]]"
-_IMPORT = (
-    "import importlib, sys; print(getattr(importlib.import_module(sys.argv[1]), '__version__', 'installed'))"
-)
+_IMPORT = "import importlib, sys; print(getattr(importlib.import_module(sys.argv[1]), '__version__', 'installed'))"
 #: A library that is missing -> packages that have it.
 _HAVING = {
     "libstdc++.so.6": "apt-get install libstdc++6; Buildroot: BR2_TOOLCHAIN_BUILDROOT_CXX",
@@ -64,9 +62,7 @@ def run(arguments: Sequence[str]) -> int:
     return 1 if broken else 0
 
 
-def _guarded(
-    check: Callable[[Sequence[str]], Iterator[Finding]], arguments: Sequence[str]
-) -> Iterator[Finding]:
+def _guarded(check: Callable[[Sequence[str]], Iterator[Finding]], arguments: Sequence[str]) -> Iterator[Finding]:
     """A check that cannot even be made is a finding, too."""
     try:
         yield from check(arguments)
@@ -87,14 +83,8 @@ def _standard_library(arguments: Sequence[str]) -> Iterator[Finding]:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            how = (
-                f"Buildroot: build python3 after {beside}"
-                if beside
-                else "install all of Python's standard library"
-            )
-            yield Finding(
-                BROKEN, name, f"this Python has none ({error}); Debian: apt-get install python3; {how}"
-            )
+            how = f"Buildroot: build python3 after {beside}" if beside else "install all of Python's standard library"
+            yield Finding(BROKEN, name, f"this Python has none ({error}); Debian: apt-get install python3; {how}")
 
 
 def _folder(arguments: Sequence[str]) -> Iterator[Finding]:
@@ -103,22 +93,16 @@ def _folder(arguments: Sequence[str]) -> Iterator[Finding]:
     try:
         folder = tempfile.gettempdir()
     except FileNotFoundError as error:
-        yield Finding(
-            BROKEN, "folder", f"sessions have nowhere to write ({error}); set TMPDIR to a folder on a disk"
-        )
+        yield Finding(BROKEN, "folder", f"sessions have nowhere to write ({error}); set TMPDIR to a folder on a disk")
         return
     facts = os.statvfs(folder)
     free = facts.f_bavail * facts.f_frsize
     if facts.f_flag & os.ST_NOEXEC:
         yield Finding(
-            BROKEN,
-            "folder",
-            f"{folder} is mounted noexec, and no library loads from there; set TMPDIR to another",
+            BROKEN, "folder", f"{folder} is mounted noexec, and no library loads from there; set TMPDIR to another"
         )
     elif free < _LITTLE_DISK:
-        yield Finding(
-            BROKEN, "folder", f"{folder} has only {free >> 20} MB left; make room, or set TMPDIR to another"
-        )
+        yield Finding(BROKEN, "folder", f"{folder} has only {free >> 20} MB left; make room, or set TMPDIR to another")
     else:
         yield Finding(OK, "folder", f"{folder}, {free >> 20} MB free")
 
@@ -140,18 +124,14 @@ def _system(arguments: Sequence[str]) -> Iterator[Finding]:
         refused = mount_namespace.probe(os.path.join(folder, "sessions"))
     if refused:
         yield Finding(
-            MISSING,
-            "namespaces",
-            f"sessions share /tmp and shared memory ({refused}); start the server as root",
+            MISSING, "namespaces", f"sessions share /tmp and shared memory ({refused}); start the server as root"
         )
     else:
         yield Finding(OK, "namespaces", "sessions have /tmp and shared memory of their own")
     if processes.become_subreaper():
         yield Finding(OK, "subreapers", "what a session leaves running is found and ended")
     else:
-        yield Finding(
-            MISSING, "subreapers", "what a session leaves running goes on; Linux 3.4 or later has them"
-        )
+        yield Finding(MISSING, "subreapers", "what a session leaves running goes on; Linux 3.4 or later has them")
 
 
 def _tvm(arguments: Sequence[str]) -> Iterator[Finding]:
@@ -165,9 +145,7 @@ def _tvm(arguments: Sequence[str]) -> Iterator[Finding]:
         return
     yield _loaded(library.FFI, [found.ffi])
     if found.runtime is None:
-        yield Finding(
-            MISSING, library.RUNTIME, "no TVM clients, no Relax programs; pack with one built for this board"
-        )
+        yield Finding(MISSING, library.RUNTIME, "no TVM clients, no Relax programs; pack with one built for this board")
     else:
         yield _loaded(library.RUNTIME, [found.ffi, found.runtime])
 
@@ -193,9 +171,7 @@ def _packages(arguments: Sequence[str]) -> Iterator[Finding]:
         if capabilities.installed(name):
             done = _apart(_IMPORT, name)
             works = done.returncode == 0
-            last = (done.stdout if works else done.stderr).strip().splitlines()[-1:] or [
-                f"status {done.returncode}"
-            ]
+            last = (done.stdout if works else done.stderr).strip().splitlines()[-1:] or [f"status {done.returncode}"]
             yield Finding(OK if works else BROKEN, name, last[0])
         else:
             yield Finding(MISSING, name, without)
@@ -237,17 +213,13 @@ def _session(arguments: Sequence[str]) -> Iterator[Finding]:
         "--port",
         "0",
     ]
-    server = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
-    )
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
     try:
         assert server.stdout is not None
         line = server.stdout.readline()
         if not line:
             said = server.communicate(timeout=_CHECK_S)[1].strip().splitlines()
-            yield Finding(
-                BROKEN, "session", said[-1] if said else f"the server ended with status {server.wait()}"
-            )
+            yield Finding(BROKEN, "session", said[-1] if said else f"the server ended with status {server.wait()}")
             return
         ready = time.monotonic()
         with connect("127.0.0.1", json.loads(line)["port"], key="", timeout=_CHECK_S) as session:
@@ -256,9 +228,7 @@ def _session(arguments: Sequence[str]) -> Iterator[Finding]:
         if echoed != "through a session":
             yield Finding(BROKEN, "session", f"sent text came back as {echoed!r}")
         else:
-            yield Finding(
-                OK, "session", f"the server starts in {ready - started:.1f} s, a session takes {took:.2f} s"
-            )
+            yield Finding(OK, "session", f"the server starts in {ready - started:.1f} s, a session takes {took:.2f} s")
     finally:
         server.kill()
         server.communicate()
@@ -278,9 +248,7 @@ def _loaded(name: str, paths: List[str]) -> Finding:
     done = _apart(_LOAD, *paths)
     if done.returncode == 0:
         return Finding(OK, name, paths[-1])
-    last = done.stderr.strip().splitlines()[-1:] or [
-        f"loading it ended the process (status {done.returncode})"
-    ]
+    last = done.stderr.strip().splitlines()[-1:] or [f"loading it ended the process (status {done.returncode})"]
     how = next((having for library, having in _HAVING.items() if library in last[0]), "")
     return Finding(BROKEN, name, "; ".join(filter(None, [last[0], how])))
 

@@ -96,12 +96,7 @@ def bind(host: str, port: int, port_end: int) -> socket.socket:
 
 
 def announce(
-    kind: str,
-    host: str,
-    port: Optional[int],
-    *,
-    http_port: Optional[int] = None,
-    web_port: Optional[int] = None,
+    kind: str, host: str, port: Optional[int], *, http_port: Optional[int] = None, web_port: Optional[int] = None
 ) -> None:
     """Print the ready line: one line of JSON, the only thing a daemon prints to standard output.
 
@@ -200,9 +195,7 @@ class Signals:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._before = {
-            number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT, *also)
-        }
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT, *also)}
 
     def _note(self, number: int, frame: Optional[FrameType]) -> None:
         # A wait in the kernel is interrupted for this handler and then resumed, and finds the byte. (Python's

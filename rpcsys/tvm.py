@@ -127,16 +127,13 @@ def _give(module: Module) -> Object:
     """TVM's module for one of ours. Raises `ModelError` on a system whose libraries are not written here."""
     machine = elfwriter.MACHINES.get(elf.here())
     if machine is None or not sys.platform.startswith("linux"):
-        raise ModelError(
-            f"{_NAME} can be loaded by rpcsys.module.load_module; TVM's loader takes it on Linux alone"
-        )
+        raise ModelError(f"{_NAME} can be loaded by rpcsys.module.load_module; TVM's loader takes it on Linux alone")
     _forget_dropped()
     with tempfile.TemporaryDirectory(prefix="rpcsys-tvm-") as folder:
         # The linker takes a path that it has open for the same library: each has one of its own, for good.
         given = _Given(module, os.path.join(folder, f"{next(_numbers)}.so"))
         addresses = {
-            PREFIX + name: ctypes.cast(code, ctypes.c_void_p).value or 0
-            for name, code in given.symbols.items()
+            PREFIX + name: ctypes.cast(code, ctypes.c_void_p).value or 0 for name, code in given.symbols.items()
         }
         with open(given.path, "wb") as file:
             file.write(elfwriter.function_library(machine, addresses))

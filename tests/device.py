@@ -107,12 +107,7 @@ class Raw:
         self._came: collections.deque[frames.Frame] = collections.deque()
 
     def send(
-        self,
-        kind: int,
-        call_id: int = 0,
-        fields: dict[str, Any] | None = None,
-        body: bytes | None = None,
-        **more: int,
+        self, kind: int, call_id: int = 0, fields: dict[str, Any] | None = None, body: bytes | None = None, **more: int
     ) -> None:
         head, buffers = frames.encode_head(fields) if fields else (b"", [])
         pieces = frames.pack(kind, call_id, head, buffers if body is None else [body], **more)

@@ -23,9 +23,7 @@ VALUES = st.recursive(
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=8)
-    | st.sampled_from(
-        [0, 1, 10**300, 1e308, -1e308, "", "\x1b[2J", "\u202ex", "\ud800", "a\nb", "x" * 3000, 2**53]
-    ),
+    | st.sampled_from([0, 1, 10**300, 1e308, -1e308, "", "\x1b[2J", "\u202ex", "\ud800", "a\nb", "x" * 3000, 2**53]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=5,
 )

@@ -30,19 +30,13 @@ def _candidates() -> list[Path]:
     folders = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
     folders += [Path("/usr/bin"), *sorted(Path.home().glob(".pyenv/versions/*/bin"))]
     return [
-        path
-        for folder in folders
-        if folder.is_dir()
-        for path in sorted(folder.iterdir())
-        if _NAME.match(path.name)
+        path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir()) if _NAME.match(path.name)
     ]
 
 
 def _version(path: Path) -> str | None:
     try:
-        answer = subprocess.run(
-            [path, "-I", "-S", "-c", _ASK], capture_output=True, text=True, timeout=20, check=True
-        )
+        answer = subprocess.run([path, "-I", "-S", "-c", _ASK], capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip()

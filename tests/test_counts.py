@@ -54,8 +54,5 @@ def test_more_than_there_was_is_an_error_with_names(
     monkeypatch.setattr(counts, "TWICE", 1)
     assert counts.main() == 1
     first, second, *names = capsys.readouterr().out.splitlines()
-    assert (first[-34:], second[-34:]) == (
-        "names that occur twice (at most 2)",
-        "names that occur twice (at most 1)",
-    )
+    assert (first[-34:], second[-34:]) == ("names that occur twice (at most 2)", "names that occur twice (at most 1)")
     assert names[-1] == "twice: Twice Thrice"

@@ -178,7 +178,9 @@ def test_import_rpcsys_loads_nothing_else(version: str, board: Path) -> None:
 
 @pytest.mark.parametrize("version", [v for v in pythons() if v in ("3.8", "3.9")])
 def test_an_old_python_is_told_what_it_lacks(version: str, board: Path) -> None:
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import rpcsys\ntry: rpcsys.lab\nexcept ImportError as e: print(e)"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import rpcsys\ntry: rpcsys.lab\nexcept ImportError as e: print(e)"
+    )
     assert "needs Python 3.10" in bare(pythons()[version], "-c", code, board)
 
 
@@ -192,20 +194,7 @@ def test_memory_is_used_again_only_when_nobody_has_it(version: str, board: Path)
 @contextlib.contextmanager
 def serving(python: str, board: Path, cwd: Path) -> Iterator[int]:
     """A server of the copied tree under a bare interpreter; its port. It must end with exit status 0."""
-    command = [
-        python,
-        "-I",
-        "-S",
-        "-c",
-        SERVE,
-        str(board),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--key",
-        "board",
-    ]
+    command = [python, "-I", "-S", "-c", SERVE, str(board), "--host", "127.0.0.1", "--port", "0", "--key", "board"]
     with (cwd / "log").open("w+") as log:
         server = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=log, text=True)
         try:

@@ -65,10 +65,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
         "```python run\nraise SystemExit(3)\n```\n```python\nraise SystemExit(4)\n```\n[web](https://example.org/x)\n",
         encoding="utf-8",
     )
-    assert list(check["broken_links"](page)) == [
-        "no such file: ../nowhere.md",
-        "no such heading: page.md#deeper",
-    ]
+    assert list(check["broken_links"](page)) == ["no such file: ../nowhere.md", "no such heading: page.md#deeper"]
     ((language, source, line),) = check["examples"](page)
     assert (language, line) == ("python", 3)
     assert check["failure"](language, source) == "exit status 3\n"

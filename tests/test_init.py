@@ -36,9 +36,7 @@ def test_nothing_is_imported_before_it_is_used() -> None:
         "import sys, rpcsys; print(sorted(n for n in sys.modules if n.startswith('rpcsys')));"
         "rpcsys.empty; print('rpcsys.client' in sys.modules, 'rpcsys.lab' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines() == ["['rpcsys']", "True False"]
 
 

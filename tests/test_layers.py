@@ -183,9 +183,7 @@ def complaints(path: Path) -> Iterator[str]:
             yield f"{where}:{line}: {part} must not import {inner}"
 
 
-@pytest.mark.parametrize(
-    "path", [path for name, path in MODULES.items() if name != "rpcsys"], ids=module_name
-)
+@pytest.mark.parametrize("path", [path for name, path in MODULES.items() if name != "rpcsys"], ids=module_name)
 def test_imports_only_what_lies_below(path: Path) -> None:
     assert list(complaints(path)) == []
 

@@ -114,9 +114,7 @@ def test_nothing_unprintable_from_anywhere(form, text):
 
 def test_a_forged_line():
     formatter = logs.Formatter("rpcsys-server")
-    record = logging.LogRecord(
-        "test", logging.ERROR, "", 0, "x\n2026-01-01 rpcsys-server INFO \x1b[2J", (), None
-    )
+    record = logging.LogRecord("test", logging.ERROR, "", 0, "x\n2026-01-01 rpcsys-server INFO \x1b[2J", (), None)
     assert formatter.format(record).endswith(r" ERROR x\n2026-01-01 rpcsys-server INFO \x1b[2J")
 
 
@@ -136,9 +134,7 @@ def test_a_stranger_does_not_fill_the_log():
     flood = strangers(limit, *((n / 100, "10.0.0.9") for n in range(1000)))
     assert len(flood) == logs.STRANGER_LINES
     assert flood[-1] == "from 10.0.0.9 (more lines about 10.0.0.9 are left out for 60 s)"
-    assert strangers(limit, (11.0, "10.0.0.8")) == [
-        "from 10.0.0.8 (990 lines about strangers were left out before)"
-    ]
+    assert strangers(limit, (11.0, "10.0.0.8")) == ["from 10.0.0.8 (990 lines about strangers were left out before)"]
     assert strangers(limit, (61.0, "10.0.0.9")) == ["from 10.0.0.9"]
 
 

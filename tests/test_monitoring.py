@@ -28,10 +28,7 @@ def expressions() -> Iterator[str]:
 
 def known() -> set[str]:
     """The names of all figures, as their sources have them."""
-    sources = [
-        *(ROOT / "rpcsys" / "tracker").rglob("metrics.py"),
-        *(ROOT / "rpcsys" / "server").rglob("*.py"),
-    ]
+    sources = [*(ROOT / "rpcsys" / "tracker").rglob("metrics.py"), *(ROOT / "rpcsys" / "server").rglob("*.py")]
     names = {name for source in sources for name in re.findall(r'"(rpcsys_\w+)"', source.read_text())}
     assert "rpcsys_tracker_pending" in names
     return names

@@ -83,10 +83,7 @@ def test_libraries_that_do_not_load(tmp_path: Path) -> None:
 
 def test_a_library_that_lacks_another_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     class Done:
-        returncode, stderr = (
-            1,
-            "OSError: libstdc++.so.6: cannot open shared object file: No such file or directory\n",
-        )
+        returncode, stderr = (1, "OSError: libstdc++.so.6: cannot open shared object file: No such file or directory\n")
 
     monkeypatch.setattr(selftest, "_apart", lambda *_: Done)
     assert selftest._loaded("a.so", ["/a.so"]).says.endswith(
@@ -96,9 +93,7 @@ def test_a_library_that_lacks_another_says_where_to_get_it(monkeypatch: pytest.M
 
 def test_a_library_that_ends_the_process(tmp_path: Path) -> None:
     source = tmp_path / "crash.c"
-    source.write_text(
-        "#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) { abort(); }"
-    )
+    source.write_text("#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) { abort(); }")
     found = findings(selftest._drivers, f"--load-library={compiled(source, tmp_path / 'crash.so')}")
     assert found["crash.so"].state == BROKEN
     assert "ended the process" in found["crash.so"].says

@@ -16,11 +16,7 @@ from rpcsys.errors import ConfigError, PortRangeError, TrackerUnreachable
 
 def run_python(code, *arguments, **popen):
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **popen,
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **popen
     )
 
 
@@ -51,8 +47,7 @@ def test_bind_says_that_a_range_is_full():
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "port_end"),
-    [("127.0.0.1", 9000, 9000), ("203.0.113.1", 0, 0), ("no-such-host.invalid", 0, 0)],
+    ("host", "port", "port_end"), [("127.0.0.1", 9000, 9000), ("203.0.113.1", 0, 0), ("no-such-host.invalid", 0, 0)]
 )
 def test_bind_says_what_cannot_be(host, port, port_end):
     with pytest.raises(ConfigError) as caught:
@@ -103,8 +98,7 @@ def test_a_daemon_whose_output_nobody_reads_serves_all_the_same():
 
 
 @pytest.mark.parametrize(
-    ("error", "status"),
-    [(PortRangeError("no\nport"), 3), (ConfigError("bad"), 2), (TrackerUnreachable("x"), 1)],
+    ("error", "status"), [(PortRangeError("no\nport"), 3), (ConfigError("bad"), 2), (TrackerUnreachable("x"), 1)]
 )
 def test_errors_on_purpose_become_one_line_and_a_status(capsys, error, status):
     def main():

@@ -73,11 +73,7 @@ def test_more_pieces_than_one_sendmsg_takes(pair, on_full):
 def test_pieces_of_several_frames_in_one_send(pair):
     ours, theirs = pair
     ours.send(
-        [
-            *frames.pack(frames.PING, 1),
-            *frames.encode(frames.CALL, 2, {"a": np.ones(9)}),
-            *frames.pack(frames.PING, 3),
-        ]
+        [*frames.pack(frames.PING, 1), *frames.encode(frames.CALL, 2, {"a": np.ones(9)}), *frames.pack(frames.PING, 3)]
     )
     assert [theirs.receive().call_id for _ in range(3)] == [1, 2, 3]
 
@@ -115,9 +111,7 @@ class Slow:
 @pytest.mark.parametrize("step", [1, 23, 24, 25, 1000])
 def test_sends_that_take_a_part(pair, step):
     ours, theirs = pair
-    sent = frames.encode(
-        frames.CALL, 1, {"a": [np.arange(40, dtype="u1"), np.arange(3, dtype="u1"), "x" * 5000]}
-    )
+    sent = frames.encode(frames.CALL, 1, {"a": [np.arange(40, dtype="u1"), np.arange(3, dtype="u1"), "x" * 5000]})
     expected = b"".join(map(bytes, sent))
     ours.socket = Slow(ours.socket, step)
     waits = []
@@ -185,9 +179,7 @@ def test_a_first_frame_has_its_time_however_it_comes(pair):
 def test_dont_wait(pair):
     ours, theirs = pair
     assert ours.receive(DONT_WAIT) is None
-    theirs.send(
-        [*frames.pack(frames.PING, 1), *frames.pack(frames.PING, 2), frames.pack(frames.PING, 3)[0][:10]]
-    )
+    theirs.send([*frames.pack(frames.PING, 1), *frames.pack(frames.PING, 2), frames.pack(frames.PING, 3)[0][:10]])
     assert [ours.receive(DONT_WAIT).call_id for _ in range(2)] == [1, 2]
     assert ours.receive(DONT_WAIT) is None
 

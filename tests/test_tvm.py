@@ -45,9 +45,7 @@ def product() -> onnx.ModelProto:
     """``y = x @ w``, x (n, 64)."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 64]) for name in "xy"]
     weights = onnx.numpy_helper.from_array(WEIGHTS, "w")
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weights]
-    )
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weights])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
 
@@ -100,9 +98,7 @@ def test_a_wrong_argument_is_an_error_that_says_what_is_wrong(library: Path) -> 
 
 def test_what_tvm_loads_is_what_we_load(tmp_path: Path) -> None:
     shared = Holder(b"shared", name="third")
-    root = Holder(
-        b"root", [Holder(b"left side", [shared], "first"), Holder(b"", [shared], "second")], "zeroth"
-    )
+    root = Holder(b"root", [Holder(b"left side", [shared], "first"), Holder(b"", [shared], "second")], "zeroth")
     root.imports[1].data = b"x"
     export.export_library(root, tmp_path / "m.so")
     loaded = tvm.runtime.load_module(str(tmp_path / "m.so"))
@@ -148,9 +144,7 @@ def test_a_graph_of_native_functions_libraries_and_weights(tmp_path: Path) -> No
     ]
     root = module.graph(stages, [{"name": "x", **values}], [{"name": "y"}], params=weights)
     export.export_library(root, tmp_path / "m.so")
-    with pytest.raises(
-        RuntimeError, match=r"holds Python functions, .*rpcsys\.tvm\.register\(allow_pickle=True\)"
-    ):
+    with pytest.raises(RuntimeError, match=r"holds Python functions, .*rpcsys\.tvm\.register\(allow_pickle=True\)"):
         tvm.runtime.load_module(str(tmp_path / "m.so"))
     ours.register(allow_pickle=True)
     loaded = tvm.runtime.load_module(str(tmp_path / "m.so"))
@@ -179,12 +173,7 @@ def test_importing_it_registers_everything_in_a_new_process(library: Path) -> No
         "print(json.dumps(model['main'](numpy.ones((1, 64), 'float32')).numpy().shape))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, library],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        timeout=100,
+        [sys.executable, "-c", code, library], capture_output=True, text=True, check=False, cwd=ROOT, timeout=100
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == [1, 64]

@@ -37,17 +37,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("fresh") / "venv"
     run([sys.executable, "-m", "venv", "--without-pip", str(home)], cwd=home.parent)
     python = home / "bin" / "python"
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(python),
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-    ]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
     run([*pip, str(wheel)], cwd=home.parent)
     (site,) = home.glob("lib/python*/site-packages")
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
@@ -55,12 +45,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(command: list[str], cwd: Path, timeout: float = 100) -> str:
-    env = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RPCSYS", "TVM"))
-    }
-    done = subprocess.run(
-        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RPCSYS", "TVM"))}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -69,12 +55,8 @@ def test_carries_code_data_and_licence_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"rpcsys"}
     assert {"rpcsys/py.typed", "rpcsys/_data/packaging/device-files.txt"} <= set(names)
-    assert {"rpcsys/_data/toolchains/cross.cmake", "rpcsys/_data/toolchains/aarch64-linux-gnu.cmake"} <= set(
-        names
-    )
-    assert {"rpcsys/_data/systemd/rpcsys-tracker.service", "rpcsys/_data/systemd/tracker.environment"} <= set(
-        names
-    )
+    assert {"rpcsys/_data/toolchains/cross.cmake", "rpcsys/_data/toolchains/aarch64-linux-gnu.cmake"} <= set(names)
+    assert {"rpcsys/_data/systemd/rpcsys-tracker.service", "rpcsys/_data/systemd/tracker.environment"} <= set(names)
     assert {"rpcsys/tracker/page/index.html", "rpcsys/tracker/page/page.js"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
@@ -121,9 +103,7 @@ def test_packs_the_same_archive_as_a_checkout(installed: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("command", ["main", "query_tracker"])
 @pytest.mark.parametrize("version", [version for version in pythons() if version in ("3.8", "3.9")])
-def test_an_old_python_is_told_what_a_command_needs(
-    version: str, command: str, wheel: Path, tmp_path: Path
-) -> None:
+def test_an_old_python_is_told_what_a_command_needs(version: str, command: str, wheel: Path, tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, sys.argv[1]); from rpcsys.__main__ import {command} as c; sys.exit(c())"
     python = [pythons()[version], "-I", "-S", "-c", code, str(wheel)]
     done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.case import Case, Measured, Reading
-from benchmarks.figures import (
-    KB,
-    MB,
-    MICROSECONDS,
-    Goal,
-    at_least,
-    at_most,
-    each_second,
-    rate,
-)
+from benchmarks.figures import KB, MB, MICROSECONDS, Goal, at_least, at_most, each_second, rate
 
 ARRAY_SIZES = {
     "1kB": KB,

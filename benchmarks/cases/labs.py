@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from benchmarks.case import Case, Measured, Reading
-from benchmarks.figures import (
-    MILLISECONDS,
-    PER_SECOND,
-    at_least,
-    each_second,
-    ours_at_most,
-)
+from benchmarks.figures import MILLISECONDS, PER_SECOND, at_least, each_second, ours_at_most
 
 EIGHT_PAUSE_S = 0.2  # eight sessions end and eight new children wait in less
 PAUSE_S = 0.05
@@ -28,11 +22,7 @@ def openings() -> list[Case]:
             "opening-eight-at-once",
             replace(in_turn, operation="openings_at_once", parameters=eight, apart=True),
             {"in turn": (in_turn,)},
-            (
-                Reading(
-                    "eight sessions opened at once", "seconds", MILLISECONDS, {"in turn": ours_at_most(8)}
-                ),
-            ),
+            (Reading("eight sessions opened at once", "seconds", MILLISECONDS, {"in turn": ours_at_most(8)}),),
         ),
     ]
 
@@ -46,9 +36,7 @@ def opening_case(name: str, what: str, pause_s: float, goal_ms: float | None = N
 
 def sessions() -> list[Case]:
     """Opening a session and making the first call on it, one after the other; leased and directly."""
-    others = {
-        name: (Measured(name, "session", slow=name == "tvm"),) for name in ("tvm", "raw", "rpyc", "grpc")
-    }
+    others = {name: (Measured(name, "session", slow=name == "tvm"),) for name in ("tvm", "raw", "rpyc", "grpc")}
     warm = {"tvm": ours_at_most(15)}
     own = Reading("session and first call", "seconds", MILLISECONDS, warm)
     theirs = Reading("the same, TVM's client of ours", "seconds", MILLISECONDS, warm)

@@ -63,9 +63,7 @@ def offloaded_case(name: str, there: int, back: int) -> Case:
     """
     sizes = (("there", there), ("back", back))
     ours, raw = (Measured(who, "exchange", sizes) for who in ("offloading", "raw"))
-    reading = Reading(
-        f"offloaded call, {name}", "seconds", MICROSECONDS, {"raw": at_most(1.2)} if there >= MB else {}
-    )
+    reading = Reading(f"offloaded call, {name}", "seconds", MICROSECONDS, {"raw": at_most(1.2)} if there >= MB else {})
     return Case(f"offloaded-call-{name}", ours, {"raw": (raw,)}, (reading,))
 
 
@@ -126,18 +124,12 @@ def pipelines(folder: Path) -> list[Case]:
         Measured("pipelines", what, network)
         for what in ("side_by_side", "on_a_device", "in_turn", "slowest_alone", "whole")
     )
-    goals = {
-        "slowest stage": at_least(0.95),
-        "stages in turn": at_least(1.9),
-        "onnxruntime": at_least(0.97),
-    }
+    goals = {"slowest stage": at_least(0.95), "stages in turn": at_least(1.9), "onnxruntime": at_least(0.97)}
     pace = Reading("resnet50 in two stages", "seconds", each_second(), goals)
     even = Unit("of an even share", 1.0, more_is_better=True)
     half = {"stages in turn": Goal(0.5, at_least=True, absolute=True)}
     peers = {"slowest stage": (slowest,), "stages in turn": (in_turn,), "onnxruntime": (whole,)}
-    away = Reading(
-        "the same, a stage on a leased device", "seconds", each_second(), {"both here": at_least(0.9)}
-    )
+    away = Reading("the same, a stage on a leased device", "seconds", each_second(), {"both here": at_least(0.9)})
     return [
         Case("pipeline", local, peers, (pace,)),
         Case(

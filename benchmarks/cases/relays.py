@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from benchmarks.case import Case, Measured, Reading
 from benchmarks.cases.calls import ARRAY_SIZES, DIRECTIONS
-from benchmarks.figures import (
-    CPU_SECONDS,
-    GB,
-    MICROSECONDS,
-    Goal,
-    at_least,
-    at_most,
-    each_second,
-    rate,
-)
+from benchmarks.figures import CPU_SECONDS, GB, MICROSECONDS, Goal, at_least, at_most, each_second, rate
 
 
 def relays() -> list[Case]:
@@ -63,9 +54,7 @@ def proxied_arrays(way: str) -> Case:
     ours, direct = (Measured(who, way, (("size", size),)) for who in ("rpcsys-proxied", "rpcsys"))
     what = f"64MB {DIRECTIONS[way]}, through the proxy"
     goals = {"direct": at_least(0.7)}
-    return Case(
-        f"proxied-arrays-{way}", ours, {"direct": (direct,)}, (Reading(what, "seconds", rate(size), goals),)
-    )
+    return Case(f"proxied-arrays-{way}", ours, {"direct": (direct,)}, (Reading(what, "seconds", rate(size), goals),))
 
 
 def pairing() -> Case:

@@ -28,9 +28,7 @@ class Pace(Trial):
     ``least_share``: the part of the stages' time that the smallest of them has, of what an even division would give it.
     """
 
-    def __init__(
-        self, results: Callable[[Sequence[Any]], Iterable[Any]], works: Callable[[], Sequence[float]]
-    ) -> None:
+    def __init__(self, results: Callable[[Sequence[Any]], Iterable[Any]], works: Callable[[], Sequence[float]]) -> None:
         super().__init__(lambda: None)
         self._results = results
         self._works = works
@@ -127,9 +125,7 @@ class Pipelines(Subject):
         """The whole network in onnxruntime as it comes: a thread for every CPU."""
 
         def made() -> onnxruntime.InferenceSession:
-            return onnxruntime.InferenceSession(
-                str(written_resnet50(path)), providers=["CPUExecutionProvider"]
-            )
+            return onnxruntime.InferenceSession(str(written_resnet50(path)), providers=["CPUExecutionProvider"])
 
         session = self._once("whole", made)
         name = session.get_inputs()[0].name
@@ -141,8 +137,7 @@ class Pipelines(Subject):
 
     def _functions(self, path: str) -> list[Any]:
         return self._once(
-            "functions",
-            lambda: [graph.build(stage, graph.OnnxRuntime(threads=1)) for stage in _stages(path)],
+            "functions", lambda: [graph.build(stage, graph.OnnxRuntime(threads=1)) for stage in _stages(path)]
         )
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:

@@ -31,8 +31,7 @@ class Serving(Subject):
         with ExitStack() as stack:
             pool = stack.enter_context(ThreadPoolExecutor(clients))
             networks = [
-                stack.enter_context(rpcsys.connect("127.0.0.1", self.port, serve="network"))
-                for _ in range(clients)
+                stack.enter_context(rpcsys.connect("127.0.0.1", self.port, serve="network")) for _ in range(clients)
             ]
 
             def call_again_and_again(network: rpcsys.client.ServedModule) -> None:

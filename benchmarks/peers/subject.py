@@ -43,9 +43,7 @@ class Trial:
     A run may do its thing several ``times``; its seconds are then those of one of them.
     """
 
-    def __init__(
-        self, run: Callable[[], object], after: Callable[[], object] | None = None, times: int = 1
-    ) -> None:
+    def __init__(self, run: Callable[[], object], after: Callable[[], object] | None = None, times: int = 1) -> None:
         self._run = run
         self._after = after
         self._times = times

@@ -19,14 +19,7 @@ from unittest import mock
 
 from benchmarks.figures import percentile
 from benchmarks.peers import ours
-from benchmarks.peers.subject import (
-    WARM_SHARE,
-    Subject,
-    Trial,
-    announce,
-    serve_until_told,
-    take_children_along,
-)
+from benchmarks.peers.subject import WARM_SHARE, Subject, Trial, announce, serve_until_told, take_children_along
 
 MAGIC = struct.pack("<i", 0x2F271)
 PUT, REQUEST = 3, 4
@@ -143,10 +136,7 @@ class Load(Trial):
             self._run(poller, budget_s * WARM_SHARE)
             begin = time.perf_counter()
             waits = self._run(poller, budget_s)
-            return {
-                "per_second": len(waits) / (time.perf_counter() - begin),
-                "p99_seconds": percentile(waits, 99),
-            }
+            return {"per_second": len(waits) / (time.perf_counter() - begin), "p99_seconds": percentile(waits, 99)}
 
     def _run(self, poller: select.epoll, seconds: float) -> list[float]:
         waits: list[float] = []

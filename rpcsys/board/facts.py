@@ -177,17 +177,13 @@ def roomy(board: Facts, needed: int, host: str) -> str:
         if room.free is None or room.free >= needed:
             return room.folder
     if not board.folders:
-        raise RpcsysError(
-            f"{host} has no folder to write to; is its disk mounted read-only? Set TMPDIR there"
-        )
+        raise RpcsysError(f"{host} has no folder to write to; is its disk mounted read-only? Set TMPDIR there")
     raise RpcsysError(_full(host, max(board.folders, key=lambda room: room.free or 0), needed))
 
 
 def _full(host: str, room: Room, needed: int) -> str:
     free = (room.free or 0) / 1e6
-    return (
-        f"{host} has no space: {free:.1f} MB are free in {room.folder}, and {needed / 1e6:.1f} MB are needed"
-    )
+    return f"{host} has no space: {free:.1f} MB are free in {room.folder}, and {needed / 1e6:.1f} MB are needed"
 
 
 def rights(board: Facts, root: str, host: str) -> str:

@@ -87,9 +87,7 @@ def _entry(found: Any) -> Entry:
             raise ValueError(f"{name} cannot be {value!r}"[:200])
     if not values.get("name") or not values.get("destination"):
         raise ValueError("an entry has no name or no destination")
-    typed: dict[str, Any] = {
-        name: tuple(value) if name in _LISTS else value for name, value in values.items()
-    }
+    typed: dict[str, Any] = {name: tuple(value) if name in _LISTS else value for name, value in values.items()}
     return Entry(**typed)
 
 
@@ -113,9 +111,7 @@ def load() -> Boards:
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigError(
-            f"{file} cannot be read: {error}; mend it, or put it away and add the boards again"
-        ) from None
+        raise ConfigError(f"{file} cannot be read: {error}; mend it, or put it away and add the boards again") from None
 
 
 @contextlib.contextmanager

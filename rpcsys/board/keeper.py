@@ -136,9 +136,7 @@ class Board:
 
     def _password(self) -> str:
         if self.desk.password is None:
-            raise RpcsysError(
-                f"sudo on {self.host} asks for a password: type this at a terminal, or connect as root"
-            )
+            raise RpcsysError(f"sudo on {self.host} asks for a password: type this at a terminal, or connect as root")
         return self.desk.password(f"Password for sudo on {self.connection.destination}")
 
     def last_words(self) -> str:
@@ -161,12 +159,7 @@ def connected(entry: Entry, desk: Desk) -> Connection:
 
 
 def add(
-    entry: Entry,
-    flags: Sequence[str],
-    places: Sequence[tuple[str, int]],
-    packer: Packer,
-    desk: Desk,
-    wait_s: float,
+    entry: Entry, flags: Sequence[str], places: Sequence[tuple[str, int]], packer: Packer, desk: Desk, wait_s: float
 ) -> Entry:
     """Install a server and wait until the tracker shows it; what to remember of it.
 
@@ -180,9 +173,7 @@ def add(
         board.entry = entry = replace(entry, name=name)
         if name not in board.facts.servers:
             _see_that_it_is_free(entry)
-        desk.say(
-            f"is {board.facts.machine} with Python {python.version[0]}.{python.version[1]}, {python.libc}"
-        )
+        desk.say(f"is {board.facts.machine} with Python {python.version[0]}.{python.version[1]}, {python.libc}")
         board.reach(places)
         package = packer.package(entry, board.facts, python, board.host)
         board.install(package, ["--name", name, *flags, f"--name={name}"], DRAIN_S)

@@ -99,11 +99,7 @@ class Connection:
         self.close()
 
     def _open(self) -> None:
-        mode = [
-            "BatchMode=" + ("no" if self._interactive else "yes"),
-            "ControlMaster=yes",
-            "ControlPersist=no",
-        ]
+        mode = ["BatchMode=" + ("no" if self._interactive else "yes"), "ControlMaster=yes", "ControlPersist=no"]
         master = self._spawn(mode, _HOLD, stdin=subprocess.PIPE)
         self._master = master
         said = _listen(master, TYPING_S if self._interactive else 3 * CONNECT_S, until=_READY)
@@ -112,9 +108,7 @@ class Connection:
         if _READY not in said.out:
             raise self._trouble(said.err)
 
-    def _spawn(
-        self, settings: Sequence[str], command: str, stdin: int | IO[bytes]
-    ) -> subprocess.Popen[bytes]:
+    def _spawn(self, settings: Sequence[str], command: str, stdin: int | IO[bytes]) -> subprocess.Popen[bytes]:
         words = ["ssh", "-T", *self._options]
         for setting in (*settings, *_DEFAULTS, f"ControlPath={self._work}/s"):
             words += ["-o", setting]
@@ -132,9 +126,7 @@ class Connection:
         known = f"'[{self.host}]:{port}'" if port else self.host
         return trouble.of_ssh(said, words, self.host, known)
 
-    def run(
-        self, script: str, *arguments: str, stdin: IO[bytes] | None = None, timeout_s: float = COMMAND_S
-    ) -> Said:
+    def run(self, script: str, *arguments: str, stdin: IO[bytes] | None = None, timeout_s: float = COMMAND_S) -> Said:
         """Run ``script`` by the board's sh, with ``arguments`` as $1 and so on.
 
         Raises ConnectError if the connection is gone, RpcsysError if it is not done in ``timeout_s`` seconds.
@@ -157,9 +149,7 @@ class Connection:
     @contextlib.contextmanager
     def folder(self, base: str) -> Iterator[str]:
         """A folder of its own on the board, below ``base``; gone afterwards, or with the connection."""
-        process = self._spawn(
-            ["BatchMode=yes", "ControlMaster=no"], _shell(_FOLDER, (base,)), stdin=subprocess.PIPE
-        )
+        process = self._spawn(["BatchMode=yes", "ControlMaster=no"], _shell(_FOLDER, (base,)), stdin=subprocess.PIPE)
         try:
             said = _listen(process, COMMAND_S, until=_READY)
             if said is None or _READY not in said.out:

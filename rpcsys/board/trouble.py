@@ -39,9 +39,7 @@ def of_ssh(said: str, words: str, host: str, known: str) -> ConnectError:
 def of_board(said: str, host: str, doing: str) -> RpcsysError:
     """The error that what a command on the board printed comes to, which was ``doing`` something."""
     if "No space left on device" in said:
-        return RpcsysError(
-            f"{host} has no space left ({doing}): see: df -h; the old version, if any, is as it was"
-        )
+        return RpcsysError(f"{host} has no space left ({doing}): see: df -h; the old version, if any, is as it was")
     broken = [" ".join(line.split()[1:]) for line in said.splitlines() if line.startswith("broken ")]
     if broken:
         return RpcsysError(f"{host} cannot serve: {'; '.join(broken)}")
@@ -54,6 +52,4 @@ def of_board(said: str, host: str, doing: str) -> RpcsysError:
 
 def _last(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return (
-        lines[-1].removeprefix("install.sh: error: ").removeprefix("rpcsys: error: ")[:300] if lines else ""
-    )
+    return lines[-1].removeprefix("install.sh: error: ").removeprefix("rpcsys: error: ")[:300] if lines else ""

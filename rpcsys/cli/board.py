@@ -37,9 +37,7 @@ _SSH = (
 
 def _ssh_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for flag, name, metavar, text in reversed(_SSH):
-        command = click.option(flag, name, metavar=metavar, multiple=True, help=f"{text} Remembered.")(
-            command
-        )
+        command = click.option(flag, name, metavar=metavar, multiple=True, help=f"{text} Remembered.")(command)
     return command
 
 
@@ -100,10 +98,7 @@ rpcsys board add root@board --key rv --name rv1 -- --slots 2 --label a=b
 )
 @click.option("--name", default="", help="The server's name in the lab (default: the board's own).")
 @click.option(
-    "--root",
-    default="",
-    metavar="DIR",
-    help="Install below DIR there, which needs no root and starts nothing at boot.",
+    "--root", default="", metavar="DIR", help="Install below DIR there, which needs no root and starts nothing at boot."
 )
 @click.option(
     "--python",
@@ -126,14 +121,7 @@ def add(
     if root and not root.startswith("/"):
         raise ConfigError(f"--root {root}: write the whole path, from / on")
     entry = Entry(
-        name,
-        destination,
-        _words(ssh),
-        key,
-        where,
-        root,
-        python,
-        **_libraries(from_wheels, libraries, drivers),
+        name, destination, _words(ssh), key, where, root, python, **_libraries(from_wheels, libraries, drivers)
     )
     wanted = ("--key", key, "--tracker", where, *flags)
     places = _places(wanted)
@@ -156,9 +144,7 @@ def _see_that_it_is_new(boards: Boards, entry: Entry) -> None:
 
 def _words(ssh: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     """The flags of ssh, as they are written in its command line."""
-    return tuple(
-        word for flag, name, _, _ in _SSH for value in ssh[name] for word in (flag, _whole(flag, value))
-    )
+    return tuple(word for flag, name, _, _ in _SSH for value in ssh[name] for word in (flag, _whole(flag, value)))
 
 
 def _whole(flag: str, value: str) -> str:
@@ -233,9 +219,7 @@ def upgrade(
     entries = _kept(names, everything)
     chosen = _libraries(from_wheels, libraries, drivers)
     changes = {field: value for field, value in chosen.items() if value}
-    firsts = [
-        each for at, each in enumerate(entries) if not any(each.same_board(other) for other in entries[:at])
-    ]
+    firsts = [each for at, each in enumerate(entries) if not any(each.same_board(other) for other in entries[:at])]
     ask = len(firsts) == 1 and sys.stdin.isatty()
 
     def one(entry: Entry) -> str:
@@ -249,9 +233,7 @@ def upgrade(
             for each in list(boards.values()):
                 if each.same_board(entry):
                     boards[each.name] = replace(each, version=done.version, target=done.target, **changes)
-        click.echo(
-            f"{entry.name} {'has' if changed else 'had'} rpcsys {done.version}{'' if changed else ' already'}"
-        )
+        click.echo(f"{entry.name} {'has' if changed else 'had'} rpcsys {done.version}{'' if changed else ' already'}")
         return ""
 
     with _packer(archive) as packer, ThreadPoolExecutor(AT_ONCE) as pool:
@@ -269,9 +251,7 @@ def upgrade(
 
 @board.command(short_help="Remove a server from its board.")
 @click.argument("name", shell_complete=_names)
-@click.option(
-    "--forget", is_flag=True, help="Do not ask the board, which is gone: only this desk forgets it."
-)
+@click.option("--forget", is_flag=True, help="Do not ask the board, which is gone: only this desk forgets it.")
 def remove(name: str, forget: bool) -> None:
     """Remove the server NAME from its board, and with a board's last one all of rpcsys.
 
@@ -282,9 +262,7 @@ def remove(name: str, forget: bool) -> None:
     with inventory.changing() as boards:
         boards.pop(name, None)
     click.echo(
-        f"{name} is removed"
-        if there
-        else f"{name} is forgotten" + ("" if forget else ": nothing was installed there")
+        f"{name} is removed" if there else f"{name} is forgotten" + ("" if forget else ": nothing was installed there")
     )
 
 
@@ -298,9 +276,7 @@ def list_(as_json: bool, offline: bool) -> None:
     if not offline:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             versions = pool.map(keeper.installed, entries)
-            summaries = {
-                where: pool.submit(_summary, where) for where in {entry.tracker for entry in entries}
-            }
+            summaries = {where: pool.submit(_summary, where) for where in {entry.tracker for entry in entries}}
             for row, version in zip(found, versions, strict=True):
                 summary = summaries[row["tracker"]].result()
                 row["installed"] = version

@@ -97,9 +97,7 @@ def run_group(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit status. Every error becomes one line on standard error."""
     escape_what_the_terminal_lacks()
     try:
-        status = group.main(
-            args=None if argv is None else list(argv), prog_name="rpcsys", standalone_mode=False
-        )
+        status = group.main(args=None if argv is None else list(argv), prog_name="rpcsys", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         return exit_.exit_code

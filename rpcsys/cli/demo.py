@@ -91,10 +91,7 @@ def _use(session: Session, path: Path) -> None:
         [
             *(("in", f"{name}  {show.array(value)}") for name, value in feed.items()),
             *(("out", f"{name}  {show.array(value)}") for name, value in outputs.items()),
-            (
-                "here",
-                f"the same run by onnxruntime without a session: largest absolute difference {worst:.3g}",
-            ),
+            ("here", f"the same run by onnxruntime without a session: largest absolute difference {worst:.3g}"),
         ]
     )
     args = [session.array(feed[spec["name"]]) for spec in model.inputs]
@@ -107,9 +104,7 @@ def _difference(outputs: Arrays, expected: Arrays) -> float:
     """The largest absolute difference; an error if it is more than two builds of one runtime may differ."""
     worst = max(float(abs(outputs[name] - expected[name]).max()) for name in expected)
     if not worst <= TOLERANCE:
-        raise RpcsysError(
-            f"the device's outputs differ from the local run by {worst:.3g} (allowed: {TOLERANCE:g})"
-        )
+        raise RpcsysError(f"the device's outputs differ from the local run by {worst:.3g} (allowed: {TOLERANCE:g})")
     return worst
 
 
@@ -136,7 +131,5 @@ def _settle(tracker: Tracker) -> None:
     deadline = time.monotonic() + SETTLE_S
     while tracker.summary()["queue_info"].get(KEY, {}).get("free") != SERVERS:
         if time.monotonic() > deadline:
-            raise RpcsysError(
-                f"the devices were not free again {SETTLE_S:g} s after their sessions had ended"
-            )
+            raise RpcsysError(f"the devices were not free again {SETTLE_S:g} s after their sessions had ended")
         time.sleep(0.05)

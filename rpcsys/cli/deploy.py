@@ -13,16 +13,12 @@ from rpcsys.query.table import say
 
 
 @click.command(short_help="Put a module on a server, for many clients to call.")
-@click.option(
-    "--to", "servers", metavar="HOST:PORT", multiple=True, required=True, help="The server; repeatable."
-)
+@click.option("--to", "servers", metavar="HOST:PORT", multiple=True, required=True, help="The server; repeatable.")
 @click.option("--name", help="What clients call it (default: the file's name, without its ending).")
 @click.option("--list", "listing", is_flag=True, help="Say what is deployed there.")
 @click.option("--remove", metavar="NAME", help="Withdraw a module.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-def deploy(
-    servers: tuple[str, ...], name: str | None, listing: bool, remove: str | None, file: Path | None
-) -> None:
+def deploy(servers: tuple[str, ...], name: str | None, listing: bool, remove: str | None, file: Path | None) -> None:
     """Have a server serve FILE, a library (.so) or an ONNX model (.onnx), to whoever asks for it by name.
 
     The server was started with --deploy DIR. What it served under that name finishes the calls that it has; new calls go to
@@ -55,6 +51,4 @@ def _list(deployment: Deployment, server: str) -> None:
 
 def _row(row: dict[str, object]) -> str:
     load = f"{row['clients']} clients, {row['running']} calls running, {row['waiting']} waiting"
-    return f"{row['version']}  {row['file']}  {row['state']}" + (
-        f", {load}" if row["state"] == "serving" else ""
-    )
+    return f"{row['version']}  {row['file']}  {row['state']}" + (f", {load}" if row["state"] == "serving" else "")

@@ -57,9 +57,7 @@ def pages(group: click.Group, name: str) -> Iterator[tuple[str, str]]:
         yield "-".join(words), page("-".join(words), summary, text)
 
 
-def _commands(
-    command: click.Command, words: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def _commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield words, command
     if isinstance(command, click.Group):
         for name, below in sorted(command.commands.items()):

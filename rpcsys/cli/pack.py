@@ -29,15 +29,9 @@ On the board:  tar xf rpcsys-device.tar.gz
     help="Where to.",
 )
 @click.option(
-    "--libraries",
-    "folder",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="TVM's libraries from a build folder.",
+    "--libraries", "folder", metavar="DIR", type=click.Path(path_type=Path), help="TVM's libraries from a build folder."
 )
-@click.option(
-    "--from-wheels", is_flag=True, help="TVM's libraries from PyPI's wheels for the board's platform."
-)
+@click.option("--from-wheels", is_flag=True, help="TVM's libraries from PyPI's wheels for the board's platform.")
 @click.option(
     "--with-libraries",
     "drivers",
@@ -46,17 +40,10 @@ On the board:  tar xf rpcsys-device.tar.gz
     help="Drivers to be loaded in TVM's sessions; repeatable.",
 )
 @click.option(
-    "--glibc",
-    metavar="VERSION",
-    help="Refuse libraries that need a newer C library than the board's, such as 2.27.",
+    "--glibc", metavar="VERSION", help="Refuse libraries that need a newer C library than the board's, such as 2.27."
 )
 def pack(
-    target: str,
-    output: Path,
-    folder: Path | None,
-    from_wheels: bool,
-    drivers: tuple[str, ...],
-    glibc: str | None,
+    target: str, output: Path, folder: Path | None, from_wheels: bool, drivers: tuple[str, ...], glibc: str | None
 ) -> None:
     """The command; what it is for is said in `_HELP`."""
     from rpcsys.pack import build

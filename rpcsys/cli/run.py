@@ -23,15 +23,9 @@ SEED = 0
 
 @click.command(short_help="Lease a device, run a model on it, time it, print.")
 @click.option("--key", required=True, help="Which kind of device to lease.")
-@click.option(
-    "--tracker", metavar="HOST:PORT", help="Where the tracker is (else RPCSYS_TRACKER_HOST and _PORT)."
-)
-@click.option(
-    "--repeat", type=click.IntRange(1), default=10, show_default=True, help="How many runs to time."
-)
-@click.option(
-    "--wait-timeout", type=click.FloatRange(0), help="Seconds to wait for a device (else for ever)."
-)
+@click.option("--tracker", metavar="HOST:PORT", help="Where the tracker is (else RPCSYS_TRACKER_HOST and _PORT).")
+@click.option("--repeat", type=click.IntRange(1), default=10, show_default=True, help="How many runs to time.")
+@click.option("--wait-timeout", type=click.FloatRange(0), help="Seconds to wait for a device (else for ever).")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("arrays", metavar="[INPUTS.npz]", type=click.Path(path_type=Path), required=False)
 def run(

@@ -60,12 +60,8 @@ put on a server there.
     type=click.Path(path_type=Path),
     help="What to run it with (else random arrays).",
 )
-@click.option(
-    "--tracker", metavar="HOST:PORT", help="Where the tracker is (else RPCSYS_TRACKER_HOST and _PORT)."
-)
-@click.option(
-    "--encode", metavar="HOW", default="", help="How arrays cross: float16, int8, zlib, int8+zlib, …"
-)
+@click.option("--tracker", metavar="HOST:PORT", help="Where the tracker is (else RPCSYS_TRACKER_HOST and _PORT).")
+@click.option("--encode", metavar="HOW", default="", help="How arrays cross: float16, int8, zlib, int8+zlib, …")
 @click.option("--exact", is_flag=True, help="Stages that give the same bits as the whole.")
 @click.option("--keep-order", is_flag=True, help="The first device gets the first stage, and so on.")
 @click.option("--fallback", is_flag=True, help="Run stages of servers here while those are gone.")
@@ -115,17 +111,13 @@ def _found(
     return plan.stages, plan.devices
 
 
-def _by_hand(
-    model: Path, devices: str, cuts: Sequence[str], exact: bool
-) -> tuple[graph.Stages, Sequence[PlanDevice]]:
+def _by_hand(model: Path, devices: str, cuts: Sequence[str], exact: bool) -> tuple[graph.Stages, Sequence[PlanDevice]]:
     stages = graph.split(model, [_cut(text) for text in cuts], exact=exact)
     from rpcsys.graph._plan.devices import parse
 
     used = parse(devices.split(","))
     if len(used) != len(stages):
-        raise UsageError(
-            f"{len(cuts)} cut(s) make {len(stages)} stages, and --over names {len(used)} device(s)"
-        )
+        raise UsageError(f"{len(cuts)} cut(s) make {len(stages)} stages, and --over names {len(used)} device(s)")
     graph.show(stages)
     return stages, used
 

@@ -18,9 +18,7 @@ from rpcsys.wire.checks import Check, integer, optional, record, rows, sentence
 
 def span(value: Any, name: str) -> float:
     """A number of seconds, of either sign: clocks differ."""
-    return max(
-        -checks.MAX_SECONDS, checks.seconds(abs(checks.number(value, name)), name) * (-1 if value < 0 else 1)
-    )
+    return max(-checks.MAX_SECONDS, checks.seconds(abs(checks.number(value, name)), name) * (-1 if value < 0 else 1))
 
 
 def _pair(value: Any, name: str) -> List[float]:

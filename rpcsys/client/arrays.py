@@ -25,9 +25,7 @@ def _dtype_name(dtype: Any) -> str:
     if dtype in dtypes.ITEM_BYTES:
         return str(dtype)
     if np is None:
-        raise ValueNotSupported(
-            f"{dtype!r} is no dtype of the wire; without numpy, name one such as 'float32'"
-        )
+        raise ValueNotSupported(f"{dtype!r} is no dtype of the wire; without numpy, name one such as 'float32'")
     try:
         return dtypes.name_of_numpy(np.dtype(dtype))
     except TypeError as error:

@@ -11,14 +11,7 @@ from rpcsys.client import faults, results
 from rpcsys.client.calls import Channel
 from rpcsys.client.served import ServedModule
 from rpcsys.client.session import Session
-from rpcsys.errors import (
-    NotSupported,
-    ProtocolError,
-    ServerRefused,
-    ServerUnreachable,
-    UsageError,
-    printable,
-)
+from rpcsys.errors import NotSupported, ProtocolError, ServerRefused, ServerUnreachable, UsageError, printable
 from rpcsys.link import parse_address, tune
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames, handshake
@@ -71,9 +64,7 @@ def connect(
     address = (host, port) if port is not None else parse_address(host)
     if serve:
         if session_timeout:
-            raise UsageError(
-                "session_timeout is for a session of your own; a shared connection has no such limit"
-            )
+            raise UsageError("session_timeout is for a session of your own; a shared connection has no such limit")
         return open_served(address, serve, key, timeout=timeout)
     return open_session(address, key, session_timeout=session_timeout, timeout=timeout)
 
@@ -130,15 +121,9 @@ def dial(address: Tuple[str, int], timeout: float) -> socket.socket:
     try:
         return socket.create_connection(address, timeout=timeout)
     except (OverflowError, ValueError, TypeError):  # of which UnicodeError is one
-        raise UsageError(
-            "{}:{} is no address; write a host and a port below 65536".format(*address)
-        ) from None
+        raise UsageError("{}:{} is no address; write a host and a port below 65536".format(*address)) from None
     except OSError as error:
-        reason = (
-            f"no answer within {timeout:g} s"
-            if isinstance(error, socket.timeout)
-            else error.strerror or error
-        )
+        reason = f"no answer within {timeout:g} s" if isinstance(error, socket.timeout) else error.strerror or error
         raise ServerUnreachable(
             f"no device server at {address[0]}:{address[1]} ({reason}); is it running, and is that its address? try: query_tracker"
         ) from None

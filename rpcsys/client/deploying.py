@@ -22,13 +22,7 @@ _COUNT = integer(0, 1 << 63)
 PUT = record(name=sentence, version=sentence, file=sentence, sha256=sentence)
 DEPLOYED = rows(
     record(
-        name=sentence,
-        version=sentence,
-        file=sentence,
-        state=sentence,
-        running=_COUNT,
-        waiting=_COUNT,
-        clients=_COUNT,
+        name=sentence, version=sentence, file=sentence, state=sentence, running=_COUNT, waiting=_COUNT, clients=_COUNT
     )
 )
 
@@ -43,9 +37,7 @@ class Deployment(Closeable):
         where = parse_address(address) if isinstance(address, str) else address
         self._session = open_deployment(where, timeout=timeout)
 
-    def put(
-        self, file: Path, name: Optional[str] = None, *, progress: Optional[Progress] = None
-    ) -> Dict[str, str]:
+    def put(self, file: Path, name: Optional[str] = None, *, progress: Optional[Progress] = None) -> Dict[str, str]:
         """Have the server serve ``file`` (.so, .onnx) as ``name`` (default: the file's), in place of what it serves so.
 
         Returns when new calls go to it: name, version, file and sha256. Calls that run are finished by the old version.

@@ -46,9 +46,7 @@ class Endpoint(NamedTuple):
         if bool(self.tracker) == bool(self.address):
             return "a remote function is found by a tracker or by an address: give one of the two"
         if self.tracker and not (self.key or self.serve):
-            return (
-                "a tracker finds a remote function by a key, or by what a deployed module is called: give one"
-            )
+            return "a tracker finds a remote function by a key, or by what a deployed module is called: give one"
         if not 0 < self.wait_s < float("inf"):
             return "wait_s is a number of seconds above 0"
         if not 0 <= self.deadline_s < float("inf"):
@@ -65,11 +63,7 @@ class Endpoint(NamedTuple):
 
 
 def open_at(
-    endpoint: Endpoint,
-    returned: Mapping[str, str],
-    hows: Collection[str],
-    seconds: float,
-    avoid: Collection[str],
+    endpoint: Endpoint, returned: Mapping[str, str], hows: Collection[str], seconds: float, avoid: Collection[str]
 ) -> OpenConnection:
     """Connect to where the function is, within about ``seconds`` and rather not at one of the addresses ``avoid``.
 
@@ -96,11 +90,7 @@ def open_at(
 
 
 def _served(
-    endpoint: Endpoint,
-    returned: Mapping[str, str],
-    hows: Collection[str],
-    seconds: float,
-    avoid: Collection[str],
+    endpoint: Endpoint, returned: Mapping[str, str], hows: Collection[str], seconds: float, avoid: Collection[str]
 ) -> OpenConnection:
     """Connect to a server that has the module deployed: the least busy one, where a tracker knows several."""
     if endpoint.address:

@@ -34,9 +34,7 @@ def error_of(frame: Frame) -> errors.RpcsysError:
         return session_error(message)
     if not frame.call_id and name != "Busy":
         return errors.SessionLost(f"the device ended the session: {name}: {message}")
-    remote_error: Type[errors.RemoteError] = (
-        getattr(errors, name) if name in _REMOTE_ERRORS else errors.RemoteError
-    )
+    remote_error: Type[errors.RemoteError] = getattr(errors, name) if name in _REMOTE_ERRORS else errors.RemoteError
     return remote_error(
         message,
         type=name,

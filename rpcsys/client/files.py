@@ -39,7 +39,7 @@ def path_on_device(path: Union[str, os.PathLike[str]]) -> str:
     name = os.fspath(path)
     if os.path.isabs(name) or os.path.normpath(name).startswith(os.pardir):
         raise RemoteFileError(
-            f"there is no file {name!r} here; files on the device have paths below the session's directory",
+            f"there is no file {name!r} here; files on the device have paths below the session's directory"
         )
     return name
 
@@ -52,11 +52,7 @@ def upload(channel: Channel, source: Source, target: Optional[str], progress: Op
 
 
 def upload_once(
-    channel: Channel,
-    ask: Callable[..., Any],
-    source: Source,
-    target: Optional[str],
-    progress: Optional[Progress],
+    channel: Channel, ask: Callable[..., Any], source: Source, target: Optional[str], progress: Optional[Progress]
 ) -> str:
     """See `Session.upload`; to a server with a cache, which ``ask`` (`Session._builtin`) reaches."""
     name = target or name_of(source)
@@ -97,9 +93,7 @@ def hash_of(name: str, stream: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def _send(
-    channel: Channel, arguments: List[Any], stream: BinaryIO, size: int, progress: Optional[Progress]
-) -> str:
+def _send(channel: Channel, arguments: List[Any], stream: BinaryIO, size: int, progress: Optional[Progress]) -> str:
     """One upload: from where ``stream`` is to its end."""
     lead, _ = frames.lead(frames.CALL, {"f": "session.upload", "a": arguments})
     call = PendingCall()
@@ -185,9 +179,7 @@ def download(
     return bytearray()
 
 
-def _download_into(
-    channel: Channel, name: str, partial: str, progress: Optional[Progress], resume: bool
-) -> None:
+def _download_into(channel: Channel, name: str, partial: str, progress: Optional[Progress], resume: bool) -> None:
     with open(partial, "a+b" if resume else "w+b") as stream:
         digest = hashlib.sha256()
         stream.seek(0)

@@ -40,6 +40,4 @@ def usage(
 
 def _need_ours(link: Link) -> None:
     if not link.ours:
-        raise TrackerError(
-            "TVM's tracker keeps no history: this needs rpcsys's, started with --state-dir DIR"
-        )
+        raise TrackerError("TVM's tracker keeps no history: this needs rpcsys's, started with --state-dir DIR")

@@ -34,25 +34,11 @@ TVM_SUMMARY = record(**QUEUES)
 SUMMARY = record(
     **QUEUES,
     servers=rows(
-        record(
-            name=sentence,
-            limits=flag,
-            labels=table(sentence),
-            slots=count,
-            running=count,
-            free=count,
-            **_state,
-        )
+        record(name=sentence, limits=flag, labels=table(sentence), slots=count, running=count, free=count, **_state)
     ),
     leases=rows(
         record(
-            lease=sentence,
-            key=sentence,
-            server=sentence,
-            holder=sentence,
-            address=sentence,
-            state=sentence,
-            **_held,
+            lease=sentence, key=sentence, server=sentence, holder=sentence, address=sentence, state=sentence, **_held
         )
     ),
 )
@@ -157,9 +143,7 @@ def past_leases(link: Link, limit: Optional[int], page: int, **wanted: Any) -> I
         answer = pages.ask("history", limit=most, before=before, **wanted)
         found = checked(PAST, answer, "leases")
         following = checked(optional(count), answer, "before")
-        if len(found) > most or (
-            following is not None and not (found and (before is None or following < before))
-        ):
+        if len(found) > most or (following is not None and not (found and (before is None or following < before))):
             raise ProtocolError("the tracker's history does not go on: its pages repeat themselves")
         yield from found
         if following is None:

@@ -56,19 +56,14 @@ def _opened(source: Source, name: str) -> Container:
 def _check_library(library: Container, name: str, capabilities: Dict[str, Any]) -> None:
     inner = list(_carried(library))
     target = capabilities.get("target")
-    for called, machine, bits in [
-        (name, library.elf.machine, library.elf.bits),
-        *(each[:3] for each in inner),
-    ]:
+    for called, machine, bits in [(name, library.elf.machine, library.elf.bits), *(each[:3] for each in inner)]:
         if isinstance(target, list) and len(target) == 2 and target != [machine, bits]:
             raise ModelError(
                 f"{called} is built for {machine} ({bits} bits), and the device is "
                 "{} ({} bits); build it for the device".format(*target)
             )
     kinds = {record.kind for record in library.records}
-    missing = {
-        kind for each in (kinds, *(each[3] for each in inner)) for kind in _missing(each, capabilities)
-    }
+    missing = {kind for each in (kinds, *(each[3] for each in inner)) for kind in _missing(each, capabilities)}
     if missing:
         hint = " (Python functions: only where the server was started with --allow-pickle)"
         raise ModelError(

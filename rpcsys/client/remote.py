@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from rpcsys.client import results
 from rpcsys.client.arrays import outputs_of, result_maker, to_user, write_back
@@ -173,9 +163,7 @@ class TimeEvaluator:
 
     def __call__(self, *args: Any) -> TimingResult:
         """Time it. A `RuntimeWarning` says when the board changed meanwhile so that the figures are doubtful."""
-        return told(
-            self._session._builtin("session.time", _target_head(self._target), list(args), self._options)
-        )
+        return told(self._session._builtin("session.time", _target_head(self._target), list(args), self._options))
 
 
 class RemoteModule:
@@ -208,9 +196,7 @@ class RemoteModule:
             return self._main
         if name not in self.functions:
             raise RemoteFunctionError(
-                "the module has no function {!r}; it has {}".format(
-                    name, ", ".join(self.functions) or "none"
-                ),
+                "the module has no function {!r}; it has {}".format(name, ", ".join(self.functions) or "none")
             )
         return RemoteFunction(self._session, (self._id, name), name, self._mine)
 

@@ -46,9 +46,7 @@ class ServedModule(RemoteModule, Closeable):
 
     def time_evaluator(self, *args: Any, **more: Any) -> TimeEvaluator:
         """Not here: others use the device too."""
-        raise UsageError(
-            "a shared module is not timed on its server, where others use it too; lease a device for that"
-        )
+        raise UsageError("a shared module is not timed on its server, where others use it too; lease a device for that")
 
     @property
     def closed(self) -> Optional[Exception]:

@@ -117,9 +117,7 @@ class Session(Caller, Closeable):
 
     # -------------------------------------------------------------- files
 
-    def upload(
-        self, source: Source, target: Optional[str] = None, *, progress: Optional[Progress] = None
-    ) -> str:
+    def upload(self, source: Source, target: Optional[str] = None, *, progress: Optional[Progress] = None) -> str:
         """Copy a local file, or bytes, into the session's directory; its name there.
 
         ``progress(done, total)`` is called in bytes. The file appears whole, its SHA-256 verified, or

@@ -23,10 +23,7 @@ class TimingResult:
     """
 
     def __init__(
-        self,
-        results: Sequence[float],
-        board: Optional[Dict[str, Dict[str, Any]]] = None,
-        warnings: Sequence[str] = (),
+        self, results: Sequence[float], board: Optional[Dict[str, Dict[str, Any]]] = None, warnings: Sequence[str] = ()
     ) -> None:
         self.results: Tuple[float, ...] = tuple(results)
         self.mean = statistics.fmean(self.results)
@@ -42,8 +39,7 @@ class TimingResult:
 
     def __str__(self) -> str:
         return "mean {}  median {}  min {}  max {}  std {}  ({} repeats)".format(
-            *(_human(value) for value in (self.mean, self.median, self.min, self.max, self.std)),
-            len(self.results),
+            *(_human(value) for value in (self.mean, self.median, self.min, self.max, self.std)), len(self.results)
         )
 
 

@@ -86,9 +86,7 @@ class Tracker(Closeable):
                 reply = link.command([wire.SUMMARY], timeout=REPLY_S)
             except TimeoutError as error:
                 raise TrackerLost(str(error)) from None
-            found = (
-                reply[1] if type(reply) is list and len(reply) == 2 and reply[0] == wire.SUCCESS else reply
-            )
+            found = reply[1] if type(reply) is list and len(reply) == 2 and reply[0] == wire.SUCCESS else reply
             summary: Dict[str, Any] = answers.one(listings.TVM_SUMMARY, found, "summary")
             return summary
 
@@ -290,9 +288,7 @@ class Tracker(Closeable):
         """What the tracker answers in ``field``, and None without a ``check``."""
         with self._link() as link:
             if not link.ours:
-                raise NotSupported(
-                    f"the tracker at {self.address[0]}:{self.address[1]} is TVM's: it has no {op}"
-                )
+                raise NotSupported(f"the tracker at {self.address[0]}:{self.address[1]} is TVM's: it has no {op}")
             answer = link.ask(op, timeout=REPLY_S, **fields)
             return None if check is None else answers.checked(check, answer, field)
 

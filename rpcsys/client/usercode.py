@@ -29,9 +29,7 @@ def pickled(function: Callable[..., Any], capabilities: Dict[str, Any]) -> bytes
     try:
         import cloudpickle
     except ImportError:
-        raise UsageError(
-            "session.run needs cloudpickle here, too: python -m pip install cloudpickle"
-        ) from None
+        raise UsageError("session.run needs cloudpickle here, too: python -m pip install cloudpickle") from None
     try:
         blob: bytes = cloudpickle.dumps(function)
     except Exception as error:  # noqa: BLE001 - whatever in a closure refuses to be pickled

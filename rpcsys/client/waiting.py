@@ -13,15 +13,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rpcsys.client import answers
-from rpcsys.errors import (
-    ConnectError,
-    NotSupported,
-    ProtocolError,
-    RpcsysError,
-    TrackerLost,
-    WaitTimeout,
-    one_line,
-)
+from rpcsys.errors import ConnectError, NotSupported, ProtocolError, RpcsysError, TrackerLost, WaitTimeout, one_line
 from rpcsys.link import Link
 from rpcsys.link.backoff import Backoff
 from rpcsys.wire import tracker as wire
@@ -131,9 +123,7 @@ def _return(reopen: Callable[[float], Link], deadline: Optional[float], error: T
 def _from_tvm(link: Link, wanted: Wanted, wait_s: Optional[float]) -> Dict[str, Any]:
     """A device from TVM's tracker. It keeps the place of whoever leaves, so nothing is retried here."""
     if wanted.key is None or wanted.labels or wanted.count > 1:
-        raise NotSupported(
-            "this is TVM's tracker: it has no labels, and one device for each request of a key"
-        )
+        raise NotSupported("this is TVM's tracker: it has no labels, and one device for each request of a key")
     try:
         reply = link.command([wire.REQUEST, wanted.key, "", wanted.priority], timeout=wait_s)
     except TimeoutError:

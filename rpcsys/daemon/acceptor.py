@@ -69,9 +69,7 @@ class Acceptor:
         self._resting = self._loop.call_later(REST_S, self._resume)
         if time.monotonic() - self._told_at > _TELL_EVERY_S:
             self._told_at = time.monotonic()
-            log.warning(
-                "cannot accept connections: %s. Raise `ulimit -n`, or see who keeps so many", error.strerror
-            )
+            log.warning("cannot accept connections: %s. Raise `ulimit -n`, or see who keeps so many", error.strerror)
 
     def _resume(self) -> None:
         self._resting = None

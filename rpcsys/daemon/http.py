@@ -142,9 +142,7 @@ def counted(
 def serve_pages(listener: socket.socket, pages: dict[str, Page]) -> Acceptor:
     """Serve pages by path on a listening socket; closing what is returned ends it."""
     unread = _Unread()
-    routes: Iterable[Any] = [
-        (path, _PageHandler, {"page": page, "unread": unread}) for path, page in pages.items()
-    ]
+    routes: Iterable[Any] = [(path, _PageHandler, {"page": page, "unread": unread}) for path, page in pages.items()]
     # Requests are no news, and what strangers send is their own fault.
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
     logging.getLogger("tornado.general").setLevel(logging.ERROR)

@@ -58,11 +58,7 @@ class Journal(logging.Handler):
         """What `rpcsys.logs.note` does, for many events and at a tenth of its cost."""
         line, lowest, words = self._form.line, self._root.level, self._words
         self._put(
-            [
-                line(at, _LEVELS[level], event, fields, words)
-                for at, level, event, fields in events
-                if level >= lowest
-            ]
+            [line(at, _LEVELS[level], event, fields, words) for at, level, event, fields in events if level >= lowest]
         )
 
     def close(self) -> None:

@@ -144,9 +144,7 @@ class ShapeCell(ctypes.Structure):
 
 
 #: ``int f(self, args, count, result)``: every native function; 0 is success.
-SafeCall = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Any), ctypes.c_int32, ctypes.POINTER(Any)
-)
+SafeCall = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Any), ctypes.c_int32, ctypes.POINTER(Any))
 #: ``void f(pointer)``: frees what the pointer stands for.
 Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 

@@ -21,9 +21,7 @@ _numbers = itertools.count(1)
 _held: Dict[int, Callable[..., Any]] = {}
 
 
-def invoke(
-    call: Callable[[Any, int, Any], int], name: str, args: Any, taken: Callable[[abi.Any], Any] = take
-) -> Any:
+def invoke(call: Callable[[Any, int, Any], int], name: str, args: Any, taken: Callable[[abi.Any], Any] = take) -> Any:
     """Call native code with ``args``: ``call(array of Any, count, result)`` returns 0 or has set an error.
 
     ``taken`` makes a Python value of the result. Raises `NativeError` with what native code says went wrong.
@@ -113,9 +111,7 @@ def held() -> int:
 
 def _as_object(slot: abi.Any) -> Object:
     if slot.type < abi.OBJECT:
-        raise NativeError(
-            f"native code returned a value of type {slot.type}, not an object", kind="TypeError"
-        )
+        raise NativeError(f"native code returned a value of type {slot.type}, not an object", kind="TypeError")
     return Object(slot.pointer)
 
 

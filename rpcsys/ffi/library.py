@@ -43,10 +43,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, ...]] = {
     "TVMFFITensorToDLPackVersioned": (_pointer, _out),
 }
 #: Functions that return nothing and cannot fail.
-_SETTERS: Dict[str, Tuple[Any, ...]] = {
-    "TVMFFIErrorMoveFromRaised": (_out,),
-    "TVMFFIErrorSetRaised": (_pointer,),
-}
+_SETTERS: Dict[str, Tuple[Any, ...]] = {"TVMFFIErrorMoveFromRaised": (_out,), "TVMFFIErrorSetRaised": (_pointer,)}
 
 
 class Paths(NamedTuple):
@@ -168,7 +165,5 @@ def _declare(lib: ctypes.CDLL) -> Any:
             getattr(lib, name).argtypes = arguments
             getattr(lib, name).restype = None
     except AttributeError as error:
-        raise NativeError(
-            f"{lib._name} is too old or too new for rpcsys: {error}", kind="LibraryBroken"
-        ) from None
+        raise NativeError(f"{lib._name} is too old or too new for rpcsys: {error}", kind="LibraryBroken") from None
     return lib

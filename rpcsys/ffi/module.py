@@ -52,9 +52,7 @@ class Library:
         from rpcsys.ffi import standin
 
         self._library = standin.open_lazily(path, lacking.others)
-        base = (
-            ctypes.cast(self._library[lacking.anchor.symbol], ctypes.c_void_p).value or 0
-        ) - lacking.anchor.place
+        base = (ctypes.cast(self._library[lacking.anchor.symbol], ctypes.c_void_p).value or 0) - lacking.anchor.place
         standin.provide({name: base + place for name, place in lacking.slots.items()})
 
     def connect(self, names: Sequence[str]) -> None:

@@ -44,7 +44,6 @@ class Strings:
     def __init__(self, *texts: str) -> None:
         self._kept = [text.encode("utf-8", "surrogateescape") for text in texts]
         self._arrays = [
-            abi.ByteArray(ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data))
-            for data in self._kept
+            abi.ByteArray(ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data)) for data in self._kept
         ]
         self.pointers = [ctypes.byref(array) for array in self._arrays]

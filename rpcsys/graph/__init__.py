@@ -110,9 +110,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(f"rpcsys.graph.{_HOMES[name]}"), name)
     except ImportError as error:
-        raise UsageError(
-            f"graphs need onnx, onnx-ir and onnxruntime ({error}); pip install 'rpcsys[graph]'"
-        ) from None
+        raise UsageError(f"graphs need onnx, onnx-ir and onnxruntime ({error}); pip install 'rpcsys[graph]'") from None
     globals()[name] = value
     return value
 

@@ -57,11 +57,7 @@ def light_model(name: str = "resnet50", seed: int = 0) -> onnx.ModelProto:
     graph = model.graph
     shapes = _weight_shapes(graph)
     rng = np.random.default_rng(seed)
-    kept = [
-        item
-        for item in graph.initializer
-        if item.name not in shapes and _use(item.name, graph)[0] not in _UNUSED
-    ]
+    kept = [item for item in graph.initializer if item.name not in shapes and _use(item.name, graph)[0] not in _UNUSED]
     drawn = [_draw(rng, weight, shape, graph) for weight, shape in shapes.items()]
     nodes = [node for node in graph.node if node.op_type != "ConstantOfShape"]
     constants = {item.name for item in graph.initializer}
@@ -81,9 +77,7 @@ def save(model: onnx.ModelProto, path: str | Path) -> None:
     onnx.save(model, path)
 
 
-def run_here(
-    model: str | Path, inputs: Mapping[str, np.ndarray[Any, Any]]
-) -> dict[str, np.ndarray[Any, Any]]:
+def run_here(model: str | Path, inputs: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
     """Run an ONNX file with onnxruntime on this machine's processor; every output by name.
 
     Raises
@@ -103,9 +97,7 @@ def _folder() -> Path:
     try:
         import onnx
     except ImportError:
-        raise UsageError(
-            f"sample networks come out of the onnx package, which is not installed; {INSTALL}"
-        ) from None
+        raise UsageError(f"sample networks come out of the onnx package, which is not installed; {INSTALL}") from None
     return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 
@@ -135,9 +127,7 @@ def _use(name: str, graph: onnx.GraphProto) -> tuple[str, int]:
     return "", 0
 
 
-def _draw(
-    rng: np.random.Generator, name: str, shape: tuple[int, ...], graph: onnx.GraphProto
-) -> onnx.TensorProto:
+def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...], graph: onnx.GraphProto) -> onnx.TensorProto:
     import numpy as np
     from onnx import numpy_helper
 

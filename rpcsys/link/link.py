@@ -206,9 +206,7 @@ class Link:
             answer: Dict[str, Any] = self._await(is_answer, timeout)
         except TimeoutError:
             host, port = self.address
-            raise TrackerLost(
-                f"the tracker at {host}:{port} did not answer {op} within {timeout or 0:g} s"
-            ) from None
+            raise TrackerLost(f"the tracker at {host}:{port} did not answer {op} within {timeout or 0:g} s") from None
         if answer.get("ok") is not True:
             raise error_of(answer)
         return answer

@@ -95,9 +95,7 @@ class _Format(NamedTuple):
             + struct.pack("<HHH", section, sections[1], sections[1] - 1)
         )
 
-    def segment(
-        self, kind: int, rights: int, offset: int, address: int, size: int, memory: int, align: int
-    ) -> bytes:
+    def segment(self, kind: int, rights: int, offset: int, address: int, size: int, memory: int, align: int) -> bytes:
         if self.word == 8:
             return struct.pack("<II6Q", kind, rights, offset, address, address, size, memory, align)
         return struct.pack("<8I", kind, offset, address, address, size, memory, rights, align)
@@ -142,9 +140,7 @@ def function_library(machine: Machine, functions: Mapping[str, int]) -> bytes:
     return _library(machine, "", named, None)
 
 
-def _library(
-    machine: Machine, cell: str, symbols: Sequence[_Symbol], data: Optional[Tuple[int, int]]
-) -> bytes:
+def _library(machine: Machine, cell: str, symbols: Sequence[_Symbol], data: Optional[Tuple[int, int]]) -> bytes:
     """A library up to its data, which are ``data``: an address, and so many bytes from the file's second page on."""
     make = _Format(machine)
     page, word = machine.page, make.word

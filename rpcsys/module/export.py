@@ -63,9 +63,7 @@ class _Target(NamedTuple):
         )
 
 
-def export_library(
-    module: Module, path: Path, toolchain: Optional[Path] = None, *, strip_names: bool = False
-) -> None:
+def export_library(module: Module, path: Path, toolchain: Optional[Path] = None, *, strip_names: bool = False) -> None:
     """Write ``module``, with all that it imports, as one shared library.
 
     `load_module` gives the tree back, and so does TVM's once ``rpcsys.tvm`` is imported. The file at ``path`` appears
@@ -190,9 +188,7 @@ def _headers() -> List[str]:
 
 def _run(command: Sequence[str], verb: str, file: str) -> None:
     environment = {**os.environ, "LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", env=environment, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if not line.startswith("collect2")]
         lines = [line for line in lines if "error:" in line] or lines

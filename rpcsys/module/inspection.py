@@ -74,8 +74,7 @@ class Inspection(NamedTuple):
     def to_json(self) -> Dict[str, Any]:
         """All of it, with the hashes, as values that JSON has."""
         modules = [
-            {**module._asdict(), "imports": list(module.imports), "sha256": module.sha256}
-            for module in self.modules
+            {**module._asdict(), "imports": list(module.imports), "sha256": module.sha256} for module in self.modules
         ]
         for module in modules:
             del module["data"]
@@ -149,9 +148,7 @@ _WHERE = ("key", "tracker", "address")
 
 def _inspected(number: int, record: Record, file: Elf) -> Inspected:
     if record.data is None:
-        return Inspected(
-            number, record.kind, record.imports, 0, functions_of(file), target_of(file), {}, None
-        )
+        return Inspected(number, record.kind, record.imports, 0, functions_of(file), target_of(file), {}, None)
     about, buffers = _unpacked(record.data)
     functions, target = _FUNCTIONS.get(record.kind, []), ""
     if record.kind == _CARRIED:

@@ -124,9 +124,7 @@ class Module:
                 return module
         known = self.functions
         has = ", ".join(known[:_NAMED]) + (", …" if len(known) > _NAMED else "")
-        raise RemoteFunctionError(
-            "the module has no function {!r}; it has {}".format(name[:200], has or "none")
-        )
+        raise RemoteFunctionError("the module has no function {!r}; it has {}".format(name[:200], has or "none"))
 
     # -------------------------------------------------------------- its place in a tree
 

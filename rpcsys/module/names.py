@@ -30,9 +30,7 @@ class Names:
         if not name or name in self.kept:
             return name
         if name not in self._given:
-            self._given[name] = next(
-                new for number in self._numbers if (new := f"t{number}") not in self.kept
-            )
+            self._given[name] = next(new for number in self._numbers if (new := f"t{number}") not in self.kept)
         return self._given[name]
 
     def values(self, described: Iterable[Dict[str, Any]]) -> List[Dict[str, Any]]:

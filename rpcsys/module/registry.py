@@ -146,9 +146,7 @@ def _entry_point_files() -> List[str]:
     return [
         path
         for folder in sys.path
-        for path in glob.glob(
-            os.path.join(glob.escape(folder or os.curdir), "*.dist-info", "entry_points.txt")
-        )
+        for path in glob.glob(os.path.join(glob.escape(folder or os.curdir), "*.dist-info", "entry_points.txt"))
     ]
 
 

@@ -31,9 +31,7 @@ def save(root: Module) -> List[Buffer]:
             raise UsageError(
                 f"nothing here saves a module of kind {kind!r}; known are " + ", ".join(registry.known())
             ) from None
-    return encode(
-        nodes, lambda number, offset: kinds[modules[number].kind].save_to_bytes(modules[number], offset)
-    )
+    return encode(nodes, lambda number, offset: kinds[modules[number].kind].save_to_bytes(modules[number], offset))
 
 
 def load(records: Sequence[Record], context: Context) -> Module:

@@ -67,9 +67,7 @@ def pack(
         return _write(output, board, native, extra)
 
 
-def _prepared(
-    sources: Iterable[libraries.Source], target: libraries.Target, work: Path
-) -> list[libraries.Prepared]:
+def _prepared(sources: Iterable[libraries.Source], target: libraries.Target, work: Path) -> list[libraries.Prepared]:
     work.mkdir()
     sources = list(sources)
     names = [source.path.name for source in sources]
@@ -137,31 +135,23 @@ def _licences(native: Iterable[libraries.Prepared]) -> dict[str, bytes]:
     """Everybody's, one of each text: ``licenses/PROJECT/NAME``."""
     found = [("rpcsys", file) for file in _own_licences("rpcsys")]
     found += [("cloudpickle", file) for file in _own_licences("cloudpickle")]
-    found += [
-        (library.name.partition(".")[0], file) for library in native for file in library.source.licences
-    ]
+    found += [(library.name.partition(".")[0], file) for library in native for file in library.source.licences]
     texts: dict[bytes, str] = {}
     for project, file in found:
         name = f"{LICENSES}/{project}/{file.name}"
         taken = name in texts.values()
-        texts.setdefault(
-            file.read_bytes(), f"{LICENSES}/{project}/{file.parent.name}-{file.name}" if taken else name
-        )
+        texts.setdefault(file.read_bytes(), f"{LICENSES}/{project}/{file.parent.name}-{file.name}" if taken else name)
     return {name: text for text, name in texts.items()}
 
 
 def _own_licences(package: str) -> list[Path]:
     """The licences of an installed package; of a checkout, the one at its root."""
     files = metadata.files(package) or []
-    named = [
-        file for file in files if file.name.startswith(("LICENSE", "NOTICE")) and ".dist-info" in str(file)
-    ]
+    named = [file for file in files if file.name.startswith(("LICENSE", "NOTICE")) and ".dist-info" in str(file)]
     return [Path(str(file.locate())) for file in named] or [tier.ROOT / "LICENSE"]
 
 
-def _manifest(
-    target: libraries.Target, files: dict[str, bytes], native: list[libraries.Prepared]
-) -> dict[str, Any]:
+def _manifest(target: libraries.Target, files: dict[str, bytes], native: list[libraries.Prepared]) -> dict[str, Any]:
     return {
         "name": archive.TOP,
         "version": rpcsys.__version__,

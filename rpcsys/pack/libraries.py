@@ -56,9 +56,7 @@ def from_folder(folder: Path) -> list[Source]:
         raise UsageError(f"--libraries {folder}: there is no such folder")
     found = [_one(folder, name) for name in (FFI, RUNTIME)]
     if found[0] is None:
-        raise UsageError(
-            f"--libraries {folder}: there is no {FFI} in it; build TVM's target runtime there first"
-        )
+        raise UsageError(f"--libraries {folder}: there is no {FFI} in it; build TVM's target runtime there first")
     return [_of(path, str(folder)) for path in found if path is not None]
 
 
@@ -102,9 +100,7 @@ def _check(path: Path, needs: versions.Needs, target: Target) -> None:
 def _one(folder: Path, name: str) -> Path | None:
     found = sorted(path for path in folder.rglob(name) if path.is_file())
     if len({path.read_bytes() for path in found}) > 1:
-        raise UsageError(
-            f"--libraries {folder}: {' and '.join(map(str, found))} differ; name the folder of one"
-        )
+        raise UsageError(f"--libraries {folder}: {' and '.join(map(str, found))} differ; name the folder of one")
     return found[0] if found else None
 
 

@@ -68,18 +68,11 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        NAME, description="Join clients with servers that dial out because nobody can reach them."
-    )
+    parser = Parser(NAME, description="Join clients with servers that dial out because nobody can reach them.")
     add = parser.add_argument
     add("--host", default=Config.host, help="address to listen on (default: %(default)s)")
     add("--port", type=port_number, default=Config.port, help="first port to try; 0 takes any free one")
-    add(
-        "--port-end",
-        type=port_number,
-        default=Config.port_end,
-        help="try ports below this one (default: %(default)s)",
-    )
+    add("--port-end", type=port_number, default=Config.port_end, help="try ports below this one (default: %(default)s)")
     add("--web-port", type=port_number, default=0, help="take WebSockets there, at /ws (TVM: 8888); 0 is off")
     add(
         "--web-origin",
@@ -89,18 +82,9 @@ def _parser() -> Parser:
         help="let pages from there open WebSockets, as in https://lab.example; repeatable (default: none but its own)",
     )
     add("--http-port", type=port_number, default=0, help="/metrics and /healthz; 0 is off")
-    add(
-        "--tracker",
-        type=_address,
-        metavar="HOST:PORT",
-        help="register servers there, and relay their links to it",
-    )
+    add("--tracker", type=_address, metavar="HOST:PORT", help="register servers there, and relay their links to it")
     add("--next", type=_address, metavar="HOST:PORT", help="relay all that comes to another proxy")
-    add(
-        "--custom-addr",
-        metavar="ADDR",
-        help="the host at which clients find this proxy, for the tracker to tell",
-    )
+    add("--custom-addr", metavar="ADDR", help="the host at which clients find this proxy, for the tracker to tell")
     for side, other in (("client", "server"), ("server", "client")):
         add(
             f"--timeout-{side}",
@@ -116,13 +100,7 @@ def _parser() -> Parser:
         metavar="S",
         help="what running sessions get when the proxy stops (default: %(default)g)",
     )
-    add(
-        "--max-waiting",
-        type=_count,
-        default=Config.max_waiting,
-        metavar="N",
-        help="streams that may wait, in all",
-    )
+    add("--max-waiting", type=_count, default=Config.max_waiting, metavar="N", help="streams that may wait, in all")
     add(
         "--max-waiting-per-address",
         type=_count,

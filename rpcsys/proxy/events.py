@@ -148,11 +148,7 @@ def to_json(item: Event | Action) -> dict[str, Any]:
 
 def from_json(plain: dict[str, Any]) -> Any:
     """The inverse of :func:`to_json`, also after a trip through JSON text. KeyError for a class unknown."""
-    values = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in plain.items()
-        if name != "is"
-    }
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items() if name != "is"}
     return _KINDS[plain["is"]](**values)
 
 

@@ -37,14 +37,9 @@ class Onward:
     def relay(self, stream: Stream, target: Address, kind: str) -> None:
         """Relay a stream, unless too many are."""
         config, address = self._config, stream.address
-        if (
-            self._counts.total() >= config.max_waiting
-            or self._counts[address] >= config.max_waiting_per_address
-        ):
+        if self._counts.total() >= config.max_waiting or self._counts[address] >= config.max_waiting_per_address:
             stranger = {"stranger": address}
-            log.warning(
-                "%s of %s dropped: too many of them (--max-waiting…)", kind, stream.where, extra=stranger
-            )
+            log.warning("%s of %s dropped: too many of them (--max-waiting…)", kind, stream.where, extra=stranger)
             stream.sock.close()
             return
         self._counts[address] += 1

@@ -219,13 +219,7 @@ class Pair:
     ``flows`` are its two directions, and none once it has ended.
     """
 
-    def __init__(
-        self,
-        relay: Relay,
-        left: socket.socket,
-        right: socket.socket,
-        on_end: Callable[[Pair], None],
-    ) -> None:
+    def __init__(self, relay: Relay, left: socket.socket, right: socket.socket, on_end: Callable[[Pair], None]) -> None:
         self.loop = relay.loop
         self.pool = relay.pool
         self.flows: tuple[Flow, ...] = (Flow(self, left, right), Flow(self, right, left))

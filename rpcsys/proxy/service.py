@@ -97,9 +97,7 @@ class Service:
         """Streams may come, at ``port``."""
         self.port = self._onward.port = port
         if self.config.tracker is not None:
-            self.tracker = TrackerLink(
-                self.config.tracker, self._tracker_up, self._tracker_down, self._pending
-            )
+            self.tracker = TrackerLink(self.config.tracker, self._tracker_up, self._tracker_down, self._pending)
 
     # Streams come.
 
@@ -355,9 +353,7 @@ async def serve(config: Config) -> int:
     """
     allow_many()
     listener = bind(config.host, config.port, config.port_end)
-    web, http = (
-        bind(config.host, port, port + 1) if port else None for port in (config.web_port, config.http_port)
-    )
+    web, http = (bind(config.host, port, port + 1) if port else None for port in (config.web_port, config.http_port))
     signals = Signals()
     journal = Journal()
     service = Service(config)
@@ -369,11 +365,7 @@ async def serve(config: Config) -> int:
         service.open(doors[0].port)
         log.info("serving on %s:%d", config.host, service.port)
         announce(
-            "proxy",
-            config.host,
-            service.port,
-            http_port=config.http_port or None,
-            web_port=config.web_port or None,
+            "proxy", config.host, service.port, http_port=config.http_port or None, web_port=config.web_port or None
         )
         await until_signal(signals, asyncio.Event())
         notify("STOPPING=1")

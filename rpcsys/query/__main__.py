@@ -27,9 +27,7 @@ EVERY_S = 1.0
 """How long `--watch` waits between two looks."""
 
 
-_HOST = click.option(
-    "--host", help="The tracker's host (default: RPCSYS_TRACKER_HOST, TVM_TRACKER_HOST or 127.0.0.1)."
-)
+_HOST = click.option("--host", help="The tracker's host (default: RPCSYS_TRACKER_HOST, TVM_TRACKER_HOST or 127.0.0.1).")
 _PORT = click.option(
     "--port",
     type=click.IntRange(1, 65535),
@@ -70,13 +68,9 @@ def command(
 @_HOST
 @_PORT
 @_KEY
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print a line of JSON for each, with all that is known."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each, with all that is known.")
 @click.pass_context
-def leases(
-    context: click.Context, /, host: str | None, port: int | None, key: str | None, as_json: bool
-) -> None:
+def leases(context: click.Context, /, host: str | None, port: int | None, key: str | None, as_json: bool) -> None:
     """Who has what."""
     with connect_tracker(_address(context, host, port)) as tracker:
         print_leases(tracker, as_json, key)
@@ -94,9 +88,7 @@ def modules(context: click.Context, /, host: str | None, port: int | None, name:
         print_modules(tracker, as_json, name)
 
 
-@command.command(
-    "history", help="Print leases that are over, the last to end first (needs --state-dir there)."
-)
+@command.command("history", help="Print leases that are over, the last to end first (needs --state-dir there).")
 @_HOST
 @_PORT
 @_KEY
@@ -106,18 +98,10 @@ def modules(context: click.Context, /, host: str | None, port: int | None, name:
 @click.option("--until", type=when, help="Before: as --since.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
 @click.option("--all", "everything", is_flag=True, help="All of them, instead.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print a line of JSON for each, with all that is known."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each, with all that is known.")
 @click.pass_context
 def history(
-    context: click.Context,
-    /,
-    host: str | None,
-    port: int | None,
-    as_json: bool,
-    everything: bool,
-    **wanted: Any,
+    context: click.Context, /, host: str | None, port: int | None, as_json: bool, everything: bool, **wanted: Any
 ) -> None:
     """What became of leases."""
     if everything:
@@ -134,9 +118,7 @@ def history(
 @_SINCE
 @click.option("--json", "as_json", is_flag=True, help="Print them as one line of JSON.")
 @click.pass_context
-def usage(
-    context: click.Context, /, host: str | None, port: int | None, as_json: bool, **wanted: Any
-) -> None:
+def usage(context: click.Context, /, host: str | None, port: int | None, as_json: bool, **wanted: Any) -> None:
     """Who used what."""
     with connect_tracker(_address(context, host, port)) as tracker:
         print_usage(tracker, as_json, **wanted)

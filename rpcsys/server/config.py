@@ -124,15 +124,9 @@ def parse(arguments: Sequence[str]) -> Config:
 
 def parser() -> argparse.ArgumentParser:
     """What knows the flags, and no more: whether a file is there, is for the machine to say that serves."""
-    parser = serve.Parser(
-        prog=NAME, allow_abbrev=False, description="Serve this device to rpcsys and TVM clients."
-    )
+    parser = serve.Parser(prog=NAME, allow_abbrev=False, description="Serve this device to rpcsys and TVM clients.")
     add = parser.add_argument
-    add(
-        "--host",
-        action="append",
-        help="the address to listen on (default: all), or of the proxy; repeatable then",
-    )
+    add("--host", action="append", help="the address to listen on (default: all), or of the proxy; repeatable then")
     add("--port", type=serve.port_number, default=9090, help="the first port to try; 0 takes any free one")
     add("--port-end", type=int, default=9199, metavar="N", help="the first port not to try")
     add("--key", default="", help="what kind of device this is, such as rpi4")
@@ -145,19 +139,13 @@ def parser() -> argparse.ArgumentParser:
     add("--slots", type=_slots, default=1, metavar="N", help="sessions at once (default: 1)")
     add("--cpus", metavar="SET,SET", help="the CPUs of each slot's sessions, such as 0-1,2-3 (or 0+2,1+3)")
     add("--session-memory", type=_memory, metavar="SIZE", help="what a session may take, such as 512M or 2G")
-    add(
-        "--read-only",
-        action="store_true",
-        help="sessions can write to their own directories only, and leave no file",
-    )
+    add("--read-only", action="store_true", help="sessions can write to their own directories only, and leave no file")
     add("--no-isolation", action="store_true", help="sessions see the host's /tmp, /dev/shm and System V IPC")
     add("--tvm", choices=("auto", "python", "ctypes", "off"), default=AUTO, help="how to serve TVM's clients")
     add("--tvm-library", metavar="DIR", help="the folder of libtvm_ffi and libtvm_runtime, for --tvm ctypes")
     add("--name", default="", help="this server's name in summaries (default: the host's)")
     add("--label", action="append", default=[], metavar="K=V", help="a fact about the device; repeatable")
-    add(
-        "--preload", default=AUTO, metavar="auto|none|A,B", help="modules that sessions find already imported"
-    )
+    add("--preload", default=AUTO, metavar="auto|none|A,B", help="modules that sessions find already imported")
     add(
         "--import",
         action="append",
@@ -166,31 +154,17 @@ def parser() -> argparse.ArgumentParser:
         metavar="MODULE",
         help="a module that registers functions for sessions; repeatable",
     )
-    add(
-        "--import-timeout",
-        type=_seconds,
-        default=60.0,
-        metavar="S",
-        help="what one of these imports may take",
-    )
+    add("--import-timeout", type=_seconds, default=60.0, metavar="S", help="what one of these imports may take")
     add("--allow-pickle", action="store_true", help="let clients send functions to run (session.run)")
     add("--cache", metavar="DIR", help="where files are kept between sessions, so that each is uploaded once")
     add("--cache-size", type=_size, metavar="SIZE", help="what the cache may take, such as 2G (default: 1G)")
     add("--health-check", metavar="COMMAND", help="run before the board is offered; if it fails, it is not")
-    add(
-        "--recover",
-        metavar="COMMAND",
-        help="run to bring a board back that is not fit, such as a power switch",
-    )
+    add("--recover", metavar="COMMAND", help="run to bring a board back that is not fit, such as a power switch")
     add("--self-test", action="store_true", help="say what works on this board and what is missing, and exit")
     add("--http-port", type=serve.port_number, default=0, metavar="N", help="/metrics and /healthz; 0 is off")
     add("--log-format", choices=FORMATS, default="text", help="lines for people (default) or JSON")
     add("--grace", type=_seconds, default=10.0, metavar="S", help="what sessions get when the server stops")
-    add(
-        "--deploy",
-        metavar="DIR",
-        help="where deployed modules are kept, which many clients share (rpcsys deploy)",
-    )
+    add("--deploy", metavar="DIR", help="where deployed modules are kept, which many clients share (rpcsys deploy)")
     add(
         "--deploy-workers",
         type=_count,
@@ -226,9 +200,7 @@ def _size(text: str) -> int:
     """Bytes, with K, M or G for the powers of 1024."""
     number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
     if not (number.isascii() and number.isdigit() and len(number) <= 15 and unit in _UNITS):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no size: a number of bytes, or one with K, M or G such as 512M"
-        )
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: a number of bytes, or one with K, M or G such as 512M")
     return int(number) * _UNITS[unit]
 
 
@@ -242,13 +214,9 @@ def _cache(folder: str | None, size: int | None) -> str | None:
 
 def _deploy(folder: str | None, more: object) -> str | None:
     if more and not folder:
-        raise ConfigError(
-            "--deploy-workers and --deploy-queue need --deploy DIR: where deployed modules are kept"
-        )
+        raise ConfigError("--deploy-workers and --deploy-queue need --deploy DIR: where deployed modules are kept")
     if folder and not installed("rpcsys.server.supervisor.deployments_io"):
-        raise ConfigError(
-            "--deploy is not in the device runtime: install rpcsys on this machine (pip install rpcsys)"
-        )
+        raise ConfigError("--deploy is not in the device runtime: install rpcsys on this machine (pip install rpcsys)")
     return os.path.abspath(folder) if folder else None
 
 
@@ -268,15 +236,11 @@ def _cpus(text: str, slots: int) -> tuple[tuple[int, ...], ...]:
     """A set of CPUs for each slot: ``0-1,2-3``; parts of one set are joined by ``+``."""
     sets = tuple(_cpu_set(text, part) for part in text.split(","))
     if len(sets) != slots:
-        raise ConfigError(
-            f"--cpus {text}: {len(sets)} sets of CPUs for {slots} slots; give each slot one (--slots)"
-        )
+        raise ConfigError(f"--cpus {text}: {len(sets)} sets of CPUs for {slots} slots; give each slot one (--slots)")
     everything = [cpu for chosen in sets for cpu in chosen]
     for cpu in sorted(everything):
         if everything.count(cpu) > 1:
-            raise ConfigError(
-                f"--cpus {text}: CPU {cpu} is named twice; sessions on one CPU would disturb each other"
-            )
+            raise ConfigError(f"--cpus {text}: CPU {cpu} is named twice; sessions on one CPU would disturb each other")
     here = os.sched_getaffinity(0)
     missing = [str(cpu) for cpu in sorted(everything) if cpu not in here]
     if missing:
@@ -343,9 +307,7 @@ def _labels(texts: list[str]) -> tuple[tuple[str, str], ...]:
             raise ConfigError(f"--label {text!r}: labels look like os=linux")
         labels[name] = value
     if len(labels) > MAX_LABELS:
-        raise ConfigError(
-            f"--label: {len(labels)} labels; at most {MAX_LABELS}, beside those that every server has"
-        )
+        raise ConfigError(f"--label: {len(labels)} labels; at most {MAX_LABELS}, beside those that every server has")
     return tuple(labels.items())
 
 

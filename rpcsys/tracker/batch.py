@@ -169,9 +169,7 @@ def _run(file: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]]
         file.execute(f"{statement} {places}{end}", [value for row in some for value in row])
 
 
-def _lease_row(
-    over: Record, granted: Record | None, begun: Record | None, limited: Record | None
-) -> list[Any]:
+def _lease_row(over: Record, granted: Record | None, begun: Record | None, limited: Record | None) -> list[Any]:
     facts, asked = over.details, _NOTHING if granted is None else granted.details
     return [
         facts["lease"],

@@ -38,13 +38,9 @@ class Config:
 
 def parse(arguments: Sequence[str] | None = None) -> Config:
     """The configuration that the command line asks for; exits with 2 on a bad flag."""
-    parser = Parser(
-        NAME, description="Queue requests for devices by key, and match them with servers that are free."
-    )
+    parser = Parser(NAME, description="Queue requests for devices by key, and match them with servers that are free.")
     parser.add_argument("--host", default=Config.host, help="address to listen on (default: %(default)s)")
-    parser.add_argument(
-        "--port", type=port_number, default=Config.port, help="first port to try; 0 takes any free one"
-    )
+    parser.add_argument("--port", type=port_number, default=Config.port, help="first port to try; 0 takes any free one")
     parser.add_argument(
         "--port-end", type=port_number, help=f"try ports below this one (default: {_PORTS} ports from --port)"
     )
@@ -54,9 +50,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         default=0,
         help="a page that shows the lab at /, and /metrics, /healthz, /api/summary; 0 is off",
     )
-    parser.add_argument(
-        "--stop-key", help="let a message with this key end the tracker, as TVM's protocol has it"
-    )
+    parser.add_argument("--stop-key", help="let a message with this key end the tracker, as TVM's protocol has it")
     parser.add_argument(
         "--state-dir",
         metavar="DIR",
@@ -95,9 +89,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
         "believed do not count (default: %(default)d)",
     )
     parser.add_argument("--silent", action="store_true", help="log warnings and errors only")
-    parser.add_argument(
-        "--log-format", choices=FORMATS, default=Config.log_format, help="lines for people or JSON"
-    )
+    parser.add_argument("--log-format", choices=FORMATS, default=Config.log_format, help="lines for people or JSON")
     flags = parser.parse_args(arguments)
     return Config(
         flags.host,

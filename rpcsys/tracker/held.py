@@ -42,9 +42,7 @@ class Held:
         if self.bytes + size <= MAX_BYTES_OF_ADDRESS:
             return ""
         if self.by_address.get(address, 0) + size > MAX_BYTES_OF_ADDRESS:
-            return (
-                f"requests of {address} that wait take {MAX_BYTES_OF_ADDRESS >> 20} MiB already: cancel some"
-            )
+            return f"requests of {address} that wait take {MAX_BYTES_OF_ADDRESS >> 20} MiB already: cancel some"
         if self.bytes + size > MAX_BYTES:
             return f"requests that wait take {MAX_BYTES >> 20} MiB already: try again later"
         return ""

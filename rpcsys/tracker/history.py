@@ -70,9 +70,7 @@ class History:
                 return Answer(question.id, True, fields=ask(file, question))
         except sqlite3.Error as error:
             if time.monotonic() > end:
-                return _refusal(
-                    question, "TooLong", f"not found within {MAX_S:g} s: ask for less, with `since`"
-                )
+                return _refusal(question, "TooLong", f"not found within {MAX_S:g} s: ask for less, with `since`")
             self._on_error(error)
             return _refusal(question, "HistoryUnreadable", f"the tracker cannot read its history: {error}")
 
@@ -150,9 +148,7 @@ def _fitting(found: Iterable[sqlite3.Row], limit: int) -> Iterator[dict[str, Any
 
 def _first_since(file: sqlite3.Connection, since: float) -> int:
     """The first row that ended then or later, by the index alone: clocks that jump wrote them in any order."""
-    (first,) = file.execute(
-        "SELECT min(+id) FROM leases INDEXED BY leases_ended WHERE ended >= ?", (since,)
-    ).fetchone()
+    (first,) = file.execute("SELECT min(+id) FROM leases INDEXED BY leases_ended WHERE ended >= ?", (since,)).fetchone()
     return 1 << 62 if first is None else int(first)
 
 

@@ -106,12 +106,7 @@ class Leases:
     def _reported(self, peer: Peer, lease: str, epoch: int) -> Lease | None:
         """The lease that a server speaks of, if it is one of its own."""
         found = self.records.leases.get(lease)
-        if (
-            found is None
-            or found.epoch != epoch
-            or peer.server is None
-            or not _is_of(found, peer, peer.server)
-        ):
+        if found is None or found.epoch != epoch or peer.server is None or not _is_of(found, peer, peer.server):
             return None
         if found.state in AWAY:
             self._attach(peer, found)  # it had no session when its server left

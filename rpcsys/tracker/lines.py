@@ -115,9 +115,7 @@ class Band:
     def best(self, x: float) -> tuple[float, int]:
         """Device time, to be compared with others at the same ``x``, and arrival of who is next."""
         weight = lead(x)
-        return min(
-            (entries[0][0] + running * weight, entries[0][1]) for running, entries in self._sorted().items()
-        )
+        return min((entries[0][0] + running * weight, entries[0][1]) for running, entries in self._sorted().items())
 
     def ranks(self, x: float) -> Iterator[Entry]:
         """The users with their device time and first arrival, in no order: the lowest has the first turn."""
@@ -245,9 +243,7 @@ class Lines:
             sets = f"{MAX_BESIDE_OF_ADDRESS} sets of labels"
             return f"requests of {address} for {anchor[1]!r} with {sets} wait already: cancel some"
         if len(beside) >= MAX_BESIDE:
-            return (
-                f"requests for {anchor[1]!r} with {MAX_BESIDE} sets of labels wait already: try again later"
-            )
+            return f"requests for {anchor[1]!r} with {MAX_BESIDE} sets of labels wait already: try again later"
         return ""
 
     def fitting(self, facts: Facts) -> list[Line]:

@@ -11,15 +11,7 @@ import re
 from typing import Any
 
 from rpcsys.wire.control import QUESTION, Answer
-from rpcsys.wire.tracker import (
-    GetPending,
-    Put,
-    ToTracker,
-    TvmRequest,
-    TvmSummary,
-    decode_json,
-    parse_to_tracker,
-)
+from rpcsys.wire.tracker import GetPending, Put, ToTracker, TvmRequest, TvmSummary, decode_json, parse_to_tracker
 
 MAX_REMEMBERED = 1024
 MAX_REMEMBERED_BYTES = 256

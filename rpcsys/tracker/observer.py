@@ -46,9 +46,7 @@ class Observer:
     ConfigError: the state directory cannot be used.
     """
 
-    def __init__(
-        self, config: Config, records: Records, now: Callable[[], float], counts: FrameCounts
-    ) -> None:
+    def __init__(self, config: Config, records: Records, now: Callable[[], float], counts: FrameCounts) -> None:
         self._records = records
         self._now = now
         self._loop = asyncio.get_running_loop()
@@ -85,9 +83,7 @@ class Observer:
     def pass_on(self) -> None:
         """Give what happened to everybody who wants to know."""
         records, self._fresh = self._fresh, []
-        self._journal.note_all(
-            [(record.at, _level(record), record.kind, record.details) for record in records]
-        )
+        self._journal.note_all([(record.at, _level(record), record.kind, record.details) for record in records])
         self.metrics.note(*records)
         if self.store is not None:
             self.store.note(*records)

@@ -62,9 +62,7 @@ class Pruner:
 
     def began(self, file: sqlite3.Connection) -> None:
         """Note when this run began, for the next one."""
-        file.execute(
-            "INSERT INTO events (at, kind, about, details) VALUES (?, 'began', '', '{}')", (self._clock(),)
-        )
+        file.execute("INSERT INTO events (at, kind, about, details) VALUES (?, 'began', '', '{}')", (self._clock(),))
 
     def prune(self, file: sqlite3.Connection) -> float:
         """Forget a part of what is to be forgotten, if that is due; in how many seconds it wants to be called again.

@@ -8,17 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from rpcsys.tracker.deadlines import Deadlines
-from rpcsys.tracker.entities import (
-    Condition,
-    Lease,
-    Offer,
-    Peer,
-    Place,
-    Queue,
-    Server,
-    Settling,
-    Waiting,
-)
+from rpcsys.tracker.entities import Condition, Lease, Offer, Peer, Place, Queue, Server, Settling, Waiting
 from rpcsys.tracker.events import Started
 from rpcsys.tracker.held import Held, size_of
 from rpcsys.tracker.labels import Facts, Pair, Wants, facts_of_key

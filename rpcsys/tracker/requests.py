@@ -45,9 +45,7 @@ class Requests:
     def tvm_request(self, peer: Peer, message: tracker.TvmRequest) -> list[Action]:
         """A TVM client wants a device. It waits, whatever there is."""
         if len(peer.waiting) >= MAX_WAITING:
-            return [
-                Send(peer.conn, [tracker.FAIL, f"{MAX_WAITING} requests wait on this connection already"])
-            ]
+            return [Send(peer.conn, [tracker.FAIL, f"{MAX_WAITING} requests wait on this connection already"])]
         if message.user:
             peer.user = message.user
         wants, arrival = wants_of_key(message.key), self._arrival()

@@ -69,27 +69,14 @@ _PRESENT: Mapping[str, Mapping[str, Check]] = {
     },
     "begun": {"lease": _text},
     "limited": {"lease": _text, "limit_s": _limit},
-    "waiting": {
-        **dict.fromkeys(("ticket", "key", "user"), _text),
-        "arrival": _count,
-        "labels": _labels,
-        "since": _at,
-    },
+    "waiting": {**dict.fromkeys(("ticket", "key", "user"), _text), "arrival": _count, "labels": _labels, "since": _at},
     "joined": {"server": _text},
-    "set_aside": {
-        "server": _text,
-        "reason": _text,
-        "failures": _count,
-        "pause_s": checks.seconds,
-        "until": _at,
-    },
+    "set_aside": {"server": _text, "reason": _text, "failures": _count, "pause_s": checks.seconds, "until": _at},
     "drained": {"server": _text},
 }
 
 _LEASE: Mapping[str, Check] = {
-    **dict.fromkeys(
-        ("lease", "key", "server", "user", "address", "how", "outcome", "reason", "fault"), _text
-    ),
+    **dict.fromkeys(("lease", "key", "server", "user", "address", "how", "outcome", "reason", "fault"), _text),
     "epoch": _count,
     "since": _at,
     "begun": checks.optional(_at),
@@ -196,9 +183,7 @@ def _over(ended: Any, key: Any, user: Any, since: Any, held_s: Any, outcome: Any
     return Record(ended, "over", details) if since + held_s <= ended + _SLACK_S else None
 
 
-def levels(
-    file: sqlite3.Connection, since: float, now: float
-) -> list[tuple[int, str, int, float, float, float]]:
+def levels(file: sqlite3.Connection, since: float, now: float) -> list[tuple[int, str, int, float, float, float]]:
     """Averages from then on: begin, key, looks, slots, leased, waiting."""
     found = file.execute(
         "SELECT begin, key, looks, slots, leased, waiting FROM levels WHERE begin >= ? AND begin <= ?"

@@ -43,11 +43,7 @@ def is_damage(error: sqlite3.Error) -> bool:
     if not isinstance(error, sqlite3.OperationalError):
         return isinstance(error, sqlite3.DatabaseError)
     words = str(error)
-    return (
-        words.startswith(("no such ", "malformed "))
-        or " already exists" in words
-        or " has no column" in words
-    )
+    return words.startswith(("no such ", "malformed ")) or " already exists" in words or " has no column" in words
 
 
 def open_whole(path: Path) -> sqlite3.Connection:
@@ -156,9 +152,7 @@ def _copy(aside: Path, file: sqlite3.Connection) -> int:
     return kept
 
 
-def _copy_table(
-    old: sqlite3.Connection, file: sqlite3.Connection, table: str, columns: tuple[str, ...]
-) -> int:
+def _copy_table(old: sqlite3.Connection, file: sqlite3.Connection, table: str, columns: tuple[str, ...]) -> int:
     names = ", ".join(columns)
     add = f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"
     order = schema.ORDER[table]

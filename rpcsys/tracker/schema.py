@@ -99,17 +99,13 @@ def open_file(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
             raise ConfigError(
                 f"{path} was written by a later version of rpcsys: start that one, or give another --state-dir"
             )
-        connection.execute(
-            "PRAGMA auto_vacuum = INCREMENTAL"
-        )  # which a file can only take on before it has tables
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # which a file can only take on before it has tables
         connection.execute("PRAGMA journal_mode = WAL")
         # A commit survives the death of the process; when the machine's power fails, the last ones may be gone.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
         for number in range(version, len(steps)):
-            connection.executescript(
-                f"BEGIN IMMEDIATE;\n{steps[number]}\nPRAGMA user_version = {number + 1};\nCOMMIT;"
-            )
+            connection.executescript(f"BEGIN IMMEDIATE;\n{steps[number]}\nPRAGMA user_version = {number + 1};\nCOMMIT;")
     except BaseException:
         connection.close()
         raise

@@ -34,13 +34,7 @@ class Servers:
     """Takes in what servers say of themselves, and operators of servers."""
 
     def __init__(
-        self,
-        records: Records,
-        scheduler: Scheduler,
-        health: Health,
-        leases: Leases,
-        keepalive: Keepalive,
-        peers: Peers,
+        self, records: Records, scheduler: Scheduler, health: Health, leases: Leases, keepalive: Keepalive, peers: Peers
     ) -> None:
         self.records = records
         self.scheduler = scheduler

@@ -134,9 +134,7 @@ class Service:
                 raise
             except Exception:  # a fault of ours costs one connection, not all of them
                 stranger = {"stranger": connection.address}
-                log.exception(
-                    "a frame from %s met a fault of the tracker's", connection.address, extra=stranger
-                )
+                log.exception("a frame from %s met a fault of the tracker's", connection.address, extra=stranger)
                 connection.drop("its frame met a fault")
         self.flush()
 

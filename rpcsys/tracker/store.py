@@ -47,18 +47,7 @@ REPLACE_EVERY_S = 3600.0
 
 _CLOSE_S = 5.0
 _EVENTS = frozenset(
-    (
-        "joined",
-        "gone",
-        "set_aside",
-        "trusted",
-        "unhealthy",
-        "healthy",
-        "drained",
-        "enabled",
-        "waited",
-        "forgotten",
-    )
+    ("joined", "gone", "set_aside", "trusted", "unhealthy", "healthy", "drained", "enabled", "waited", "forgotten")
 )
 _NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 _PROBE = 4096
@@ -72,9 +61,7 @@ class Store:
     ConfigError: the directory cannot be used; the message says why.
     """
 
-    def __init__(
-        self, directory: str | Path, *, history_days: float, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, directory: str | Path, *, history_days: float, clock: Callable[[], float] = time.time) -> None:
         self.path = Path(directory) / FILE
         self._history_s = history_days * 86400
         self._pruner = Pruner(self._history_s, clock)

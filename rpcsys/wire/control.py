@@ -446,9 +446,7 @@ TO_TRACKER: dict[str, type[Ask]] = {
 }
 """What the tracker understands, by ``op``."""
 
-FROM_TRACKER: dict[str, type[Ask]] = {
-    message.op: message for message in (Taken, Limit, End, Drain, Keepalive)
-}
+FROM_TRACKER: dict[str, type[Ask]] = {message.op: message for message in (Taken, Limit, End, Drain, Keepalive)}
 """What a server understands, by ``op``."""
 
 Control = Union[Ask, Answer, Queued]

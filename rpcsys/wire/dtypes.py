@@ -73,9 +73,7 @@ _FORMAT_OF = {name: code for code, name in _FORMATS.items() if code != "c"}
 MAX_WIDTH = 1 << 24
 #: numpy once it was looked for; False where there is none.
 _numpy: Any = None
-_WIDE = re.compile(
-    r"(?:([SUV])([1-9][0-9]{0,7}|0)|(?:datetime64|timedelta64)(?:\[[0-9]{0,9}[A-Za-zμ]{1,8}\])?)\Z"
-)
+_WIDE = re.compile(r"(?:([SUV])([1-9][0-9]{0,7}|0)|(?:datetime64|timedelta64)(?:\[[0-9]{0,9}[A-Za-zμ]{1,8}\])?)\Z")
 
 
 def item_bytes(name: Any) -> int:
@@ -128,9 +126,7 @@ def name_of_numpy(dtype: Any) -> str:
         return "{}{}".format(kind, dtype.itemsize // 4 if kind == "U" else dtype.itemsize)
     name = str(dtype.name)
     if dtype.names is not None or dtype.hasobject or (name not in ITEM_BYTES and kind not in "mM"):
-        raise ValueNotSupported(
-            f"an array of dtype {dtype} has no form on the wire; only plain element types cross"
-        )
+        raise ValueNotSupported(f"an array of dtype {dtype} has no form on the wire; only plain element types cross")
     return name
 
 

@@ -130,9 +130,7 @@ def _rounded(tensor: Tensor, word: str, name: str) -> Any:
         with np.errstate(over="raise"):
             return flat.astype("<f2").view("u1").data
     except FloatingPointError:
-        raise ValueNotSupported(
-            f"{name} has values beyond 65504, the largest float16; encode it as int8"
-        ) from None
+        raise ValueNotSupported(f"{name} has values beyond 65504, the largest float16; encode it as int8") from None
 
 
 def _to_int8(np: Any, flat: Any, name: str) -> Any:
@@ -198,9 +196,7 @@ def _widened(data: memoryview, rounds: str, dtype: str, size: int) -> memoryview
     (scale,) = _SCALE.unpack_from(data)
     if not 0 < scale < math.inf:
         raise ProtocolError("an array in int8 whose scale is no number above 0")
-    np.multiply(
-        np.frombuffer(data, "i1", offset=_SCALE.size), array.dtype.type(scale), out=array, casting="unsafe"
-    )
+    np.multiply(np.frombuffer(data, "i1", offset=_SCALE.size), array.dtype.type(scale), out=array, casting="unsafe")
     return place
 
 
@@ -296,16 +292,12 @@ def _zstd() -> Any:
     try:
         import zstandard
     except ImportError:
-        raise ValueNotSupported(
-            "zstd needs Python 3.14 or a package; there: pip install 'rpcsys[zstd]'"
-        ) from None
+        raise ValueNotSupported("zstd needs Python 3.14 or a package; there: pip install 'rpcsys[zstd]'") from None
     return _Package(zstandard)
 
 
 def _numpy_for(rounds: str) -> Any:
     np = dtypes.import_numpy()
     if np is None:
-        raise ValueNotSupported(
-            f"arrays in {rounds} need numpy at both ends; there: python3 -m pip install numpy"
-        )
+        raise ValueNotSupported(f"arrays in {rounds} need numpy at both ends; there: python3 -m pip install numpy")
     return np

@@ -176,13 +176,7 @@ def lead(kind: int, fields: Dict[str, Any]) -> Tuple[Lead, List[Buffer]]:
 
 
 def pack(
-    kind: int,
-    call_id: int,
-    head: bytes = b"",
-    buffers: Sequence[Buffer] = (),
-    *,
-    deadline_ms: int = 0,
-    flags: int = 0,
+    kind: int, call_id: int, head: bytes = b"", buffers: Sequence[Buffer] = (), *, deadline_ms: int = 0, flags: int = 0
 ) -> List[Buffer]:
     """The pieces of one frame, for sendmsg: header and head in one, then each buffer as it is.
 
@@ -207,9 +201,7 @@ def pack(
     return pieces
 
 
-def encode(
-    kind: int, call_id: int, fields: Dict[str, Any], *, deadline_ms: int = 0, flags: int = 0
-) -> List[Buffer]:
+def encode(kind: int, call_id: int, fields: Dict[str, Any], *, deadline_ms: int = 0, flags: int = 0) -> List[Buffer]:
     """`encode_head` and `pack` in one: the pieces of a frame that carries ``fields``."""
     head, buffers = encode_head(fields)
     return pack(kind, call_id, head, buffers, deadline_ms=deadline_ms, flags=flags)

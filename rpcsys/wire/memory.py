@@ -108,8 +108,7 @@ class Pool:
         # Many small ones may be a large claim together, and a mapping costs nothing until it is filled.
         small = self._mapping(total) if total > LARGE else _aligned(total)
         return [
-            self._mapping(size) if size > LARGE else small[start : start + size]
-            for start, size in zip(starts, sizes)
+            self._mapping(size) if size > LARGE else small[start : start + size] for start, size in zip(starts, sizes)
         ]
 
     def _pages(self, size: int) -> memoryview:

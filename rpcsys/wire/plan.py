@@ -44,9 +44,7 @@ class Plan:
 
     __slots__ = ("body_bytes", "head", "like", "made", "memo", "sizes", "weight")
 
-    def __init__(
-        self, head: Dict[str, Any], sizes: Tuple[int, ...], parsed_bytes: int = 0, made: int = 0
-    ) -> None:
+    def __init__(self, head: Dict[str, Any], sizes: Tuple[int, ...], parsed_bytes: int = 0, made: int = 0) -> None:
         self.head = head
         self.sizes = sizes
         self.memo: Any = None

@@ -111,9 +111,7 @@ class FrameReader:
             opening, deadline_ms, call_id, rest = expected.parts(place)
             if opening == expected.opening and rest == expected.rest:
                 if mapping is not expected.mapping:  # too large to be held on to
-                    return Frame(
-                        expected.kind, expected.flags, deadline_ms, call_id, expected.plan, None, mapping
-                    )
+                    return Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.plan, None, mapping)
                 if not alone:
                     frame = expected.another()
                 frame.deadline_ms = deadline_ms
@@ -302,9 +300,7 @@ class FrameReader:
                 if alone:
                     self._expected = self._like
             return Frame(kind, flags, deadline_ms, call_id, plan, _NO_CHUNK if kind == CHUNK else ())
-        frame = Frame(
-            kind, flags, deadline_ms, call_id, plan, self._pool.take_all(_sizes(kind, plan, body_bytes))
-        )
+        frame = Frame(kind, flags, deadline_ms, call_id, plan, self._pool.take_all(_sizes(kind, plan, body_bytes)))
         return self._next_body(frame, head, body_bytes)
 
     def _next_body(self, frame: Frame, head: bytes, body_bytes: int) -> Optional[Frame]:
@@ -333,14 +329,7 @@ class FrameReader:
             self._scratch = memoryview(bytearray(_SCRATCH))
 
     def _refusal(
-        self,
-        head_bytes: int,
-        kind: int,
-        flags: int,
-        zero: int,
-        deadline_ms: int,
-        call_id: int,
-        body_bytes: int,
+        self, head_bytes: int, kind: int, flags: int, zero: int, deadline_ms: int, call_id: int, body_bytes: int
     ) -> ProtocolError:
         """Why a header is not taken."""
         if zero or kind not in KINDS:
@@ -383,9 +372,7 @@ def _sizes(kind: int, plan: Plan, body_bytes: int) -> Tuple[int, ...]:
             raise LimitExceeded(f"a CHUNK of {body_bytes} bytes (at most {MAX_CHUNK})")
         return (body_bytes,)
     if plan.body_bytes != body_bytes:
-        raise ProtocolError(
-            f"a head that names {plan.body_bytes} bytes of buffers before a body of {body_bytes}"
-        )
+        raise ProtocolError(f"a head that names {plan.body_bytes} bytes of buffers before a body of {body_bytes}")
     return plan.sizes
 
 

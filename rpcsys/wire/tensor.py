@@ -103,11 +103,7 @@ def maker(head: Any) -> Optional[Callable[[Frame], Any]]:
     def made(frame: Frame) -> Any:
         # As `Frame.buffers` has it, but for the view between.
         body = frame.body
-        return (
-            make(shape, dtype, frame.buffers[index])
-            if body is None
-            else make(shape, dtype, body, mmap.PAGESIZE)
-        )
+        return make(shape, dtype, frame.buffers[index]) if body is None else make(shape, dtype, body, mmap.PAGESIZE)
 
     return made
 

@@ -198,9 +198,7 @@ def _update_info(rest: list[Any]) -> UpdateInfo:
     # A proxy's name lists its keys, so it may be longer than any one of them.
     if type(name) is not str or not name.isprintable() or len(name) > MAX_FRAME // 4:
         raise checks.wrong("a server's key", "printable text", name)
-    return UpdateInfo(
-        name, None if host is None else checks.text(host, "host"), checks.port(address[1], "port")
-    )
+    return UpdateInfo(name, None if host is None else checks.text(host, "host"), checks.port(address[1], "port"))
 
 
 _TVM: dict[int, Callable[[list[Any]], Tvm]] = {

@@ -120,9 +120,7 @@ def _fits(text: str) -> bool:
 def _encode_dict(value: Dict[Any, Any], buffers: List[Any], depth: int) -> Any:
     if "@" not in value and all(type(key) is str and _fits(key) for key in value):
         return {key: encode(item, buffers, depth + 1) for key, item in value.items()}
-    pairs = [
-        [encode(key, buffers, depth + 1), encode(item, buffers, depth + 1)] for key, item in value.items()
-    ]
+    pairs = [[encode(key, buffers, depth + 1), encode(item, buffers, depth + 1)] for key, item in value.items()]
     return {"@": "dict", "items": pairs}
 
 
@@ -135,9 +133,7 @@ def _encode_object(value: Any, buffers: List[Any], depth: int) -> Any:
     if isinstance(value, InOut):
         inner = encode(value.value, buffers, depth + 1)
         if type(inner) is not dict or inner.get("@") not in BOTH_WAYS:
-            raise ValueNotSupported(
-                f"only an array can travel both ways, and a {type(value.value).__name__} is none"
-            )
+            raise ValueNotSupported(f"only an array can travel both ways, and a {type(value.value).__name__} is none")
         return {"@": "inout", "value": inner}
     if isinstance(value, encoding.Encoded):
         about = {"how": value.how, "dtype": value.dtype, "shape": list(value.shape)}
@@ -241,9 +237,7 @@ def _build_dict(value: Dict[str, Any], buffers: Sequence[Any]) -> Dict[Any, Any]
 
 
 def _build_ref(value: Dict[str, Any], buffers: Sequence[Any]) -> Ref:
-    return Ref(
-        value["id"], {key: build(item, buffers) for key, item in value.items() if key not in ("@", "id")}
-    )
+    return Ref(value["id"], {key: build(item, buffers) for key, item in value.items() if key not in ("@", "id")})
 
 
 _BUILDERS: Dict[str, Callable[[Dict[str, Any], Sequence[Any]], Any]] = {

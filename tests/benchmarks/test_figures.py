@@ -34,9 +34,7 @@ def test_no_values_have_no_middle(function):
         function([])
 
 
-@pytest.mark.parametrize(
-    ("percent", "expected"), [(0, 1), (1, 1), (50, 50), (99, 99), (99.5, 100), (100, 100)]
-)
+@pytest.mark.parametrize(("percent", "expected"), [(0, 1), (1, 1), (50, 50), (99, 99), (99.5, 100), (100, 100)])
 def test_percentile_is_the_nearest_rank(percent, expected):
     assert percentile(list(range(100, 0, -1)), percent) == expected
 
@@ -63,8 +61,7 @@ def test_no_ratio_and_no_verdict_without_both_figures(missing):
 
 
 @pytest.mark.parametrize(
-    ("goal", "passed"),
-    [(at_most(2.0), True), (at_most(1.99), False), (at_least(2.0), True), (at_least(2.01), False)],
+    ("goal", "passed"), [(at_most(2.0), True), (at_most(1.99), False), (at_least(2.0), True), (at_least(2.01), False)]
 )
 def test_a_goal_bounds_the_ratio_and_includes_its_bound(goal, passed):
     assert row(ours=2.0, theirs=1.0, goal=goal).passed is passed
@@ -120,9 +117,7 @@ def test_table_aligns_names_a_case_once_and_numbers_its_notes():
     ]
 
 
-@pytest.mark.parametrize(
-    ("ours", "passed"), [(0.89, False), (0.91, True), (1.0, True), (1.09, True), (1.11, False)]
-)
+@pytest.mark.parametrize(("ours", "passed"), [(0.89, False), (0.91, True), (1.0, True), (1.09, True), (1.11, False)])
 def test_a_goal_around_the_peer_is_met_from_both_sides(ours, passed):
     assert row(ours=ours, goal=within(0.1)).passed is passed
     assert "1x +-10%" in table([row(ours=ours, goal=within(0.1))])

@@ -37,10 +37,7 @@ def test_answers() -> None:
         system="Linux",
         host="pi",
         user=1000,
-        pythons=(
-            Python("python3", (3, 6), 64, "glibc-2.27"),
-            Python("python3.9", (3, 9), 64, "glibc-2.27"),
-        ),
+        pythons=(Python("python3", (3, 6), 64, "glibc-2.27"), Python("python3.9", (3, 9), 64, "glibc-2.27")),
         folders=(Room("/tmp", 51200 << 10), Room("/var/tmp", 600000 << 10)),
         base=Room("/opt", 600000 << 10),
         sudo="free",
@@ -129,8 +126,7 @@ def test_no_target(machine: str, system: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("libc", "version"),
-    [("glibc-2.31", "2.31"), ("-", None), ("", None), ("glibc-", None), ("musl-1.2", None)],
+    ("libc", "version"), [("glibc-2.31", "2.31"), ("-", None), ("", None), ("glibc-", None), ("musl-1.2", None)]
 )
 def test_glibc(libc: str, version: str | None) -> None:
     assert facts.glibc(Python("python3", (3, 9), 64, libc)) == version
@@ -143,18 +139,14 @@ def test_a_folder_with_room() -> None:
     board = Facts(folders=(Room("/tmp", 5 * MB), Room("/var/tmp", 9 * MB)), base=Room("/opt", 9 * MB))
     assert facts.roomy(board, 4 * MB, "pi") == "/tmp"
     assert facts.roomy(board, 8 * MB, "pi") == "/var/tmp"
-    with pytest.raises(
-        RpcsysError, match=r"^pi has no space: 9\.0 MB are free in /opt, and 10\.0 MB are needed$"
-    ):
+    with pytest.raises(RpcsysError, match=r"^pi has no space: 9\.0 MB are free in /opt, and 10\.0 MB are needed$"):
         facts.roomy(board, 10 * MB, "pi")
     small = Facts(folders=(Room("/tmp", 1), Room("/var/tmp", 2 * MB)), base=Room("/opt", 9 * MB))
     with pytest.raises(RpcsysError, match=r"2\.0 MB are free in /var/tmp"):
         facts.roomy(small, 3 * MB, "pi")
     with pytest.raises(RpcsysError, match="no folder to write to"):
         facts.roomy(Facts(), 1, "pi")
-    assert (
-        facts.roomy(Facts(folders=(Room("/tmp", None),)), 1, "pi") == "/tmp"
-    )  # it does not say: it is tried
+    assert facts.roomy(Facts(folders=(Room("/tmp", None),)), 1, "pi") == "/tmp"  # it does not say: it is tried
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,7 @@ def _add_many(first: int) -> None:
 
 
 def test_several_at_once_lose_nothing() -> None:
-    processes = [
-        multiprocessing.get_context("fork").Process(target=_add_many, args=(n * 20,)) for n in range(3)
-    ]
+    processes = [multiprocessing.get_context("fork").Process(target=_add_many, args=(n * 20,)) for n in range(3)]
     for process in processes:
         process.start()
     for process in processes:
@@ -69,9 +67,7 @@ def test_several_at_once_lose_nothing() -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: (
-        st.lists(inner) | st.dictionaries(st.sampled_from(["form", "boards", "name", "options"]), inner)
-    ),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["form", "boards", "name", "options"]), inner),
 )
 entries = st.builds(
     Entry,

@@ -50,11 +50,7 @@ def test_boards_that_are_alike_are_packed_for_once(plain: package.Package, tmp_p
     ],
 )
 def test_the_board_says_what_its_libraries_may_need(
-    libraries: str,
-    asks: dict[str, object],
-    plain: package.Package,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    libraries: str, asks: dict[str, object], plain: package.Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[dict[str, object]] = []
 

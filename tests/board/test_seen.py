@@ -11,15 +11,7 @@ OURS = {
     "servers": [
         {"name": "b1:9090", "labels": {"name": "b1"}, "free": 1, "slots": 2, "running": 1, "state": "ok"},
         {"name": "b2:9090", "labels": {"name": "b2"}, "free": 0, "slots": 2, "running": 2, "state": "ok"},
-        {
-            "name": "b3:k",
-            "labels": {},
-            "free": 0,
-            "slots": 1,
-            "running": 0,
-            "state": "drained",
-            "reason": "repair",
-        },
+        {"name": "b3:k", "labels": {}, "free": 0, "slots": 1, "running": 0, "state": "drained", "reason": "repair"},
     ],
 }
 TVMS = {"queue_info": {}, "server_info": [{"key": "server:k", "addr": ["h", 1]}]}

@@ -97,10 +97,7 @@ def test_a_board_that_talks_without_end(where: str, fake: Path) -> None:
 def test_no_folder(fake: Path, tmp_path: Path) -> None:
     says(fake, 'eval "$command"')
     with Connection("board") as board:
-        with (
-            pytest.raises(RpcsysError, match="making a folder in /no/such on board failed"),
-            board.folder("/no/such"),
-        ):
+        with pytest.raises(RpcsysError, match="making a folder in /no/such on board failed"), board.folder("/no/such"):
             pass
         assert board.run("echo 1").out == "1\n"
 

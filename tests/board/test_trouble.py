@@ -42,10 +42,7 @@ def test_ssh(said: str) -> None:
             "install.sh: error: this board cannot serve:\nok       board  x\nbroken   folder /tmp is small\nbroken   session no\n",
             "pi cannot serve: folder /tmp is small; session no",
         ),
-        (
-            "Sorry, try again.\nsudo: no password was provided\nsudo: 1 incorrect password attempt\n",
-            "this password",
-        ),
+        ("Sorry, try again.\nsudo: no password was provided\nsudo: 1 incorrect password attempt\n", "this password"),
         ("pi is not in the sudoers file.\n", "may not use sudo on pi"),
         ("x\ninstall.sh: error: the copy is not whole\n", "copying on pi failed: the copy is not whole"),
         ("", "copying on pi failed: it said nothing"),

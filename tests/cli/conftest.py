@@ -22,9 +22,7 @@ def rpcsys(tmp_path: Path) -> Command:
         if tracker is not None:
             env.update(RPCSYS_TRACKER_HOST=tracker[0], RPCSYS_TRACKER_PORT=str(tracker[1]))
         command = [sys.executable, "-m", "rpcsys", *map(str, args)]
-        return subprocess.run(
-            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90, check=False
-        )
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90, check=False)
 
     return run
 

@@ -11,9 +11,7 @@ from rpcsys.board import inventory
 from rpcsys.board.inventory import Entry
 from tests.cli.conftest import Command
 
-PI = Entry(
-    "pi", "pi@10.0.0.7", key="rpi4", tracker="127.0.0.1:1", target="aarch64-linux-gnu", version="0.1.0-12"
-)
+PI = Entry("pi", "pi@10.0.0.7", key="rpi4", tracker="127.0.0.1:1", target="aarch64-linux-gnu", version="0.1.0-12")
 
 
 @pytest.fixture(autouse=True)

@@ -105,14 +105,10 @@ BARE = {"bash": "--norc", "zsh": "--no-rcs", "fish": "--no-config"}
     ("name", "typed", "finds"),
     [("rpcsys", "tracker --http", "--http-port"), ("query_tracker", "leases --js", "--json")],
 )
-def test_each_shell_completes(
-    shell: str, name: str, typed: str, finds: str, rpcsys: Command, tmp_path: Path
-) -> None:
+def test_each_shell_completes(shell: str, name: str, typed: str, finds: str, rpcsys: Command, tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text(rpcsys("completion", shell, name).stdout)
-    path = os.pathsep.join(
-        [sysconfig.get_path("scripts"), str(Path(sys.executable).parent), os.environ["PATH"]]
-    )
+    path = os.pathsep.join([sysconfig.get_path("scripts"), str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         [shell, BARE[shell], "-c", ASK[shell].format(script=script, name=name, words=typed)],
         env={**os.environ, "PATH": path, "HOME": str(tmp_path)},

@@ -38,9 +38,7 @@ def test_without_onnxruntime_one_line_says_what_to_type(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find = demo.importlib.util.find_spec
-    monkeypatch.setattr(
-        demo.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name)
-    )
+    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find(name))
     assert run_group(["demo"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

@@ -26,9 +26,7 @@ def printed(page: Path) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("share") / "man" / "man1"
     command = [sys.executable, "-m", "rpcsys", "man", str(made)]
-    done = subprocess.run(
-        command, cwd=made.parents[1], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run(command, cwd=made.parents[1], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     return made
 

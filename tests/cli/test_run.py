@@ -43,9 +43,7 @@ def test_inputs_from_a_file(lab: Lab, model: Path, tmp_path: Path, rpcsys: Comma
 
 def test_the_device_is_free_again(lab: Lab, model: Path, rpcsys: Command) -> None:
     for _ in range(2):
-        done = rpcsys(
-            "run", "--key", "cpu", "--wait-timeout", 30, "--repeat", 1, model, tracker=lab.tracker_address
-        )
+        done = rpcsys("run", "--key", "cpu", "--wait-timeout", 30, "--repeat", 1, model, tracker=lab.tracker_address)
         assert done.returncode == 0, done.stderr
 
 

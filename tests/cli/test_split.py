@@ -56,9 +56,7 @@ def test_it_says_what_to_expect_and_writes_the_library(model: Path, cpu: str, rp
 
 def test_a_stage_for_a_device_is_a_part_to_be_deployed(lab: Lab, model: Path, rpcsys: Command) -> None:
     """The library calls it by its name; without a server it runs here, where that was asked for."""
-    done = rpcsys(
-        "split", model, "--over", "key:cpu", "-o", "of it.so", "--fallback", tracker=lab.tracker_address
-    )
+    done = rpcsys("split", model, "--over", "key:cpu", "-o", "of it.so", "--fallback", tracker=lab.tracker_address)
     assert done.returncode == 0, done.stderr
     part = "of-it-stage0.onnx"
     said = f"wrote of it.so\nwrote {part}, for key:cpu; type: rpcsys deploy {part} --to HOST:PORT\n"

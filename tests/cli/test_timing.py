@@ -21,10 +21,7 @@ class Model:
         return lambda *args: TimingResult([self.seconds] * repeat)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "asked"),
-    [(5.0, [1] * 8), (0.3, [1, 3, 3, 1]), (1e-5, [1, 7]), (0.0, [1, 7])],
-)
+@pytest.mark.parametrize(("seconds", "asked"), [(5.0, [1] * 8), (0.3, [1, 3, 3, 1]), (1e-5, [1, 7]), (0.0, [1, 7])])
 def test_a_bar_moves_about_once_a_second(seconds: float, asked: list[int]) -> None:
     model, seen = Model(seconds), []
     result = time_model(model, ["x"], 8, lambda done, total: seen.append((done, total)))  # type: ignore[arg-type]

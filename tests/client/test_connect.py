@@ -36,9 +36,7 @@ def frame(kind, fields, call_id=0):
 
 
 def hello(**fields):
-    return frame(
-        frames.HELLO, {"version": 1, "window": {"calls": 4, "bytes": 1 << 20}, "capabilities": {}, **fields}
-    )
+    return frame(frames.HELLO, {"version": 1, "window": {"calls": 4, "bytes": 1 << 20}, "capabilities": {}, **fields})
 
 
 def test_a_server_that_says_all_that_is_needed():
@@ -70,10 +68,7 @@ def test_log_lines_go_to_logging(caplog):
     with caplog.at_level(logging.INFO, "rpcsys.session"):
         with impostor(OURS + hello() + line + other + reply) as address, connect(*address) as session:
             assert session.remove("x") is None
-    assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("WARNING", "hot"),
-        ("INFO", ""),
-    ]
+    assert [(record.levelname, record.message) for record in caplog.records] == [("WARNING", "hot"), ("INFO", "")]
 
 
 REFUSALS = [
@@ -95,9 +90,7 @@ REFUSALS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("reply", "error", "message"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS]
-)
+@pytest.mark.parametrize(("reply", "error", "message"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
 def test_servers_with_which_there_is_no_session(reply, error, message):
     with impostor(reply) as address:
         with pytest.raises(error, match=message) as caught:
@@ -140,9 +133,7 @@ def test_a_server_that_says_its_greeting_a_byte_at_a_time():
 def test_nobody_there():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
-    with pytest.raises(
-        ServerUnreachable, match=r"no device server at .*\(Connection refused\); is it running"
-    ):
+    with pytest.raises(ServerUnreachable, match=r"no device server at .*\(Connection refused\); is it running"):
         connect(*address)
 
 

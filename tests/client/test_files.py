@@ -180,10 +180,7 @@ def test_files_and_calls_of_many_threads(shared):
         data = os.urandom(PIECE + number)
         for _ in range(4):
             shared.upload(data, f"many/{number}")
-            if (
-                shared.download(f"many/{number}") != data
-                or shared.get_function("testing.echo")(number) != number
-            ):
+            if shared.download(f"many/{number}") != data or shared.get_function("testing.echo")(number) != number:
                 wrong.append(number)
 
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(5)]
@@ -253,9 +250,7 @@ def test_a_beginning_that_vanishes_between_offer_and_upload(cached, monkeypatch)
         cached.upload(b"other data", "g")
 
 
-@pytest.mark.parametrize(
-    "answer", [None, {}, {"here": False}, {"here": False, "offset": -1}, {"offset": "0"}, []]
-)
+@pytest.mark.parametrize("answer", [None, {}, {"here": False}, {"here": False, "offset": -1}, {"offset": "0"}, []])
 def test_offers_answered_in_nonsense(cached, monkeypatch, answer):
     monkeypatch.setattr(type(cached), "_builtin", lambda *_: answer)
     with pytest.raises(ProtocolError, match="makes no sense"):

@@ -58,9 +58,7 @@ def carrying(kind: str, data: bytes = b"") -> bytes:
 def test_what_tvm_may_know_is_left_to_it(tmp_path):
     program = carrying("relax.VMExecutable")
     loadable.check(program, "model.so", {**DEVICE, "tvm_runtime": True})
-    with pytest.raises(
-        ModelError, match=r"holds relax\.VMExecutable, which this device cannot load; it loads _lib"
-    ):
+    with pytest.raises(ModelError, match=r"holds relax\.VMExecutable, which this device cannot load; it loads _lib"):
         loadable.check(program, "model.so", DEVICE)
     with pytest.raises(ModelError, match=r"holds rpcsys\.other"):
         loadable.check(carrying("rpcsys.other"), "model.so", {**DEVICE, "tvm_runtime": True})

@@ -72,8 +72,7 @@ def test_garbage_in_mid_stream(place, garbage, instead):
 @given(
     st.binary(max_size=60)
     | st.tuples(
-        st.sampled_from([handshake.encode_duplicate(), handshake.encode_mismatch(), OURS]),
-        st.binary(max_size=60),
+        st.sampled_from([handshake.encode_duplicate(), handshake.encode_mismatch(), OURS]), st.binary(max_size=60)
     ).map(b"".join)
 )
 def test_answers_of_any_form(said):
@@ -116,15 +115,7 @@ def tracker():
 
 
 TICKET = {"event": "queued", "position": 1, "ahead": 0, "eta_s": None, "ticket": "t", "holders": []}
-LEASE = {
-    "lease": "l",
-    "epoch": 1,
-    "key": "k",
-    "matchkey": "k:1",
-    "host": "127.0.0.1",
-    "port": 1,
-    "limit_s": 5.5,
-}
+LEASE = {"lease": "l", "epoch": 1, "key": "k", "matchkey": "k:1", "host": "127.0.0.1", "port": 1, "limit_s": 5.5}
 
 
 @settings(deadline=None, max_examples=80)
@@ -133,10 +124,7 @@ def test_the_link_to_a_tracker_through_it(tracker, event, lease):
     for field, value in (("host", "127.0.0.1"), ("port", 1)):  # no name is looked up
         if field in lease:
             lease[field] = value
-    tracker.says = lambda asked: [
-        {**event, "id": asked["id"]},
-        {"ok": True, "leases": [lease], "id": asked["id"]},
-    ]
+    tracker.says = lambda asked: [{**event, "id": asked["id"]}, {"ok": True, "leases": [lease], "id": asked["id"]}]
     began = time.monotonic()
     with pytest.raises(RpcsysError) as caught, connect_tracker(tracker.address) as client:
         client.request("k", wait_timeout=1)

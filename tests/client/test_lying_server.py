@@ -46,9 +46,7 @@ FAST = settings(deadline=None, max_examples=120)
 
 def frame(kind, head, call_id=0, body=b"", flags=0):
     buffers = [body] if body else []
-    return b"".join(
-        frames.pack(kind, call_id, json.dumps(head).encode() if head else b"", buffers, flags=flags)
-    )
+    return b"".join(frames.pack(kind, call_id, json.dumps(head).encode() if head else b"", buffers, flags=flags))
 
 
 def session_with(*replies, hello=HELLO):
@@ -105,10 +103,7 @@ RESULTS = {
         lambda session: [row.get("id") for row in session.memory()["kept"]],
         {"objects": 1, "bytes": 2, "kept": [{"id": 1}]},
     ),
-    "array": (
-        lambda session: session.array(b"").shape,
-        ref({"is": "array", "dtype": "float32", "shape": [2]}),
-    ),
+    "array": (lambda session: session.array(b"").shape, ref({"is": "array", "dtype": "float32", "shape": [2]})),
     "upload": (lambda session: session.upload(b"abc", "x").lower(), {"here": False, "offset": 0}),
     "timing": (
         lambda session: str(session.get_function("f").time_evaluator()()),
@@ -130,9 +125,7 @@ def test_results(name, said):
 
 
 @FAST
-@given(
-    said=lies({"type": "ValueError", "message": "m", "traceback": "t", "retryable": True, "fault": "user"})
-)
+@given(said=lies({"type": "ValueError", "message": "m", "traceback": "t", "retryable": True, "fault": "user"}))
 def test_errors(said):
     told(lambda session: session.listdir(), frame(frames.ERROR, said, 1))
     told(lambda session: session.listdir(), frame(frames.ERROR, said, 0))
@@ -192,11 +185,7 @@ def test_a_download_that_is_longer_than_announced(tmp_path, size):
 
 def test_a_download_whose_end_runs_away():
     pieces = [chunk(100 + 50 * number, bytes(100)) for number in range(64)]
-    with (
-        session_with(*pieces) as address,
-        connect(*address) as session,
-        pytest.raises(SessionLost, match="announced"),
-    ):
+    with session_with(*pieces) as address, connect(*address) as session, pytest.raises(SessionLost, match="announced"):
         session.download("x")
 
 
@@ -221,9 +210,7 @@ def test_a_bomb():
 
 def test_lines_do_not_delay_a_reply():
     """Most of them are dropped without being looked at."""
-    lines = b"".join(
-        frame(frames.LOG, {"message": f"line {number}", "level": 20}) for number in range(300_000)
-    )
+    lines = b"".join(frame(frames.LOG, {"message": f"line {number}", "level": 20}) for number in range(300_000))
     reply = frame(frames.RESULT, {"r": ["a"]}, 1)
     with session_with(lines, reply) as address, connect(*address) as session:
         called, stuck = [], threading.Event()

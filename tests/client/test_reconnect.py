@@ -10,13 +10,7 @@ import pytest
 
 from rpcsys.client import reconnect
 from rpcsys.client.reconnect import OpenConnection, ReconnectingConnection
-from rpcsys.errors import (
-    NotSupported,
-    RemoteFunctionError,
-    RpcsysError,
-    ServerUnreachable,
-    SessionClosed,
-)
+from rpcsys.errors import NotSupported, RemoteFunctionError, RpcsysError, ServerUnreachable, SessionClosed
 from tests.live.daemons import wait_until
 
 GONE = ServerUnreachable("nobody is there")
@@ -122,9 +116,7 @@ def test_those_who_wait_for_another_who_looks_get_what_that_one_gets():
     rest = [threading.Thread(target=ask) for _ in range(4)]
     for thread in rest:
         thread.start()
-    time.sleep(
-        0.1
-    )  # they are at the lock by then, or ask later, and the result is the same but for the count
+    time.sleep(0.1)  # they are at the lock by then, or ask later, and the result is the same but for the count
     endpoint.before = lambda: None
     goes_on.set()
     for thread in [first, *rest]:

@@ -9,13 +9,7 @@ import pytest
 
 import rpcsys
 from rpcsys.client.arrays import outputs_of
-from rpcsys.errors import (
-    ModelError,
-    RemoteArgumentError,
-    RemoteFileError,
-    RemoteFunctionError,
-    ValueNotSupported,
-)
+from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFileError, RemoteFunctionError, ValueNotSupported
 from rpcsys.wire.values import InOut, Out
 
 
@@ -230,11 +224,7 @@ def test_what_a_module_does_not_have(model):
         ({"a": A}, None, "input 'b' is missing"),
         ({"a": A, "b": B, "c": B}, None, "no input 'c'"),
         ({"a": A, "b": B}, ["other"], "no output 'other'"),
-        (
-            {"a": A.astype("f8"), "b": B},
-            None,
-            r"input 'a' wants float32 .* got float64 .*astype\('float32'\)",
-        ),
+        ({"a": A.astype("f8"), "b": B}, None, r"input 'a' wants float32 .* got float64 .*astype\('float32'\)"),
         ({"a": A[0], "b": B}, None, r"input 'a' wants float32 \[n, 2\], and got float32 \[2\]"),
     ],
 )

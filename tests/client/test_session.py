@@ -165,9 +165,7 @@ def test_an_exception_shows_all_that_happened(shared):
 
 
 def test_names_that_are_not_there(shared):
-    with pytest.raises(
-        RemoteFunctionError, match=r"the device has no function 'none'; it has .*testing.echo"
-    ):
+    with pytest.raises(RemoteFunctionError, match=r"the device has no function 'none'; it has .*testing.echo"):
         shared.get_function("none")
     with pytest.raises(RemoteFileError, match=r"there is no file 'none.onnx' on the device, nor here"):
         shared.load_module("none.onnx")

@@ -10,13 +10,7 @@ from rpcsys.errors import ProtocolError
 
 def test_figures():
     result = TimingResult([1.0, 2.0, 6.0])
-    assert (result.results, result.mean, result.median, result.min, result.max) == (
-        (1.0, 2.0, 6.0),
-        3.0,
-        2.0,
-        1.0,
-        6.0,
-    )
+    assert (result.results, result.mean, result.median, result.min, result.max) == ((1.0, 2.0, 6.0), 3.0, 2.0, 1.0, 6.0)
     assert result.std == pytest.approx((14 / 3) ** 0.5)
 
 
@@ -44,9 +38,7 @@ def test_what_the_device_says_of_itself():
 
 def test_what_is_doubtful_is_said_once_for_each_measurement():
     with pytest.warns(RuntimeWarning, match="warmed by 21 degrees; something else") as said:
-        result = told(
-            {"results": [1.0, 2.0], "board": BOARD, "warnings": ["warmed by 21 degrees", "something else"]}
-        )
+        result = told({"results": [1.0, 2.0], "board": BOARD, "warnings": ["warmed by 21 degrees", "something else"]})
     assert len(said) == 1
     assert result.warnings == ("warmed by 21 degrees", "something else")
 

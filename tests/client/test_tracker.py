@@ -156,10 +156,7 @@ def test_nobody_there():
     "says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 100, b"\x71\xf2\x02\x00\xff\xff\xff\x7f"]
 )
 def test_what_is_no_tracker(says):
-    with (
-        impostor(says) as address,
-        pytest.raises(TrackerUnreachable, match="does not speak the tracker's protocol"),
-    ):
+    with impostor(says) as address, pytest.raises(TrackerUnreachable, match="does not speak the tracker's protocol"):
         rpcsys.connect_tracker(address, timeout=5)
 
 

@@ -113,9 +113,7 @@ def test_an_answer_that_makes_no_sense():
 
 def test_tvms_tracker():
     link = FakeLink(([0, ["h", 1, "rpi4:1"]],), ours=False)
-    assert wait(link, WANTED, None, None, None)[1] == [
-        {"key": "rpi4", "host": "h", "port": 1, "matchkey": "rpi4:1"}
-    ]
+    assert wait(link, WANTED, None, None, None)[1] == [{"key": "rpi4", "host": "h", "port": 1, "matchkey": "rpi4:1"}]
     for wanted in (
         Wanted("k", {}, 2, 1, None, False),
         Wanted("k", {"a": "b"}, 1, 1, None, False),

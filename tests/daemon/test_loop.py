@@ -121,9 +121,7 @@ def test_a_daemon_without_memory_ends_with_one_line(ending):
     body = "\n".join("    " + line for line in ENDINGS[ending].strip().splitlines())
     began = time.monotonic()
     code = WITHOUT_MEMORY.format(body)
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1, ended.stderr
     (line,) = ended.stderr.splitlines()
     assert "no memory is left" in line

@@ -44,9 +44,7 @@ def test_every_socket_is_called_back_for_what_is_so(pairs: list[Pair]) -> None:
 
     async def watch(sockets: Sockets) -> None:
         for number, (ours, theirs) in enumerate(pairs):
-            sockets.add(
-                ours.fileno(), lambda found, n=number, ours=ours: told.append((n, found, ours.recv(9)))
-            )
+            sockets.add(ours.fileno(), lambda found, n=number, ours=ours: told.append((n, found, ours.recv(9))))
             theirs.send(str(number).encode())
         await turns()
 

@@ -43,9 +43,7 @@ RENAMED = {
 
 def narrow(kind: type) -> type:
     """The same structure on 32 bits: addresses and sizes are four bytes."""
-    if kind is ctypes.c_void_p or (
-        not isinstance(kind, type(ctypes.Structure)) and hasattr(kind, "contents")
-    ):
+    if kind is ctypes.c_void_p or (not isinstance(kind, type(ctypes.Structure)) and hasattr(kind, "contents")):
         return ctypes.c_uint32
     if not issubclass(kind, (ctypes.Structure, ctypes.Union)):
         return kind

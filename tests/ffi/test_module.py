@@ -66,16 +66,10 @@ def test_a_library_that_binds_everything_at_once_is_refused(board: Path, tmp_pat
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (
-            "void TVMFFIObjectIncRef(void *); void f(void) { TVMFFIObjectIncRef(0); }",
-            "needs TVMFFIObjectIncRef",
-        ),
+        ("void TVMFFIObjectIncRef(void *); void f(void) { TVMFFIObjectIncRef(0); }", "needs TVMFFIObjectIncRef"),
         (TWO_NEEDS, "needs elsewhere"),
         ("void *__TVMBackendParallelLaunch;", "uses TVMBackendParallelLaunch"),
-        (
-            "long long __tvm_ffi__library_bin[] = {64, 2, 0, 0, 0, 8, 0x6867666564636261, 8, 0};",
-            "has modules inside",
-        ),
+        ("long long __tvm_ffi__library_bin[] = {64, 2, 0, 0, 0, 8, 0x6867666564636261, 8, 0};", "has modules inside"),
     ],
 )
 def test_what_cannot_run_alone_is_said(code: str, words: str, board: Path, tmp_path: Path) -> None:

@@ -84,16 +84,7 @@ def test_subclasses_are_what_they_extend() -> None:
 def test_types_by_their_numbers(native) -> None:
     kind = native.function("type")
     seen = [kind(value) for value in (None, 1, True, 1.0, "small", "not so small", b"s", b"not so small")]
-    assert seen == [
-        abi.NONE,
-        abi.INT,
-        abi.BOOL,
-        abi.FLOAT,
-        abi.SMALL_STR,
-        abi.RAW_STR,
-        abi.SMALL_BYTES,
-        abi.BYTE_ARRAY,
-    ]
+    assert seen == [abi.NONE, abi.INT, abi.BOOL, abi.FLOAT, abi.SMALL_STR, abi.RAW_STR, abi.SMALL_BYTES, abi.BYTE_ARRAY]
     assert kind(np.zeros(3)) == abi.TENSOR
     assert kind(lambda: None) == abi.FUNCTION
     assert [kind(()), kind([]), kind({})] == [abi.ARRAY, abi.LIST, abi.MAP]

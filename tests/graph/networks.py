@@ -57,10 +57,7 @@ def _if(number: int, first: str, second: str) -> onnx.NodeProto:
     """Two outputs, of which one branch makes the second out of the first's tensor, and the other swaps them."""
     bodies = {}
     for side, (one, two) in {"then": (first, second), "else": (second, first)}.items():
-        inner = [
-            node("Neg", one, f"{side}{number}a"),
-            node("Add", f"{side}{number}a {two}", f"{side}{number}b"),
-        ]
+        inner = [node("Neg", one, f"{side}{number}a"), node("Add", f"{side}{number}a {two}", f"{side}{number}b")]
         made = values(f"{side}{number}a", f"{side}{number}b")
         bodies[f"{side}_branch"] = helper.make_graph(inner, side, [], made)
     return helper.make_node("If", ["flag"], [f"t{number}", f"t{number}b"], **bodies)

@@ -24,14 +24,7 @@ os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")  # cases of the new
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 #: What these make is random: only types and shapes can be compared.
-RANDOM = (
-    "Bernoulli",
-    "RandomUniformLike",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomNormal",
-    "Multinomial",
-)
+RANDOM = ("Bernoulli", "RandomUniformLike", "RandomNormalLike", "RandomUniform", "RandomNormal", "Multinomial")
 
 _DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 _NEWEST_IR = 13  # that onnxruntime 1.31 takes
@@ -118,9 +111,7 @@ def _light(case: Any) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]
     shape = [dim.dim_value for dim in image.type.tensor_type.shape.dim]
     size = int(np.prod(shape))
     output = onnx.TensorProto.FromString(path.with_name(f"{path.stem}_output_0.pb").read_bytes())
-    return model, [
-        ([(np.arange(size).reshape(shape) / size).astype(np.float32)], [numpy_helper.to_array(output)])
-    ]
+    return model, [([(np.arange(size).reshape(shape) / size).astype(np.float32)], [numpy_helper.to_array(output)])]
 
 
 def _of_folder(folder: Path) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
@@ -132,9 +123,7 @@ def _of_folder(folder: Path) -> tuple[onnx.ModelProto, list[tuple[list[Any], lis
             for i, value in enumerate(model.graph.input)
             if (each / f"input_{i}.pb").exists()
         ]
-        data.append(
-            (inputs, [_read(each / f"output_{i}.pb", value) for i, value in enumerate(model.graph.output)])
-        )
+        data.append((inputs, [_read(each / f"output_{i}.pb", value) for i, value in enumerate(model.graph.output)]))
     return model, data
 
 
@@ -226,9 +215,7 @@ def _session(model: onnx.ModelProto) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(
-        stamped.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    return onnxruntime.InferenceSession(stamped.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _ort_value(array: Any, element: int) -> Any:

@@ -25,9 +25,7 @@ def run(model: onnx.ModelProto | ir.Model, feeds: Feeds, level: str = "BASIC") -
     name = level if level == "DISABLE_ALL" else f"ENABLE_{level}"
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{name}")
     proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     wanted = {value.name: feeds[value.name] for value in session.get_inputs()}
     return dict(zip(names, session.run(names, wanted), strict=True))
@@ -86,9 +84,7 @@ def make(
 def chain(length: int = 4) -> onnx.ModelProto:
     """``x -> t1 -> t2 -> … -> y`` of nodes n0, n1, …; Relu and Neg in turn."""
     tensors = ["x", *(f"t{i}" for i in range(1, length)), "y"]
-    nodes = [
-        node("Relu" if i % 2 else "Neg", tensors[i], tensors[i + 1], name=f"n{i}") for i in range(length)
-    ]
+    nodes = [node("Relu" if i % 2 else "Neg", tensors[i], tensors[i + 1], name=f"n{i}") for i in range(length)]
     return make(nodes, values("x"), values("y"))
 
 

@@ -9,11 +9,7 @@ import math
 from typing import Any
 
 #: Metadata events, and the type of what each says.
-METADATA = {
-    "process_name": ("name", str),
-    "thread_name": ("name", str),
-    "thread_sort_index": ("sort_index", int),
-}
+METADATA = {"process_name": ("name", str), "thread_name": ("name", str), "thread_sort_index": ("sort_index", int)}
 
 
 def check_format(trace: Any) -> None:

@@ -65,23 +65,11 @@ CLOSED = {"sent_ms": 60_000, "unsent": 1}
             60_000,
             60_000 + KEEPALIVE_S * 1000,
         ),  # it took something, and may be late still
-        (
-            {**CLOSED, "unacknowledged": 1},
-            USER_TIMEOUT_MS,
-            USER_TIMEOUT_MS,
-        ),  # it takes something, or is to say so
+        ({**CLOSED, "unacknowledged": 1}, USER_TIMEOUT_MS, USER_TIMEOUT_MS),  # it takes something, or is to say so
         ({**CLOSED, "unacknowledged": 1}, 60_000, 60_000),
-        (
-            {**CLOSED, "unacknowledged": 1, "retransmissions": UNANSWERED},
-            60_000,
-            USER_TIMEOUT_MS,
-        ),  # it does not
+        ({**CLOSED, "unacknowledged": 1, "retransmissions": UNANSWERED}, 60_000, USER_TIMEOUT_MS),  # it does not
         ({"sent_ms": 60_000}, 60_000, USER_TIMEOUT_MS),  # it has taken all
-        (
-            {"sent_ms": (1 << 32) - 1, "unsent": 1},
-            USER_TIMEOUT_MS,
-            (1 << 31) - 1,
-        ),  # for weeks: the most there is
+        ({"sent_ms": (1 << 32) - 1, "unsent": 1}, USER_TIMEOUT_MS, (1 << 31) - 1),  # for weeks: the most there is
     ],
 )
 def test_what_a_stream_is_allowed(state: dict[str, int], before: int, wanted: int) -> None:

@@ -49,9 +49,7 @@ class Board:
     @property
     def environment(self) -> dict[str, str]:
         """What a board's shell has: no Python of this machine, and nothing to find packages in."""
-        kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RPCSYS"))
-        }
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RPCSYS"))}
         return {**kept, "RPCSYS_PYTHON": str(self.machine.python)}
 
     def start(self, daemons: Daemons, *flags: str) -> Daemon:

@@ -73,15 +73,7 @@ class Booted:
     def command(self, *command: str) -> list[str]:
         """The command, to be run there by a user who has just logged in as root."""
         inside = ("nsenter", "--target", str(self._first), "--all", "--root", "--wd")
-        return [
-            *inside,
-            "env",
-            "-i",
-            f"PATH={PATH}",
-            "LANG=C.UTF-8",
-            "DEBIAN_FRONTEND=noninteractive",
-            *command,
-        ]
+        return [*inside, "env", "-i", f"PATH={PATH}", "LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", *command]
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -147,12 +139,12 @@ class Booted:
     def close(self) -> None:
         """Remove what its end leaves: an empty group of processes."""
         hierarchy = self.folder / "cgroup"
-        script = f"mount -t cgroup2 cgroup {hierarchy} && find {hierarchy}/{self._group} -depth -type d -exec rmdir {{}} +"
+        script = (
+            f"mount -t cgroup2 cgroup {hierarchy} && find {hierarchy}/{self._group} -depth -type d -exec rmdir {{}} +"
+        )
 
         def removed() -> bool:
-            done = subprocess.run(
-                ["unshare", "--mount", "sh", "-c", script], capture_output=True, check=False
-            )
+            done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, check=False)
             return done.returncode == 0
 
         wait_until(removed, BOOT_S, f"no processes in {self._group}", every_s=0.2)

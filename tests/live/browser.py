@@ -35,9 +35,7 @@ class Browser:
 
     def __init__(self, folder: Path, size: tuple[int, int] = DESK) -> None:
         driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
-        missing = [
-            name for name, path in (("chromium-driver", driver), ("chromium", chromium)) if path is None
-        ]
+        missing = [name for name, path in (("chromium-driver", driver), ("chromium", chromium)) if path is None]
         assert not missing, f"the page's tests need a browser; type: sudo apt-get install {' '.join(missing)}"
         self._log = (folder / "chromedriver.log").open("w+")
         self._process = subprocess.Popen([driver, "--port=0"], stdout=self._log, stderr=subprocess.STDOUT)

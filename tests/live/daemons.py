@@ -121,14 +121,8 @@ PROXIES = {
 }
 SERVERS = {
     "tvm": Flavour("tvm", _module("tvm.exec.rpc_server")),
-    "ours": Flavour(
-        "ours",
-        _module("rpcsys.server", "--tvm", "python"),
-        frozenset({"ready", "listdir", "jail"}),
-    ),
-    "ctypes": Flavour(
-        "ctypes", _module("rpcsys.server", "--tvm", "ctypes"), frozenset({"ready", "listdir", "jail"})
-    ),
+    "ours": Flavour("ours", _module("rpcsys.server", "--tvm", "python"), frozenset({"ready", "listdir", "jail"})),
+    "ctypes": Flavour("ctypes", _module("rpcsys.server", "--tvm", "ctypes"), frozenset({"ready", "listdir", "jail"})),
     "bare": Flavour("bare", _module("tests.live.bareboard"), frozenset({"ready", "listdir", "jail"})),
 }
 
@@ -296,9 +290,7 @@ class Daemons:
     def behind(self, proxy: Daemon, key: str, *flags: str, flavour: str = "tvm", **popen: Any) -> Daemon:
         """A device server that dials the proxy; returns at once."""
         where = ("--host", proxy.address[0], "--port", str(proxy.address[1]), "--through-proxy")
-        return self.launch(
-            f"server-{key}", (*SERVERS[flavour].command, *where, "--key", key, *flags), **popen
-        )
+        return self.launch(f"server-{key}", (*SERVERS[flavour].command, *where, "--key", key, *flags), **popen)
 
     def server(
         self,
@@ -334,9 +326,7 @@ class Daemons:
             self.started.clear()
         assert not left, "left behind: " + "; ".join(left) + "\n" + said
 
-    def _serve(
-        self, name: str, flavour: Flavour, flags: Sequence[str], port: int, popen: dict[str, Any]
-    ) -> Daemon:
+    def _serve(self, name: str, flavour: Flavour, flags: Sequence[str], port: int, popen: dict[str, Any]) -> Daemon:
         command = (*flavour.command, "--host", "127.0.0.1", *flags, "--port")
         if "ready" in flavour.features:
             last = (str(port), "--port-end", str(port + 1)) if port else ("0",)

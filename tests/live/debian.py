@@ -21,9 +21,7 @@ def build(folder: Path) -> Path:
         *("make", "-C", str(ROOT), "--old-file=.venv/.ready-dev", "deb"),
         *(f"BIN={Path(sys.executable).parent}", f"BUILD={folder / 'build'}", f"DIST={made}"),
     ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=BUILD_S, check=False, env=_environment()
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S, check=False, env=_environment())
     assert done.returncode == 0, f"{done.stdout[-3000:]}{done.stderr} (it needs: apt-get install {NEEDED})"
     return made
 

@@ -62,15 +62,7 @@ def functions(factor: float) -> dict:
                 continue
         return count
 
-    return {
-        "main": main,
-        "nap": nap,
-        "seen": seen,
-        "pid": pid,
-        "fail": fail,
-        "keeps": keeps,
-        "babble": babble,
-    }
+    return {"main": main, "nap": nap, "seen": seen, "pid": pid, "fail": fail, "keeps": keeps, "babble": babble}
 
 
 def library(path: Path, factor: float) -> Path:

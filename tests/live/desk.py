@@ -77,9 +77,7 @@ class Desk:
         ]  # fmt: skip
 
     def listed(self, *flags: str) -> list[dict[str, str]]:
-        return [
-            json.loads(line) for line in self.run("list", "--json", *flags).splitlines() if line[0] == "{"
-        ]
+        return [json.loads(line) for line in self.run("list", "--json", *flags).splitlines() if line[0] == "{"]
 
     def lease(self) -> rpcsys.Session:
         return rpcsys.connect_tracker(self.tracker.address).request(KEY, wait_timeout=START_S)

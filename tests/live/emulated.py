@@ -96,11 +96,7 @@ def mirror() -> str:
     done = subprocess.run(["apt-get", "indextargets", "--format", form], capture_output=True, text=True)
     listed = [line.split("|") for line in done.stdout.splitlines()]
     # The label is known once the lists have been fetched.
-    sites = [
-        site
-        for label, part, site in listed
-        if part == "main" and (label or site[-7:]) in ("Debian", "/debian")
-    ]
+    sites = [site for label, part, site in listed if part == "main" and (label or site[-7:]) in ("Debian", "/debian")]
     assert sites, "apt knows no mirror of Debian; type: sudo apt-get update"
     return sites[0]
 

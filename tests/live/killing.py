@@ -74,9 +74,7 @@ class Lab:
         self.start(name)
         if name in SLOTS:
             wait_until(
-                lambda: not any(map(os.path.exists, folders)),
-                GONE_S,
-                f"{folders} of the killed {name} are gone",
+                lambda: not any(map(os.path.exists, folders)), GONE_S, f"{folders} of the killed {name} are gone"
             )
 
     def kill_below(self, name: str, chance: random.Random, generation: int) -> None:

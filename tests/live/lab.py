@@ -32,9 +32,7 @@ class FaultLab:
     def start(self, slots: int = 2, tracker_flavour: str = "ours", *flags: str) -> FaultLab:
         """Start both, the server with ``flags``; returns when all slots are offered."""
         self.tracker = self.daemons.tracker(flavour=tracker_flavour)
-        self.server = self.daemons.server(
-            KEY, *self.server_flags(slots), *flags, tracker=self.tracker, offers=slots
-        )
+        self.server = self.daemons.server(KEY, *self.server_flags(slots), *flags, tracker=self.tracker, offers=slots)
         return self
 
     def server_flags(self, slots: int) -> tuple[str, ...]:

@@ -71,9 +71,7 @@ class Watched:
     def zygote(self) -> psutil.Process | None:
         """What a server forks its sessions from."""
         ours = _command(psutil.Process(self.pid))
-        return next(
-            (one for one in _children(self.pid) if _command(one) == ours or "zygote" in _command(one)), None
-        )
+        return next((one for one in _children(self.pid) if _command(one) == ours or "zygote" in _command(one)), None)
 
     def left(self, links: Callable[[int], int]) -> Iterator[str]:
         """What is left there, in words; ``links`` counts the sockets of a process whose other end is another daemon's."""
@@ -97,9 +95,7 @@ class Watched:
     def note_idle(self, links: Callable[[int], int]) -> None:
         """Remember what it has now as what it has when it is idle."""
         self.idle = self._own(links)
-        self.idle["anon_inode:[eventpoll]"] += (
-            self.role != "tracker"
-        )  # a link's to its tracker, which may come later
+        self.idle["anon_inode:[eventpoll]"] += self.role != "tracker"  # a link's to its tracker, which may come later
         zygote = self.zygote()
         if zygote is not None:
             self.zygote_idle = descriptors(zygote.pid)
@@ -199,9 +195,7 @@ def _kind(link: str) -> str:
         return ""
     if target.startswith("/"):
         return "removed file" if target.endswith(" (deleted)") else ""
-    return (
-        target if target.startswith("anon_inode") else target.partition(":")[0]
-    )  # an epoll, a timer, a process
+    return target if target.startswith("anon_inode") else target.partition(":")[0]  # an epoll, a timer, a process
 
 
 def _children(pid: int) -> list[psutil.Process]:

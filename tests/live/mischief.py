@@ -26,12 +26,7 @@ from tests.live.test_random_messages import Words
 Address = tuple[str, int]
 TIMEOUT_S = 10.0
 _CALL = 2
-_MAGICS = (
-    struct.pack("<i", TRACKER_MAGIC),
-    struct.pack("<i", SESSION_MAGIC),
-    b"GET / HTTP/1.1\r\n",
-    b"\x16\x03",
-)
+_MAGICS = (struct.pack("<i", TRACKER_MAGIC), struct.pack("<i", SESSION_MAGIC), b"GET / HTTP/1.1\r\n", b"\x16\x03")
 _BROKEN_BYTES = 8 << 20
 
 
@@ -104,12 +99,7 @@ def lying_server(chance: random.Random, tracker: Address, key: str) -> None:
             say(peer, frame({**register, "slots": 256, "running": running}))
             for number in range(64):
                 say(peer, frame([PUT, key, [chance.randrange(1, 65536), f"{key}:{number}"], "127.0.0.1"]))
-                said = {
-                    "lease": "none",
-                    "epoch": number,
-                    "outcome": "lost",
-                    "cleaned": {"x": ["y" * 1000] * 50},
-                }
+                said = {"lease": "none", "epoch": number, "outcome": "lost", "cleaned": {"x": ["y" * 1000] * 50}}
                 say(peer, frame({"op": "lease_ended", "id": number + 2, **said}))
                 say(peer, frame({"id": number, "ok": True, "leases": [{}]}))
             time.sleep(chance.random())

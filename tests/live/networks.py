@@ -106,9 +106,7 @@ class Networks:
         try:
             run("ip", "netns", "add", room.name)
         except OSError as error:
-            pytest.fail(
-                f"this test needs network namespaces (root, or CAP_SYS_ADMIN and CAP_NET_ADMIN): {error}"
-            )
+            pytest.fail(f"this test needs network namespaces (root, or CAP_SYS_ADMIN and CAP_NET_ADMIN): {error}")
         self._rooms.append(room)
         room.ip("link", "set", "lo", "up")
         run(*room.inside("sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward"))

@@ -59,9 +59,7 @@ exec /usr/sbin/sshd -D -e -f /board/sshd_config'
 
 
 def keygen(path: Path) -> Path:
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True, timeout=60
-    )
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True, timeout=60)
     return path
 
 
@@ -86,9 +84,7 @@ class SshBoard:
         self._lay_out()
         (self.folder / "disk").mkdir()
         binds = "\n".join(f"mkdir -p root{each} && mount --bind {each} root{each}" for each in self.folders)
-        script = START.format(
-            folder=self.folder, prepare=self.prepare, binds=binds, size=self.disk, tmp=self.tmp
-        )
+        script = START.format(folder=self.folder, prepare=self.prepare, binds=binds, size=self.disk, tmp=self.tmp)
         with (self.folder / "sshd.log").open("wb") as log:
             self._sshd = subprocess.Popen(
                 ["unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "sh", "-c", script],
@@ -162,8 +158,6 @@ class SystemdBoard(SshBoard):
         self._lay_out()
         shutil.copytree(self.folder / "board", self.machine.root / "board")
         self.machine.run("mkdir", "-p", "/run/sshd")
-        self.machine.run(
-            "systemd-run", "--unit=board-sshd", "/usr/sbin/sshd", "-D", "-f", "/board/sshd_config"
-        )
+        self.machine.run("systemd-run", "--unit=board-sshd", "/usr/sbin/sshd", "-D", "-f", "/board/sshd_config")
         wait_until(self._listens, START_S, "sshd listens")
         return self

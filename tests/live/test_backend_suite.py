@@ -50,9 +50,7 @@ def of_shard(shard: int) -> tuple[Case, ...]:
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_what_passes_directly_passes_remotely(
-    shard: int, session: rpcsys.client.Session, tmp_path: Path
-) -> None:
+def test_what_passes_directly_passes_remotely(shard: int, session: rpcsys.client.Session, tmp_path: Path) -> None:
     cases = of_shard(shard)
     passing = [case for case in cases if onnx_cases.passes_directly(case)]
     assert len(passing) > 0.95 * len(cases)
@@ -80,9 +78,7 @@ def test_what_passes_directly_passes_with_its_second_half_on_the_device(
     assert [text for text in failed if text] == []
 
 
-def in_two(
-    case: Case, session: rpcsys.client.Session, here: graph.Stage, there: graph.Stage, path: Path
-) -> Run:
+def in_two(case: Case, session: rpcsys.client.Session, here: graph.Stage, there: graph.Stage, path: Path) -> Run:
     """Runs one stage in this process and the other, which lies at ``path``, on the device."""
 
     def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -118,9 +118,7 @@ def test_half_frames(tracker: Daemon, peers, record_property):
     check(good, "beside 60 half frames", record_property)
 
 
-@pytest.mark.parametrize(
-    "nothing", [b" ", b"[", b"0", b"\x00"], ids=["spaces", "brackets", "digits", "zeros"]
-)
+@pytest.mark.parametrize("nothing", [b" ", b"[", b"0", b"\x00"], ids=["spaces", "brackets", "digits", "zeros"])
 def test_a_megabyte_of_nothing(tracker: Daemon, peers, record_property, nothing):
     with Good(tracker) as good:
         for _ in range(10):

@@ -63,10 +63,7 @@ def test_with_a_tracker(daemons: Daemons, proxies: str, trackers: str):
     wait_free(tracker, KEY, 2, START_S)
     client = rpcsys.connect_tracker(tracker.address)
     for _ in range(2):
-        with (
-            client.request(KEY, wait_timeout=START_S) as one,
-            client.request(KEY, wait_timeout=START_S) as two,
-        ):
+        with client.request(KEY, wait_timeout=START_S) as one, client.request(KEY, wait_timeout=START_S) as two:
             works(one)
             works(two)
     rows = [row["key"] for row in client.summary()["server_info"]]
@@ -141,10 +138,7 @@ def test_labels_limits_renewal_and_operators(lab):
     wait_free(tracker, KEY, 0, SOON_S)
     client.enable(server["name"])
     wait_free(tracker, KEY, 1, SOON_S)
-    with (
-        client.request(KEY, session_timeout=1, wait_timeout=START_S) as session,
-        pytest.raises(errors.SessionTimeout),
-    ):
+    with client.request(KEY, session_timeout=1, wait_timeout=START_S) as session, pytest.raises(errors.SessionTimeout):
         session.get_function("hostile.nap")()
 
 
@@ -234,9 +228,7 @@ def test_a_server_that_is_stopped_ends_its_sessions_and_says_so(lab):
 
 def test_a_proxy_where_nobody_waits(daemons: Daemons):
     proxy = daemons.proxy()
-    with pytest.raises(
-        errors.ServerUnreachable, match=r"no server of 'k' waits .start one: .*--through-proxy"
-    ):
+    with pytest.raises(errors.ServerUnreachable, match=r"no server of 'k' waits .start one: .*--through-proxy"):
         rpcsys.connect(*proxy.address, key="k", timeout=0.5)
 
 
@@ -300,10 +292,9 @@ CLIENT = handshake.encode_greeting(handshake.Greeting("client", KEY, handshake.O
 ANSWERS: dict[str, Callable[[socket.socket], None]] = {
     "nothing": lambda sock: None,
     "an end": lambda sock: sock.close(),
-    "a reset": lambda sock: (
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"),
-        sock.close(),
-    )[1],
+    "a reset": lambda sock: (sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"), sock.close())[
+        1
+    ],
     "noise": lambda sock: sock.sendall(os.urandom(5000)),
     "half a key": lambda sock: sock.sendall(CLIENT[:-5]),
     "two clients": lambda sock: sock.sendall(2 * CLIENT),
@@ -330,9 +321,7 @@ def false_proxy() -> Iterator[Callable[..., FalseProxy]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_a_false_proxy_costs_nothing_and_a_true_one_in_its_place_serves(
-    daemons: Daemons, false_proxy, answer: str
-):
+def test_a_false_proxy_costs_nothing_and_a_true_one_in_its_place_serves(daemons: Daemons, false_proxy, answer: str):
     false = false_proxy(ANSWERS[answer])
     place = ("--through-proxy", "--host", "127.0.0.1", "--port", str(false.port), "--key", KEY)
     server = daemons.launch("server", (sys.executable, "-m", "rpcsys.server", *place, *BARE))

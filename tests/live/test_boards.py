@@ -76,9 +76,7 @@ def make_site(
     return once
 
 
-@pytest.fixture(
-    params=[(name, route) for name in ("aarch64", "armhf", "old") for route in ROUTES], ids="-".join
-)
+@pytest.fixture(params=[(name, route) for name in ("aarch64", "armhf", "old") for route in ROUTES], ids="-".join)
 def site(request: pytest.FixtureRequest, make_site: Callable[[str, str], Site]) -> Iterator[Site]:
     site = make_site(*request.param)
     yield site
@@ -91,10 +89,7 @@ def site(request: pytest.FixtureRequest, make_site: Callable[[str, str], Site]) 
 
 def test_runs_nothing_but_what_was_unpacked(site: Site) -> None:
     with site.request() as session:
-        assert (
-            session.info["machine"]["arch"]
-            == {"aarch64": "aarch64", "arm": "armv7l"}[site.board.machine.qemu]
-        )
+        assert session.info["machine"]["arch"] == {"aarch64": "aarch64", "arm": "armv7l"}[site.board.machine.qemu]
         found = session.info["capabilities"]
         assert not any(found[name] for name in ("numpy", "onnxruntime", "tvm"))
         assert found["cloudpickle"]
@@ -200,9 +195,7 @@ def test_size_of_the_archive(shared: Path, record_property) -> None:
 
 
 @pytest.mark.parametrize("name", ["aarch64", "armhf"])
-def test_from_start_to_registered(
-    name: str, shared: Path, daemons: Daemons, tmp_path: Path, record_property
-) -> None:
+def test_from_start_to_registered(name: str, shared: Path, daemons: Daemons, tmp_path: Path, record_property) -> None:
     machine = MACHINES[name]
     board = unpacked(packed(shared, machine.triple), machine, tmp_path / "board")
     tracker = daemons.tracker()

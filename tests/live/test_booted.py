@@ -50,9 +50,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab(machine: Booted, shared: Path, old: Path) -> Booted:
     """The machine with tracker, proxy and two servers: one that clients reach, one behind the proxy."""
     machine.run("dpkg", "--install", *machine.copy(*debian.packages(shared)))
-    install(
-        machine, old, "--key", KEY, "--host", "127.0.0.1", "--port", "9000", "--tracker", "127.0.0.1:9190"
-    )
+    install(machine, old, "--key", KEY, "--host", "127.0.0.1", "--port", "9000", "--tracker", "127.0.0.1:9190")
     install(machine, old, "--key", EDGE, "--through-proxy", "--host", "127.0.0.1", "--port", "9090")
     for key in (KEY, EDGE):
         wait_free(machine, key)
@@ -257,9 +255,7 @@ def test_a_power_cut_in_an_upgrade_leaves_a_board_that_serves(lab: Booted, old: 
 def test_another_server_leaves_the_first_alone(lab: Booted, old: Path) -> None:
     with lease(lab, KEY) as session:
         before = lab.main_pid(SERVER)
-        install(
-            lab, old, "--key", "third", "--host", "127.0.0.1", "--port", "0", "--tracker", "127.0.0.1:9190"
-        )
+        install(lab, old, "--key", "third", "--host", "127.0.0.1", "--port", "0", "--tracker", "127.0.0.1:9190")
         wait_free(lab, "third")
         works(session)
         assert lab.main_pid(SERVER) == before

@@ -33,9 +33,7 @@ def network() -> Any:
 FEEDS = {"image": numbers(1, 3, 8, 8, seed=5)}
 
 
-def test_a_stage_compiled_by_tvm_runs_with_its_runtime_alone(
-    network: Any, daemons: Daemons, tmp_path: Path
-) -> None:
+def test_a_stage_compiled_by_tvm_runs_with_its_runtime_alone(network: Any, daemons: Daemons, tmp_path: Path) -> None:
     """The board has Python, libtvm_ffi and libtvm_runtime: no numpy, no onnxruntime, no tvm."""
     stages = graph.split(network, ["tail"])
     module.export_library(graph.build(stages[0], "tvm"), tmp_path / "head.so")

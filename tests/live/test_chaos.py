@@ -24,10 +24,7 @@ from tests.live.load import Load, TvmLoad
 
 SECONDS = float(os.environ.get("RPCSYS_CHAOS_S", "240"))
 SEED = int(os.environ.get("RPCSYS_CHAOS_SEED", "0")) or random.randrange(1, 10**6)
-WARM_PART, WARM_S = (
-    0.2,
-    60.0,
-)  # caches and allocators take their shares in a first part, which is not measured
+WARM_PART, WARM_S = (0.2, 60.0)  # caches and allocators take their shares in a first part, which is not measured
 GROWTH_MB = 5.0  # 2 of them are SQLite's for pages of a history that has grown
 END_S = 120.0
 
@@ -47,9 +44,7 @@ class Steady:
         self.tracker = daemons.tracker("--state-dir", str(disk / "state"))
         self.proxy = daemons.proxy("--tracker", self.tracker.where)
         flags = ("--preload", "numpy", *COMMON)
-        self.server = daemons.server(
-            KEY, "--slots", "2", *flags, flavour="ctypes", tracker=self.tracker, offers=2
-        )
+        self.server = daemons.server(KEY, "--slots", "2", *flags, flavour="ctypes", tracker=self.tracker, offers=2)
         self.behind = daemons.behind(self.proxy, KEY, *flags, flavour="ctypes")
         self.behind.await_ready_line()
         self.all = (self.tracker, self.proxy, self.server, self.behind)

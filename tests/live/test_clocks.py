@@ -38,11 +38,7 @@ def live(tracker, key):
     """Some leases, and whether a request that waits is told why, by whoever asks."""
     load = Load(tracker, key)
     wait_until(lambda: len(load.over) > 20, 60, "leases are made")
-    board, holder, waiter = (
-        register(tracker, "board", key="held"),
-        hello(tracker, "ann"),
-        hello(tracker, "bob"),
-    )
+    board, holder, waiter = (register(tracker, "board", key="held"), hello(tracker, "ann"), hello(tracker, "bob"))
     board.ask([3, "held", [9090, "held:1"], None])
     holder.send({"op": "request", "id": 1, "key": "held"})
     (lease,) = until(holder, lambda m: "leases" in m)["leases"]

@@ -25,16 +25,7 @@ WHY_SHARED = mount_namespace.probe("/tmp/rpcsys-probe")
 WHY_NO_PIDS = mount_namespace.probe("/tmp/rpcsys-probe", own_pids=True)
 WHY_NOT_CLOSED = mount_namespace.probe("/tmp/rpcsys-probe", read_only=True)
 
-UNRULY = (
-    "--import",
-    "tests.live.hostile",
-    "--import",
-    "tests.live.unruly",
-    "--preload",
-    "none",
-    "--tvm",
-    "off",
-)
+UNRULY = ("--import", "tests.live.hostile", "--import", "tests.live.unruly", "--preload", "none", "--tvm", "off")
 
 
 def _why_no_cgroups() -> str:
@@ -131,9 +122,7 @@ def test_a_session_can_name_and_kill_nobody_else(daemons):
         assert call(one, "massacre") == [1]
         assert call(one, "pid")
         assert call(two, "pid")
-        assert len([pid for pid in descendants(server.pid) if is_init(pid)]) >= 3, (
-            "their inits, and the maker"
-        )
+        assert len([pid for pid in descendants(server.pid) if is_init(pid)]) >= 3, "their inits, and the maker"
     assert server.running()
 
 

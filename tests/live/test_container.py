@@ -58,14 +58,7 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
     made("commit", "--quiet", "base", BASE)
     made(
         *("bud", "--isolation", "chroot", "--network", "host", "--pull-never", "--tag", IMAGE),
-        *(
-            "--build-arg",
-            f"BASE={BASE}",
-            "--build-arg",
-            "PIP_NO_INDEX=1",
-            "--build-arg",
-            "PIP_FIND_LINKS=/wheels",
-        ),
+        *("--build-arg", f"BASE={BASE}", "--build-arg", "PIP_NO_INDEX=1", "--build-arg", "PIP_FIND_LINKS=/wheels"),
         *("--volume", f"{wheels(base, folder / 'wheels')}:/wheels:ro"),
         *("--file", data.folder("packaging") / "Containerfile", ROOT),
     )
@@ -105,9 +98,7 @@ def started(daemons: Daemons, buildah: Buildah, *words: str) -> Daemon:
     config = json.loads(buildah("inspect", "--type", "image", IMAGE))["OCIv1"]["config"]
     container = buildah("from", "--pull-never", IMAGE)
     command = [*config["Entrypoint"], *(words or config["Cmd"])]
-    daemon = daemons.launch(
-        words[0], (*buildah.command, "run", "--isolation", "chroot", container, "--", *command)
-    )
+    daemon = daemons.launch(words[0], (*buildah.command, "run", "--isolation", "chroot", container, "--", *command))
     daemon.await_ready_line()
     return daemon
 

@@ -34,16 +34,11 @@ def contents(package: Path) -> set[str]:
 
 def control(package: Path, name: str) -> str:
     """A file of those that dpkg itself reads."""
-    return subprocess.run(
-        ["dpkg-deb", "--info", package, name], capture_output=True, text=True, check=True
-    ).stdout
+    return subprocess.run(["dpkg-deb", "--info", package, name], capture_output=True, text=True, check=True).stdout
 
 
 def test_the_same_sources_give_the_same_bytes(packages: dict[str, Path], tmp_path: Path) -> None:
-    again = {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in debian.build(tmp_path).glob("*.deb")
-    }
+    again = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in debian.build(tmp_path).glob("*.deb")}
     assert again == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in packages.values()}
 
 

@@ -124,11 +124,7 @@ def test_what_cannot_be_loaded_replaces_nothing(edge, tmp_path):
         assert [row["name"] for row in deployment.list()] == ["scale"]
         with edge.client() as client:
             assert np.array_equal(client(x), x * 2)
-    assert sorted(os.listdir(edge.root / "scale")) == [
-        "0001-" + _digest(edge.library(2.0)),
-        "current",
-        "lock",
-    ]
+    assert sorted(os.listdir(edge.root / "scale")) == ["0001-" + _digest(edge.library(2.0)), "current", "lock"]
 
 
 def test_who_deploys_may_do_nothing_else(edge):
@@ -288,16 +284,7 @@ def test_a_folder_that_is_made_where_sessions_have_their_own(place, tmp_path):
 
 
 def test_another_server_may_not_serve_the_same_folder(edge):
-    command = [
-        sys.executable,
-        "-m",
-        "rpcsys.server",
-        "--port",
-        "0",
-        "--deploy",
-        str(edge.root),
-        *deployed.FLAGS,
-    ]
+    command = [sys.executable, "-m", "rpcsys.server", "--port", "0", "--deploy", str(edge.root), *deployed.FLAGS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
     assert done.returncode == 2
     assert "another server serves what is deployed there" in done.stderr
@@ -331,10 +318,7 @@ def test_killed_in_the_middle_of_a_deploy_it_is_old_or_new(edge):
         if succeeded:
             assert after != before
         whole = {"current", "lock"}
-        assert {name for name in os.listdir(edge.root / "scale") if not name[0].isdigit()} <= {
-            *whole,
-            "current.new",
-        }
+        assert {name for name in os.listdir(edge.root / "scale") if not name[0].isdigit()} <= {*whole, "current.new"}
 
 
 def _try_to_put(edge: Edge, library) -> bool:

@@ -116,9 +116,6 @@ def test_fields_are_where_the_boards_compiler_has_them(name: str, tmp_path: Path
         f"-I{libinfo.find_include_path()}",
     ]
     done = subprocess.run(
-        [*command, f"-I{libinfo.find_dlpack_include_path()}", source],
-        capture_output=True,
-        text=True,
-        check=False,
+        [*command, f"-I{libinfo.find_dlpack_include_path()}", source], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -78,9 +78,7 @@ def model(machine: Machine, edge: Lab, tmp_path_factory: pytest.TempPathFactory)
     makes = [("float32", ["n"])]
     stages = [
         Stage("twice", module.Sources([FUNCTIONS]), ["x"], ["twice"], "double_it", makes),
-        Stage(
-            "scale", module.library(inner, target=machine.triple), ["twice", "by"], ["six"], "scale", makes
-        ),
+        Stage("scale", module.library(inner, target=machine.triple), ["twice", "by"], ["six"], "scale", makes),
         Stage("head", module.remote("testing.echo", key="edge", tracker=tracker), ["six"], ["y"]),
     ]
     root = module.graph(stages, [{"name": "x", **ROW}], [{"name": "y", **ROW}], params=weights)
@@ -119,9 +117,7 @@ def test_it_is_looked_into_here(machine: Machine, model: Path) -> None:
     assert seen.modules[2].target == arch
 
 
-def test_a_library_for_another_machine_is_refused_there(
-    machine: Machine, board: Path, tmp_path: Path
-) -> None:
+def test_a_library_for_another_machine_is_refused_there(machine: Machine, board: Path, tmp_path: Path) -> None:
     module.export_library(module.params({"w": np.zeros(3)}), tmp_path / "desk.so")
     code = "from rpcsys.module import load_module\ntry: load_module(sys.argv[1])\nexcept Exception as e: print(e)"
     said = bare(board, code, tmp_path / "desk.so", python=str(machine.python))

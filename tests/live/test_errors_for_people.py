@@ -207,8 +207,7 @@ def test_what_is_no_tracker_raises(impostor: int):
 
 def test_what_is_no_server_raises(impostor: int):
     raises(
-        (errors.ConnectError, errors.ProtocolError),
-        lambda: rpcsys.connect("127.0.0.1", impostor, key=KEY, timeout=3),
+        (errors.ConnectError, errors.ProtocolError), lambda: rpcsys.connect("127.0.0.1", impostor, key=KEY, timeout=3)
     )
 
 

@@ -118,9 +118,7 @@ def test_messages_to_the_tracker(daemons: Daemons, through: str, record_property
         stranger.say(message)
     after_s = turn_s(tracker)
     stranger.leave()
-    record_property(
-        "an allocation, ms", f"{before_s * 1e3:.1f} before, {after_s * 1e3:.1f} after {len(messages)}"
-    )
+    record_property("an allocation, ms", f"{before_s * 1e3:.1f} before, {after_s * 1e3:.1f} after {len(messages)}")
     assert after_s < before_s + SLOW_S
     for daemon in mine:
         assert daemon.running()
@@ -156,10 +154,7 @@ def test_frames_of_sessions(server: Daemon):
     @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
     @given(st.lists(heads, min_size=1, max_size=8))
     def said(frames: list[tuple[int, dict[str, Any]]]) -> None:
-        with (
-            SessionProbe(server.address, KEY, "-session=rpcsys/1") as session,
-            contextlib.suppress(ConnectionError),
-        ):
+        with SessionProbe(server.address, KEY, "-session=rpcsys/1") as session, contextlib.suppress(ConnectionError):
             session.socket.sendall(session_frame(1, 0, {"version": 1}))
             for number, (kind, head) in enumerate(frames, 1):
                 session.socket.sendall(session_frame(kind, number, head))
@@ -174,15 +169,7 @@ def test_frames_of_sessions(server: Daemon):
 
 
 TRUTH = {
-    "taken": {
-        "id": 1,
-        "lease": "L",
-        "epoch": 1,
-        "matchkey": "x",
-        "user": "u",
-        "address": "a",
-        "limit_s": 1.0,
-    },
+    "taken": {"id": 1, "lease": "L", "epoch": 1, "matchkey": "x", "user": "u", "address": "a", "limit_s": 1.0},
     "limit": {"id": 1, "lease": "L", "epoch": 1, "limit_s": 1.0},
     "end": {"id": 1, "lease": "L", "epoch": 1, "reason": "released"},
     "drain": {"id": 1, "server": None},

@@ -42,9 +42,7 @@ def told(daemon: Daemon) -> list[str]:
 def flood(daemon: Daemon, data: bytes) -> None:
     for _ in range(MANY):
         ended(knock(daemon, data))
-    wait_until(
-        lambda: "more lines about 127.0.0.1 are left out" in "\n".join(told(daemon)), 10, "a word about it"
-    )
+    wait_until(lambda: "more lines about 127.0.0.1 are left out" in "\n".join(told(daemon)), 10, "a word about it")
     assert len(daemon.stderr().splitlines()) <= MOST_LINES
 
 

@@ -17,15 +17,7 @@ import pytest
 
 from tests.live.daemons import Daemon, queue, rss_mb, wait_until
 from tests.live.lab import KEY, FaultLab
-from tests.live.probe import (
-    MISMATCH,
-    SESSION_MAGIC,
-    TRACKER_MAGIC,
-    Probe,
-    SessionProbe,
-    TrackerProbe,
-    opening,
-)
+from tests.live.probe import MISMATCH, SESSION_MAGIC, TRACKER_MAGIC, Probe, SessionProbe, TrackerProbe, opening
 
 SEED = 20_260_101
 DROPPED_S = 10.0
@@ -49,10 +41,7 @@ HALF_OPENINGS = {
         "no length": struct.pack("<i", SESSION_MAGIC),
         "half a key": opening(KEY)[:-2],
     },
-    "tracker": {
-        "nothing": b"",
-        "half a magic": struct.pack("<i", TRACKER_MAGIC)[:2],
-    },
+    "tracker": {"nothing": b"", "half a magic": struct.pack("<i", TRACKER_MAGIC)[:2]},
 }
 
 

@@ -62,9 +62,7 @@ def shell(program: str) -> list[str]:
 
 def run(*command: str | Path, path: str = "", status: int = 0) -> str:
     """What a command on the board says."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RPCSYS"))
-    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RPCSYS"))}
     environment["RPCSYS_PYTHON"] = sys.executable
     environment["PATH"] = path + environment["PATH"]
     # Files, not pipes: servers that it starts have them open for as long as they live.
@@ -86,16 +84,7 @@ def run(*command: str | Path, path: str = "", status: int = 0) -> str:
 
 def install(top: Path, root: Path, *flags: str, program: str = "sh", path: str = "", status: int = 0) -> str:
     root.mkdir(exist_ok=True)
-    return run(
-        *shell(program),
-        top / "install.sh",
-        "--root",
-        root,
-        "--no-self-test",
-        *flags,
-        path=path,
-        status=status,
-    )
+    return run(*shell(program), top / "install.sh", "--root", root, "--no-self-test", *flags, path=path, status=status)
 
 
 def served(tracker: Daemon) -> tuple[str, ...]:
@@ -106,16 +95,12 @@ def versions_in_use(root: Path) -> set[str]:
     """Of the servers that run."""
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes().decode() for pid in processes_below(root)]
     return {
-        found
-        for command in commands
-        for found in re.findall(r"/versions/([\d.]+)-\w+/bin/\.\./python/start", command)
+        found for command in commands for found in re.findall(r"/versions/([\d.]+)-\w+/bin/\.\./python/start", command)
     }
 
 
 @pytest.mark.parametrize("program", SHELLS)
-def test_installs_upgrades_and_leaves_nothing(
-    program: str, old: Path, new: Path, root: Path, daemons: Daemons
-) -> None:
+def test_installs_upgrades_and_leaves_nothing(program: str, old: Path, new: Path, root: Path, daemons: Daemons) -> None:
     tracker = daemons.tracker()
     said = install(old, root, *served(tracker), program=program)
     assert said.startswith(f"rpcsys {rpcsys.__version__}-")
@@ -132,9 +117,7 @@ def test_installs_upgrades_and_leaves_nothing(
         [*shell(program), new / "install.sh", "--root", root, "--no-self-test"],
         env={**os.environ, "RPCSYS_PYTHON": sys.executable}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    wait_until(
-        lambda: os.readlink(root / "opt/rpcsys/current").startswith("versions/9.9.9"), START_S, "switched"
-    )
+    wait_until(lambda: os.readlink(root / "opt/rpcsys/current").startswith("versions/9.9.9"), START_S, "switched")
     time.sleep(0.5)
     assert upgrade.poll() is None, "it waits for the session"
     assert session.get_function("testing.echo")(1) == 1
@@ -158,9 +141,7 @@ def test_a_server_that_fails_is_started_again(old: Path, root: Path, daemons: Da
     tracker = daemons.tracker()
     install(old, root, *served(tracker))
     wait_free(tracker, KEY, 1, START_S)
-    started = [
-        pid for pid in processes_below(root) if b"start.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    started = [pid for pid in processes_below(root) if b"start.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     # What the server has forked bears its name.
     (server,) = [pid for pid in started if psutil.Process(pid).ppid() not in started]
     os.kill(server, signal.SIGKILL)
@@ -189,9 +170,7 @@ def fuse(tmp_path: Path) -> Path:
     folder.mkdir()
     for program in ("cp", "ln", "mv", "rm", "mkdir", "sync", "chmod"):
         shim = folder / program
-        shim.write_text(
-            FUSE.format(fuse=tmp_path / "fuse", path=os.environ["PATH"], program=shutil.which(program))
-        )
+        shim.write_text(FUSE.format(fuse=tmp_path / "fuse", path=os.environ["PATH"], program=shutil.which(program)))
         shim.chmod(0o755)
     return tmp_path / "fuse"
 
@@ -217,9 +196,7 @@ def test_killed_at_any_moment_the_old_or_the_new_one_starts(
             "RPCSYS_PYTHON": sys.executable,
             "PATH": f"{fuse.parent}/shims:{os.environ['PATH']}",
         }
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
         current = root / "opt/rpcsys/current"
         run(sys.executable, current / "python/verify.py")
         assert (root / "etc/rpcsys/lab-board.flags").read_text() == configured
@@ -268,7 +245,5 @@ def test_what_cannot_be_installed(old: Path, root: Path, tmp_path: Path) -> None
     manifest = json.loads((broken / "manifest.json").read_text())
     manifest.update(machine="riscv", libraries={"a.so": {}})
     (broken / "manifest.json").write_text(json.dumps(manifest))
-    assert "packed for riscv (64 bits), and the board is x86_64" in install(
-        broken, root, "--key", KEY, status=1
-    )
+    assert "packed for riscv (64 bits), and the board is x86_64" in install(broken, root, "--key", KEY, status=1)
     assert list(root.iterdir()) == []

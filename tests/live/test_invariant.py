@@ -101,9 +101,7 @@ def test_a_lab(monkeypatch: pytest.MonkeyPatch):
     lab = Lab({KEY: 1}).start()
     client = lab.connect()
     session = client.request(KEY)
-    with pytest.raises(
-        AssertionError, match=r"left behind in a lab: at the tracker .*: lease .*at the server"
-    ):
+    with pytest.raises(AssertionError, match=r"left behind in a lab: at the tracker .*: lease .*at the server"):
         lab.close()
     assert not lab.daemons
     client.close()
@@ -113,9 +111,7 @@ def test_a_lab(monkeypatch: pytest.MonkeyPatch):
 def test_a_process_too_many(daemons: Daemons):
     folder = daemons.folder
     (folder / "planted.py").write_text("import os, time\nif os.fork() == 0:\n    time.sleep(600)\n")
-    server = daemons.server(
-        KEY, "--preload", "none", "--import", "planted", env={"PYTHONPATH": f"{folder}:{ROOT}"}
-    )
+    server = daemons.server(KEY, "--preload", "none", "--import", "planted", env={"PYTHONPATH": f"{folder}:{ROOT}"})
     assert is_found("2 processes where 1 slots and 0 modules need one each", server)
     server.destroy()  # it is meant to be there
 
@@ -234,6 +230,4 @@ def test_a_test_that_leaves_something_fails(tmp_path: Path):
         check=False,
     )
     failed = re.findall(r"^(?:ERROR|FAILED) \S+::test_(\w+)", done.stdout, re.MULTILINE)
-    assert sorted(failed) == ["fails", "leaves_at_common", "leaves_at_its_own", "leaves_shared_memory"], (
-        done.stdout
-    )
+    assert sorted(failed) == ["fails", "leaves_at_common", "leaves_at_its_own", "leaves_shared_memory"], done.stdout

@@ -204,9 +204,7 @@ def test_tvms_own_client(lab: Lab, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("kind", ["rpcsys", "tvm"])
 def test_thousands_in_a_row(daemons: Daemons, kind: str):
     lab = Lab(daemons, "direct")
-    ways = itertools.cycle(
-        leave for other, leave in WAYS if other == kind and leave != release_with_a_problem
-    )
+    ways = itertools.cycle(leave for other, leave in WAYS if other == kind and leave != release_with_a_problem)
     for _ in range(MANY):
         leaver = Leaver(lab.entrance.address, kind)
         next(ways)(leaver)

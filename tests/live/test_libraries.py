@@ -59,19 +59,11 @@ class Whole:
         there = module.remote("edge.head", key="edge", tracker=tracker)
         stages = [
             module.Stage(
-                "prepare",
-                Sources([PREPROCESS]),
-                ["image", "mean"],
-                ["x"],
-                "prepare",
-                [("float32", [1, 3, "h", "w"])],
+                "prepare", Sources([PREPROCESS]), ["image", "mean"], ["x"], "prepare", [("float32", [1, 3, "h", "w"])]
             ),
             *(
                 module.Stage(
-                    stage.name,
-                    runs,
-                    [each.name for each in stage.inputs],
-                    [each.name for each in stage.outputs],
+                    stage.name, runs, [each.name for each in stage.inputs], [each.name for each in stage.outputs]
                 )
                 for stage, runs in zip((first, second, last), (*local, there), strict=True)
             ),
@@ -246,16 +238,6 @@ def test_on_a_bare_board(board, tmp_path, whole, lab):  # noqa: F811
     picture = np.arange(24, dtype="u1").reshape(2, 4, 3)
     assert seen["shape"] == [1, 3, 2, 4]
     assert seen["x"] == [round(float(value), 4) for value in prepared(picture)[0, 2, 1]]
-    assert seen["kinds"] == [
-        "_lib",
-        "rpcsys.graph",
-        "rpcsys.group",
-        "rpcsys.library",
-        "rpcsys.params",
-        "rpcsys.remote",
-    ]
-    assert (
-        "network.so holds rpcsys.onnx, which this device cannot load; it loads _lib, rpcsys.graph"
-        in seen["refused"]
-    )
+    assert seen["kinds"] == ["_lib", "rpcsys.graph", "rpcsys.group", "rpcsys.library", "rpcsys.params", "rpcsys.remote"]
+    assert "network.so holds rpcsys.onnx, which this device cannot load; it loads _lib, rpcsys.graph" in seen["refused"]
     assert (seen["files"], seen["foreign"]) == (["model.so"], [])

@@ -53,10 +53,7 @@ def census(server: Daemon, folder: Path) -> dict[str, int]:
 
 def memory_mb(server: Daemon) -> float:
     """Of the two processes that last: the children are new each time."""
-    return (
-        sum(psutil.Process(pid).memory_full_info().uss for pid in (server.pid, server.children()[0].pid))
-        / 1e6
-    )
+    return sum(psutil.Process(pid).memory_full_info().uss for pid in (server.pid, server.children()[0].pid)) / 1e6
 
 
 def visit(server: Daemon) -> None:
@@ -98,9 +95,7 @@ def test_opening_is_quick(daemons: Daemons, record_property):
         session.close()
         in_turn.append(took)
     for _ in range(20):
-        wait_until(
-            lambda: len(server.tree(inits=False)) == SLOTS + 2, HANGS_S, "a child waits for every slot"
-        )
+        wait_until(lambda: len(server.tree(inits=False)) == SLOTS + 2, HANGS_S, "a child waits for every slot")
         together = threading.Barrier(SLOTS)
         with concurrent.futures.ThreadPoolExecutor(SLOTS) as pool:
             results = list(pool.map(lambda _, wait=together.wait: (wait(), opened(server))[1], range(SLOTS)))
@@ -136,9 +131,7 @@ def test_no_session_hangs_that_is_forked_beside_what_was_imported(
 
     path = tmp_path / "tiny.onnx"
     path.write_bytes(tiny_model)
-    server = daemons.server(
-        KEY, "--tvm", "python", "--preload", "numpy,onnxruntime,tvm", "--slots", "4", "--silent"
-    )
+    server = daemons.server(KEY, "--tvm", "python", "--preload", "numpy,onnxruntime,tvm", "--slots", "4", "--silent")
     x = np.arange(64 * 64, dtype="float32").reshape(64, 64)
 
     def run(_: int) -> float:
@@ -151,8 +144,7 @@ def test_no_session_hangs_that_is_forked_beside_what_was_imported(
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         took = sorted(pool.map(run, range(FORKED)))
     record_property(
-        f"{FORKED} sessions with a model",
-        f"median {took[FORKED // 2] * 1e3:.0f} ms, longest {took[-1]:.2f} s",
+        f"{FORKED} sessions with a model", f"median {took[FORKED // 2] * 1e3:.0f} ms, longest {took[-1]:.2f} s"
     )
     record_property("processes of the server", f"{pss_mb(server.tree()):.0f} MB (PSS)")
     assert took[-1] < HANGS_S

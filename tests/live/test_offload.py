@@ -31,9 +31,7 @@ def stages() -> graph.Stages:
         node("Tanh", "features", "bent", name="bend"),
         node("Neg", "bent", "y", name="tail"),
     ]
-    network = make(
-        nodes, values("image", shape=(1, 3, 8, 8)), values("y", shape=(1, 4, 6, 6)), weights=weights
-    )
+    network = make(nodes, values("image", shape=(1, 3, 8, 8)), values("y", shape=(1, 4, 6, 6)), weights=weights)
     return graph.split(network, ["bend", "tail"])
 
 
@@ -79,12 +77,8 @@ def remote_of(device: module.Module) -> RemoteModule:
     return found
 
 
-def test_a_part_is_deployed_and_called_from_a_library(
-    stages: graph.Stages, edge: Edge, tmp_path: Path
-) -> None:
-    remote = graph.Remote(
-        serve="head", address=edge.where, encode={"features": "float16", "bent": "int8+zlib"}
-    )
+def test_a_part_is_deployed_and_called_from_a_library(stages: graph.Stages, edge: Edge, tmp_path: Path) -> None:
+    remote = graph.Remote(serve="head", address=edge.where, encode={"features": "float16", "bent": "int8+zlib"})
     both = graph.offload(stages, {"stage1": remote})
     edge.deploy("head", both.parts["stage1"])
     edge.start()
@@ -118,9 +112,7 @@ def test_the_stage_itself_is_deployed_and_the_server_builds_it(
         np.testing.assert_allclose(device.run(FEEDS)["y"], expected(stages), atol=0.01)
 
 
-def test_the_part_is_replaced_without_touching_the_device(
-    stages: graph.Stages, edge: Edge, tmp_path: Path
-) -> None:
+def test_the_part_is_replaced_without_touching_the_device(stages: graph.Stages, edge: Edge, tmp_path: Path) -> None:
     both = graph.offload(stages, {"stage1": graph.Remote(serve="head", address=edge.where)})
     edge.deploy("head", both.parts["stage1"])
     edge.start()
@@ -159,9 +151,7 @@ def test_killed_and_started_again_clients_recover_by_themselves(edge: Edge) -> N
     for round_ in (2, 3):
         edge.kill()
         edge.start()
-        wait_until(
-            lambda n=round_: all(c.figures().opened >= n for c in clients) or failed, START_S, "all are back"
-        )
+        wait_until(lambda n=round_: all(c.figures().opened >= n for c in clients) or failed, START_S, "all are back")
     stop.set()
     for thread in threads:
         thread.join(START_S)
@@ -170,9 +160,7 @@ def test_killed_and_started_again_clients_recover_by_themselves(edge: Edge) -> N
         client.close()
 
 
-def test_with_a_fallback_the_part_runs_here_and_returns_to_the_server(
-    stages: graph.Stages, edge: Edge
-) -> None:
+def test_with_a_fallback_the_part_runs_here_and_returns_to_the_server(stages: graph.Stages, edge: Edge) -> None:
     remote = graph.Remote(serve="head", address=edge.where, fallback="onnxruntime")
     both = graph.offload(stages, {"stage1": remote})
     edge.deploy("head", both.parts["stage1"])
@@ -199,9 +187,7 @@ def test_frames_in_flight_when_the_server_dies_are_none_the_worse(
     stages: graph.Stages, edge: Edge, fallback: str | None
 ) -> None:
     """They wait until it is back, or run here; each is right."""
-    both = graph.offload(
-        stages, {"stage1": graph.Remote(serve="head", address=edge.where, fallback=fallback)}
-    )
+    both = graph.offload(stages, {"stage1": graph.Remote(serve="head", address=edge.where, fallback=fallback)})
     edge.deploy("head", both.parts["stage1"])
     edge.start()
     images = [{"image": numbers(1, 3, 8, 8, seed=number)} for number in range(60)]
@@ -240,9 +226,7 @@ def test_a_server_that_never_was_there_is_an_error_at_once(edge: Edge) -> None:
             nobody(1)
 
 
-def test_a_tracker_finds_servers_of_it_and_another_when_one_is_lost_or_busy(
-    daemons: Daemons, tmp_path: Path
-) -> None:
+def test_a_tracker_finds_servers_of_it_and_another_when_one_is_lost_or_busy(daemons: Daemons, tmp_path: Path) -> None:
     tracker = daemons.tracker()
     edges = [Edge(daemons, tmp_path / name / "deploy") for name in ("a", "b")]
     for edge in edges:

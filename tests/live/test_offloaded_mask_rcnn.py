@@ -22,9 +22,7 @@ def test_devices_and_server_find_what_a_device_alone_finds(
     """To the bit, whichever way; how fast that is, is told and not judged: tests run beside it."""
     figures = tmp_path / "figures.json"
     command = [sys.executable, str(EXAMPLE), *SMALLER, "--json", str(figures)]
-    example = daemons.launch(
-        "example", command
-    )  # so that nothing of it is left, whatever becomes of the test
+    example = daemons.launch("example", command)  # so that nothing of it is left, whatever becomes of the test
     status = example.process.wait(800)
     said = example.stdout_path.read_text()
     assert status == 0, example.stderr()

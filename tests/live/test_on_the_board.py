@@ -93,9 +93,7 @@ def test_a_driver_is_loaded_for_tvms_clients(shared: Path, daemons: Daemons, tmp
     machine = MACHINES["aarch64"]
     driver = artefacts.compiled(shared, machine.triple).folder / "testing.so"
     archive = build.pack(machine.triple, tmp_path / "a.tar.gz", from_wheels=True, drivers=[driver]).path
-    server = unpacked(archive, machine, tmp_path / "board").start(
-        daemons, "--host", "127.0.0.1", "--port", "0"
-    )
+    server = unpacked(archive, machine, tmp_path / "board").start(daemons, "--host", "127.0.0.1", "--port", "0")
     server.await_ready_line()
     remote = rpc.connect(*server.address, key=KEY)
     assert remote.get_function("rpc.test.addone")(41) == 42

@@ -65,13 +65,8 @@ def test_no_python_at_all(top: Path) -> None:
     assert "there is no no-python here; install Python 3.8" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "use", ["rpcsys.graph", "rpcsys.lab", "rpcsys.module.export_library", "rpcsys.module.Sources"]
-)
+@pytest.mark.parametrize("use", ["rpcsys.graph", "rpcsys.lab", "rpcsys.module.export_library", "rpcsys.module.Sources"])
 def test_what_is_for_a_desk_says_so(use: str, top: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(top / 'python')!r}); import rpcsys; {use}"
     done = run(sys.executable, sys.executable, "-I", "-S", "-c", code)
-    assert (
-        "is for a desk, and no part of the device runtime; type: python3 -m pip"
-        in done.stderr.splitlines()[-1]
-    )
+    assert "is for a desk, and no part of the device runtime; type: python3 -m pip" in done.stderr.splitlines()[-1]

@@ -96,9 +96,7 @@ def test_the_library_calls_what_was_deployed(
 
 
 @pytest.mark.slow
-def test_a_slow_line_is_measured_and_not_worth_it(
-    network: onnx.ModelProto, frame: Any, daemons: Daemons
-) -> None:
+def test_a_slow_line_is_measured_and_not_worth_it(network: onnx.ModelProto, frame: Any, daemons: Daemons) -> None:
     """A quarter of a megabyte there and back at 1 MB/s takes longer than the whole model here."""
     server = daemons.server("far", *QUICK)
     with slow_line(server.address, 1e6) as near, rpcsys.connect(*near, key="far") as session:

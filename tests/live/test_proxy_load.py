@@ -218,8 +218,7 @@ def test_a_client_that_stops_reading_for_a_minute_costs_nobody_else(
     assert sent < len(blob)
     waits.sort()
     record_property(
-        "ms for 64 kB meanwhile, median and worst",
-        [round(1e3 * waits[len(waits) // 2], 2), round(1e3 * waits[-1], 1)],
+        "ms for 64 kB meanwhile, median and worst", [round(1e3 * waits[len(waits) // 2], 2), round(1e3 * waits[-1], 1)]
     )
     assert waits[len(waits) // 2] < 0.1
     assert waits[-1] < 5

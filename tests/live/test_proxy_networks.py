@@ -28,9 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 KEY = "board"
 PORT, TRACKER_PORT = 9090, 9190
-SILENT_S = (
-    25.0  # a line that is silent is given up after 14 s; the rest is for machines that do other things too
-)
+SILENT_S = 25.0  # a line that is silent is given up after 14 s; the rest is for machines that do other things too
 SOON_S = 10.0  # what takes a second, likewise
 
 
@@ -73,14 +71,7 @@ class NetLab:
         hosts = [word for proxy in proxies for word in ("--host", proxy)]
         flags = ("--through-proxy", *hosts, "--key", KEY, "--tvm", "python", "--grace", "1")
         self.server = self.daemon(
-            self.board,
-            "rpcsys.server",
-            PORT,
-            *flags,
-            "--import",
-            "tests.live.hostile",
-            "--log-format",
-            "json",
+            self.board, "rpcsys.server", PORT, *flags, "--import", "tests.live.hostile", "--log-format", "json"
         )
         self.free()
 

@@ -92,9 +92,7 @@ class Words:
             said, data = json.loads(data[4:end]), data[end:]
             if isinstance(said, dict):
                 leases = said.get("leases", [said]) if isinstance(said.get("leases", []), list) else []
-                self.leases += [
-                    (one["lease"], one["epoch"]) for one in leases if {"lease", "epoch"} <= set(one)
-                ]
+                self.leases += [(one["lease"], one["epoch"]) for one in leases if {"lease", "epoch"} <= set(one)]
                 self.tickets += [said["ticket"]] if said.get("ticket") else []
 
 

@@ -181,9 +181,7 @@ def test_after_a_kill_sessions_are_known_places_are_kept_and_drained_stays_drain
     assert held["limit_s"] == 900
     states = {row["name"]: row["state"] for row in summary["servers"]}
     assert states == {"board": "ok", "other": "drained"}
-    server.send(
-        {"op": "lease_ended", "id": 6, "lease": lease["lease"], "epoch": lease["epoch"], "outcome": "closed"}
-    )
+    server.send({"op": "lease_ended", "id": 6, "lease": lease["lease"], "epoch": lease["epoch"], "outcome": "closed"})
     for number, (user, _) in enumerate(tickets):
         server.send([3, "rpi4", [9090, f"rpi4:next-{number}"], None])
         (next_lease,) = until(clients[user], lambda m: "leases" in m)["leases"]
@@ -369,9 +367,7 @@ def test_a_disk_that_is_full_to_begin_with(daemons, tmp_path):
     assert keeper.ask({"op": "drain", "id": 1, "server": "board"})["ok"]
     assert tracker.terminate() == 0
     fill_and_serve = f"cp -r {state} {place}/ && (cat /dev/zero >{place}/filler || true) 2>/dev/null"
-    command = (
-        f"{sys.executable} -m rpcsys.tracker --host 127.0.0.1 --port 0 --silent --state-dir {place}/state"
-    )
+    command = f"{sys.executable} -m rpcsys.tracker --host 127.0.0.1 --port 0 --silent --state-dir {place}/state"
     again = daemons.launch("tracker", [*apart, "sh", "-c", f"{fill_and_serve}; exec {command}"])
     again.await_ready_line()
     disk = Path(f"/proc/{again.pid}/root{place}")

@@ -33,9 +33,7 @@ def flags(folder, factor: float) -> tuple[str, ...]:
 def two_servers(daemons: Daemons, folder, tracker: Daemon) -> list[Daemon]:
     """``edge2`` and ``edge3``, with a module of that factor each."""
     return [
-        daemons.server(
-            "edge", *flags(folder, factor), "--name", f"edge{factor:g}", tracker=tracker, offers=offers
-        )
+        daemons.server("edge", *flags(folder, factor), "--name", f"edge{factor:g}", tracker=tracker, offers=offers)
         for offers, factor in ((1, 2.0), (2, 3.0))
     ]
 
@@ -64,9 +62,7 @@ def test_the_least_busy_server_comes_first(daemons, tmp_path):
     busy = rows[0]
     with rpcsys.connect(busy["host"], busy["port"], serve="scale") as one:
         nap = one["nap"].submit(60.0)
-        wait_until(
-            lambda: client.resolve("scale")[0]["port"] != busy["port"], START_S, "the idle server comes first"
-        )
+        wait_until(lambda: client.resolve("scale")[0]["port"] != busy["port"], START_S, "the idle server comes first")
         with client.serve("scale") as idle:
             assert idle(X)[0] != ports[busy["port"]]
         nap.cancel()
@@ -77,20 +73,8 @@ def test_the_least_busy_server_comes_first(daemons, tmp_path):
         timeout=START_S,
         check=True,
     ).stdout.splitlines()
-    assert table[0].split() == [
-        "module",
-        "version",
-        "server",
-        "address",
-        "workers",
-        "running",
-        "waiting",
-        "clients",
-    ]
-    assert sorted(line.split()[2].split(":")[0] for line in table if line.startswith("scale")) == [
-        "edge2",
-        "edge3",
-    ]
+    assert table[0].split() == ["module", "version", "server", "address", "workers", "running", "waiting", "clients"]
+    assert sorted(line.split()[2].split(":")[0] for line in table if line.startswith("scale")) == ["edge2", "edge3"]
     with pytest.raises(UnknownKey, match="no server has a deployed module 'scala'; there is scale"):
         client.resolve("scala")
 

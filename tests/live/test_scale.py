@@ -56,9 +56,7 @@ def order(tracker):
         probe.ask([1, {"op": "hello", "version": "0"}])
         told = [probe.ask({"op": "why", "id": number, "key": f"k{number}"}) for number in range(KEYS)]
     return [
-        [one["user"] for one in row["why"]["queue"]]
-        if "why" in row
-        else [one["user"] for one in row["queue"]]
+        [one["user"] for one in row["why"]["queue"]] if "why" in row else [one["user"] for one in row["queue"]]
         for row in told
     ]
 

@@ -14,14 +14,7 @@ import time
 import pytest
 
 import rpcsys
-from rpcsys.errors import (
-    ServerRefused,
-    ServerUnreachable,
-    SessionError,
-    TrackerError,
-    UnknownKey,
-    WaitTimeout,
-)
+from rpcsys.errors import ServerRefused, ServerUnreachable, SessionError, TrackerError, UnknownKey, WaitTimeout
 from tests.live.artefacts import Artefacts
 from tests.live.daemons import ROOT, START_S, Daemon, Daemons, kill_all, queue, wait_free, wait_until
 from tests.live.probe import TrackerProbe
@@ -110,9 +103,7 @@ def test_a_dead_tvm_client_leaves_no_ghost(daemons: Daemons):
 
 
 @pytest.mark.parametrize("flavour", ["ours", "ctypes"])
-def test_a_limit_by_key_ends_a_tvm_session_with_its_own_error(
-    daemons: Daemons, artefacts: Artefacts, flavour: str
-):
+def test_a_limit_by_key_ends_a_tvm_session_with_its_own_error(daemons: Daemons, artefacts: Artefacts, flavour: str):
     rpc = pytest.importorskip("tvm.rpc")
     tracker = daemons.tracker("--max-session", f"{KEY}=3", "--max-session", "other=1")
     daemons.server(KEY, tracker=tracker, flavour=flavour)
@@ -229,9 +220,7 @@ def test_ctrl_c_leaves_the_queue_at_once(daemons: Daemons):
     code = f"import rpcsys; rpcsys.connect_tracker({tracker.address!r}).request({KEY!r})"
     with connect(tracker) as mine, mine.request(KEY):
         waiting = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            [sys.executable, "-c", code], stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)}
         )
         try:
             wait_until(lambda: queue(tracker, KEY)["pending"] == 1, PATIENCE_S, "it to wait")

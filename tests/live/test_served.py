@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 import rpcsys
-from rpcsys.errors import (
-    Busy,
-    RemoteArgumentError,
-    RemoteError,
-    RemoteFunctionError,
-    ServerRefused,
-    SessionLost,
-)
+from rpcsys.errors import Busy, RemoteArgumentError, RemoteError, RemoteFunctionError, ServerRefused, SessionLost
 from tests.live import deployed
 from tests.live.daemons import START_S, Daemons
 
@@ -133,9 +126,7 @@ def test_a_server_without_deployed_modules(tmp_path):
     daemons = Daemons(tmp_path)
     try:
         plain = daemons.server("board", *deployed.FLAGS)
-        with pytest.raises(
-            ServerRefused, match="this server has no deployed modules: start it with --deploy DIR"
-        ):
+        with pytest.raises(ServerRefused, match="this server has no deployed modules: start it with --deploy DIR"):
             rpcsys.connect(*plain.address, serve="scale")
     finally:
         daemons.stop()

@@ -129,9 +129,7 @@ def test_serves_where_the_manager_has_gone(kind: str, daemons: Daemons, tmp_path
     assert "Traceback" not in daemon.stderr()
 
 
-def test_ready_is_told_at_a_path_too(
-    daemons: Daemons, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_ready_is_told_at_a_path_too(daemons: Daemons, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)  # a path of a socket must be short: the manager binds a relative one
     manager = Manager("notify")
     try:

@@ -15,16 +15,7 @@ from rpcsys.errors import DeadlineExceeded, RemoteFunctionError, SessionError, S
 from rpcsys.server.sandbox import processes
 from tests.live.daemons import STOP_S, Daemons, alive, wait_until
 
-FLAGS = (
-    "--preload",
-    "none",
-    "--tvm",
-    "off",
-    "--import",
-    "tests.live.useful",
-    "--import",
-    "tests.live.hostile",
-)
+FLAGS = ("--preload", "none", "--tvm", "off", "--import", "tests.live.useful", "--import", "tests.live.hostile")
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +48,7 @@ def test_functions_of_the_labs_own(session):
 
 
 def test_each_session_has_their_state_for_itself(server):
-    with (
-        rpcsys.connect(*server.address, key="board") as one,
-        rpcsys.connect(*server.address, key="board") as two,
-    ):
+    with rpcsys.connect(*server.address, key="board") as one, rpcsys.connect(*server.address, key="board") as two:
         assert one.get_function("lab.relay")(1, True) == {1: True}
         assert two.get_function("lab.relay")(2, True) == {2: True}
 
@@ -195,9 +183,7 @@ def test_what_a_session_keeps(session):
 
 
 def test_the_board_is_told_with_every_measurement(session):
-    result = session.get_function("testing.nop").time_evaluator(
-        number=10, repeat=3, cache_flush_bytes=1 << 20
-    )()
+    result = session.get_function("testing.nop").time_evaluator(number=10, repeat=3, cache_flush_bytes=1 << 20)()
     assert len(result.results) == 3
     assert result.board["before"].keys() == result.board["after"].keys()
     assert result.board["after"]["load"] >= 0

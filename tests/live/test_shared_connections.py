@@ -14,14 +14,7 @@ import pytest
 
 import rpcsys
 from rpcsys.client.deploying import Deployment
-from rpcsys.errors import (
-    Busy,
-    DeadlineExceeded,
-    RemoteArgumentError,
-    RemoteFunctionError,
-    SessionLost,
-    UsageError,
-)
+from rpcsys.errors import Busy, DeadlineExceeded, RemoteArgumentError, RemoteFunctionError, SessionLost, UsageError
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames, handshake
 from tests.live import deployed
@@ -76,9 +69,7 @@ def test_a_call_that_computes_in_onnxruntime_is_really_stopped(connect):
     time.sleep(0.2)
     for call in endless:
         call.cancel()
-    assert (
-        int(loop(np.int64(10), deadline_s=START_S)) == 10
-    )  # its worker is free again, long before the loop would end
+    assert int(loop(np.int64(10), deadline_s=START_S)) == 10  # its worker is free again, long before the loop would end
 
 
 def test_a_deadline_ends_that_call_only(connect):
@@ -186,9 +177,7 @@ def test_it_can_do_nothing_but_call_the_module(connect):
         lambda: session._builtin("deploy.list"),
     )
     for attempt in refused:
-        with pytest.raises(
-            RemoteFunctionError, match="calls the functions of its deployed module, and nothing else"
-        ):
+        with pytest.raises(RemoteFunctionError, match="calls the functions of its deployed module, and nothing else"):
             attempt()
     with pytest.raises(RemoteArgumentError, match="keeps nothing between calls"):
         client(X, keep=True)
@@ -201,13 +190,7 @@ def test_it_can_do_nothing_but_call_the_module(connect):
 
 @pytest.mark.parametrize(
     ("kind", "fields"),
-    [
-        (frames.CHUNK, {}),
-        (frames.FREE, {"ids": [0]}),
-        (frames.LOG, {}),
-        (frames.HELLO, {}),
-        (frames.RESULT, {"r": 1}),
-    ],
+    [(frames.CHUNK, {}), (frames.FREE, {"ids": [0]}), (frames.LOG, {}), (frames.HELLO, {}), (frames.RESULT, {"r": 1})],
 )
 def test_frames_that_are_not_for_it_end_the_connection_in_words(server, connect, kind, fields):
     witness = connect()
@@ -275,9 +258,7 @@ def test_more_clients_than_descriptors(tmp_path):
     root = tmp_path / "deploy"
     deployed.put(root, "scale", deployed.library(tmp_path / "scale.so", 2.0))
     try:
-        edge = daemons.server(
-            "edge", *deployed.WITH_NUMPY, "--deploy", str(root), preexec_fn=_allow_few_files
-        )
+        edge = daemons.server("edge", *deployed.WITH_NUMPY, "--deploy", str(root), preexec_fn=_allow_few_files)
         with rpcsys.connect(*edge.address, serve="scale") as first:
             crowd = []
             for _ in range(120):

@@ -69,9 +69,7 @@ def test_one_that_stops_reading_in_the_middle_of_a_large_result(server: Daemon):
 def test_one_that_sends_a_large_array_at_a_thousand_bytes_a_second(server: Daemon):
     before = sessions_of(server)
     with SessionProbe(server.address, KEY, "-session=rpcsys/1") as slow:
-        slow.socket.sendall(
-            b"".join(bytes(piece) for piece in frames.encode(frames.HELLO, 0, {"version": 1}))
-        )
+        slow.socket.sendall(b"".join(bytes(piece) for piece in frames.encode(frames.HELLO, 0, {"version": 1})))
         tensor = {"@": "tensor", "dtype": "uint8", "shape": [LARGE], "buffer": 0}
         head = json.dumps({"f": "testing.echo", "a": [tensor]}).encode()
         slow.socket.sendall(struct.pack("<IBBHIIQ", len(head), frames.CALL, 0, 0, 0, 1, LARGE) + head)
@@ -158,9 +156,7 @@ def test_one_that_vanishes_without_a_word(server: Daemon, elsewhere: Elsewhere, 
         if doing != "nothing":
             client.stdin.write("now\n")
             client.stdin.flush()
-            wait_until(
-                lambda: psutil.Process(pid).memory_info().rss > 256 << 20, 20, "a result is on its way"
-            )
+            wait_until(lambda: psutil.Process(pid).memory_info().rss > 256 << 20, 20, "a result is on its way")
         if doing == "stopped":
             time.sleep(STUCK_S)
         elsewhere.cut()

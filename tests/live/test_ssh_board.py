@@ -23,9 +23,7 @@ from tests.live.sshboard import SshBoard, SystemdBoard
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_from_an_empty_board_to_a_lease_an_upgrade_and_an_empty_board(
-    desk: Desk, newer_archive: Path
-) -> None:
+def test_from_an_empty_board_to_a_lease_an_upgrade_and_an_empty_board(desk: Desk, newer_archive: Path) -> None:
     # The lab's keeper has told the board's shell to greet people.
     board = desk.board("echo echo Welcome >/root/.bashrc")
     before = left(board)
@@ -114,9 +112,7 @@ def test_a_board_with_systemd(
             desk = Desk(tmp_path, daemons.tracker(), current_archive, short, [])
             (tmp_path / "board").mkdir()
             try:
-                _with_systemd(
-                    desk, SystemdBoard(tmp_path / "board", machine=machine).start(), machine, newer_archive
-                )
+                _with_systemd(desk, SystemdBoard(tmp_path / "board", machine=machine).start(), machine, newer_archive)
             finally:
                 daemons.stop()
     finally:
@@ -131,9 +127,7 @@ def _with_systemd(desk: Desk, board: SshBoard, machine: Booted, newer_archive: P
     assert machine.run("systemctl", "is-enabled", "rpcsys-server@b1").strip() == "enabled"
     with desk.lease() as session:
         upgrade = desk.start("upgrade", "--all", "--archive", str(newer_archive))
-        wait_until(
-            lambda: version_of(board) == read(newer_archive).name, START_S, "the new version is in its place"
-        )
+        wait_until(lambda: version_of(board) == read(newer_archive).name, START_S, "the new version is in its place")
         assert session.get_function("testing.echo")(1) == 1
         assert upgrade.poll() is None, "it waits for the session"
     assert upgrade.wait(START_S) == 0
@@ -142,9 +136,7 @@ def _with_systemd(desk: Desk, board: SshBoard, machine: Booted, newer_archive: P
     assert machine.show("rpcsys-server@b1", "ActiveState") == "inactive"
     wait_free(desk.tracker, KEY, 1, START_S)
     # What the server says at its end is in the journal.
-    said = desk.run(
-        *desk.adding(board, "--wait", "3", "--", "--load-library", "/no/such.so", name="b2"), status=1
-    )
+    said = desk.run(*desk.adding(board, "--wait", "3", "--", "--load-library", "/no/such.so", name="b2"), status=1)
     assert "/no/such.so" in said
     desk.run("remove", "b2")
     assert left(board) == before
@@ -235,9 +227,7 @@ def test_a_desk_that_is_killed(
         os.killpg(process.pid, how)
         assert process.wait(START_S) == (130 if how == signal.SIGINT else -how)
     wait_until(lambda: "install.sh" not in board.shell("ps ax -o args"), START_S, "it is over")
-    wait_until(
-        lambda: not board.shell("ls -d /tmp/rpcsys.* 2>/dev/null; :"), START_S, "nothing is left in /tmp"
-    )
+    wait_until(lambda: not board.shell("ls -d /tmp/rpcsys.* 2>/dev/null; :"), START_S, "nothing is left in /tmp")
     assert version_of(board) in versions
     wait_free(desk.tracker, KEY, 1, START_S)
     desk.run(*words)

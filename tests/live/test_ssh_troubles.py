@@ -28,9 +28,7 @@ def test_complaints(desk: Desk) -> None:
 
     stranger = desk.adding(board, known=False)
     assert "host key of 127.0.0.1 is unknown: type: ssh -p" in desk.run(*stranger, status=1)
-    (board.folder / "nobody").write_text(
-        f"[127.0.0.1]:{board.port} {(board.folder / 'user.pub').read_text()}"
-    )
+    (board.folder / "nobody").write_text(f"[127.0.0.1]:{board.port} {(board.folder / 'user.pub').read_text()}")
     assert "is not the one it had" in desk.run(*stranger, status=1)
     assert "permission denied" in desk.run(*desk.adding(board, user="nobody2"), status=1)
     assert "refuses ssh" in desk.run(*changed("-p", str(free_port())), status=1)
@@ -84,19 +82,9 @@ OLD_PYTHON = "#!/bin/sh\necho '3.6 64 glibc-2.27'\n"
     [
         ("rm /usr/bin/python3*", {}, {}, "has no python3: install Python 3.8"),
         ("rm /usr/bin/python3*", {"python3": OLD_PYTHON}, {}, "too old (python3 is 3.6)"),
-        (
-            "",
-            {"uname": "#!/bin/sh\n[ $1 = -m ] && echo mips || exec /bin/uname $1\n"},
-            {},
-            "127.0.0.1 is mips",
-        ),
+        ("", {"uname": "#!/bin/sh\n[ $1 = -m ] && echo mips || exec /bin/uname $1\n"}, {}, "127.0.0.1 is mips"),
         ("", {}, {"disk": "1m"}, "has no space: "),
-        (
-            "for each in /tmp /var/tmp; do mount -t tmpfs -o size=200k little $each; done",
-            {},
-            {},
-            "has no space: ",
-        ),
+        ("for each in /tmp /var/tmp; do mount -t tmpfs -o size=200k little $each; done", {}, {}, "has no space: "),
         # What df says is not always so.
         (
             "mount -t tmpfs -o size=200k little /tmp",
@@ -118,9 +106,7 @@ def test_boards_that_will_not_do(
 
 
 def test_an_older_python_beside_is_taken(desk: Desk) -> None:
-    board = desk.board(
-        "mv /usr/bin/python3.11 /usr/bin/python3.9; rm /usr/bin/python3", {"python3": OLD_PYTHON}
-    )
+    board = desk.board("mv /usr/bin/python3.11 /usr/bin/python3.9; rm /usr/bin/python3", {"python3": OLD_PYTHON})
     desk.run(*desk.adding(board))
     assert board.shell("cat /etc/rpcsys/environment").endswith("RPCSYS_PYTHON='python3.9'\n")
     with desk.lease() as session:

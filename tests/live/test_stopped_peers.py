@@ -123,9 +123,7 @@ def server(daemons: Daemons, tmp_path: Path) -> Daemon:
 def test_clients_of_a_deployed_module(server: Daemon):
     def sharer(size: int) -> subprocess.Popen[str]:
         command = (sys.executable, "-c", SHARER, *map(str, server.address), str(size // 3))
-        return subprocess.Popen(
-            command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True
-        )
+        return subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True)
 
     sharers = [sharer(LARGE), sharer(SMALL)]
     try:

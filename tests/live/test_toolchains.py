@@ -108,9 +108,9 @@ def test_a_vendors_toolchain_and_sysroot(triple: str, prefix: str, tmp_path: Pat
     sdist.run([str(sdist.CMAKE), "--build", str(build), "--verbose"])
     cache = (build / "CMakeCache.txt").read_text()
     assert f"VENDOR_INCLUDE:PATH={sysroot}" in cache
-    assert f"{prefix}-g++" in "".join(
-        path.read_text() for path in build.rglob("flags.make")
-    ) + cache + "".join(path.read_text() for path in build.rglob("link.txt"))
+    assert f"{prefix}-g++" in "".join(path.read_text() for path in build.rglob("flags.make")) + cache + "".join(
+        path.read_text() for path in build.rglob("link.txt")
+    )
     machine = MACHINES[BOARDS[triple]]
     done = subprocess.run(machine.command(build / "program"), capture_output=True, text=True, check=True)
     assert done.stdout == "a vendor\n"

@@ -71,9 +71,7 @@ def test_a_server_that_dies_in_its_session(daemons: Daemons, tracker: Daemon, vi
     del remote
 
 
-def test_behind_tvms_proxy_the_oldest_is_taken_to_have_ended(
-    daemons: Daemons, tracker: Daemon, viewer: rpcsys.Tracker
-):
+def test_behind_tvms_proxy_the_oldest_is_taken_to_have_ended(daemons: Daemons, tracker: Daemon, viewer: rpcsys.Tracker):
     rpc = pytest.importorskip("tvm.rpc")
     proxy = daemons.proxy("--tracker", tracker.where, flavour="tvm")
     for _ in range(2):

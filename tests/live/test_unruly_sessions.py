@@ -79,9 +79,7 @@ class Board:
 
     def is_clean(self, since: float, record=None) -> None:
         """All is as it was ``CLEAN_S`` after ``since``, and every slot is offered."""
-        wait_until(
-            lambda: queue(self._lab.tracker, KEY)["free"] == SLOTS, CLEAN_S, "every slot is free", 0.01
-        )
+        wait_until(lambda: queue(self._lab.tracker, KEY)["free"] == SLOTS, CLEAN_S, "every slot is free", 0.01)
         took = time.monotonic() - since
         assert self._look() == self.before
         if record:
@@ -91,18 +89,14 @@ class Board:
     def _look(self) -> dict[str, object]:
         server = psutil.Process(self._lab.server.pid)
         wait_until(
-            lambda: len(self._lab.server.tree(inits=False)) == SLOTS + 2,
-            CLEAN_S,
-            "a child waits for every slot",
+            lambda: len(self._lab.server.tree(inits=False)) == SLOTS + 2, CLEAN_S, "a child waits for every slot"
         )
         return {
             "processes": len(self._lab.server.tree(inits=False)),
             # Directories of sessions to come are made ahead, under new names.
             "files": sorted(str(path) for path in self._lab.folder.rglob("*") if "/ready-" not in str(path)),
             # A test beside this one plants some, to show that the invariant finds it.
-            "shm": []
-            if WHY_SHARED
-            else sorted(one for one in os.listdir("/dev/shm") if "planted-" not in one),
+            "shm": [] if WHY_SHARED else sorted(one for one in os.listdir("/dev/shm") if "planted-" not in one),
             "ports": len([c for c in server.net_connections("inet") if c.status == psutil.CONN_LISTEN]),
         }
 
@@ -111,14 +105,7 @@ def log_of_last_session(lab: UnrulyLab) -> str:
     return [line for line in lab.server.stderr().splitlines() if " ended after " in line][-1]
 
 
-MISDEEDS = [
-    ("spawn", []),
-    ("daemonise", []),
-    ("swarm", [8]),
-    ("listen", []),
-    ("share", []),
-    ("stray", []),
-]
+MISDEEDS = [("spawn", []), ("daemonise", []), ("swarm", [8]), ("listen", []), ("share", []), ("stray", [])]
 
 
 @pytest.mark.parametrize("ending", ["close", "kill"])

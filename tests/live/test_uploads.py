@@ -84,9 +84,7 @@ def broken_three_times(daemons: Daemons, size: int, record) -> None:
         most = max(most, rss)
     assert starts == sorted(starts)
     for quarter, start in enumerate(starts):
-        assert start >= quarter * size // 4 - 16 * MB, (
-            "it goes on where it stopped, but for what was on its way"
-        )
+        assert start >= quarter * size // 4 - 16 * MB, "it goes on where it stopped, but for what was on its way"
     record("most resident memory, MB", most // MB)
     assert most < MOST_RSS
     assert os.listdir(daemons.folder / "cache" / "partial") == []

@@ -20,9 +20,7 @@ from tests.server.test_builtins import short, values
 
 MANY = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 DEPLOYING = ("deploy.put", "deploy.list", "deploy.remove", "session.listdir", "deploy.", "")
-words = st.sampled_from(
-    ["scale", "../scale", "a\0b", "\ud800", "x" * 5000, "x.so", "x.onnx", "", ".", "/etc/passwd"]
-)
+words = st.sampled_from(["scale", "../scale", "a\0b", "\ud800", "x" * 5000, "x.so", "x.onnx", "", ".", "/etc/passwd"])
 
 
 @pytest.fixture(scope="module")

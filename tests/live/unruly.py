@@ -318,17 +318,7 @@ def escape(folder: str) -> dict[str, str]:  # noqa: C901 - a list of ways, each 
         with open("/proc/sys/kernel/core_pattern", "r+") as file:
             file.write(file.read())
 
-    ways = [
-        write,
-        open_again,
-        bind_over,
-        nested,
-        nested_mounts,
-        by_others,
-        device,
-        named_device,
-        core_pattern,
-    ]
+    ways = [write, open_again, bind_over, nested, nested_mounts, by_others, device, named_device, core_pattern]
     return {way.__name__: _tried(way) for way in ways}
 
 

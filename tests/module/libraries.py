@@ -24,9 +24,7 @@ def write(path: Path, blob: bytes, machine: tuple[str, int] = X86) -> Path:
 
 def tree(*nodes: tuple[str, Sequence[int], bytes]) -> bytes:
     """The blob of modules given as kind, imports and bytes."""
-    pieces = layout.encode(
-        [(kind, imports) for kind, imports, _ in nodes], lambda number, offset: [nodes[number][2]]
-    )
+    pieces = layout.encode([(kind, imports) for kind, imports, _ in nodes], lambda number, offset: [nodes[number][2]])
     return b"".join(bytes(piece) for piece in pieces)
 
 

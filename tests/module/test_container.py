@@ -25,10 +25,7 @@ BLOB = tree(("root", (1, 1), b"about"), ("leaf", (), bytes(5000)))
 def test_modules_for_any_machine(machine: tuple[str, int], tmp_path: Path) -> None:
     read = container.read(str(write(tmp_path / "m.so", BLOB, machine)))
     assert (read.elf.machine, read.elf.bits, read.older, read.is_plain) == (*machine, False, False)
-    assert read.records == [
-        Record("root", (1, 1), memoryview(b"about")),
-        Record("leaf", (), memoryview(bytes(5000))),
-    ]
+    assert read.records == [Record("root", (1, 1), memoryview(b"about")), Record("leaf", (), memoryview(bytes(5000)))]
 
 
 def test_the_older_layout() -> None:

@@ -42,10 +42,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A graph of a native function and an ONNX model, with weights of its own and shared ones."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 32]) for name in "xy"]
     weights = [onnx.numpy_helper.from_array(np.ones((32, 32), "f4") / 32, name) for name in ("own", "shared")]
-    nodes = [
-        helper.make_node("MatMul", ["x", "own"], ["h"]),
-        helper.make_node("MatMul", ["h", "shared"], ["y"]),
-    ]
+    nodes = [helper.make_node("MatMul", ["x", "own"], ["h"]), helper.make_node("MatMul", ["h", "shared"], ["y"])]
     network = helper.make_model(helper.make_graph(nodes, "g", values[:1], values[1:], weights), ir_version=10)
     shared = module.params({"shared": np.ones((32, 32), "f4") / 32})
     stages = [

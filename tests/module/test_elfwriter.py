@@ -139,9 +139,7 @@ def test_this_process_opens_it_and_the_data_is_mapped(tmp_path: Path) -> None:
     assert cell.value is None
     cell.value = 5
     assert ctypes.c_void_p.in_dll(library, CELL).value == 5
-    rights = [
-        line.split()[1] for line in Path("/proc/self/maps").read_text().splitlines() if "data.so" in line
-    ]
+    rights = [line.split()[1] for line in Path("/proc/self/maps").read_text().splitlines() if "data.so" in line]
     assert not any("x" in right for right in rights)
 
 
@@ -149,9 +147,7 @@ def test_this_process_opens_it_and_the_data_is_mapped(tmp_path: Path) -> None:
 def test_functions_of_this_process_as_a_library(count: int, tmp_path: Path) -> None:
     called: list[int] = []
     made = [ctypes.CFUNCTYPE(None)(lambda number=number: called.append(number)) for number in range(count)]
-    addresses = {
-        f"f{number}": ctypes.cast(code, ctypes.c_void_p).value or 0 for number, code in enumerate(made)
-    }
+    addresses = {f"f{number}": ctypes.cast(code, ctypes.c_void_p).value or 0 for number, code in enumerate(made)}
     data = elfwriter.function_library(MACHINES[elf.here()], addresses)
     path = write(tmp_path / "functions.so", data, b"")
     assert set(elf.read(str(path)).symbols) == set(addresses)

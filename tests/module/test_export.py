@@ -128,9 +128,7 @@ def test_c_plus_plus_objects_and_archives(tmp_path: Path) -> None:
         '#include <string>\nnamespace { std::string s("x"); }\nextern "C" ' + CODE.format(name="a")
     )
     for name in "bc":
-        subprocess.run(
-            ["cc", "-fPIC", "-c", "-o", tmp_path / f"{name}.o", source(tmp_path, name)], check=True
-        )
+        subprocess.run(["cc", "-fPIC", "-c", "-o", tmp_path / f"{name}.o", source(tmp_path, name)], check=True)
     subprocess.run(["ar", "rc", tmp_path / "c.a", tmp_path / "c.o"], check=True)
     files = [tmp_path / "a.cc", tmp_path / "b.o", tmp_path / "c.a"]
     export_library(Sources(files, ["-Wl,-u,__tvm_ffi_c"]), tmp_path / "m.so")
@@ -260,9 +258,7 @@ def copy_anew(source: Path, target: Path) -> None:
 
 
 @pytest.mark.slow
-def test_loading_costs_the_same_whatever_the_size_and_takes_the_memory_that_is_touched(
-    tmp_path: Path,
-) -> None:
+def test_loading_costs_the_same_whatever_the_size_and_takes_the_memory_that_is_touched(tmp_path: Path) -> None:
     large, small = tmp_path / "large.so", tmp_path / "small.so"
     for path, size in ((large, 500 << 20), (small, 5 << 20)):
         export_library(params({"w": np.ones(size, "u1")}), path)

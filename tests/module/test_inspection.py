@@ -99,12 +99,7 @@ def test_a_library_within(tmp_path: Path) -> None:
 def test_stages_and_places_on_servers(tmp_path: Path) -> None:
     graph = {"stages": [{"name": "first"}, {"name": "second"}]}
     place = {"function": "detect", "key": "edge", "tracker": "10.0.0.1:9190", "address": ""}
-    served = {
-        "serve": "head",
-        "function": "main",
-        "address": "edge:9090",
-        "encode": {"x": "int8+zlib", "y": "zstd"},
-    }
+    served = {"serve": "head", "function": "main", "address": "edge:9090", "encode": {"x": "int8+zlib", "y": "zstd"}}
     remotes = [("rpcsys.remote", (), pack(about)) for about in (place, served)]
     nodes = [("rpcsys.graph", (1, 2), pack(graph)), *remotes]
     _, first, second, third = str(inspect(write(tmp_path / "m.so", tree(*nodes)))).splitlines()
@@ -133,10 +128,7 @@ def test_the_older_layout_with_and_without_a_tree(tmp_path: Path) -> None:
 
 def test_what_tvm_built(artefacts: Artefacts) -> None:
     seen = inspect(artefacts.relax)
-    assert [(module.kind, module.imports) for module in seen.modules] == [
-        ("relax.VMExecutable", (1,)),
-        ("_lib", ()),
-    ]
+    assert [(module.kind, module.imports) for module in seen.modules] == [("relax.VMExecutable", (1,)), ("_lib", ())]
     assert "matmul" in seen.modules[1].functions
     assert seen.modules[1].target == seen.target
     assert "addone" in inspect(artefacts.addone).modules[0].functions

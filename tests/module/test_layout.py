@@ -43,9 +43,7 @@ def test_data_are_views_of_the_blob():
 
 def test_large_pieces_are_not_copied_and_small_ones_joined():
     weights = bytes(1 << 20)
-    pieces = layout.encode(
-        [("a", (1, 2)), ("b", ()), ("c", ())], lambda i, _: [weights if i == 1 else b"small"]
-    )
+    pieces = layout.encode([("a", (1, 2)), ("b", ()), ("c", ())], lambda i, _: [weights if i == 1 else b"small"])
     assert len(pieces) == 3
     assert pieces[1].obj is weights
 

@@ -19,9 +19,7 @@ from tests.native import FUNCTIONS, compiled
 @pytest.mark.parametrize("name", ["model.tflite", "model", "model.onnx.txt", "model.ONNX"])
 def test_files_of_no_known_kind(tmp_path, name):
     (tmp_path / name).touch()
-    with pytest.raises(
-        ModelError, match=r"no loader for this kind of file; known are \.onnx, \.so"
-    ) as caught:
+    with pytest.raises(ModelError, match=r"no loader for this kind of file; known are \.onnx, \.so") as caught:
         loading.load_file(str(tmp_path / name), name)
     assert str(caught.value).startswith(f"ModelError: {name}: ")
 
@@ -67,9 +65,7 @@ def test_a_tree_of_every_kind_without_code_comes_back_to_the_same_file(tmp_path)
     helper = onnx.helper
     weight = onnx.numpy_helper.from_array(np.arange(100_000, dtype="f4"), "w")
     values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [100_000]) for name in ("x", "y")]
-    add = helper.make_graph(
-        [helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weight]
-    )
+    add = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weight])
     network = helper.make_model(add, ir_version=10)
     shared = module.params({**module.weights_of(network), "scale": np.ones(3)})
     stage = module.onnx_module(network, params=shared)
@@ -104,9 +100,7 @@ def test_a_library_through_a_link_and_a_name_of_its_own(tmp_path):
     helper = onnx.helper
     weight = onnx.numpy_helper.from_array(np.arange(1000, dtype="f4"), "w")
     values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1000]) for name in ("x", "y")]
-    add = helper.make_graph(
-        [helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weight]
-    )
+    add = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weight])
     folder = tmp_path / "models é"
     folder.mkdir()
     module.export_library(module.onnx_module(helper.make_model(add, ir_version=10)), folder / "näme 1.so")

@@ -41,9 +41,7 @@ def test_by_names():
     inputs = [{"name": "x", "dtype": "int64", "shape": []}, {"name": "y", "dtype": "int64", "shape": []}]
     one = Module("testing", {"main": lambda x, y: x - y}, inputs=inputs)
     assert one.run({"y": 1, "x": 5}) == {"output": 4}
-    two = Module(
-        "testing", {"main": lambda x, y: (x, y)}, inputs=inputs, outputs=[{"name": "a"}, {"name": "b"}]
-    )
+    two = Module("testing", {"main": lambda x, y: (x, y)}, inputs=inputs, outputs=[{"name": "a"}, {"name": "b"}])
     assert two.run({"y": 1, "x": 5}) == {"a": 5, "b": 1}
     assert two.run({"y": 1, "x": 5}, ["b"]) == {"b": 1}
     assert Module("testing", imports=[two]).run({"y": 1, "x": 5}, ["a"]) == {"a": 5}

@@ -76,9 +76,7 @@ def test_it_runs_as_before_and_by_the_same_names(libraries: tuple[Path, Path]) -
         np.testing.assert_array_equal(stripped(x), plain(x))
         assert stripped.run({"image": x}, ["prob"])["prob"].tolist() == plain(x).tolist()
         assert (stripped.inputs, stripped.outputs) == (plain.inputs, plain.outputs)
-        assert len({id(each) for each in module.walk(stripped)}) == len(
-            {id(each) for each in module.walk(plain)}
-        )
+        assert len({id(each) for each in module.walk(stripped)}) == len({id(each) for each in module.walk(plain)})
 
 
 def test_it_can_be_exported_again(libraries: tuple[Path, Path], tmp_path: Path) -> None:
@@ -92,9 +90,7 @@ def test_the_tree_that_was_given_is_not_changed() -> None:
     root = network()
     before = [dict(each.graph) if hasattr(each, "graph") else each.imports for each in module.walk(root)]
     replaced(root)
-    assert [
-        dict(each.graph) if hasattr(each, "graph") else each.imports for each in module.walk(root)
-    ] == before
+    assert [dict(each.graph) if hasattr(each, "graph") else each.imports for each in module.walk(root)] == before
 
 
 def test_other_kinds(tmp_path: Path) -> None:

@@ -34,11 +34,7 @@ def test_without_one_the_library_is_the_root() -> None:
 def test_modules_follow_one_with_fields_of_its_own() -> None:
     tree = ("_import_tree", vector(0, 2, 2, 2) + vector(1, 2))
     records = decoded(older(("_lib", b""), ("hip", CUDA), ("other", string(b"x")), tree))
-    assert [(record.kind, record.imports) for record in records] == [
-        ("_lib", (1, 2)),
-        ("hip", ()),
-        ("other", ()),
-    ]
+    assert [(record.kind, record.imports) for record in records] == [("_lib", (1, 2)), ("hip", ()), ("other", ())]
 
 
 def test_an_empty_one_is_the_library_alone() -> None:

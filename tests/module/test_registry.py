@@ -61,6 +61,8 @@ def test_a_kind_that_another_package_brings(tmp_path):
 
 
 def test_a_board_without_such_packages_does_not_load_what_finds_them():
-    code = "import sys; from rpcsys.module import registry; registry.known(); print('importlib.metadata' in sys.modules)"
+    code = (
+        "import sys; from rpcsys.module import registry; registry.known(); print('importlib.metadata' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + code], capture_output=True, text=True)  # fmt: skip
     assert done.stdout == "False\n", done.stderr

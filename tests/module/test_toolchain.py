@@ -70,9 +70,7 @@ def test_cmake_finds_the_same(name: str, vendors: bool, tmp_path: Path) -> None:
         root = vendor(tmp_path / "vendor", name, name.replace("-linux", "-none-linux"))
         options = {"root": root, "sysroot": root}
     found = toolchain.find(name, **options)
-    flags = [
-        f"-DRPCSYS_{'TOOLCHAIN_ROOT' if key == 'root' else 'SYSROOT'}={path}" for key, path in options.items()
-    ]
+    flags = [f"-DRPCSYS_{'TOOLCHAIN_ROOT' if key == 'root' else 'SYSROOT'}={path}" for key, path in options.items()]
     told = "-DCMAKE_HOST_SYSTEM_PROCESSOR=x86_64"
     done = subprocess.run([CMAKE, told, *flags, "-P", script], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines() == [found.cc, found.cxx, " ".join(found.flags), found.sysroot or ""]
@@ -81,17 +79,13 @@ def test_cmake_finds_the_same(name: str, vendors: bool, tmp_path: Path) -> None:
 
 def test_a_missing_compiler_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(
-        UsageError, match="sudo apt-get install gcc-arm-linux-gnueabihf g\\+\\+-arm-linux-gnueabihf"
-    ):
+    with pytest.raises(UsageError, match="sudo apt-get install gcc-arm-linux-gnueabihf g\\+\\+-arm-linux-gnueabihf"):
         toolchain.find("arm-linux-gnueabihf")
 
 
 def test_cmake_names_the_package_too(tmp_path: Path) -> None:
     script = data.folder("toolchains") / "riscv64-linux-gnu.cmake"
-    done = subprocess.run(
-        [CMAKE, "-P", script], capture_output=True, text=True, env={"PATH": "/nowhere"}, check=False
-    )
+    done = subprocess.run([CMAKE, "-P", script], capture_output=True, text=True, env={"PATH": "/nowhere"}, check=False)
     assert done.returncode != 0
     assert "apt-get install gcc-riscv64-linux-gnu g++-riscv64-linux-gnu" in " ".join(done.stderr.split())
 
@@ -143,10 +137,7 @@ def test_a_file_that_adds_to_one_of_ours(tmp_path: Path) -> None:
         ("", "does not say what it builds for"),
         ("set(CMAKE_SYSTEM_PROCESSOR z80)", "z80 is no processor that is known"),
         ("set(CMAKE_SYSTEM_PROCESSOR aarch64)", "names no compiler"),
-        (
-            "set(CMAKE_SYSTEM_PROCESSOR arm)\nset(CMAKE_C_COMPILER no-such-gcc)",
-            "there is no no-such-gcc here",
-        ),
+        ("set(CMAKE_SYSTEM_PROCESSOR arm)\nset(CMAKE_C_COMPILER no-such-gcc)", "there is no no-such-gcc here"),
         ("include(${CMAKE_CURRENT_LIST_DIR}/elsewhere.cmake)", "cannot read the toolchain file"),
         ("include(bad.cmake)", "does not say"),
         ('set(A "unclosed)', "cannot be read"),

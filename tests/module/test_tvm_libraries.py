@@ -116,15 +116,10 @@ def test_what_is_decoded_is_what_tvm_loads(which: str, nested: Path, artefacts: 
     path = nested if which == "nested" else getattr(artefacts, which)
     records = container.read(str(path)).records
     order = walked(records)
-    inner = [
-        (records[i].kind, bytes(records[i].data or b"").hex()) for i in order if records[i].data is not None
-    ]
+    inner = [(records[i].kind, bytes(records[i].data or b"").hex()) for i in order if records[i].data is not None]
     loaded, texts = json.loads(python(OUTLINE, path, json.dumps(inner)))
     ours = [
-        (
-            "library" if records[i].kind == "_lib" else records[i].kind,
-            [order.index(c) for c in records[i].imports],
-        )
+        ("library" if records[i].kind == "_lib" else records[i].kind, [order.index(c) for c in records[i].imports])
         for i in order
     ]
     assert [(kind, imports) for kind, imports, _ in loaded] == ours

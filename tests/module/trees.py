@@ -55,20 +55,13 @@ def of_shape(shape: Sequence[tuple[bytes, Sequence[int]]]) -> Module:
     for number in reversed(range(len(shape))):
         data, steps = shape[number]
         made[number] = Holder(
-            data,
-            [
-                made[number + 1 + step % (len(shape) - number - 1)]
-                for step in steps
-                if number + 1 < len(shape)
-            ],
+            data, [made[number + 1 + step % (len(shape) - number - 1)] for step in steps if number + 1 < len(shape)]
         )
     return made[0]
 
 
 #: Shapes with shared, repeated and no imports, deep and wide.
-shapes = st.lists(
-    st.tuples(st.binary(max_size=80), st.lists(st.integers(0, 40), max_size=4)), min_size=1, max_size=40
-)
+shapes = st.lists(st.tuples(st.binary(max_size=80), st.lists(st.integers(0, 40), max_size=4)), min_size=1, max_size=40)
 
 
 def blob_of(root: Module) -> bytes:
@@ -92,10 +85,6 @@ def outline(root: Module) -> list[tuple[str, bytes, tuple[int, ...]]]:
     modules = list(walk(root))
     numbers = {id(module): number for number, module in enumerate(modules)}
     return [
-        (
-            module.kind,
-            bytes(getattr(module, "data", b"")),
-            tuple(numbers[id(child)] for child in module.imports),
-        )
+        (module.kind, bytes(getattr(module, "data", b"")), tuple(numbers[id(child)] for child in module.imports))
         for module in modules
     ]

@@ -29,12 +29,9 @@ def test_the_tier_and_nothing_else(tmp_path: Path, record_property) -> None:
     assert ours == set(tier.files())
     folders = {name.split("/")[1] for name in files if name.startswith("python/")}
     assert folders == {"rpcsys", "cloudpickle", "numpy_stub", "start.py", "verify.py"}
-    assert {
-        "bin/rpcsys-server",
-        "manifest.json",
-        "licenses/rpcsys/LICENSE",
-        "licenses/cloudpickle/LICENSE",
-    } <= set(files)
+    assert {"bin/rpcsys-server", "manifest.json", "licenses/rpcsys/LICENSE", "licenses/cloudpickle/LICENSE"} <= set(
+        files
+    )
     python = {name: content for name, content in files.items() if name.startswith("python/")}
     for form, most in (("xz", 150_000), ("gz", 180_000)):
         archive.write(tmp_path / f"python.tar.{form}", python, frozenset())

@@ -17,12 +17,7 @@ ARM = Target("aarch64-linux-gnu", "aarch64", 64)
 def test_is_stripped_and_looks_beside_itself(build: Build, tmp_path: Path) -> None:
     other = build("libother.so", code="x + 1")
     path = build(
-        "a.so",
-        "aarch64-linux-gnu",
-        "-Wl,-rpath,/build/tree",
-        "-Wl,--no-as-needed",
-        str(other),
-        code="elsewhere(x)",
+        "a.so", "aarch64-linux-gnu", "-Wl,-rpath,/build/tree", "-Wl,--no-as-needed", str(other), code="elsewhere(x)"
     )
     ready = libraries.prepare(Source(path, "here"), ARM, ["libother.so", "a.so"], tmp_path)
     assert len(ready.content) < path.stat().st_size
@@ -39,9 +34,7 @@ def test_one_that_needs_none_gets_no_path(build: Build, tmp_path: Path) -> None:
 
 def test_of_another_machine(build: Build, tmp_path: Path) -> None:
     path = build("a.so", "arm-linux-gnueabihf")
-    with pytest.raises(
-        UsageError, match=r"a\.so is for arm \(32 bits\), and aarch64-linux-gnu is aarch64 \(64 bits\)"
-    ):
+    with pytest.raises(UsageError, match=r"a\.so is for arm \(32 bits\), and aarch64-linux-gnu is aarch64 \(64 bits\)"):
         libraries.prepare(Source(path, "here"), ARM, [], tmp_path)
 
 
@@ -58,16 +51,11 @@ def test_a_build_folder(build: Build, tmp_path: Path) -> None:
     folder = build("libtvm_ffi.so").parent
     (folder / "LICENSE").write_text("theirs")
     found = libraries.from_folder(folder)
-    assert [(source.path.name, source.licences) for source in found] == [
-        ("libtvm_ffi.so", (folder / "LICENSE",))
-    ]
+    assert [(source.path.name, source.licences) for source in found] == [("libtvm_ffi.so", (folder / "LICENSE",))]
     build("libtvm_runtime.so")
     (tmp_path / "build" / "lib").mkdir()
     (tmp_path / "build" / "lib" / "libtvm_runtime.so").symlink_to("../libtvm_runtime.so")
-    assert [source.path.name for source in libraries.from_folder(folder)] == [
-        "libtvm_ffi.so",
-        "libtvm_runtime.so",
-    ]
+    assert [source.path.name for source in libraries.from_folder(folder)] == ["libtvm_ffi.so", "libtvm_runtime.so"]
 
 
 def test_a_build_folder_with_two_of_one(build: Build) -> None:

@@ -18,11 +18,7 @@ from rpcsys.pack.source import blanked
 
 THIRD_PARTY = Path(cloudpickle.cloudpickle.__file__).parent.glob("*.py")
 OF_BOARDS = data.folder("packaging").rglob("*.py")
-FILES = {
-    **tier.files(),
-    **{file.name: file for file in THIRD_PARTY},
-    **{str(file): file for file in OF_BOARDS},
-}
+FILES = {**tier.files(), **{file.name: file for file in THIRD_PARTY}, **{str(file): file for file in OF_BOARDS}}
 
 RAISE = """
 import json, sys, traceback
@@ -103,10 +99,7 @@ def frames(root: Path) -> list[tuple[str, int]]:
         ("", ""),
         ("#!/usr/bin/python3\n# why\nx = 1  # one\n", "#!/usr/bin/python3\n\nx = 1\n"),
         ('"""Two\nlines."""\nx = "#"\n', '\n\nx = "#"\n'),
-        (
-            'def f(x: int, *y: "str", z: int = 3) -> int:\n    """Says ä."""\n',
-            "def f(x, *y, z = 3):\n pass\n",
-        ),
+        ('def f(x: int, *y: "str", z: int = 3) -> int:\n    """Says ä."""\n', "def f(x, *y, z = 3):\n pass\n"),
         ("def f(\n    x: Dict[\n        str, int\n    ],\n): return x\n", "def f(\n x\n\n,\n): return x\n"),
         ("x: int = 1\nif x:\n    y = '''a\\n    b'''\n", "x: int = 1\nif x:\n y = '''a\\n    b'''\n"),
         ("if x:\n    y = '''a\n    b'''\n", "if x:\n y = '''a\n    b'''\n"),

@@ -35,10 +35,7 @@ def test_agrees_with_readelf(target: str, build: Build) -> None:
 
 
 def test_the_older_kind_of_path_is_seen_too(build: Build) -> None:
-    assert (
-        versions.read(build("a.so", "aarch64-linux-gnu", "-Wl,--disable-new-dtags,-rpath,/old")).runpath
-        == "/old"
-    )
+    assert versions.read(build("a.so", "aarch64-linux-gnu", "-Wl,--disable-new-dtags,-rpath,/old")).runpath == "/old"
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x7fELF", b"\x7fELF\2\1\1" + b"\0" * 60])

@@ -73,11 +73,7 @@ def ask(python: str, code: str, *paths: Path, args: tuple[str, ...] = ()) -> str
     """What ``code`` prints under an isolated Python that looks in ``paths`` after its standard library."""
     start = f"import sys; sys.path += {[str(path) for path in paths]}\n"
     done = subprocess.run(
-        [python, "-I", "-S", "-B", "-c", start + code, *args],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+        [python, "-I", "-S", "-B", "-c", start + code, *args], capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

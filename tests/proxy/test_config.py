@@ -52,9 +52,7 @@ def test_every_flag() -> None:
         ("--what", "--what"),
     ],
 )
-def test_a_bad_flag_is_one_line_and_status_2(
-    line: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_flag_is_one_line_and_status_2(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         parse(line.split())
     assert stopped.value.code == 2

@@ -96,18 +96,12 @@ def test_a_stream_may_end_early(ends: Ends, data: bytes) -> None:
         (struct.pack("<ii", 0xFF271, MAX_GREETING + 1), LimitExceeded),
     ],
 )
-def test_what_is_no_opening_is_told_as_soon_as_it_shows(
-    ends: Ends, data: bytes, error: type[Exception]
-) -> None:
+def test_what_is_no_opening_is_told_as_soon_as_it_shows(ends: Ends, data: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         ends.feed(data, 1)
 
 
-@given(
-    st.binary(max_size=60),
-    st.sampled_from([b"", LINK, LINK[:2], opening("client:k")[:8]]),
-    st.integers(1, 70),
-)
+@given(st.binary(max_size=60), st.sampled_from([b"", LINK, LINK[:2], opening("client:k")[:8]]), st.integers(1, 70))
 def test_any_bytes_are_an_opening_or_an_error(data: bytes, start: bytes, step: int) -> None:
     ends = Ends()
     try:

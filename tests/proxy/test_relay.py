@@ -113,10 +113,7 @@ def test_both_ways_at_once_every_byte_in_order(run: Run) -> None:
     async def main() -> None:
         async with joined() as one:
             got = await asyncio.gather(
-                send(one.left, BLOB),
-                send(one.right, BLOB[::-1]),
-                read(one.right, len(BLOB)),
-                read(one.left, len(BLOB)),
+                send(one.left, BLOB), send(one.right, BLOB[::-1]), read(one.right, len(BLOB)), read(one.left, len(BLOB))
             )
             assert got[2] == BLOB
             assert got[3] == BLOB[::-1]

@@ -275,9 +275,7 @@ def test_openings_come_in_any_pieces(proxy) -> None:
 
 def test_without_descriptors_the_proxy_waits_for_some(daemons) -> None:
     """And those it has serve on."""
-    proxy = daemons.launch(
-        "small", ["bash", "-c", f"ulimit -n 40; exec {sys.executable} -m rpcsys.proxy --port 0"]
-    )
+    proxy = daemons.launch("small", ["bash", "-c", f"ulimit -n 40; exec {sys.executable} -m rpcsys.proxy --port 0"])
     proxy.await_ready_line()
     client, server = joined(proxy)
     crowd = [socket.create_connection(proxy.address) for _ in range(60)]
@@ -317,9 +315,7 @@ def test_figures_and_health(daemons) -> None:
     server.read(1000)
     parked = Stream(proxy.address, "server:c")
     assert fetch(port, "/healthz") == "ok\n"
-    wait_until(
-        lambda: 'rpcsys_proxy_waiting{key="c",role="server"} 1.0' in fetch(port, "/metrics"), 5, "c waits"
-    )
+    wait_until(lambda: 'rpcsys_proxy_waiting{key="c",role="server"} 1.0' in fetch(port, "/metrics"), 5, "c waits")
     page = fetch(port, "/metrics")
     for line in (
         'rpcsys_proxy_pairings_total{key="a:b"} 1.0',
@@ -330,9 +326,7 @@ def test_figures_and_health(daemons) -> None:
         assert line in page
     client.close()
     server.close()
-    wait_until(
-        lambda: 'rpcsys_proxy_pairs{kind="session"} 0.0' in fetch(port, "/metrics"), 5, "the pair is over"
-    )
+    wait_until(lambda: 'rpcsys_proxy_pairs{kind="session"} 0.0' in fetch(port, "/metrics"), 5, "the pair is over")
     assert 'rpcsys_proxy_bytes_total{kind="session"} 1000.0' in fetch(port, "/metrics")
     wait_until(lambda: '"joined"' in proxy.stderr(), 5, "the log")
     lines = [json.loads(line) for line in proxy.stderr().splitlines()]

@@ -65,10 +65,7 @@ class Heard:
     def __init__(self, address: tuple[str, int]) -> None:
         self.events: list[Any] = []
         self.link = TrackerLink(
-            address,
-            lambda: self.events.append("up"),
-            lambda: self.events.append("down"),
-            self.events.append,
+            address, lambda: self.events.append("up"), lambda: self.events.append("down"), self.events.append
         )
 
 

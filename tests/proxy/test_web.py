@@ -29,9 +29,7 @@ def web_port() -> int:
 
 @pytest.fixture
 def proxy(daemons, web_port):
-    return daemons.proxy(
-        "--web-port", str(web_port), "--timeout-client", "1", "--web-origin", "https://lab.example"
-    )
+    return daemons.proxy("--web-port", str(web_port), "--timeout-client", "1", "--web-origin", "https://lab.example")
 
 
 class WebStream:
@@ -152,9 +150,7 @@ def test_a_slow_end_is_felt_by_the_other(proxy, web_port) -> None:
             await asyncio.sleep(1)
             assert not sending.done()
             assert rss_mb([proxy.pid]) - before < 40
-            digest = await asyncio.to_thread(
-                lambda other=other: hashlib.sha256(other.read(4 * len(BLOB))).digest()
-            )
+            digest = await asyncio.to_thread(lambda other=other: hashlib.sha256(other.read(4 * len(BLOB))).digest())
             await sending
             assert digest == hashlib.sha256(BLOB * 4).digest()
             stream.connection.close()
@@ -175,8 +171,7 @@ def test_text_is_no_session(proxy, web_port) -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "taken"),
-    [("http://evil.example", False), ("https://lab.example", True), ("http://{host}", True)],
+    ("origin", "taken"), [("http://evil.example", False), ("https://lab.example", True), ("http://{host}", True)]
 )
 def test_only_pages_of_the_lab_may_open_one(proxy, web_port, origin, taken) -> None:
     async def meet() -> None:

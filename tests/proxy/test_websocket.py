@@ -14,9 +14,7 @@ from tornado.iostream import IOStream
 from rpcsys.proxy.websocket import CHUNK, NOT_BINARY, VIOLATION, Refused, WebSocket
 
 
-def frame(
-    opcode: int, data: bytes = b"", *, final: bool = True, mask: bytes = b"abcd", length: int | None = None
-):
+def frame(opcode: int, data: bytes = b"", *, final: bool = True, mask: bytes = b"abcd", length: int | None = None):
     """A frame as a client sends it; ``length`` to announce another one than it has."""
     count = len(data) if length is None else length
     first = (0x80 if final else 0) | opcode

@@ -28,9 +28,7 @@ class Scene:
         self._conns = 0
         self._randoms = 0
 
-    def server(
-        self, key: str = "rpi4", id: str = "", address: str = "10.0.0.7", offered: bool = False
-    ) -> int:
+    def server(self, key: str = "rpi4", id: str = "", address: str = "10.0.0.7", offered: bool = False) -> int:
         return self._open("server", key, id, address, offered)
 
     def client(self, key: str = "rpi4", address: str = "10.0.0.5") -> int:

@@ -28,19 +28,9 @@ WHO = {"user": "ann", "address": "10.0.0.5"}
 SUMMARY = {
     "queue_info": {"rpi4": {"free": 1, "pending": 2}},
     "server_info": [{"key": "server:rpi4", "addr": ["10.0.0.7", 9090]}],
-    "servers": [
-        {"name": "b:1", "limits": True, "labels": {"name": "b"}, "slots": 2, "running": 1, "free": 1, **ROW}
-    ],
+    "servers": [{"name": "b:1", "limits": True, "labels": {"name": "b"}, "slots": 2, "running": 1, "free": 1, **ROW}],
     "leases": [
-        {
-            "lease": "l-1",
-            "key": "rpi4",
-            "server": "b:1",
-            "holder": "ann",
-            "address": "x",
-            "state": "running",
-            **HELD,
-        }
+        {"lease": "l-1", "key": "rpi4", "server": "b:1", "holder": "ann", "address": "x", "state": "running", **HELD}
     ],
 }
 WHY = {
@@ -49,22 +39,11 @@ WHY = {
     "waiting": 1,
     "reasons": ["2 of 2 devices are taken"],
     "holders": [{"server": "b:1", "inferred": False, **WHO, **HELD}],
-    "queue": [
-        {"priority": 1, "risen": 0, "waited_s": 1.5, "spent_s": 2, "labels": {"a": "b"}, "count": 1, **WHO}
-    ],
+    "queue": [{"priority": 1, "risen": 0, "waited_s": 1.5, "spent_s": 2, "labels": {"a": "b"}, "count": 1, **WHO}],
     "servers": [{"server": "b:1", **ROW, "state": "drained"}],
 }
 MODULES = [
-    {
-        "name": "m",
-        "version": "1",
-        "server": "b",
-        "host": "h",
-        "port": 9,
-        "key": "",
-        "workers": 1,
-        "running": 0,
-    }
+    {"name": "m", "version": "1", "server": "b", "host": "h", "port": 9, "key": "", "workers": 1, "running": 0}
     | {"waiting": 0, "clients": 3}
 ]
 PAST = [
@@ -99,9 +78,7 @@ def tracker():
 def run(tracker, command, says):
     """The status and the output of a query; what it prints, it may print."""
     tracker.says = says
-    before, sub = (
-        ([], command.split()) if command.startswith("-") else (command.split()[:1], command.split()[1:])
-    )
+    before, sub = ([], command.split()) if command.startswith("-") else (command.split()[:1], command.split()[1:])
     where = ["--host", tracker.address[0], "--port", str(tracker.address[1])]
     return printed(lambda: query.main([*before, *where, *sub]))
 

@@ -53,11 +53,7 @@ def test_leases_as_a_table(tracker, capsys):
 
 def test_leases_as_json_and_of_a_key(tracker, capsys):
     print_leases(tracker, True, "rpi4")
-    assert [json.loads(line)["holder"] for line in capsys.readouterr().out.splitlines()] == [
-        "ann",
-        "10.0.0.77",
-        "bob",
-    ]
+    assert [json.loads(line)["holder"] for line in capsys.readouterr().out.splitlines()] == ["ann", "10.0.0.77", "bob"]
     print_leases(tracker, True, "gpu")
     assert capsys.readouterr().out == ""
 

@@ -24,9 +24,7 @@ class Script:
         return self.act(self.hosting.handle(event(self.now, *fields)))
 
     def act(self, actions: list[do.Action]) -> list[do.Action]:
-        return [
-            action for action in actions + self.hosting.settle(self.now) if not isinstance(action, do.Log)
-        ]
+        return [action for action in actions + self.hosting.settle(self.now) if not isinstance(action, do.Log)]
 
     def visit(self, conn: int, name: str = "head") -> list[do.Action]:
         return self.act(self.hosting.visit(self.now, conn, f"peer{conn}", name))

@@ -28,9 +28,7 @@ plain = (
     | st.just(10**400)
     | st.floats()
     | st.text(max_size=20)
-    | st.sampled_from(
-        [".", "../x", "a\0b", "\ud800", "x.so", "testing.nop", "session.time", user_code.VERSION]
-    )
+    | st.sampled_from([".", "../x", "a\0b", "\ud800", "x.so", "testing.nop", "session.time", user_code.VERSION])
     | st.binary(max_size=20)
     | st.just(np.zeros(3))
 )

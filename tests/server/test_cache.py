@@ -214,9 +214,7 @@ def test_what_is_resumed_does_not_make_room_for_itself(cache):
     assert cache.offset(digest(b"x"), 9 * MB) == 9 * MB
 
 
-@pytest.mark.parametrize(
-    "name", ["", "x" * 64, "A" * 64, "0" * 63, "../" + "0" * 61, "0" * 64 + "\n", None, 5]
-)
+@pytest.mark.parametrize("name", ["", "x" * 64, "A" * 64, "0" * 63, "../" + "0" * 61, "0" * 64 + "\n", None, 5])
 def test_what_is_no_digest(name):
     assert not caches.valid(name)
 
@@ -230,7 +228,5 @@ def test_a_folder_that_cannot_be(tmp_path):
 def test_nothing_heavy_is_loaded():
     """A board's waiting processes hold what this file imports."""
     code = "import sys; before = set(sys.modules); import rpcsys.server.cache; print(*(set(sys.modules) - before))"
-    out = subprocess.run(
-        [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    out = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {"hashlib", "shutil", "fcntl", "zlib"} & set(out.stdout.split()) == set()

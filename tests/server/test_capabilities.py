@@ -26,11 +26,7 @@ print(json.dumps([said, sorted({"numpy", "onnxruntime", "onnx", "tvm"} & {n for 
 
 def ask(python, *hidden, flags=()):
     done = subprocess.run(
-        [python, *flags, "-c", ASK, str(ROOT), *hidden],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
+        [python, *flags, "-c", ASK, str(ROOT), *hidden], capture_output=True, text=True, timeout=60, check=True
     )
     said, imported = json.loads(done.stdout)
     assert imported == []

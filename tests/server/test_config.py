@@ -22,18 +22,7 @@ def test_everything(tmp_path):
     library.touch()
     config = parse(
         [
-            *[
-                "--host",
-                "::1",
-                "--port",
-                "0",
-                "--port-end",
-                "9",
-                "--key",
-                "rpi4",
-                "--tracker",
-                "10.0.0.1:9191",
-            ],
+            *["--host", "::1", "--port", "0", "--port-end", "9", "--key", "rpi4", "--tracker", "10.0.0.1:9191"],
             *["--custom-addr", "10.0.0.9", "--load-library", str(library), "--no-fork", "--silent"],
             *["--slots", "4", "--tvm", "off", "--name", "shelf 3", "--label", "os=linux", "--label", "a="],
             *["--preload", "json,re", "--import", "lab_one", "--import", "lab_two", "--grace", "2.5"],
@@ -160,12 +149,7 @@ def test_the_command_says_one_line_and_exits_with_2(flags):
 
 @pytest.mark.parametrize(
     ("text", "slots", "cpus"),
-    [
-        ("0", 1, ((0,),)),
-        ("2-3", 1, ((2, 3),)),
-        ("0,2-3,8", 3, ((0,), (2, 3), (8,))),
-        ("0+2,3+8", 2, ((0, 2), (3, 8))),
-    ],
+    [("0", 1, ((0,),)), ("2-3", 1, ((2, 3),)), ("0,2-3,8", 3, ((0,), (2, 3), (8,))), ("0+2,3+8", 2, ((0, 2), (3, 8)))],
 )
 def test_the_cpus_of_each_slot(text, slots, cpus, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 2, 3, 8})
@@ -188,11 +172,7 @@ def test_how_tvms_clients_are_served(monkeypatch, tmp_path):
     monkeypatch.setattr(library._Loaded, "runtime", False)  # another test may have loaded it
     found = library.Paths("libtvm_ffi.so", "libtvm_runtime.so")
     assert parse(["--tvm-library", str(tmp_path)]).tvm == "ctypes"
-    for package, libraries, served in [
-        (True, found, "python"),
-        (False, found, "ctypes"),
-        (False, None, "off"),
-    ]:
+    for package, libraries, served in [(True, found, "python"), (False, found, "ctypes"), (False, None, "off")]:
         monkeypatch.setattr(config, "installed", lambda name, package=package: package)
         monkeypatch.setattr(library, "find", lambda folder=None, libraries=libraries: libraries)
         library.use(None)  # forgets what was found

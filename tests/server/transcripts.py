@@ -104,9 +104,7 @@ def snapshot(thing):
         return {key: snapshot(value) for key, value in thing.items()}
     if isinstance(thing, (list, tuple)):
         return [snapshot(item) for item in thing]
-    return (
-        {key: snapshot(value) for key, value in vars(thing).items()} if hasattr(thing, "__dict__") else thing
-    )
+    return {key: snapshot(value) for key, value in vars(thing).items()} if hasattr(thing, "__dict__") else thing
 
 
 def kinds(actions):

@@ -106,19 +106,7 @@ def others(path: Path, chance: random.Random) -> None:
 
 def wrong_values(path: Path, chance: random.Random) -> None:
     """A wrong value in every column of some rows, where the table lets it in."""
-    odd = [
-        None,
-        b"\xff\x00",
-        "",
-        "x" * 300_000,
-        "a\nb",
-        -1,
-        2**63 - 1,
-        -(2**63),
-        1e308,
-        float("inf"),
-        float("nan"),
-    ]
+    odd = [None, b"\xff\x00", "", "x" * 300_000, "a\nb", -1, 2**63 - 1, -(2**63), 1e308, float("inf"), float("nan")]
     odd += [
         "{",
         "[]",
@@ -140,9 +128,7 @@ def wrong_values(path: Path, chance: random.Random) -> None:
                     row[0] = None
                 places = ", ".join("?" * len(columns))
                 with contextlib.suppress(sqlite3.Error):
-                    file.execute(
-                        f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({places})", row
-                    )
+                    file.execute(f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({places})", row)
         file.commit()
 
 
@@ -154,23 +140,12 @@ def wrong_details(path: Path, chance: random.Random) -> None:
             plain = json.loads(details)
             plain[chance.choice(sorted(plain))] = chance.choice(odd)
             file.execute(
-                "UPDATE present SET details = ? WHERE kind = ? AND about = ?",
-                (json.dumps(plain), kind, about),
+                "UPDATE present SET details = ? WHERE kind = ? AND about = ?", (json.dumps(plain), kind, about)
             )
         file.commit()
 
 
 ALL: tuple[Damage, ...] = (
-    *(
-        flipped,
-        flipped_head,
-        cut,
-        zeroed,
-        swapped,
-        random_page,
-        flipped_journal,
-        cut_journal,
-        without_journal,
-    ),
+    *(flipped, flipped_head, cut, zeroed, swapped, random_page, flipped_journal, cut_journal, without_journal),
     *(bad_index, random_journal, empty, no_database, others, wrong_values, wrong_details),
 )

@@ -91,13 +91,7 @@ def gone(server: str, at: float) -> Record:
 
 
 def set_aside(server: str, at: float, **changed: Any) -> Record:
-    details = {
-        "server": server,
-        "reason": "it crashed at the start",
-        "failures": 3,
-        "pause_s": 60.0,
-        "until": at + 60,
-    }
+    details = {"server": server, "reason": "it crashed at the start", "failures": 3, "pause_s": 60.0, "until": at + 60}
     return _record("set_aside", at, details, changed)
 
 

@@ -26,23 +26,7 @@ STEP_S = 5.0
 
 EDGES = st.sampled_from(
     [
-        *(
-            0,
-            -1,
-            1,
-            2**31,
-            2**53 - 1,
-            2**53,
-            2**53 + 1,
-            2**63,
-            10**300,
-            -(10**30),
-            1e308,
-            -1e308,
-            5e-324,
-            -0.0,
-            1e11,
-        ),
+        *(0, -1, 1, 2**31, 2**53 - 1, 2**53, 2**53 + 1, 2**63, 10**300, -(10**30), 1e308, -1e308, 5e-324, -0.0, 1e11),
         *(
             "",
             "rpi4",
@@ -75,12 +59,9 @@ GOOD = {
     "outcome": st.sampled_from(control.OUTCOMES),
     "count": st.integers(1, 3),
     "slots": st.integers(1, 4),
-    "labels": st.dictionaries(
-        st.sampled_from(["os", "rev"]), st.sampled_from(["linux", ">=1", "2"]), max_size=2
-    ),
+    "labels": st.dictionaries(st.sampled_from(["os", "rev"]), st.sampled_from(["linux", ">=1", "2"]), max_size=2),
     "running": st.lists(
-        st.fixed_dictionaries({"lease": st.sampled_from(["L1", "L2"]), "epoch": st.integers(0, 2**53)}),
-        max_size=2,
+        st.fixed_dictionaries({"lease": st.sampled_from(["L1", "L2"]), "epoch": st.integers(0, 2**53)}), max_size=2
     ),
     "wait_for_key": st.booleans(),
     "address": st.just(["10.0.0.8", 1]),
@@ -107,11 +88,7 @@ def ours(draw):
 
 HELLO = st.builds(lambda user: [1, {"op": "hello", "version": "0", "user": user}], VALUES)
 PUT = st.builds(lambda key, number: [3, key, [9090, f"{key}:{number}"], None], GOOD["key"], st.integers(0, 9))
-TVMS = (
-    st.builds(lambda code, rest: [code, *rest], st.integers(-1, 8), st.lists(VALUES, max_size=4))
-    | PUT
-    | HELLO
-)
+TVMS = st.builds(lambda code, rest: [code, *rest], st.integers(-1, 8), st.lists(VALUES, max_size=4)) | PUT | HELLO
 SAID = st.tuples(st.integers(1, 3), ours() | TVMS | VALUES)
 
 
@@ -136,9 +113,7 @@ class Tracker:
     def hear(self, conn: int, value) -> None:
         self.now += 0.01
         if conn not in self.state.records.peers:
-            self.apply(
-                events.Connected(self.now, conn, f"10.0.0.{conn}" if conn > 1 else "127.0.0.1", "10.0.0.1")
-            )
+            self.apply(events.Connected(self.now, conn, f"10.0.0.{conn}" if conn > 1 else "127.0.0.1", "10.0.0.1"))
         try:
             message = self.cache.read(json.dumps(value).encode())
         except ProtocolError:
@@ -174,9 +149,7 @@ def test_nothing_breaks_it_and_nothing_is_left(said):
     names = ("peers", "queues", "waiting", "leases", "server_names", "places")
     left = {name: getattr(records, name) for name in (*names, "tickets", "identities", "by_fact", "heirs")}
     assert not {name: what for name, what in left.items() if what}
-    assert all(share.base for share in records.shares.users.values()), (
-        "users who have had nothing are forgotten"
-    )
+    assert all(share.base for share in records.shares.users.values()), "users who have had nothing are forgotten"
     empty = (records.held.bytes, records.places_bytes, records.lines.all, records.pool.by_fact)
     assert empty == (0, 0, {}, {})
 
@@ -187,9 +160,7 @@ def test_others_are_served_as_before(said):
     """A server and a client that were there before, and do as they should."""
     lab = Tracker()
     board, client = 101, 102
-    lab.hear(
-        board, {"op": "register", "id": 1, "key": "good", "name": "good", "port": 9090, "identity": "1f2e"}
-    )
+    lab.hear(board, {"op": "register", "id": 1, "key": "good", "name": "good", "port": 9090, "identity": "1f2e"})
     for conn, value in said:
         lab.hear(conn, value)
     lab.hear(board, [3, "good", [9090, "good:1"], None])

@@ -45,19 +45,11 @@ def test_a_disk_that_is_full_for_long_holds_no_memory(tmp_path, monkeypatch) -> 
     def live(turns):
         for number in range(turns):
             lease = f"x-{number}"
-            lab.note(
-                records.granted(lease, at=NOW),
-                records.begun(lease, at=NOW),
-                records.limited(lease, 9.0, at=NOW),
-            )
+            lab.note(records.granted(lease, at=NOW), records.begun(lease, at=NOW), records.limited(lease, 9.0, at=NOW))
             lab.note(records.waiting(lease, at=NOW), records.joined(lease, at=NOW))
             lab.note(records.drained(lease, at=NOW), records.set_aside(lease, at=NOW))
             lab.note_levels([(number, "key", 1, 1.0, 1.0, 1.0)])
-            lab.note(
-                records.over(lease, at=NOW),
-                records.waited(lease, "left", at=NOW),
-                records.gone(lease, at=NOW),
-            )
+            lab.note(records.over(lease, at=NOW), records.waited(lease, "left", at=NOW), records.gone(lease, at=NOW))
             lab.note(Record(NOW, "enabled", {"server": lease}))
 
     live(300)
@@ -71,10 +63,7 @@ def test_a_disk_that_is_full_for_long_holds_no_memory(tmp_path, monkeypatch) -> 
     lab.note(records.granted("out", at=NOW))
     lab.close()
     again = Store(tmp_path, history_days=90, clock=lambda: NOW)
-    assert sorted((r.kind, r.details.get("lease")) for r in again.live_state) == [
-        ("granted", "out"),
-        ("joined", None),
-    ]
+    assert sorted((r.kind, r.details.get("lease")) for r in again.live_state) == [("granted", "out"), ("joined", None)]
     again.close()
 
 

@@ -26,9 +26,7 @@ def test_what_is_no_address(text, capsys):
     assert "10.0.0.0/24" in line
 
 
-@pytest.mark.parametrize(
-    "text", ["rpi4", "rpi4=", "=600", "rpi4=0", "rpi4=-1", "rpi4=nan", "rpi4=1e99", "a b=1"]
-)
+@pytest.mark.parametrize("text", ["rpi4", "rpi4=", "=600", "rpi4=0", "rpi4=-1", "rpi4=nan", "rpi4=1e99", "a b=1"])
 def test_what_is_no_limit(text, capsys):
     with pytest.raises(SystemExit) as ended:
         parse(["--max-session", text])

@@ -194,9 +194,7 @@ def test_replies_are_joined(connection, peer):
     assert peer.sock.recv(100) == b"xxxxx"
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="the kernel's acknowledgements are asked for on Linux only"
-)
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's acknowledgements are asked for on Linux only")
 def test_the_rest_of_half_a_frame_is_read_at_once(service, connection, peer):
     """Written in halves with Nagle's algorithm on, the second comes when the first has been acknowledged."""
     peer.say(MAGIC)

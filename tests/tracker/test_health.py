@@ -17,9 +17,7 @@ class Desk:
         self.server = scene.server()
         self.count = 0
 
-    def session(
-        self, outcome="closed", fault="", started=True, address="10.0.0.5", problem="", confirmed=True
-    ):
+    def session(self, outcome="closed", fault="", started=True, address="10.0.0.5", problem="", confirmed=True):
         """One lease from offer to end; False if the offer is not handed out."""
         scene, self.count = self.scene, self.count + 1
         client = scene.client(address=address)
@@ -31,9 +29,7 @@ class Desk:
             return False
         lease = {"lease": answer["leases"][0]["lease"], "epoch": answer["leases"][0]["epoch"]}
         if confirmed:
-            (taken,) = [
-                told for told in scene.hear(self.server) if type(told) is dict and told.get("op") == "taken"
-            ]
+            (taken,) = [told for told in scene.hear(self.server) if type(told) is dict and told.get("op") == "taken"]
             scene.say(self.server, {"id": taken["id"], "ok": True})
         if started:
             scene.ask(self.server, "lease_started", **lease)
@@ -128,18 +124,11 @@ def test_a_client_that_reaches_no_server_is_to_blame_itself(scene):
     desks = []
     for number in range(4):
         desk = Desk.__new__(Desk)
-        desk.scene, desk.count, desk.server = (
-            scene,
-            100 * number,
-            scene.server(name=f"s{number}", port=number),
-        )
+        desk.scene, desk.count, desk.server = (scene, 100 * number, scene.server(name=f"s{number}", port=number))
         desks.append(desk)
     for _ in range(10):
         for desk in desks:
-            assert (
-                desk.session("unused", started=False, address="10.0.0.66", problem="no route")
-                or desk is desks[0]
-            )
+            assert desk.session("unused", started=False, address="10.0.0.66", problem="no route") or desk is desks[0]
     states = {row["name"]: row["state"] for row in scene.summary()["servers"]}
     assert states == {"s0": "set aside", "s1": "ok", "s2": "ok", "s3": "ok"}
 

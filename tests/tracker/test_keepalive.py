@@ -183,9 +183,7 @@ def test_a_lease_of_a_silent_server_ends_with_its_client(scene, left_first):
     assert [over["outcome"] for over in scene.recorded("over")] == ["unused"]
     lease = scene.recorded("over")[0]
     scene.say(conn, {"id": 0, "ok": True})
-    assert scene.ask(conn, "lease_ended", lease=lease["lease"], epoch=lease["epoch"], outcome="unused")[-1][
-        "ok"
-    ]
+    assert scene.ask(conn, "lease_ended", lease=lease["lease"], epoch=lease["epoch"], outcome="unused")[-1]["ok"]
 
 
 def test_a_session_of_a_silent_server_keeps_its_lease(scene):

@@ -90,9 +90,7 @@ class LabMachine(RuleBasedStateMachine):
             return
         state = self.lab.state
         free = {offer.match_key for index in state.records.pool.by_fact.values() for offer in index.values()}
-        gathered = {
-            offer.match_key for request in state.records.waiting.values() for offer in request.gathered
-        }
+        gathered = {offer.match_key for request in state.records.waiting.values() for offer in request.gathered}
         offered = set(self.lab.offers)
         assert free | gathered <= offered
         assert not free & gathered

@@ -247,10 +247,7 @@ def test_the_keys_limit_holds_for_tvms_clients_but_not_on_tvms_servers(limited):
     limited.say(client, [4, "rpi4", "", 1])
     summary = limited.summary()
     assert [row["limit_s"] for row in summary["leases"]] == [600, None]
-    assert {row["name"]: row["limits"] for row in summary["servers"]} == {
-        "board": True,
-        "10.0.0.7:9090": False,
-    }
+    assert {row["name"]: row["limits"] for row in summary["servers"]} == {"board": True, "10.0.0.7:9090": False}
 
 
 def test_renewal(limited):

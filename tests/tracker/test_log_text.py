@@ -9,10 +9,7 @@ from rpcsys.tracker.log_text import QUIET, words
 
 NAMES = st.sampled_from(["", "ann", "a b", 'say "hi"', "x=1", "board\n3", "ü", "10.0.0.5"])
 SECONDS = st.floats(0, 1e6)
-COMMON = {
-    **dict.fromkeys(("lease", "key", "server", "user", "address"), NAMES),
-    "epoch": st.integers(1, 1 << 50),
-}
+COMMON = {**dict.fromkeys(("lease", "key", "server", "user", "address"), NAMES), "epoch": st.integers(1, 1 << 50)}
 GRANTED = st.fixed_dictionaries(
     {
         **COMMON,

@@ -78,9 +78,7 @@ def test_history_is_bounded_in_bytes_and_what_was_written_first_goes(tmp_path, m
 
     def used():
         with sqlite3.connect(lab.path) as file:
-            pages, free = (
-                file.execute(f"PRAGMA {what}").fetchone()[0] for what in ("page_count", "freelist_count")
-            )
+            pages, free = (file.execute(f"PRAGMA {what}").fetchone()[0] for what in ("page_count", "freelist_count"))
         return (pages - free) * 4096
 
     wait_until(lambda: used() <= 8 << 20, 60, "it is within its bytes")

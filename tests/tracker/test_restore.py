@@ -10,13 +10,7 @@ from rpcsys.tracker.requests import TICKET_S
 from rpcsys.tracker.restore import SETTLE_S
 from tests.tracker.transcripts import Scene
 
-_BEGINS = {
-    "granted": "lease",
-    "waiting": "ticket",
-    "joined": "server",
-    "set_aside": "server",
-    "drained": "server",
-}
+_BEGINS = {"granted": "lease", "waiting": "ticket", "joined": "server", "set_aside": "server", "drained": "server"}
 _ENDS = {
     "over": [("granted", "lease")],
     "waited": [("waiting", "ticket")],

@@ -39,9 +39,7 @@ def lived(tmp_path_factory):
     for number in range(HERE):
         lab.note(records.granted(f"y-{number}", at=NOW - 9), records.begun(f"y-{number}", at=NOW - 8))
         lab.note(records.waiting(f"t-{number}", at=NOW - 7), records.joined(f"board-{number}", at=NOW - 10))
-        lab.note(
-            records.set_aside(f"board-{number}", at=NOW - 6), records.drained(f"off-{number}", at=NOW - 6)
-        )
+        lab.note(records.set_aside(f"board-{number}", at=NOW - 6), records.drained(f"off-{number}", at=NOW - 6))
         lab.note(records.limited(f"y-{number}", 900.0, at=NOW - 5))
     lab.note_levels([(int(NOW) // 600 * 600, f"key-{number}", 3, 1.0, 0.5, 0.0) for number in range(5)])
     copy = place.with_name("copy")
@@ -88,9 +86,7 @@ def serves(place):
 
 
 @pytest.mark.parametrize("kind", damage.ALL, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize(
-    "seeds", [range(1), pytest.param(range(1, 12), marks=pytest.mark.slow)], ids=["few", "many"]
-)
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 12), marks=pytest.mark.slow)], ids=["few", "many"])
 def test_it_begins_and_serves_with_any_damage(lived, tmp_path, caplog, kind, seeds) -> None:
     for seed in seeds:
         place = tmp_path / str(seed)

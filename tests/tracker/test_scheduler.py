@@ -133,8 +133,7 @@ def test_a_clock_of_months_keeps_the_order(scene):
     hold(scene, server, "ann", 50, "last")
     assert 40 < scene.state.records.shares.spent(scene.now, "ann") <= 50
     assert (
-        "user0" not in scene.state.records.shares.users
-        or scene.state.records.shares.spent(scene.now, "user0") < 1e-6
+        "user0" not in scene.state.records.shares.users or scene.state.records.shares.spent(scene.now, "user0") < 1e-6
     )
 
 
@@ -257,9 +256,7 @@ def test_nobody_waits_behind_one_who_wants_other_labels(scene):
 
 def test_labels_without_a_key(scene):
     scene.put(scene.server("gpu", "g", 1, labels={"arch": "x86_64"}), "gpu:1")
-    scene.put(
-        scene.server("rpi4", "r", 2, labels={"arch": "aarch64", "cores": "4"}, loads=[".onnx"]), "rpi4:1"
-    )
+    scene.put(scene.server("rpi4", "r", 2, labels={"arch": "aarch64", "cores": "4"}, loads=[".onnx"]), "rpi4:1")
     client = scene.client()
     answer = scene.request(client, key=None, labels={"arch": "aarch64", "cores": ">=4", "loads": ".onnx"})
     assert answer["leases"][0]["key"] == "rpi4"
@@ -380,12 +377,7 @@ def test_who_has_it_and_how_long_it_may_take(scene):
             limited.ask(server, "lease_ended", lease=lease["lease"], epoch=lease["epoch"], outcome="closed")
     told = limited.request(limited.client("eve"))
     (holder,) = told["holders"]
-    assert (holder["user"], holder["server"], holder["since_s"], holder["until_s"]) == (
-        "user3",
-        "board",
-        400,
-        200,
-    )
+    assert (holder["user"], holder["server"], holder["since_s"], holder["until_s"]) == ("user3", "board", 400, 200)
     low, high = told["eta_s"]
     assert low == 0  # it has lasted longer than a quarter of the others
     assert high == 200  # its limit

@@ -13,9 +13,7 @@ def test_a_server_is_set_aside_from_any_state_and_cleared_from_any(state):
 
 
 def test_a_pause_ends_in_a_trial():
-    assert [state for state, row in TRANSITIONS.items() if ServerEvent.PAUSE_OVER in row] == [
-        ServerState.SET_ASIDE
-    ]
+    assert [state for state, row in TRANSITIONS.items() if ServerEvent.PAUSE_OVER in row] == [ServerState.SET_ASIDE]
     assert TRANSITIONS[ServerState.SET_ASIDE][ServerEvent.PAUSE_OVER] is ServerState.ON_TRIAL
 
 
@@ -31,6 +29,4 @@ def test_what_is_shown_is_what_an_operator_has_to_know_first(trust, drained, pro
         (True, trust),
     )
     assert condition.state is next(state for so, state in order if so)
-    assert (
-        condition.open == (condition.state in HEALTHY) == (not drained and not problem and trust in HEALTHY)
-    )
+    assert condition.open == (condition.state in HEALTHY) == (not drained and not problem and trust in HEALTHY)

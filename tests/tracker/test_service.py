@@ -135,9 +135,7 @@ def test_it_serves_where_there_is_no_uvloop(daemons):
 
 def test_frames_in_tiny_pieces_and_many_in_one_write(connect):
     server, client = connect(), connect()
-    offer = raw([5, {"key": "server:rpi4", "addr": [None, "9090"]}]) + raw(
-        [3, "rpi4", ["9090", "rpi4:1"], None]
-    )
+    offer = raw([5, {"key": "server:rpi4", "addr": [None, "9090"]}]) + raw([3, "rpi4", ["9090", "rpi4:1"], None])
     for byte in offer:
         server.socket.sendall(bytes([byte]))
     assert [server.receive(), server.receive()] == [0, 0]
@@ -194,9 +192,7 @@ def test_our_client_and_server_from_request_to_end(connect):
 def test_timers_run_without_anybody_speaking(connect):
     client = connect()
     client.ask(HELLO)
-    assert client.ask({"op": "request", "id": 1, "key": "k", "wait_for_key": True, "wait_timeout": 0.2})[
-        "event"
-    ]
+    assert client.ask({"op": "request", "id": 1, "key": "k", "wait_for_key": True, "wait_timeout": 0.2})["event"]
     assert client.receive()["error"] == "WaitTimeout"
 
 
@@ -445,11 +441,7 @@ def test_a_summary_longer_than_a_frame_reaches_everybody(tracker, connect):
     with connect_tracker(tracker.address) as viewer:
         summary = viewer.summary()
     assert len(json.dumps(summary)) > 1 << 20
-    assert (len(summary["server_info"]), len(summary["servers"]), len(summary["queue_info"])) == (
-        rows,
-        16,
-        16,
-    )
+    assert (len(summary["server_info"]), len(summary["servers"]), len(summary["queue_info"])) == (rows, 16, 16)
     assert {server["name"]: server["labels"] for server in summary["servers"]} == {
         f"board-{number}": labels for number in range(16)
     }
@@ -469,10 +461,7 @@ def test_a_page_of_the_whole_summary_over_http(daemons):
         server.ask(HELLO)
         server.ask({"op": "register", "id": 1, "key": "rpi4", "name": "board", "port": 9000, "slots": 2})
         server.ask([3, "rpi4", [9000, "rpi4:1"], None])
-        assert server.ask([6]) == [
-            0,
-            {name: viewer.summary()[name] for name in ("queue_info", "server_info")},
-        ]
+        assert server.ask([6]) == [0, {name: viewer.summary()[name] for name in ("queue_info", "server_info")}]
         assert _get(port, "/api/summary") == viewer.summary()
 
 

@@ -30,9 +30,7 @@ class Plain:
         return self.spent
 
 
-@given(
-    st.lists(st.tuples(USERS, st.booleans(), st.sampled_from([0.0, 1.0, 600.0, 90_000.0, 4e6])), max_size=40)
-)
+@given(st.lists(st.tuples(USERS, st.booleans(), st.sampled_from([0.0, 1.0, 600.0, 90_000.0, 4e6])), max_size=40))
 def test_device_time_is_what_the_plain_formula_says(steps):
     shares, plain, at = Shares(START), {user: Plain() for user in "abc"}, START
     for user, begins, passed in steps:

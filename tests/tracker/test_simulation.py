@@ -50,9 +50,7 @@ def live(boards, hot_boards, eager_users, other_users, requests, seconds, seed=1
     usual_s = 0.7 * seconds * boards / requests  # most boards are leased most of the time
     lab.length_s = lambda key: lab.random.expovariate(1 / (400 if key == "hot" else usual_s))
     eager = [lab.user_comes(f"eager{n}", True, {"hot": 2}) for n in range(eager_users)]
-    others = [
-        lab.user_comes(f"10.2.0.{n}" if n % 4 == 0 else f"user{n}", n % 4 > 0) for n in range(other_users)
-    ]
+    others = [lab.user_comes(f"10.2.0.{n}" if n % 4 == 0 else f"user{n}", n % 4 > 0) for n in range(other_users)]
     spread(lab, requests, others, keys, seconds)
     lab.run(seconds)
     for board in lab.boards.values():

@@ -58,11 +58,7 @@ def test_offers_are_handed_out_in_the_order_they_came(scene):
     for number, server in enumerate(servers):
         scene.put(server, f"rpi4:{number}")
     client = scene.connect()
-    assert [granted(scene.say(client, [4, "rpi4", "", 1])) for _ in range(3)] == [
-        "rpi4:0",
-        "rpi4:1",
-        "rpi4:2",
-    ]
+    assert [granted(scene.say(client, [4, "rpi4", "", 1])) for _ in range(3)] == ["rpi4:0", "rpi4:1", "rpi4:2"]
 
 
 def test_several_requests_on_one_connection_are_all_served(scene):

@@ -42,9 +42,7 @@ class TrackerMachine(RuleBasedStateMachine):
     @rule(target=servers, key=st.sampled_from(KEYS), ours=st.booleans())
     def server_comes(self, key, ours):
         name = f"s{self.number()}"
-        conn = (
-            self.scene.server(key, name, self.number(), identity=name) if ours else self.scene.tvm_server(key)
-        )
+        conn = self.scene.server(key, name, self.number(), identity=name) if ours else self.scene.tvm_server(key)
         self.names |= {conn: name} if ours else {}
         self.alive.add(conn)
         return conn, key

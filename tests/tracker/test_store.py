@@ -157,9 +157,7 @@ def test_a_lease_is_told_with_all_that_was_known_of_it(opened):
     first.note(records.granted("a-1", at=NOW, waited_s=2.5, priority=3, limit_s=60.0, user="ann"))
     first.note(records.begun("a-1", at=NOW + 1))
     first.note(records.limited("a-1", 90.0, at=NOW + 2))
-    first.note(
-        records.over("a-1", at=NOW + 9, since=NOW, held_s=9.0, outcome="lost", reason="its client vanished")
-    )
+    first.note(records.over("a-1", at=NOW + 9, since=NOW, held_s=9.0, outcome="lost", reason="its client vanished"))
     first.close()
     (lease,) = ask(first.path, control.History(1)).fields["leases"]
     assert lease == {
@@ -188,9 +186,7 @@ def test_history_by_key_user_server_and_time_in_pages(opened):
     first = opened()
     for number in range(100):
         key, user = ("rpi4", "gpu")[number % 2], ("ann", "bob", "")[number % 3]
-        first.note(
-            records.over(f"x-{number}", at=NOW + number, key=key, user=user, server=f"board-{number % 4}")
-        )
+        first.note(records.over(f"x-{number}", at=NOW + number, key=key, user=user, server=f"board-{number % 4}"))
     first.close()
 
     def leases(**wanted):
@@ -228,9 +224,7 @@ def test_usage_by_user_and_key(opened):
         user = ("ann", "bob", "ann")[number % 3]
         first.note(records.granted(f"x-{number}", at=NOW, waited_s=1.0))
         first.note(
-            records.over(
-                f"x-{number}", at=NOW + 600 * number, user=user, held_s=10.0, fault="" if number else "dead"
-            )
+            records.over(f"x-{number}", at=NOW + 600 * number, user=user, held_s=10.0, fault="" if number else "dead")
         )
     first.close()
     found = ask(first.path, control.Usage(1)).fields
@@ -277,10 +271,7 @@ def test_old_history_goes(opened):
     first.close()
     opened(clock=lambda: NOW + 99.5 * 86400).close()
     assert rows(first.path, "SELECT count(*), min(ended) FROM leases") == [(90, NOW + 10 * 86400)]
-    assert rows(first.path, "SELECT kind, count(*) FROM events GROUP BY kind") == [
-        ("began", 1),
-        ("joined", 90),
-    ]
+    assert rows(first.path, "SELECT kind, count(*) FROM events GROUP BY kind") == [("began", 1), ("joined", 90)]
     assert rows(first.path, "SELECT count(*) FROM usage") == [(90,)]
     assert rows(first.path, "SELECT count(*) FROM levels") == [(0,)]
     assert rows(first.path, "SELECT count(*) FROM present") == [(100,)]  # that is no history

@@ -93,12 +93,7 @@ class Scene:
         return self.say(conn, [3, match_key.rpartition(":")[0], [port, match_key], custom])
 
     def server(
-        self,
-        key: str = "rpi4",
-        name: str = "board",
-        port: int | None = 9090,
-        at: str = "10.0.0.8",
-        **fields: Any,
+        self, key: str = "rpi4", name: str = "board", port: int | None = 9090, at: str = "10.0.0.8", **fields: Any
     ) -> int:
         conn = self.connect(at)
         self.say(conn, [1, {"op": "hello", "version": "0"}])

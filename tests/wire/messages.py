@@ -6,9 +6,7 @@ from rpcsys.wire import control, tracker
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=30)
 keys = st.text(
-    st.characters(codec="utf-8", exclude_categories=["C", "Z"], exclude_characters=",[]"),
-    min_size=1,
-    max_size=30,
+    st.characters(codec="utf-8", exclude_categories=["C", "Z"], exclude_characters=",[]"), min_size=1, max_size=30
 )
 ids = st.integers(0, 2**53)
 counts = st.integers(1, 4096)
@@ -21,9 +19,7 @@ def maybe(strategy):
 
 
 labels = st.dictionaries(texts, texts, max_size=3)
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(), st.lists, max_leaves=5
-)
+plain = st.recursive(st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(), st.lists, max_leaves=5)
 numbers = st.floats(-1e9, 1e9) | st.integers(-(2**53), 2**53)
 hellos = st.builds(control.Hello, texts, st.lists(texts, max_size=3).map(tuple), maybe(texts))
 modules = st.builds(control.Module, texts, texts, st.booleans(), counts, ids, ids, ids)
@@ -62,15 +58,7 @@ TO_TRACKER = st.one_of(
     st.builds(control.Resolve, ids, texts),
     st.builds(control.Summary, ids),
     st.builds(
-        control.History,
-        ids,
-        maybe(keys),
-        maybe(texts),
-        maybe(texts),
-        maybe(spans),
-        maybe(spans),
-        counts,
-        maybe(ids),
+        control.History, ids, maybe(keys), maybe(texts), maybe(texts), maybe(spans), maybe(spans), counts, maybe(ids)
     ),
     st.builds(control.Usage, ids, maybe(keys), maybe(texts), maybe(spans)),
     st.builds(control.Why, ids, maybe(ids), maybe(keys)),

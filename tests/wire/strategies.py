@@ -32,14 +32,9 @@ texts = st.one_of(
     st.sampled_from(["a", "ä", "\udcff"]).map(lambda letter: letter * 4097),
 )
 numbers = st.one_of(
-    st.integers(),
-    st.sampled_from([63, 64, 13000]).map(lambda bits: -(2**bits)),
-    st.floats(),
-    st.complex_numbers(),
+    st.integers(), st.sampled_from([63, 64, 13000]).map(lambda bits: -(2**bits)), st.floats(), st.complex_numbers()
 )
-blobs = st.one_of(
-    st.binary(max_size=100), st.binary(max_size=100).map(bytearray), st.builds(lambda: b"x" * 70000)
-)
+blobs = st.one_of(st.binary(max_size=100), st.binary(max_size=100).map(bytearray), st.builds(lambda: b"x" * 70000))
 
 
 @st.composite
@@ -73,9 +68,7 @@ def laid_out(draw: Any) -> np.ndarray[Any, Any]:
 
 
 strings = st.tuples(shapes, st.lists(texts, min_size=1, max_size=3)).map(
-    lambda drawn: np.array((drawn[1] * math.prod(drawn[0]))[: math.prod(drawn[0])], dtype=object).reshape(
-        drawn[0]
-    )
+    lambda drawn: np.array((drawn[1] * math.prod(drawn[0]))[: math.prod(drawn[0])], dtype=object).reshape(drawn[0])
 )
 
 buffers = st.one_of(
@@ -92,9 +85,7 @@ inouts = st.builds(InOut, st.one_of(tensors, st.builds(Ref, st.integers(0, 2**62
 data = st.one_of(st.none(), st.booleans(), numbers, texts, blobs, tensors)
 leaves = st.one_of(data, outs, inouts)
 refs = st.builds(
-    Ref,
-    st.integers(0, 2**62),
-    st.dictionaries(st.sampled_from(["is", "shape", "functions"]), leaves, max_size=3),
+    Ref, st.integers(0, 2**62), st.dictionaries(st.sampled_from(["is", "shape", "functions"]), leaves, max_size=3)
 )
 keys = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts, st.binary(max_size=9)),

@@ -41,8 +41,7 @@ def test_news_is_cut_and_not_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "cleaned",
-    [{"a": {"b": 1}}, {"a": "x" * 1000}, {"a": [[]]}, {"a": 1e9}, {str(n): 1 for n in range(9)}, []],
+    "cleaned", [{"a": {"b": 1}}, {"a": "x" * 1000}, {"a": [[]]}, {"a": 1e9}, {str(n): 1 for n in range(9)}, []]
 )
 def test_anything_else_is_refused(cleaned) -> None:
     with pytest.raises(ProtocolError, match="must be"):

@@ -24,8 +24,7 @@ def test_the_table_knows_what_numpy_and_ml_dtypes_have():
     small = {
         name
         for name in dir(ml_dtypes)
-        if re.fullmatch(r"(bfloat|float[468]_|u?int[24]).*", name)
-        and isinstance(getattr(ml_dtypes, name), type)
+        if re.fullmatch(r"(bfloat|float[468]_|u?int[24]).*", name) and isinstance(getattr(ml_dtypes, name), type)
     }
     assert plain | small <= set(dtypes.ITEM_BYTES) | {"int1", "uint1"}
     assert {"float128", "bfloat16", "float8_e4m3fn", "int4"} <= set(NAMES)
@@ -76,9 +75,7 @@ def test_what_is_no_name(name):
         dtypes.item_bytes(name)
 
 
-@given(
-    st.one_of(st.text(max_size=30), st.from_regex(r"(datetime64|timedelta64)(\[[0-9]{0,9}[A-Za-zμ]{1,8}\])?"))
-)
+@given(st.one_of(st.text(max_size=30), st.from_regex(r"(datetime64|timedelta64)(\[[0-9]{0,9}[A-Za-zμ]{1,8}\])?")))
 def test_any_name_is_known_or_refused_here_and_in_numpy(name):
     try:
         size = dtypes.item_bytes(name)

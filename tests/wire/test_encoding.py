@@ -77,10 +77,7 @@ def test_what_takes_no_fewer_bytes_crosses_as_it_is():
     noise = np.frombuffer(np.random.default_rng(0).bytes(4096), "u1")
     assert encoding.encode(noise, "zstd") is noise
     assert crossed(noise[:8].view("f4") * 0 + 1, "int8+zlib")[1] == ""  # the scale alone is as large
-    assert (
-        crossed(np.frombuffer(np.random.default_rng(0).bytes(4096), "i1").astype("f4"), "int8+zlib")[1]
-        == "int8"
-    )
+    assert crossed(np.frombuffer(np.random.default_rng(0).bytes(4096), "i1").astype("f4"), "int8+zlib")[1] == "int8"
     empty = np.empty((0, 3), "f4")
     assert encoding.encode(empty, "int8") is empty
 

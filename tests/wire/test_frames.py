@@ -56,9 +56,7 @@ SAMPLES = [
 @pytest.mark.parametrize(("kind", "call_id", "fields", "body"), SAMPLES)
 def test_a_frame_whole_in_pieces_and_with_more_behind_it(kind, call_id, fields, body, step):
     head, buffers = frames.encode_head(fields) if fields else (b"", [])
-    data = joined(
-        frames.pack(kind, call_id, head, [*buffers, body] if body else buffers, deadline_ms=9, flags=1)
-    )
+    data = joined(frames.pack(kind, call_id, head, [*buffers, body] if body else buffers, deadline_ms=9, flags=1))
     reader = FrameReader()
     if step and len(data) > 1 << 20:
         step *= 1009  # millions of bytes one by one show no more
@@ -89,9 +87,7 @@ def test_values_come_back_through_random_slices(sent, data):
     assert not reader.missing
 
 
-@pytest.mark.parametrize(
-    "sizes", [[1, 2, 3], [0, 5, 0], [100, 70_000, 3], [(1 << 20) + 1, 7, 1 << 20, 3 << 20]]
-)
+@pytest.mark.parametrize("sizes", [[1, 2, 3], [0, 5, 0], [100, 70_000, 3], [(1 << 20) + 1, 7, 1 << 20, 3 << 20]])
 def test_every_array_starts_on_a_boundary(sizes):
     sent = [np.full(size, size % 251, "u1") for size in sizes]
     (frame,), _ = read(joined(frames.encode(frames.CALL, 1, {"a": sent})), [30, 3000])
@@ -291,13 +287,7 @@ def test_a_damaged_frame_is_a_frame_or_a_protocol_error(changes, length, step):
     accept(bytes(data[:length]) + VALID, step)
 
 
-@given(
-    st.integers(0, 13),
-    st.binary(max_size=200),
-    st.integers(0, 300),
-    st.binary(max_size=300),
-    st.integers(1, 99),
-)
+@given(st.integers(0, 13), st.binary(max_size=200), st.integers(0, 300), st.binary(max_size=300), st.integers(1, 99))
 @settings(max_examples=300)
 def test_a_right_header_before_anything_is_a_frame_or_a_protocol_error(kind, head, body_bytes, rest, step):
     accept(header(len(head), kind, body=body_bytes) + head + rest, step)
@@ -322,6 +312,4 @@ def accept(data, step):
 def test_the_header_is_as_documented():
     assert HEADER_BYTES == struct.calcsize("<IBBHIIQ") == 24
     data = joined(frames.pack(frames.CALL, 0x01020304, b"{}", [b"\x05"], deadline_ms=0x0A, flags=1))
-    assert data.hex(" ") == (
-        "02 00 00 00 02 01 00 00 0a 00 00 00 04 03 02 01 01 00 00 00 00 00 00 00 7b 7d 05"
-    )
+    assert data.hex(" ") == ("02 00 00 00 02 01 00 00 0a 00 00 00 04 03 02 01 01 00 00 00 00 00 00 00 7b 7d 05")

@@ -51,10 +51,7 @@ OPENINGS = [
     ("client:k -session=rpcsys/1 -serve=resnet", Greeting("client", "k", Options("rpcsys/1", "resnet"))),
     ("server:k -server=id-7", Greeting("server", "k", Options(server="id-7"))),
     ("server:k:1 -server=id-7 -offered=1", Greeting("server", "k:1", Options(server="id-7", offered=True))),
-    (
-        "client:k -new=1 word -session",
-        Greeting("client", "k", Options(others=("-new=1", "word", "-session"))),
-    ),
+    ("client:k -new=1 word -session", Greeting("client", "k", Options(others=("-new=1", "word", "-session")))),
 ]
 
 

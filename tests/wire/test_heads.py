@@ -18,9 +18,7 @@ from rpcsys.wire.reader import FrameReader
 from rpcsys.wire.tensor import Tensor
 from tests.wire import strategies
 
-pytestmark = pytest.mark.skipif(
-    sys.byteorder != "little", reason="heads are remembered on little-endian machines"
-)
+pytestmark = pytest.mark.skipif(sys.byteorder != "little", reason="heads are remembered on little-endian machines")
 
 EMPTY = Lead(frames.CALL, b"{}")
 

@@ -167,8 +167,7 @@ def test_whatever_the_pieces(way, most):
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(SIZES), st.integers(0, 255), st.sampled_from(["f", "g", "longer"])),
-        max_size=12,
+        st.tuples(st.sampled_from(SIZES), st.integers(0, 255), st.sampled_from(["f", "g", "longer"])), max_size=12
     ),
     st.randoms(use_true_random=False),
     st.sampled_from(WAYS),
@@ -200,9 +199,7 @@ def test_arrays_that_are_kept_do_not_lie_in_each_other():
 
 
 @given(
-    st.lists(
-        st.tuples(st.sampled_from([frames.LOG, frames.RESULT, frames.PONG]), st.integers(0, 200)), max_size=30
-    ),
+    st.lists(st.tuples(st.sampled_from([frames.LOG, frames.RESULT, frames.PONG]), st.integers(0, 200)), max_size=30),
     st.integers(1, 3000),
 )
 def test_what_is_skipped_is_gone_and_nothing_else(drawn, most):

@@ -53,9 +53,7 @@ def test_where_a_relayed_connection_is_from_survives_the_wire(via):
     assert there_and_back(via, control.Via.from_json) == via
 
 
-@pytest.mark.parametrize(
-    "address", [None, [], ["a"], ["a", 1, 2], [None, 1], ["a", 65536], ["a", None], {"a": 1}]
-)
+@pytest.mark.parametrize("address", [None, [], ["a"], ["a", 1, 2], [None, 1], ["a", 65536], ["a", None], {"a": 1}])
 def test_a_relayed_connection_is_from_somewhere(address):
     with pytest.raises(ProtocolError, match="address"):
         control.Via.from_json({"op": "via", "address": address, "proxy": [None, 1]})
@@ -80,10 +78,7 @@ def test_every_op_has_a_strategy():
         ([4, "127.0.0.1:5555", "", 1], tracker.TvmRequest("127.0.0.1:5555", "", 1)),
         ([4, "rpi4", None, 1.5], tracker.TvmRequest("rpi4", "", 1.5)),
         ([5, {"key": "server:rpi4", "addr": [None, "9090"]}], tracker.UpdateInfo("server:rpi4", None, 9090)),
-        (
-            [5, {"key": "server:proxy[a,b]", "addr": ["h", 9]}],
-            tracker.UpdateInfo("server:proxy[a,b]", "h", 9),
-        ),
+        ([5, {"key": "server:proxy[a,b]", "addr": ["h", 9]}], tracker.UpdateInfo("server:proxy[a,b]", "h", 9)),
         ([6], tracker.TvmSummary()),
         ([7], tracker.GetPending()),
     ],
@@ -96,31 +91,9 @@ def test_tvms_messages(sent, meant):
     "sent",
     [
         *(None, 1, "x", [], [0], [8], ["1"], [True], [1.0], [None], [[1]]),
-        *(
-            [2],
-            [2, 5],
-            [3],
-            [3, "k"],
-            [3, "k", []],
-            [3, "k", [9, 9]],
-            [3, "k", ["x", "k:1"]],
-            [3, "k", [70000, "k:1"]],
-        ),
-        *(
-            [3, "a b", [9, "k:1"]],
-            [3, "k", [True, "k:1"]],
-            [3, "k", [9, "k:1"], 5],
-            [3, "k", [9, "k:1"], "a\nb"],
-        ),
-        *(
-            [4],
-            [4, 5],
-            [4, "a,b"],
-            [4, "k", 5, 1],
-            [4, "k", "", "high"],
-            [4, "k", "", True],
-            [4, "k", "", 2**60],
-        ),
+        *([2], [2, 5], [3], [3, "k"], [3, "k", []], [3, "k", [9, 9]], [3, "k", ["x", "k:1"]], [3, "k", [70000, "k:1"]]),
+        *([3, "a b", [9, "k:1"]], [3, "k", [True, "k:1"]], [3, "k", [9, "k:1"], 5], [3, "k", [9, "k:1"], "a\nb"]),
+        *([4], [4, 5], [4, "a,b"], [4, "k", 5, 1], [4, "k", "", "high"], [4, "k", "", True], [4, "k", "", 2**60]),
         *(
             [5],
             [5, []],
@@ -176,13 +149,7 @@ def test_a_wrong_message_of_ours_is_answered_and_the_connection_goes_on(sent):
 
 @pytest.mark.parametrize(
     "sent",
-    [
-        {},
-        {"op": "summary"},
-        {"op": "summary", "id": "x"},
-        {"op": "summary", "id": -1},
-        {"id": True, "op": "summary"},
-    ],
+    [{}, {"op": "summary"}, {"op": "summary", "id": "x"}, {"op": "summary", "id": -1}, {"id": True, "op": "summary"}],
 )
 def test_an_object_without_an_id_cannot_be_answered(sent):
     with pytest.raises(BadMessage) as caught:
@@ -204,13 +171,9 @@ json_values = st.recursive(
     ),
     max_leaves=12,
 )
-shaped = st.tuples(st.integers(0, 8), json_values, json_values, json_values).map(
-    list
-) | st.fixed_dictionaries(
+shaped = st.tuples(st.integers(0, 8), json_values, json_values, json_values).map(list) | st.fixed_dictionaries(
     {"op": st.sampled_from([*control.TO_TRACKER, "hello"]), "id": st.integers(0, 9) | json_values},
-    optional=dict.fromkeys(
-        ("key", "name", "lease", "epoch", "request", "running", "labels", "outcome"), json_values
-    ),
+    optional=dict.fromkeys(("key", "name", "lease", "epoch", "request", "running", "labels", "outcome"), json_values),
 )
 
 
@@ -260,7 +223,5 @@ def test_spans_beyond_thousands_of_years_are_all_the_same():
     asked = tracker.parse_to_tracker({"op": "request", "id": 1, "key": "rpi4", "wait_timeout": 1e308})
     assert asked.wait_timeout == 10**11
     running = [{"lease": "a", "epoch": 1, "since_s": 1e300}]
-    told = tracker.parse_to_tracker(
-        {"op": "register", "id": 1, "key": "rpi4", "name": "board", "running": running}
-    )
+    told = tracker.parse_to_tracker({"op": "register", "id": 1, "key": "rpi4", "name": "board", "running": running})
     assert told.running[0].since_s == 10**11

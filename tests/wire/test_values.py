@@ -299,8 +299,6 @@ def test_any_json_is_a_plan_or_a_protocol_error(value, data):
             return
         body = data.draw(st.binary(min_size=plan.body_bytes, max_size=plan.body_bytes))
         ends = itertools.accumulate(plan.sizes)
-        values.build(
-            plan.head["v"], [body[end - size : end] for end, size in zip(ends, plan.sizes, strict=True)]
-        )
+        values.build(plan.head["v"], [body[end - size : end] for end, size in zip(ends, plan.sizes, strict=True)])
     except ProtocolError:
         pass

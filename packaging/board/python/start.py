@@ -48,7 +48,9 @@ def main():
     try:
         from rpcsys.server.__main__ import main as serve
     except ImportError as error:
-        text = "rpcsys-server: error: this Python lacks a part of its standard library (%s); see rpcsys-server --self-test"
+        text = (
+            "rpcsys-server: error: this Python lacks a part of its standard library (%s); see rpcsys-server --self-test"
+        )
         return text % error
     return serve(arguments)
 

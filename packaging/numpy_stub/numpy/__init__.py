@@ -16,13 +16,7 @@ __rpcsys_stub__ = True
 __version__ = "2.0.0+rpcsys.stub"
 
 newaxis = None
-nan, inf, pi, e, euler_gamma = (
-    float("nan"),
-    float("inf"),
-    3.141592653589793,
-    2.718281828459045,
-    0.5772156649015329,
-)
+nan, inf, pi, e, euler_gamma = (float("nan"), float("inf"), 3.141592653589793, 2.718281828459045, 0.5772156649015329)
 True_, False_ = True, False
 little_endian = sys.byteorder == "little"
 
@@ -74,11 +68,5 @@ class _Subscribed:
 
 
 typing.NDArray, typing.ArrayLike, typing.DTypeLike = map(_Subscribed, ("NDArray", "ArrayLike", "DTypeLike"))  # noqa: F821
-for _name in (
-    "AxisError",
-    "ComplexWarning",
-    "DTypePromotionError",
-    "RankWarning",
-    "VisibleDeprecationWarning",
-):
+for _name in ("AxisError", "ComplexWarning", "DTypePromotionError", "RankWarning", "VisibleDeprecationWarning"):
     setattr(exceptions, _name, type(_name, (UserWarning if "Warning" in _name else ValueError,), {}))  # noqa: F821

@@ -56,17 +56,7 @@ def _kind(name, *bases):
     return kind
 
 
-__all__ = [
-    "StubError",
-    "dtype",
-    "errstate",
-    "finfo",
-    "generic",
-    "iinfo",
-    "issubdtype",
-    "ndarray",
-    "vectorize",
-]
+__all__ = ["StubError", "dtype", "errstate", "finfo", "generic", "iinfo", "issubdtype", "ndarray", "vectorize"]
 _number = _kind("number")
 _integer, _inexact = _kind("integer", _number), _kind("inexact", _number)
 _signed, _unsigned = _kind("signedinteger", _integer), _kind("unsignedinteger", _integer)
@@ -150,16 +140,9 @@ class dtype:  # noqa: N801
         )
         self.isnative = self.byteorder in "=|"
         self.hasobject = self.kind == "O"
-        self.alignment = (
-            size // 2 if self.kind == "c" else 4 if self.kind == "U" else 1 if self.kind in "SV" else size
-        )
+        self.alignment = size // 2 if self.kind == "c" else 4 if self.kind == "U" else 1 if self.kind in "SV" else size
         length = "" if self.kind == "O" else size // 4 if self.kind == "U" else size
-        self.str = "%s%s%s%s" % (
-            _NATIVE if self.byteorder == "=" else self.byteorder,
-            self.kind,
-            length,
-            unit,
-        )
+        self.str = "%s%s%s%s" % (_NATIVE if self.byteorder == "=" else self.byteorder, self.kind, length, unit)
 
     @property
     def base(self):
@@ -231,8 +214,7 @@ def _specified(spec, order, letter, count, unit):
 def issubdtype(arg1, arg2):
     """Whether the first type is the second, or extends it."""
     first, second = (
-        each if isinstance(each, type) and issubclass(each, generic) else dtype(each).type
-        for each in (arg1, arg2)
+        each if isinstance(each, type) and issubclass(each, generic) else dtype(each).type for each in (arg1, arg2)
     )
     return issubclass(first, second)
 
@@ -286,16 +268,7 @@ def vectorize(pyfunc=None, *args, **kwargs):
     return computes("vectorize")
 
 
-for _name in (
-    "busdaycalendar",
-    "broadcast",
-    "flatiter",
-    "ndenumerate",
-    "ndindex",
-    "nditer",
-    "poly1d",
-    "ufunc",
-):
+for _name in ("busdaycalendar", "broadcast", "flatiter", "ndenumerate", "ndindex", "nditer", "poly1d", "ufunc"):
     globals()[_name] = _Uncreated(_name, (), {"__module__": "numpy"})
     __all__.append(_name)
 for _name in ("matrix", "memmap", "recarray"):

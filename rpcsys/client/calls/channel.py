@@ -40,9 +40,7 @@ SMALL = 4096
 class Channel:
     """Calls and their replies over a `Stream`. For any number of threads."""
 
-    def __init__(
-        self, stream: Stream, peer: str, window: Dict[str, Any], on_log: Callable[[Frame], None]
-    ) -> None:
+    def __init__(self, stream: Stream, peer: str, window: Dict[str, Any], on_log: Callable[[Frame], None]) -> None:
         self._stream = stream
         self._peer = peer
         self._receiver = Receiver(stream, peer, on_log)
@@ -105,20 +103,14 @@ class Channel:
                 receiver.wake_sleepers()
         return self.finish(call)
 
-    def _call_beside_others(
-        self, lead: Lead, buffers: Sequence[Buffer], deadline_s: Optional[float]
-    ) -> Frame:
+    def _call_beside_others(self, lead: Lead, buffers: Sequence[Buffer], deadline_s: Optional[float]) -> Frame:
         """`call` while another thread uses the session, or calls are under way."""
         call = PendingCall()
         self.start(call, lead, buffers, deadline_s)
         return self.finish(call)
 
     def start(
-        self,
-        call: PendingCall,
-        lead: Lead,
-        buffers: Sequence[Buffer] = (),
-        deadline_s: Optional[float] = None,
+        self, call: PendingCall, lead: Lead, buffers: Sequence[Buffer] = (), deadline_s: Optional[float] = None
     ) -> None:
         """Send a CALL, now or, if it has a future, with the next ones. Waits only while the device's window is full."""
         receiver = self._receiver
@@ -260,9 +252,7 @@ class Channel:
         except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
             raise self._failed(error, self._receiver.drain) from None
 
-    def _failed(
-        self, error: BaseException, read: Callable[[], None], what: str = "sent a call"
-    ) -> BaseException:
+    def _failed(self, error: BaseException, read: Callable[[], None], what: str = "sent a call") -> BaseException:
         """What is raised where ``error`` ended what was done. A device that is gone may have said why: ``read`` it."""
         if isinstance(error, Ended):
             read()
@@ -291,8 +281,7 @@ class Channel:
         """Wait until the device can hold another call of ``size`` bytes; called with the send lock held."""
         receiver = self._receiver
         while receiver.pending and (
-            len(receiver.pending) >= self._window_calls
-            or receiver.bytes_under_way + size > self._window_bytes
+            len(receiver.pending) >= self._window_calls or receiver.bytes_under_way + size > self._window_bytes
         ):
             oldest = receiver.oldest()
             if oldest is None:

@@ -267,9 +267,7 @@ class Receiver:
         if isinstance(error, Ended):
             self.lost(error)
         elif isinstance(error, ProtocolError):
-            self.break_(
-                SessionLost(f"{self._peer} sent what is no rpcsys/1 frame ({error}); the session is closed")
-            )
+            self.break_(SessionLost(f"{self._peer} sent what is no rpcsys/1 frame ({error}); the session is closed"))
         else:
             self.interrupted("waited for a reply")
             raise error

@@ -19,9 +19,7 @@ from rpcsys.module.kinds.remote import remote
 _DEFAULT = "onnxruntime"
 
 
-def build(
-    stages: Stage | Stages, target: Target | str | Mapping[str, Target | str | Module] | None = None
-) -> Module:
+def build(stages: Stage | Stages, target: Target | str | Mapping[str, Target | str | Module] | None = None) -> Module:
     """A module that runs a stage, or all the stages of a model one after another.
 
     ``target`` is what to build for: a `Target` or its name; for several stages also a mapping by their names, in
@@ -137,9 +135,7 @@ def _options(stage: Stage, target: OnnxRuntime | Reference) -> dict[str, Any]:
     return options
 
 
-def _entries(
-    stage: Stage, module: Module, target: Target | str | Module | None = None
-) -> list[graph_kind.Stage]:
+def _entries(stage: Stage, module: Module, target: Target | str | Module | None = None) -> list[graph_kind.Stage]:
     if isinstance(target, Remote):
         return Codec(target, signature_of(stage)).here(stage.name, module)
     return [_entry(stage, module)]

@@ -38,9 +38,7 @@ class Codec:
         self._signature = signature
         tensors = [*signature.inputs, *signature.outputs]
         given = remote.encode
-        words = (
-            given if isinstance(given, str) else {n: how for n, how in given.items() if isinstance(how, str)}
-        )
+        words = given if isinstance(given, str) else {n: how for n, how in given.items() if isinstance(how, str)}
         self.ways = ways(words, tensors)
         self.pairs = {} if isinstance(given, str) else _pairs(given, {value["name"] for value in tensors})
 
@@ -70,9 +68,7 @@ class Codec:
             return module
         inputs, outputs = self._signature
         middle = _stage(name, module, self._signature)
-        return graph(
-            [*self._halves("decode", inputs), middle, *self._halves("encode", outputs)], *self.crossing
-        )
+        return graph([*self._halves("decode", inputs), middle, *self._halves("encode", outputs)], *self.crossing)
 
     def _halves(self, half: str, values: list[TensorSpec], prefix: str = "") -> Iterator[Stage]:
         """A stage for each of the tensors that a pair encodes."""

@@ -16,15 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from rpcsys import client
-from rpcsys.errors import (
-    ConnectError,
-    RpcsysError,
-    SessionClosed,
-    SessionLost,
-    SessionTimeout,
-    UsageError,
-    one_line,
-)
+from rpcsys.errors import ConnectError, RpcsysError, SessionClosed, SessionLost, SessionTimeout, UsageError, one_line
 from rpcsys.graph._build.device_toolchain import toolchain_of
 from rpcsys.graph._build.encoding import check_encoding, encoded_call
 from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Tvm, target_of
@@ -57,9 +49,7 @@ class StageLibrary:
             raise UsageError("the target of a leased device is onnxruntime, reference or tvm")
         seconds = 0 < leased.wait_s < float("inf") and 0 <= leased.deadline_s < float("inf")
         if not leased.key or leased.calls < 1 or not seconds:
-            raise UsageError(
-                "a leased device has a key, a wait_s above 0, a deadline_s from 0, and calls from 1"
-            )
+            raise UsageError("a leased device has a key, a wait_s above 0, a deadline_s from 0, and calls from 1")
         self.leased = leased
         self.members: list[LeasedModule] = []
         self.rerun_lock = threading.Lock()

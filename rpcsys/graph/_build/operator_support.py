@@ -27,9 +27,7 @@ def supported(target: Target | str) -> Callable[[ir.Node], bool]:
     elif isinstance(chosen, OnnxRuntime):
         known = _onnxruntime_operators(chosen.provider)
     else:
-        raise UsageError(
-            "only TVM and onnxruntime have a list of operators; graph.operators(...) takes one of yours"
-        )
+        raise UsageError("only TVM and onnxruntime have a list of operators; graph.operators(...) takes one of yours")
 
     def has(node: ir.Node) -> bool:
         inner = (each for body in bodies(node) for each in body)
@@ -45,9 +43,7 @@ def _tvm_operators() -> Collection[tuple[str, str]]:
         raise UsageError(f"TVM cannot be imported ({error}); pip install 'rpcsys[tvm]'") from None
     table = getattr(onnx_frontend, "_get_convert_map", None)  # the importer has no public list
     if table is None:
-        raise UsageError(
-            "this version of TVM does not tell its operators; graph.operators(...) takes a list of yours"
-        )
+        raise UsageError("this version of TVM does not tell its operators; graph.operators(...) takes a list of yours")
     return {("", name) for name in table()}
 
 
@@ -56,8 +52,4 @@ def _onnxruntime_operators(provider: str) -> Collection[tuple[str, str]]:
         from onnxruntime.capi import onnxruntime_pybind11_state as state
     except ImportError as error:
         raise UsageError(f"onnxruntime cannot be imported ({error}); pip install 'rpcsys[graph]'") from None
-    return {
-        (kernel.domain, kernel.op_name)
-        for kernel in state.get_all_opkernel_def()
-        if kernel.provider == provider
-    }
+    return {(kernel.domain, kernel.op_name) for kernel in state.get_all_opkernel_def() if kernel.provider == provider}

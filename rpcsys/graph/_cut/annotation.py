@@ -62,9 +62,7 @@ def annotate(
     for stage, region in regions.items():
         for index in chosen(flow, region):
             if marked.setdefault(index, stage) != stage:
-                raise UsageError(
-                    f"node {flow.name(index)} is in the regions of stages {marked[index]} and {stage}"
-                )
+                raise UsageError(f"node {flow.name(index)} is in the regions of stages {marked[index]} and {stage}")
             flow.nodes[index].set_pipeline_stage(plan, stage)
     return result
 
@@ -92,9 +90,7 @@ def _plan_name(wanted: str, plans: list[str]) -> str:
         return wanted
     listed = ", ".join(map(repr, plans))
     if wanted:
-        raise UsageError(
-            f"the model has no plan {wanted!r} that marks pipeline stages; it has {listed or 'none'}"
-        )
+        raise UsageError(f"the model has no plan {wanted!r} that marks pipeline stages; it has {listed or 'none'}")
     if not plans:
         raise UsageError("no node of the model is marked with a pipeline stage; graph.annotate marks them")
     if len(plans) > 1:

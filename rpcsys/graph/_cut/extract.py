@@ -54,8 +54,7 @@ class _Extractor:
         self._results = [self._constant_results(part.nodes) for part in parts]
         self._results[-1] |= self._constant_results(loose)
         self._members = [
-            self._with_constants(core | results)
-            for core, results in zip(self._core, self._results, strict=True)
+            self._with_constants(core | results) for core, results in zip(self._core, self._results, strict=True)
         ]
 
     def stages(self) -> Stages:
@@ -67,8 +66,7 @@ class _Extractor:
                 raise UsageError(f"{part.name} would have nothing to do: no output of the model needs it")
         infer_missing_types(self._flow.model, wanted)
         stages = [
-            self._stage(place, taken, given)
-            for place, (taken, given) in enumerate(zip(takes, gives, strict=True))
+            self._stage(place, taken, given) for place, (taken, given) in enumerate(zip(takes, gives, strict=True))
         ]
         return Stages(
             stages,

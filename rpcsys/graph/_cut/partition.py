@@ -14,9 +14,7 @@ from rpcsys.graph._ir.stage import Stages
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 
 
-def partition(
-    model: ModelLike, region: Region | Annotation, *, exact: bool = False, several: bool = False
-) -> Stages:
+def partition(model: ModelLike, region: Region | Annotation, *, exact: bool = False, several: bool = False) -> Stages:
     """``model`` with ``region`` as a stage of its own.
 
     The stages are called ``before``, ``region``, ``beside`` (what neither needs the region nor is needed by it: it
@@ -101,8 +99,7 @@ def _pieces(flow: Dataflow, region: set[int]) -> list[Part]:
     for index in sorted(own | flow.downstream(region)):
         inside = index in region
         depth[index] = max(
-            (depth[i] + ((i in region) != inside) for i in flow.before[index] if i in depth),
-            default=int(inside),
+            (depth[i] + ((i in region) != inside) for i in flow.before[index] if i in depth), default=int(inside)
         )
     parts: dict[str, set[int]] = {}
     for level in sorted({depth[index] for index in own}):

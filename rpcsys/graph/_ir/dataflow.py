@@ -121,9 +121,7 @@ def optimised(flow: Dataflow) -> tuple[Dataflow, list[list[int]]]:
 
     Raises `ModelError` if onnxruntime cannot load it.
     """
-    makers = {
-        value.name: index for index, node in enumerate(flow.nodes) for value in node.outputs if value.name
-    }
+    makers = {value.name: index for index, node in enumerate(flow.nodes) for value in node.outputs if value.name}
     new = Dataflow(rewritten(flow.model, "basic"))
     return new, [[makers[value.name] for value in node.outputs if value.name in makers] for node in new.nodes]
 

@@ -46,9 +46,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     """
     size = weight_bytes(model)
     if size > EMBEDDED_BYTES:
-        raise UsageError(
-            f"a model with {size >> 20} MiB of weights does not fit into one file; save it instead"
-        )
+        raise UsageError(f"a model with {size >> 20} MiB of weights does not fit into one file; save it instead")
     if any(isinstance(tensor, ir.ExternalTensor) for tensor in weights(model)):
         model = ir.external_data.load_to_model(model.clone())
     return ir.to_proto(model)

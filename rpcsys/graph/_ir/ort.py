@@ -99,9 +99,7 @@ def run(session: onnxruntime.InferenceSession, outputs: Sequence[str], feeds: Ma
 
     try:
         runner = Runner(session)
-        return runner.run(
-            list(outputs), {value.name: value.check(feeds[value.name]) for value in runner.inputs}
-        )
+        return runner.run(list(outputs), {value.name: value.check(feeds[value.name]) for value in runner.inputs})
     except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status
         raise ModelError(f"the model does not run with these inputs: {one_line(error, 300)}") from None
 

@@ -17,10 +17,7 @@ from rpcsys.module import Module
 
 
 def shared(
-    stages: Stages,
-    targets: Mapping[str, Any],
-    cpus: Mapping[str, Sequence[int]],
-    replicas: Mapping[str, int],
+    stages: Stages, targets: Mapping[str, Any], cpus: Mapping[str, Sequence[int]], replicas: Mapping[str, int]
 ) -> dict[str, Any]:
     """The targets by stage, those of onnxruntime with the CPUs and threads that they are to have.
 

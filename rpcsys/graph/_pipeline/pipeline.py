@@ -136,10 +136,7 @@ class Pipeline:
         jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._jobs[stage.name, replica] = jobs
         thread = threading.Thread(
-            target=self._work,
-            args=(stage, replica, function, jobs),
-            name=f"{stage.name} #{replica}",
-            daemon=True,
+            target=self._work, args=(stage, replica, function, jobs), name=f"{stage.name} #{replica}", daemon=True
         )
         self._threads.append(thread)
         thread.start()
@@ -161,9 +158,7 @@ class Pipeline:
             self._changed.wait_for(lambda: self._closed or self._scheduler.has_room)
             return self._admit(feeds, isinstance(frame, Mapping))
 
-    def run(
-        self, frames: Iterable[Frame], *, stop_on_error: bool = False, progress: bool = False
-    ) -> Iterator[Any]:
+    def run(self, frames: Iterable[Frame], *, stop_on_error: bool = False, progress: bool = False) -> Iterator[Any]:
         """The result of each of ``frames``, in their order, as soon as it is there.
 
         A thread takes them as there is room, at most `limit` ahead. In the place of a frame that failed comes its
@@ -211,9 +206,7 @@ class Pipeline:
 
     # -------------------------------------------------------------- the stages at work
 
-    def _work(
-        self, stage: PipelineStage, replica: int, function: Function, jobs: SimpleQueue[_Job | None]
-    ) -> None:
+    def _work(self, stage: PipelineStage, replica: int, function: Function, jobs: SimpleQueue[_Job | None]) -> None:
         """One thread of one stage."""
         cpus = stage.cpus
         idle_since = time.perf_counter()
@@ -232,9 +225,7 @@ class Pipeline:
             ended = time.perf_counter()
             error_text = "" if error is None else _error_text(error)
             self._stats.add(
-                StageRun(
-                    stage.name, replica, job.frame, idle_since, began, ended, size(made.values()), error_text
-                )
+                StageRun(stage.name, replica, job.frame, idle_since, began, ended, size(made.values()), error_text)
             )
             idle_since = ended
             if error is None:
@@ -316,9 +307,7 @@ class Pipeline:
         hung = self._join(_END_TIMEOUT_S)
         if hung:
             warnings.warn(
-                f"{', '.join(hung)} did not return within {timeout_s:g} s; left running",
-                RuntimeWarning,
-                stacklevel=2,
+                f"{', '.join(hung)} did not return within {timeout_s:g} s; left running", RuntimeWarning, stacklevel=2
             )
 
     def _join(self, timeout_s: float) -> list[str]:

@@ -103,9 +103,7 @@ def _as_module(target: Any) -> Any:
 def _of_graph(module: Module) -> ResolvedStages:
     """The stages of a module that `build` made."""
     if not isinstance(module, GraphModule):
-        raise UsageError(
-            f"a module of kind {module.kind} has no stages; a pipeline takes what graph.build gives"
-        )
+        raise UsageError(f"a module of kind {module.kind} has no stages; a pipeline takes what graph.build gives")
     stages = []
     for stage in module.graph["stages"]:
         if "makes" in stage or not set(stage["inputs"]).isdisjoint(module.graph["weights"]):

@@ -36,9 +36,7 @@ _Item: TypeAlias = "Future[Any] | _SourceError | None"
 class _Feeder:
     """Takes frames and submits them, at most ``limit`` ahead of the results taken; ``put`` gets each one's future."""
 
-    def __init__(
-        self, submit: Submit, frames: Iterable[Any], limit: int, put: Callable[[_Item], None]
-    ) -> None:
+    def __init__(self, submit: Submit, frames: Iterable[Any], limit: int, put: Callable[[_Item], None]) -> None:
         self._submit = submit
         self._frames = frames
         self._put = put

@@ -151,9 +151,7 @@ class FrameScheduler:
             bool(self._free[name])
             and frame < self._count
             and self._done[frame].issuperset(self._nodes[name].needs)
-            and all(
-                frame - self._next[taker] < capacity for taker, capacity in self._capacities[name].items()
-            )
+            and all(frame - self._next[taker] < capacity for taker, capacity in self._capacities[name].items())
         )
 
 

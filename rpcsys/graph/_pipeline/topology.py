@@ -54,10 +54,7 @@ class Topology:
     """
 
     def __init__(
-        self,
-        stages: Iterable[PipelineStage],
-        inputs: Sequence[str] | None = None,
-        outputs: Sequence[str] | None = None,
+        self, stages: Iterable[PipelineStage], inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None
     ) -> None:
         given = {stage.name: stage for stage in _checked(list(stages))}
         makers = {tensor: stage.name for stage in given.values() for tensor in stage.outputs}
@@ -107,9 +104,7 @@ class Topology:
                     f"a frame is {len(self.inputs)} tensor(s) ({', '.join(self.inputs)}), not {len(values)}"
                 )
         if given.keys() != set(self.inputs):
-            raise UsageError(
-                f"a frame is {', '.join(self.inputs)}, and this one {', '.join(given) or 'nothing'}"
-            )
+            raise UsageError(f"a frame is {', '.join(self.inputs)}, and this one {', '.join(given) or 'nothing'}")
         return given
 
 
@@ -118,9 +113,7 @@ def named_results(stage: PipelineStage, made: Any) -> dict[str, Any]:
     several = isinstance(made, (tuple, list)) and len(stage.outputs) != 1
     values = list(made) if several else [made]
     if len(values) != len(stage.outputs):
-        raise UsageError(
-            f"it gave {len(values)} output(s), not {len(stage.outputs)}: {', '.join(stage.outputs)}"
-        )
+        raise UsageError(f"it gave {len(values)} output(s), not {len(stage.outputs)}: {', '.join(stage.outputs)}")
     return dict(zip(stage.outputs, values, strict=True))
 
 
@@ -133,14 +126,10 @@ def _checked(stages: list[PipelineStage]) -> list[PipelineStage]:
     for stage in stages:
         given = [stage.module] if callable(stage.module) else stage.module
         if not isinstance(given, Sequence) or not given or not all(map(callable, given)):
-            raise UsageError(
-                f"stage {stage.name!r} has nothing to call: give a module, a function, or several"
-            )
+            raise UsageError(f"stage {stage.name!r} has nothing to call: give a module, a function, or several")
         if not here.issuperset(stage.cpus):
             lacking = ", ".join(map(str, sorted(set(stage.cpus) - here)))
-            raise UsageError(
-                f"stage {stage.name!r} cannot run on CPU {lacking}: this process has {sorted(here)}"
-            )
+            raise UsageError(f"stage {stage.name!r} cannot run on CPU {lacking}: this process has {sorted(here)}")
     return stages
 
 

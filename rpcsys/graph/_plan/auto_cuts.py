@@ -97,9 +97,7 @@ def auto_cuts(
         say("measuring the way to the devices")
         leased = open_sessions(wanted, tracker, wait_s, stack)
         calls = CALLS if goal == "throughput" else 1
-        benches = [
-            open_bench(device, session, calls, encode) for device, session in zip(wanted, leased, strict=True)
-        ]
+        benches = [open_bench(device, session, calls, encode) for device, session in zip(wanted, leased, strict=True)]
         search = Search(flow.model, found, wanted, benches, arrays, goal, exact, measure_s, say)
         best = search.run(rounds, keep_order)
         return replace(search.plan(best), encode=encode, warnings=doubts)
@@ -117,9 +115,7 @@ def _arrays(model: ir.Model, given: Mapping[str, Any] | None) -> tuple[dict[str,
             raise UsageError(f"{complaint}; the model wants {', '.join(names) or 'nothing'}")
         return {name: given[name] for name in names}, ()
     specs = [
-        {"name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape}
-        for tensor in wanted
-        if tensor.required
+        {"name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape} for tensor in wanted if tensor.required
     ]
     free = [
         f"{tensor.name} is {tensor.text()}"

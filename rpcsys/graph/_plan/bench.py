@@ -110,9 +110,7 @@ def _lender(tracker: TrackerLike, stack: ExitStack) -> Tracker:
     return tracker if isinstance(tracker, Tracker) else stack.enter_context(connect_tracker(tracker))
 
 
-def open_bench(
-    device: PlanDevice, session: Session | None, calls: int, encode: str
-) -> LocalBench | RemoteBench:
+def open_bench(device: PlanDevice, session: Session | None, calls: int, encode: str) -> LocalBench | RemoteBench:
     """A device ready to be tried; a remote one with so many ``calls`` under way at once, their arrays encoded.
 
     Raises `SessionError` where it is lost meanwhile, `NotSupported` where it cannot decode them.

@@ -36,9 +36,7 @@ class CutPoints:
     cuts: tuple[tuple[str, ...], ...]
 
 
-def cut_points(
-    flow: Dataflow, profile: Profile, known: set[str | None], inputs: Mapping[str, Any]
-) -> CutPoints:
+def cut_points(flow: Dataflow, profile: Profile, known: set[str | None], inputs: Mapping[str, Any]) -> CutPoints:
     """The units of ``flow``, a model as onnxruntime left it.
 
     A cut can be where all that crosses has a name in the original model, ``known``. ``inputs`` are the arrays that the
@@ -53,9 +51,7 @@ def cut_points(
         alive = [value for value in [*alive, *values] if last[value] > place]
         crossing.append(alive)
     possible = [
-        place + 1
-        for place in range(len(work) - 1)
-        if known.issuperset(value.name for value in crossing[place])
+        place + 1 for place in range(len(work) - 1) if known.issuperset(value.name for value in crossing[place])
     ]
     seconds = [profile.seconds[index] for index in work]
     weights = [sum(_nbytes(value, profile) for value in crossing[place - 1]) for place in possible]
@@ -76,9 +72,7 @@ def _made(flow: Dataflow, index: int) -> list[ir.Value]:
     return [value for value in flow.nodes[index].outputs if value.name]
 
 
-def _last_uses(
-    flow: Dataflow, work: Sequence[int], made: Sequence[Sequence[ir.Value]]
-) -> dict[ir.Value, int]:
+def _last_uses(flow: Dataflow, work: Sequence[int], made: Sequence[Sequence[ir.Value]]) -> dict[ir.Value, int]:
     """The place of the last node that takes each value; behind all nodes for a result of the model."""
     last = {value: place for place, values in enumerate(made) for value in values}
     for place, index in enumerate(work):

@@ -83,9 +83,7 @@ def parse(devices: int | Sequence[DeviceLike]) -> list[PlanDevice]:
 def _shares(count: int) -> list[PlanDevice]:
     here = sorted(available())
     if not 0 < count <= len(here):
-        raise UsageError(
-            f"this process has {len(here)} CPU(s), which cannot be divided into {count}; {_FORMS}"
-        )
+        raise UsageError(f"this process has {len(here)} CPU(s), which cannot be divided into {count}; {_FORMS}")
     each = shares(dict.fromkeys(map(str, range(count)), 1), here)
     return [PlanDevice(f"cpu:{_listed(cpus)}", cpus) for cpus in each.values()]
 

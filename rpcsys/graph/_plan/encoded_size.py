@@ -15,9 +15,7 @@ from rpcsys.wire.tensor import as_tensor
 _AT_ONCE = 1 << 26
 
 
-def encoded_bytes(
-    flow: Dataflow, nbytes: Mapping[str, int], feeds: Mapping[str, Any], how: str
-) -> dict[str, int]:
+def encoded_bytes(flow: Dataflow, nbytes: Mapping[str, int], feeds: Mapping[str, Any], how: str) -> dict[str, int]:
     """Bytes of the tensors in ``nbytes`` and of the inputs, by name, encoded as ``how`` says; the model is run for it.
 
     A tensor that ``how`` does not apply to has its own.

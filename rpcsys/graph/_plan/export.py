@@ -54,11 +54,7 @@ def export(
         parts[stage.name] = target.with_name(f"{name}{'.onnx' if fits_a_file(stage) else '.so'}")
         known_to, address = _where(device, tracker)
         targets[stage.name] = Remote(
-            serve=name,
-            tracker=known_to,
-            address=address,
-            encode=encode,
-            fallback="onnxruntime" if fallback else None,
+            serve=name, tracker=known_to, address=address, encode=encode, fallback="onnxruntime" if fallback else None
         )
     export_library(build(stages, targets), target)
     for name, part in parts.items():

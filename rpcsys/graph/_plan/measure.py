@@ -43,9 +43,7 @@ def paces(calls: Sequence[TimedCall], seconds: float, *, together: bool) -> list
         call.function()
     runs = [_Run(call, seconds) for call in calls]
     threads = [
-        threading.Thread(target=run.loop, args=(runs,), daemon=True)
-        for run in runs
-        for _ in range(run.call.threads)
+        threading.Thread(target=run.loop, args=(runs,), daemon=True) for run in runs for _ in range(run.call.threads)
     ]
     for thread in threads:
         thread.start()

@@ -22,9 +22,7 @@ def even(seconds: Sequence[float], devices: int) -> list[Span]:
     return best([_sums(seconds)] * min(devices, len(seconds)), "throughput", every=True)
 
 
-def best(
-    costs: Sequence[Matrix], goal: Goal, alike: Sequence[int] | None = None, *, every: bool = False
-) -> list[Span]:
+def best(costs: Sequence[Matrix], goal: Goal, alike: Sequence[int] | None = None, *, every: bool = False) -> list[Span]:
     """The spans, in the model's order, that reach ``goal`` best; devices that would not help are left out.
 
     costs : seconds of every span, a matrix for each device
@@ -41,9 +39,7 @@ def best(
     return _shortest(within, np.add, alike, every)
 
 
-def _shortest(
-    costs: Sequence[Matrix], join: np.ufunc, alike: Sequence[int] | None, every: bool
-) -> list[Span]:
+def _shortest(costs: Sequence[Matrix], join: np.ufunc, alike: Sequence[int] | None, every: bool) -> list[Span]:
     """Dynamic programming over (how many devices of each class were used, units done)."""
     units = len(costs[0]) - 1
     classes = _classes(alike or [0] * len(costs))
@@ -80,9 +76,7 @@ def _lasts(used: tuple[int, ...], classes: Sequence[Sequence[int]]) -> Iterator[
 
 
 def _traced(
-    came: dict[tuple[int, ...], tuple[NDArray[np.intp], NDArray[np.intp]]],
-    classes: Sequence[Sequence[int]],
-    units: int,
+    came: dict[tuple[int, ...], tuple[NDArray[np.intp], NDArray[np.intp]]], classes: Sequence[Sequence[int]], units: int
 ) -> list[Span]:
     """The spans on the way that led to all units with all devices used or left out."""
     used, stop = tuple(map(len, classes)), units

@@ -99,9 +99,7 @@ class Plan:
         return sum(stage.frame_s for stage in self.planned)
 
     @contextlib.contextmanager
-    def pipeline(
-        self, *, tracker: TrackerLike = None, wait_s: float = 60.0, queue: int = 2
-    ) -> Iterator[Pipeline]:
+    def pipeline(self, *, tracker: TrackerLike = None, wait_s: float = 60.0, queue: int = 2) -> Iterator[Pipeline]:
         """The stages at work on their devices, leased at ``tracker`` while the ``with`` lasts, anew if one is lost.
 
         ``wait_s`` (seconds) is how long to wait for a device, and ``queue`` is as in `Pipeline`. Raises what leasing,
@@ -175,9 +173,7 @@ class Plan:
                 "run a pipeline of plan.stages, and ask it"
             )
         took = {name: each.active_s / each.frames for name, each in figures.items() if each.frames}
-        return Comparison(
-            tuple(Compared(stage.name, stage.stage_s, took[stage.name]) for stage in self.planned)
-        )
+        return Comparison(tuple(Compared(stage.name, stage.stage_s, took[stage.name]) for stage in self.planned))
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,7 @@ class Weighed:
         return table(head, rows) + "\n" + table(["OUTPUT", "LOSS"], outputs)
 
 
-def weigh(
-    stages: Stages, remotes: Mapping[str, Remote], frame: Mapping[str, Any], *, repeat: int = 3
-) -> Weighed:
+def weigh(stages: Stages, remotes: Mapping[str, Remote], frame: Mapping[str, Any], *, repeat: int = 3) -> Weighed:
     """Run one frame here, with the tensors of the stages in ``remotes`` encoded and decoded as their ``encode`` says.
 
     ``frame`` are the inputs of the whole by name; times are the best of ``repeat``. What is lost is told by a second
@@ -88,9 +86,7 @@ def weigh(
     """
     missing = [tensor.name for tensor in stages.inputs if tensor.required and tensor.name not in frame]
     if missing or repeat < 1:
-        raise UsageError(
-            f"a frame has all inputs; it lacks {', '.join(missing)}" if missing else "repeat is 1 or more"
-        )
+        raise UsageError(f"a frame has all inputs; it lacks {', '.join(missing)}" if missing else "repeat is 1 or more")
     for name in remotes:
         stages[name]
     exact, crossed, weights = dict(frame), dict(frame), []

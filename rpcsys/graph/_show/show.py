@@ -56,13 +56,7 @@ def _time(stage: Stage, times: Mapping[str, float]) -> str:
 def _crossing_cells(crossing: Crossing) -> list[str]:
     tensor = crossing.tensor
     targets = [target or "(output)" for target in crossing.targets]
-    return [
-        tensor.name,
-        tensor.text(),
-        size_text(tensor.nbytes),
-        crossing.source or "(input)",
-        _listed(targets),
-    ]
+    return [tensor.name, tensor.text(), size_text(tensor.nbytes), crossing.source or "(input)", _listed(targets)]
 
 
 def _listed(names: Sequence[str]) -> str:

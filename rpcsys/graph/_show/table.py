@@ -11,8 +11,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Aligned columns under their headings, a line for each row."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in [head, *rows]
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
     ]
     return "\n".join(lines) + "\n"
 

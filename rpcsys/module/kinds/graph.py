@@ -137,10 +137,7 @@ class GraphModule(Module):
         if len(kinds) != len(self.graph["imports"]):
             raise ModelError(
                 "the graph imports {} modules ({}), and got {} ({})".format(
-                    len(self.graph["imports"]),
-                    ", ".join(self.graph["imports"]),
-                    len(kinds),
-                    ", ".join(kinds) or "none",
+                    len(self.graph["imports"]), ", ".join(self.graph["imports"]), len(kinds), ", ".join(kinds) or "none"
                 )
             )
         homes = [module for module in self.imports if isinstance(module, ParamsModule)]
@@ -157,11 +154,7 @@ class GraphModule(Module):
         last = {name: number for number, stage in enumerate(self.graph["stages"]) for name in stage["inputs"]}
         kept = {value["name"] for value in self.outputs}
         self._steps = [
-            _Step(
-                stage,
-                self._function(stage),
-                [name for name in set(stage["inputs"]) - kept if last[name] == number],
-            )
+            _Step(stage, self._function(stage), [name for name in set(stage["inputs"]) - kept if last[name] == number])
             for number, stage in enumerate(self.graph["stages"])
         ]
 
@@ -188,9 +181,7 @@ class GraphModule(Module):
             self.link()
         if len(args) != len(self.inputs):
             names = ", ".join(value["name"] for value in self.inputs)
-            raise RemoteArgumentError(
-                f"the graph takes {len(self.inputs)} input(s), not {len(args)}: {names}"
-            )
+            raise RemoteArgumentError(f"the graph takes {len(self.inputs)} input(s), not {len(args)}: {names}")
         extents = _extents(self.inputs, args)
         values = dict(self._weights)
         values.update((value["name"], arg) for value, arg in zip(self.inputs, args))
@@ -210,9 +201,7 @@ def _run(step: _Step, values: Dict[str, Any], extents: Dict[str, int]) -> None:
         results = [as_array(tensor) for tensor in made]
     else:
         result = step.call(*args)
-        results = (
-            list(result) if isinstance(result, (tuple, list)) and len(stage["outputs"]) != 1 else [result]
-        )
+        results = list(result) if isinstance(result, (tuple, list)) and len(stage["outputs"]) != 1 else [result]
         if len(results) != len(stage["outputs"]):
             raise ModelError(
                 "stage {!r} gave {} outputs, and the graph wants {}".format(
@@ -261,11 +250,7 @@ def _extents(inputs: Sequence[Value], args: Sequence[Any]) -> Dict[str, int]:
 
 
 def graph(
-    stages: Sequence[Stage],
-    inputs: Sequence[Value],
-    outputs: Sequence[Value],
-    *,
-    params: Optional[ParamsModule] = None,
+    stages: Sequence[Stage], inputs: Sequence[Value], outputs: Sequence[Value], *, params: Optional[ParamsModule] = None
 ) -> GraphModule:
     """A module that runs ``stages``, in an order in which they can run.
 

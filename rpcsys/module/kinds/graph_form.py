@@ -12,13 +12,7 @@ from rpcsys.wire import dtypes
 
 def checked(described: Any) -> Dict[str, Any]:
     """``described`` if it is a graph that can run. Raises `FormatError`."""
-    if not isinstance(described, dict) or not set(described) >= {
-        "inputs",
-        "outputs",
-        "weights",
-        "imports",
-        "stages",
-    }:
+    if not isinstance(described, dict) or not set(described) >= {"inputs", "outputs", "weights", "imports", "stages"}:
         raise FormatError("is broken (it has no inputs, outputs, weights, imports or stages)")
     _names(described["weights"], "weights")
     _names(described["imports"], "imports")
@@ -33,9 +27,7 @@ def checked(described: Any) -> Dict[str, Any]:
         _check_stage(stage, len(described["imports"]), extents)
         for name in stage["inputs"]:
             if name not in made:
-                raise FormatError(
-                    f"is broken (nothing before stage {stage['name']!r} makes its input {name!r})"
-                )
+                raise FormatError(f"is broken (nothing before stage {stage['name']!r} makes its input {name!r})")
         if made & set(stage["outputs"]) or len(set(stage["outputs"])) != len(stage["outputs"]):
             raise FormatError(f"is broken (an output of stage {stage['name']!r} is made twice)")
         made |= set(stage["outputs"])
@@ -46,9 +38,7 @@ def checked(described: Any) -> Dict[str, Any]:
 
 
 def _check_stage(stage: Any, imports: int, extents: Any) -> None:
-    if not isinstance(stage, dict) or not all(
-        isinstance(stage.get(key), str) for key in ("name", "function")
-    ):
+    if not isinstance(stage, dict) or not all(isinstance(stage.get(key), str) for key in ("name", "function")):
         raise FormatError("is broken (a stage has no name)")
     for key in ("inputs", "outputs"):
         _names(stage.get(key), f"{key} of stage {stage['name']!r}")
@@ -72,9 +62,7 @@ def _check_makes(stage: Dict[str, Any], extents: Any) -> None:
             raise FormatError(f"is broken (stage {stage['name']!r}: {error})") from None
         for extent in value["shape"]:
             if not (extent in extents if isinstance(extent, str) else type(extent) is int and extent >= 0):
-                raise FormatError(
-                    f"is broken (no input has the extent {extent!r} that stage {stage['name']!r} makes)"
-                )
+                raise FormatError(f"is broken (no input has the extent {extent!r} that stage {stage['name']!r} makes)")
 
 
 def _names(values: Any, what: str) -> None:

@@ -38,12 +38,7 @@ class LibraryModule(Module):
     """
 
     def __init__(
-        self,
-        data: Buffer,
-        about: Dict[str, Any],
-        *,
-        allow_pickle: bool = False,
-        imports: Sequence[Module] = (),
+        self, data: Buffer, about: Dict[str, Any], *, allow_pickle: bool = False, imports: Sequence[Module] = ()
     ) -> None:
         super().__init__(KIND, imports=imports)
         self.data = data

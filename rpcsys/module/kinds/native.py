@@ -149,9 +149,7 @@ def _load_by_tvm(path: str, functions: List[str]) -> NativeModule:
         return module.function(name) if name in functions else machine.function(name)
 
     parameters = machine.parameters("main") if "main" in programs else []
-    inputs = [
-        {"name": name, "dtype": dtype or "unknown", "shape": shape or []} for name, dtype, shape in parameters
-    ]
+    inputs = [{"name": name, "dtype": dtype or "unknown", "shape": shape or []} for name, dtype, shape in parameters]
     return NativeModule(tvm.EXECUTABLE, programs + functions, lookup, path, inputs=inputs)
 
 
@@ -207,9 +205,7 @@ def _linked(name: str, act: Callable[[], Library]) -> Library:
     except OSError as error:
         raise _linker_error(name, str(error)) from None
     except NativeError as error:
-        raise ModelError(
-            f"{name} cannot be loaded: {error}; start the server with --tvm-library DIR"
-        ) from None
+        raise ModelError(f"{name} cannot be loaded: {error}; start the server with --tvm-library DIR") from None
 
 
 def _linker_error(name: str, said: str) -> ModelError:
@@ -265,9 +261,7 @@ class _Copy:
         self._source = memoryview(tensor.data)
         self._block = Pool().take(self._source.nbytes)
         self._block[:] = self._source
-        self.memory = Memory(
-            address_of(self._block), original.dtype, original.shape, None, False, self._block
-        )
+        self.memory = Memory(address_of(self._block), original.dtype, original.shape, None, False, self._block)
 
     def write_back(self) -> None:
         """Put what was written here where it belongs."""

@@ -10,19 +10,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    ClassVar,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from rpcsys.errors import ModelError, RemoteArgumentError, UsageError
 from rpcsys.module import packed
@@ -134,9 +122,7 @@ class OnnxModule(Module):
                 raise RemoteArgumentError(f"the model has no input {name!r}; it has {_listed(known)}")
         for value in runner.inputs:
             if value.name not in inputs and not value.optional:
-                raise RemoteArgumentError(
-                    f"input {value.name!r} is missing; the model wants {_listed(known)}"
-                )
+                raise RemoteArgumentError(f"input {value.name!r} is missing; the model wants {_listed(known)}")
         names = [value.name for value in runner.outputs]
         for name in outputs if outputs is not None else ():
             if name not in names:
@@ -197,9 +183,7 @@ class OnnxModule(Module):
         for name, weight in found.items():
             want, have = model.shared[name], (weight.tensor.dtype, weight.tensor.shape)
             if want != have:
-                raise ModelError(
-                    "{} wants weight {!r} as {} {}, and has {} {}".format(self._name, name, *want, *have)
-                )
+                raise ModelError("{} wants weight {!r} as {} {}, and has {} {}".format(self._name, name, *want, *have))
         return [name for name in model.shared if name not in found]
 
 

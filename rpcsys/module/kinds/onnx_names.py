@@ -20,14 +20,7 @@ def renamed(proto: bytes, rename: Rename) -> bytes:
     model = onnx.load_from_string(proto)
     operators = _own_operators(model)
     domains = _own_domains(model, operators)
-    for field in (
-        "producer_name",
-        "producer_version",
-        "domain",
-        "doc_string",
-        "metadata_props",
-        "training_info",
-    ):
+    for field in ("producer_name", "producer_version", "domain", "doc_string", "metadata_props", "training_info"):
         model.ClearField(field)
     for function in model.functions:
         function.name = operators[_key(function)]
@@ -82,9 +75,7 @@ def _bodies(node: Any) -> Iterator[Any]:
         yield from attribute.graphs
 
 
-def _rename_graph(
-    graph: Any, rename: Rename, operators: Dict[Operator, str], domains: Dict[str, str]
-) -> None:
+def _rename_graph(graph: Any, rename: Rename, operators: Dict[Operator, str], domains: Dict[str, str]) -> None:
     _clean(graph)
     graph.name = "g"  # the checker wants one
     for value in (*graph.input, *graph.output, *graph.value_info):
@@ -101,9 +92,7 @@ def _rename_graph(
     _rename_nodes(graph.node, rename, operators, domains)
 
 
-def _rename_nodes(
-    nodes: Any, rename: Rename, operators: Dict[Operator, str], domains: Dict[str, str]
-) -> None:
+def _rename_nodes(nodes: Any, rename: Rename, operators: Dict[Operator, str], domains: Dict[str, str]) -> None:
     for node in nodes:
         node.op_type = operators.get(_operator(node), node.op_type)
         node.domain = domains.get(node.domain, node.domain)

@@ -41,16 +41,12 @@ def with_ir_version(model: bytes, version: int) -> bytes:
     return model + _field(1, version)
 
 
-def external_weight(
-    name: str, dtype: str, shape: Sequence[int], location: str, offset: int, size: int
-) -> bytes:
+def external_weight(name: str, dtype: str, shape: Sequence[int], location: str, offset: int, size: int) -> bytes:
     """What to add to a serialised ModelProto to give it a weight whose bytes are in the file ``location``."""
     places = {"location": location, "offset": str(offset), "length": str(size)}
     tensor = b"".join(_field(1, extent) for extent in shape)
     tensor += _field(2, NUMBERS[dtype]) + _field(8, name.encode())
-    tensor += b"".join(
-        _field(13, _field(1, key.encode()) + _field(2, text.encode())) for key, text in places.items()
-    )
+    tensor += b"".join(_field(13, _field(1, key.encode()) + _field(2, text.encode())) for key, text in places.items())
     tensor += _field(14, _EXTERNAL)
     return _field(7, _field(5, tensor))  # ModelProto.graph, GraphProto.initializer
 

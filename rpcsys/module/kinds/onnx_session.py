@@ -59,9 +59,7 @@ class Runner:
         self.optional = [Value(node) for node in session.get_overridable_initializers()]
         for value in self.inputs + self.outputs:
             if value.dtype is None and value.type.startswith("tensor("):
-                raise ValueError(
-                    f"onnxruntime neither takes nor gives a {value.type} in Python ({value.name!r})"
-                )
+                raise ValueError(f"onnxruntime neither takes nor gives a {value.type} in Python ({value.name!r})")
         self._raw = any(value.dtype in RAW for value in self.inputs + self.outputs)
         self._raw_out = any(value.dtype in RAW for value in self.outputs)
         if self._raw_out and any(value.dtype in (None, "strings") for value in self.inputs + self.outputs):
@@ -129,9 +127,7 @@ def of_bytes(model: bytes, weights: Mapping[str, Weight], options: Mapping[str, 
     for name, (tensor, home) in weights.items():
         offset = file.place(tensor.data) if file is not None and home is file else None
         location = os.path.basename(file.path) if file is not None and offset is not None else "in memory"
-        pieces.append(
-            external_weight(name, tensor.dtype, tensor.shape, location, offset or 0, len(tensor.data))
-        )
+        pieces.append(external_weight(name, tensor.dtype, tensor.shape, location, offset or 0, len(tensor.data)))
         if offset is None:
             keep[name] = _value(tensor)
             settings.add_initializer(name, keep[name])
@@ -195,9 +191,7 @@ def complaint(options: Mapping[str, Any]) -> str:
     lacking: List[Any] = sorted(set(options.get("cpus", ())) - _cpus_here())
     if lacking:
         return f"is for CPUs that this process may not use: {', '.join(map(str, lacking))}"
-    lacking = [
-        name for name in options.get("providers", ()) if name not in onnxruntime.get_available_providers()
-    ]
+    lacking = [name for name in options.get("providers", ()) if name not in onnxruntime.get_available_providers()]
     if lacking:
         has = ", ".join(onnxruntime.get_available_providers())
         return f"is for {', '.join(lacking)}, and onnxruntime here has {has}"

@@ -67,9 +67,7 @@ class Value:
             return given
         if self.dtype in RAW:
             tensor = as_tensor(given)
-            dtype, shape, value = (
-                (tensor.dtype, tensor.shape, tensor) if tensor else (type(given).__name__, (), given)
-            )
+            dtype, shape, value = (tensor.dtype, tensor.shape, tensor) if tensor else (type(given).__name__, (), given)
         else:
             value = self._array(given)
             dtype, shape = "strings" if value.dtype.kind in "OU" else value.dtype.name, value.shape

@@ -82,9 +82,7 @@ def listed(rows: Any, buffers: Sequence[memoryview]) -> Dict[str, Tensor]:
             raise FormatError("is broken (a weight has no name)")
         name, dtype, shape = row
         if not _fits(dtype, shape, len(data)):
-            raise FormatError(
-                f"is broken (weight {name[:200]!r} has other bytes than its type and shape want)"
-            )
+            raise FormatError(f"is broken (weight {name[:200]!r} has other bytes than its type and shape want)")
         tensors[name] = Tensor(dtype, shape, data)
     return tensors
 

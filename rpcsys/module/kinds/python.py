@@ -47,9 +47,7 @@ def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
         try:
             import cloudpickle
         except ImportError:
-            raise UsageError(
-                "saving Python functions needs cloudpickle: python -m pip install cloudpickle"
-            ) from None
+            raise UsageError("saving Python functions needs cloudpickle: python -m pip install cloudpickle") from None
         try:
             pickled = cloudpickle.dumps(module._functions, _PROTOCOL)
         except Exception as error:  # noqa: BLE001 - whatever in a closure refuses to be pickled
@@ -81,10 +79,6 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
             f"{context.name} holds Python functions, and cloudpickle is not here; there: python3 -m pip install cloudpickle"
         ) from None
     functions = cloudpickle.loads(buffers[0])
-    if (
-        not isinstance(functions, dict)
-        or list(functions) != names
-        or not all(map(callable, functions.values()))
-    ):
+    if not isinstance(functions, dict) or list(functions) != names or not all(map(callable, functions.values())):
         raise FormatError("is broken (it has other Python functions than it says)")
     return PythonModule(functions, pickled=buffers[0])

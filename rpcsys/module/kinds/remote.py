@@ -13,19 +13,7 @@ import functools
 import logging
 import threading
 import time
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from rpcsys.client.endpoint import WAIT_S, Endpoint, open_at
 from rpcsys.client.reconnect import OpenConnection, ReconnectingConnection
@@ -246,9 +234,7 @@ class RemoteModule(Module):
             size = len(value.data) if isinstance(value, encoding.Encoded) else tensor.nbytes
             with self._lock:
                 was = self._crossed[name]
-                self._crossed[name] = Crossed(
-                    how, was.bytes + tensor.nbytes, was.sent + size, was.seconds + took
-                )
+                self._crossed[name] = Crossed(how, was.bytes + tensor.nbytes, was.sent + size, was.seconds + took)
         return sent
 
 
@@ -330,9 +316,7 @@ def rename(module: Module, names: Names) -> Module:
     """The same endpoint; its inputs and outputs by other names."""
     assert isinstance(module, RemoteModule)
     encode = {names(name): how for name, how in module.encode.items()}
-    return RemoteModule(
-        module.endpoint, names.values(module.inputs), names.values(module.outputs), encode=encode
-    )
+    return RemoteModule(module.endpoint, names.values(module.inputs), names.values(module.outputs), encode=encode)
 
 
 def _text(address: Address) -> str:

@@ -11,14 +11,7 @@ from typing import Any, Callable, Dict, List, Sequence
 from rpcsys.errors import ProtocolError, RemoteArgumentError, RemoteFunctionError
 from rpcsys.module.module import Module
 from rpcsys.server.session.faults import described
-from rpcsys.server.session.objects import (
-    Objects,
-    from_function,
-    plain_call,
-    returned,
-    run_by_name,
-    to_function,
-)
+from rpcsys.server.session.objects import Objects, from_function, plain_call, returned, run_by_name, to_function
 from rpcsys.wire import frames, values
 from rpcsys.wire.encoding import encoded
 from rpcsys.wire.frames import Buffer, Frame
@@ -35,12 +28,12 @@ class _Nothing(Objects):
 
     def keep(self, value: Any, about: Dict[str, Any]) -> Ref:
         raise RemoteArgumentError(
-            "a deployed module keeps nothing between calls, and its functions give none; return arrays and numbers",
+            "a deployed module keeps nothing between calls, and its functions give none; return arrays and numbers"
         )
 
     def get(self, id: Any) -> Any:
         raise RemoteFunctionError(
-            "a shared connection has no objects beside the deployed module; lease a device for that",
+            "a shared connection has no objects beside the deployed module; lease a device for that"
         )
 
 
@@ -103,10 +96,7 @@ class Calls:
                 raise ProtocolError("the arguments of a call are a list")
             if name == "main":
                 _check_made(args, self._module.inputs)
-            made = [
-                to_function(values.build(arg, frame.buffers), self._nothing, self._pool(), written)
-                for arg in args
-            ]
+            made = [to_function(values.build(arg, frame.buffers), self._nothing, self._pool(), written) for arg in args]
             result = encoded(self._function(name)(*made), frame.get("encode"))
         if not written:
             return returned(frame.call_id, result, self._nothing, self._heads)
@@ -142,5 +132,5 @@ def name_of(head: Dict[str, Any]) -> str:
     if type(target) is list and len(target) == 2 and target[0] == MODULE and type(target[1]) is str:
         return str(target[1])
     raise RemoteFunctionError(
-        "a shared connection calls the functions of its deployed module, and nothing else; lease a device for that",
+        "a shared connection calls the functions of its deployed module, and nothing else; lease a device for that"
     )

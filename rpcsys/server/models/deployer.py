@@ -153,12 +153,10 @@ class Deployer:
         """Serve the uploaded ``file`` as ``name`` from now on; what it is. Raises `ModelError` if that cannot be loaded."""
         if not is_name(name):
             raise RemoteFileError(
-                f"{str(name)[:100]!r} is no name for a module: letters, digits, dot, _ and -, at most 100, a letter or digit first",
+                f"{str(name)[:100]!r} is no name for a module: letters, digits, dot, _ and -, at most 100, a letter or digit first"
             )
         if not file.isprintable():
-            raise RemoteFileError(
-                f"{printable(file)}: a file to deploy has a name that can be printed; rename it"
-            )
+            raise RemoteFileError(f"{printable(file)}: a file to deploy has a name that can be printed; rename it")
         if not file.endswith(SUFFIXES):
             raise ModelError(f"{file}: what is deployed is one of " + ", ".join(SUFFIXES))
         source = self._directory.existing(file)

@@ -274,9 +274,7 @@ class Host(Crew):
             stuck = any(now - (call.abandoned_at or now) >= STUCK_S for call in self._desk.abandoned)
         for call in late:
             self._stop(call)
-            self._refuse(
-                call.client, call.frame.call_id, "DeadlineExceeded", "the call was not done in its time"
-            )
+            self._refuse(call.client, call.frame.call_id, "DeadlineExceeded", "the call was not done in its time")
         for line in [line for line in self._lines.values() if line.by is not None and now >= line.by]:
             self._drop(line)
         self._keep_alive(now)
@@ -286,9 +284,7 @@ class Host(Crew):
         if self._leaving:
             self._leave()
         with self._lock:
-            pause = (
-                LEAVE_S if self._leaving else REPORT_S if self._lines or self._told[:2] != (0, 0) else IDLE_S
-            )
+            pause = LEAVE_S if self._leaving else REPORT_S if self._lines or self._told[:2] != (0, 0) else IDLE_S
             self._next_look = min(now + pause, self._desk.deadline())
 
     def _keep_alive(self, now: float) -> None:

@@ -35,11 +35,7 @@ def serve(tether: socket.socket, job: Job) -> str:
         module = load(about["path"], about["name"], allow_pickle=about["allow_pickle"])
         described = module.describe()
     except Exception as error:  # noqa: BLE001 - a library may do anything when it is loaded
-        why = (
-            one_line(error)
-            if isinstance(error, RpcsysError)
-            else f"{type(error).__name__}: {one_line(error)}"
-        )
+        why = one_line(error) if isinstance(error, RpcsysError) else f"{type(error).__name__}: {one_line(error)}"
         messages.tell(tether, unloadable=why)
         return "closed"
     sys.setswitchinterval(SWITCH_S)
@@ -73,9 +69,7 @@ def _by_reference(path: str) -> Module:
     def main(*args: Any) -> Any:
         if len(args) != len(runner.inputs):
             raise RemoteArgumentError(f"the model takes {len(runner.inputs)} input(s), not {len(args)}")
-        results = runner.run(
-            outputs, {value.name: value.check(arg) for value, arg in zip(runner.inputs, args)}
-        )
+        results = runner.run(outputs, {value.name: value.check(arg) for value, arg in zip(runner.inputs, args)})
         return results[0] if len(results) == 1 else tuple(results)
 
     described = [[value.describe() for value in values] for values in (runner.inputs, runner.outputs)]

@@ -104,8 +104,7 @@ class Store:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RemoteFileError(
-                    f"{name!r} is being replaced by somebody else; try again when that is done",
-                    retryable=True,
+                    f"{name!r} is being replaced by somebody else; try again when that is done", retryable=True
                 ) from None
             yield
         finally:

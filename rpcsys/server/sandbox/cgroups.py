@@ -76,9 +76,7 @@ def find(wanted: Sequence[str]) -> Tuple[Folders, str]:
             made: Folders = {}  # one hierarchy may have both
             for name in wanted:
                 if name in mine:
-                    found[name] = made[mine[name]] = made.get(mine[name]) or work_folders.make_folder(
-                        mine[name]
-                    )
+                    found[name] = made[mine[name]] = made.get(mine[name]) or work_folders.make_folder(mine[name])
             if "cpuset" in found:
                 _inherit(found["cpuset"])
         elif "v2" in mine:

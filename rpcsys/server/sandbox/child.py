@@ -123,9 +123,7 @@ def _furnish(job: Job, settings: dict[str, Any], rooms: mount_namespace.Rooms | 
         rooms.open(os.path.dirname(job.workdir))
     _stay_in(job.workdir)
     if settings["read_only"]:
-        os.environ["XDG_CACHE_HOME"] = work_folders.temporary(
-            job.workdir
-        )  # where libraries want to write unasked
+        os.environ["XDG_CACHE_HOME"] = work_folders.temporary(job.workdir)  # where libraries want to write unasked
     if settings["memory"] is not None:
         limits.allow_memory(settings["memory"])
 

@@ -25,13 +25,7 @@ _START = (
 
 
 def start(
-    module: str,
-    settings: dict[str, object],
-    descriptor: int,
-    name: str,
-    *,
-    leader: bool = False,
-    printing: int = 2,
+    module: str, settings: dict[str, object], descriptor: int, name: str, *, leader: bool = False, printing: int = 2
 ) -> int:
     """Run ``module.main(settings)`` in a fresh interpreter; its process number.
 
@@ -42,16 +36,7 @@ def start(
     # One that is already at its place would stay close-on-exec: have dup2 move every one.
     source = os.dup(descriptor) if descriptor == HANDED else descriptor
     paths = [os.path.abspath(path) for path in sys.path]
-    arguments = [
-        sys.executable,
-        *flags(),
-        "-c",
-        _START,
-        json.dumps(paths),
-        module,
-        json.dumps(settings),
-        name,
-    ]
+    arguments = [sys.executable, *flags(), "-c", _START, json.dumps(paths), module, json.dumps(settings), name]
     group: dict[str, Any] = {"setpgroup": 0} if leader else {}
     try:
         return os.posix_spawn(

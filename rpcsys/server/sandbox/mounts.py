@@ -53,11 +53,7 @@ def mount(source: Optional[str], target: str, flags: int, kind: str = "none", da
     """The system call. Raises OSError."""
     check(
         LIBC.mount(
-            (source or "none").encode(),
-            target.encode(),
-            kind.encode(),
-            ctypes.c_ulong(flags),
-            data.encode() or None,
+            (source or "none").encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode() or None
         )
     )
 

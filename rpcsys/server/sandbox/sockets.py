@@ -26,9 +26,7 @@ _RECEIVED, _SENT, _QUEUED = 0, 2, 5
 _ALIGNED = 4
 _REPLY = 65536
 
-_INET = tuple(
-    (f, p) for f in (socket.AF_INET, socket.AF_INET6) for p in (socket.IPPROTO_TCP, socket.IPPROTO_UDP)
-)
+_INET = tuple((f, p) for f in (socket.AF_INET, socket.AF_INET6) for p in (socket.IPPROTO_TCP, socket.IPPROTO_UDP))
 
 
 LITTLE = 8 << 20
@@ -78,9 +76,7 @@ def _of_unix(told: _Told) -> int:
 def _of_all_connections() -> int:
     with open("/proc/net/sockstat", "rb") as file:
         words = file.read().split()
-    return sum(int(words[at + 1]) for at, word in enumerate(words) if word == b"mem") * os.sysconf(
-        "SC_PAGE_SIZE"
-    )
+    return sum(int(words[at + 1]) for at, word in enumerate(words) if word == b"mem") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _memory(sizes: Optional[Tuple[int, ...]]) -> int:

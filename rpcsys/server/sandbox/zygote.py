@@ -62,9 +62,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
         os._exit(0)
     # An init becomes this process's child only where there are subreapers: qemu 7 knows none.
     own_pids = bool(
-        reaper
-        and not shared
-        and not mount_namespace.probe(settings["folder"], settings["read_only"], own_pids=True)
+        reaper and not shared and not mount_namespace.probe(settings["folder"], settings["read_only"], own_pids=True)
     )
     settings = {**settings, "isolate": not shared, "own_pids": own_pids, "left": pid_namespace.mounts()}
     zygote = Zygote(control, settings)

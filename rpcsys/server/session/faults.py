@@ -17,13 +17,7 @@ def error_fields(
     kind: str, message: str, traceback: str = "", fault: str = "user", retryable: bool = False
 ) -> Dict[str, Any]:
     """The head of an ERROR frame."""
-    return {
-        "type": kind,
-        "message": message,
-        "traceback": traceback,
-        "retryable": retryable,
-        "fault": fault,
-    }
+    return {"type": kind, "message": message, "traceback": traceback, "retryable": retryable, "fault": fault}
 
 
 def described(error: Exception) -> Dict[str, Any]:
@@ -33,9 +27,7 @@ def described(error: Exception) -> Dict[str, Any]:
         kind = "NativeError" if hasattr(errors, error.kind) else error.kind
         return error_fields(kind, str(error), error.backtrace[-_MAX_TRACEBACK:])
     if isinstance(error, RemoteError):
-        return error_fields(
-            type(error).__name__, one_line(error, None), fault=error.fault, retryable=error.retryable
-        )
+        return error_fields(type(error).__name__, one_line(error, None), fault=error.fault, retryable=error.retryable)
     if isinstance(error, RpcsysError):
         return error_fields(type(error).__name__, one_line(error, None))
     trace = "".join(tracebacks.format_exception(type(error), error, error.__traceback__))

@@ -100,9 +100,7 @@ class Files:
         size, pieces = self._directory.pieces(arguments[0])
         head, _ = frames.encode_head({"size": size})
         end = hashed(
-            pieces,
-            lambda piece: self._out.send(frames.pack(frames.CHUNK, frame.call_id, head, (piece,))),
-            offset,
+            pieces, lambda piece: self._out.send(frames.pack(frames.CHUNK, frame.call_id, head, (piece,))), offset
         )
         return frames.encode(frames.RESULT, frame.call_id, {"r": end})
 

@@ -50,7 +50,7 @@ class Objects:
             return self._kept[id]
         except (KeyError, TypeError):
             raise RemoteFunctionError(
-                f"there is no object {shown(id)} in this session (freed, or another session's)",
+                f"there is no object {shown(id)} in this session (freed, or another session's)"
             ) from None
 
     def free(self, ids: Any) -> None:
@@ -105,14 +105,8 @@ def to_function(value: Any, objects: Objects, pool: Pool, written: List[Any]) ->
 def run_by_name(module: Any, named: Any, outputs: Any) -> Dict[str, Any]:
     """Run a module's main by names that came from a client. Raises `RemoteArgumentError` for what are none."""
     wanted = outputs if outputs is not None else []
-    if (
-        type(named) is not dict
-        or type(wanted) is not list
-        or not all(type(n) is str for n in [*named, *wanted])
-    ):
-        raise RemoteArgumentError(
-            "main is run with its inputs by name, and a list of the names of outputs",
-        )
+    if type(named) is not dict or type(wanted) is not list or not all(type(n) is str for n in [*named, *wanted]):
+        raise RemoteArgumentError("main is run with its inputs by name, and a list of the names of outputs")
     result: Dict[str, Any] = module.run(named, outputs)
     return result
 
@@ -162,9 +156,7 @@ def _zeroed(pool: Pool, size: int) -> memoryview:
 def keep_arrays(value: Any, objects: Objects) -> Any:
     """``value`` with every array in it kept on the device, a ref in its place."""
     if isinstance(value, (list, tuple)):
-        kind = (
-            list if isinstance(value, list) else tuple
-        )  # a named tuple is no more than a tuple to the client
+        kind = list if isinstance(value, list) else tuple  # a named tuple is no more than a tuple to the client
         return kind(keep_arrays(item, objects) for item in value)
     if isinstance(value, dict):
         return {key: keep_arrays(item, objects) for key, item in value.items()}

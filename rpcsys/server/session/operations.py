@@ -69,7 +69,7 @@ class Operations:
             return function
         except KeyError:
             raise RemoteFunctionError(
-                "the device has no function {!r}; it has {}".format(name[:200], ", ".join(registry.names())),
+                "the device has no function {!r}; it has {}".format(name[:200], ", ".join(registry.names()))
             ) from None
 
     def _has_function(self, name: str) -> None:

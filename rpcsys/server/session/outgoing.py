@@ -85,9 +85,7 @@ class Outgoing:
         """Say why the session ends. The client may be gone or not reading, so this never waits for long."""
         try:
             if self._lock.acquire(timeout=0.3):
-                self._stream.socket.sendmsg(
-                    [*self.held, *pieces], (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-                )
+                self._stream.socket.sendmsg([*self.held, *pieces], (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                 self._stream.socket.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # the end of the connection has to say it

@@ -55,9 +55,7 @@ def taking(
         enough = len(kinds) - optional <= len(args) and (more or len(args) <= len(kinds))
         if not enough or not all(map(_is_of, args, kinds)):
             got = ", ".join(type(arg).__name__ for arg in args[:8]) or "nothing"
-            raise RemoteArgumentError(
-                "{} takes ({}), and got ({})".format(name, ", ".join(map(_named, kinds)), got),
-            )
+            raise RemoteArgumentError("{} takes ({}), and got ({})".format(name, ", ".join(map(_named, kinds)), got))
         return function(*args)
 
     return checked

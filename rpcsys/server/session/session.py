@@ -85,9 +85,7 @@ def rehearse(options: Dict[str, Any]) -> None:
     """
     by_line()
     ours, theirs = socket.socketpair()
-    job = Job.from_bytes(
-        Job("rpcsys/1", b"", os.curdir, "", "", options={**options, "log": False}).to_bytes()
-    )
+    job = Job.from_bytes(Job("rpcsys/1", b"", os.curdir, "", "", options={**options, "log": False}).to_bytes())
     with ours, theirs:
         for kind, fields in _IMAGINED:
             theirs.sendmsg(frames.encode(kind, 1, fields))
@@ -274,9 +272,7 @@ class Session:
             pieces = frames.encode(frames.ERROR, frame.call_id, described(error))
         except BaseException as end:  # noqa: BLE001 - sys.exit(), and what else means to end a process
             watcher.turn += 1
-            self.abandon(
-                "ended", "SessionLost", f"a function on the device ended its process ({end!r})"[:500]
-            )
+            self.abandon("ended", "SessionLost", f"a function on the device ended its process ({end!r})"[:500])
             return []
         watcher.turn += 1
         if watcher.reading:
@@ -303,9 +299,7 @@ class Session:
         else:
             args = listed(head.get("a", ()))
             if args:
-                args = [
-                    to_function(values.build(arg, buffers), self.objects, self._pool, written) for arg in args
-                ]
+                args = [to_function(values.build(arg, buffers), self.objects, self._pool, written) for arg in args]
             result = encoded(self._operations.resolve(target)(*args), frame.get("encode"))
         return self._result(frame.call_id, result, written, head.get("keep") is True)
 

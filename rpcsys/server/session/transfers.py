@@ -88,13 +88,7 @@ class Upload:
     """
 
     def __init__(
-        self,
-        directory: Directory,
-        name: str,
-        call_id: int,
-        size: int,
-        kept: Optional[Partial] = None,
-        offset: int = 0,
+        self, directory: Directory, name: str, call_id: int, size: int, kept: Optional[Partial] = None, offset: int = 0
     ) -> None:
         self.name = name
         self._size = size
@@ -129,9 +123,7 @@ class Upload:
             actual = self._digest.hexdigest()
             if frame.plan.head.get("sha256") != actual or self._wanted not in (None, actual):
                 text = f"{self.name!r} changed on its way to the device; upload it again"
-                raise file_error(
-                    text, retryable=self._resumed
-                )  # what was left of it may be the cause, and goes
+                raise file_error(text, retryable=self._resumed)  # what was left of it may be the cause, and goes
             os.replace(self._path, self._target)
         except OSError as error:
             raise translated(self.name, error) from None

@@ -71,12 +71,7 @@ def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Call
         with open(link(_existing(workdir, name)), "rb") as file:
             return bytearray(file.read())
 
-    return {
-        "workpath": workpath,
-        "load_module": load,
-        "listdir": listdir,
-        "download_linked_module": download_linked,
-    }
+    return {"workpath": workpath, "load_module": load, "listdir": listdir, "download_linked_module": download_linked}
 
 
 def _existing(workdir: str, name: str) -> str:

@@ -35,9 +35,7 @@ def _loaded(pickled: bytes) -> Callable[..., Any]:
     try:
         import cloudpickle
     except ImportError:
-        raise RemoteFunctionError(
-            "this device has no cloudpickle; there: python3 -m pip install cloudpickle"
-        ) from None
+        raise RemoteFunctionError("this device has no cloudpickle; there: python3 -m pip install cloudpickle") from None
     try:
         function = cloudpickle.loads(pickled)
     except ModuleNotFoundError as error:
@@ -55,6 +53,4 @@ def _loaded(pickled: bytes) -> Callable[..., Any]:
 
 
 def _refuse(*args: Any) -> Any:
-    raise RemoteFunctionError(
-        "this server runs no functions of its clients; start it with --allow-pickle if they may"
-    )
+    raise RemoteFunctionError("this server runs no functions of its clients; start it with --allow-pickle if they may")

@@ -128,8 +128,7 @@ class Watcher:
                 self._check_limit()
                 if deadline is not None and time.monotonic() >= deadline:
                     self._end_call(
-                        "DeadlineExceeded",
-                        f"the call was not done in its {self.call.deadline_ms / 1000:g} s",
+                        "DeadlineExceeded", f"the call was not done in its {self.call.deadline_ms / 1000:g} s"
                     )
                 if self._readable(deadline) and self.turn == turn:
                     self._read()
@@ -157,10 +156,7 @@ class Watcher:
     def _keep_alive(self) -> None:
         """Send what answers nothing, unless the client takes nothing: then its end shows without that."""
         now = time.monotonic()
-        if (
-            now < self._keepalive_at
-            or not self._session.stream.wait(0, read=False, write=True) & select.POLLOUT
-        ):
+        if now < self._keepalive_at or not self._session.stream.wait(0, read=False, write=True) & select.POLLOUT:
             return
         self._keepalive_at = now + KEEPALIVE_S
         self._session.out.offer(frames.pack(frames.PONG, 0))
@@ -197,9 +193,7 @@ class Watcher:
         """Stop a running call the only way that always works."""
         text = message + "; its process was ended, and the session with it"
         try:
-            self._session.out.send(
-                frames.encode(frames.ERROR, self.call.call_id, error_fields(kind, text)), wait_s=1.0
-            )
+            self._session.out.send(frames.encode(frames.ERROR, self.call.call_id, error_fields(kind, text)), wait_s=1.0)
         except Ended:
             pass  # nobody is left to be told
         self._session.abandon("ended", "SessionLost", text)

@@ -50,11 +50,7 @@ class Visited(Tracked):
     def _broken(self, event: ev.Broken) -> list[do.Action]:
         _, peer = self.openings.get(event.conn, (0.0, ""))
         actions = self._drop_opening(event.conn)
-        return (
-            [_warning(peer, f"connection from {peer} dropped: {event.why}"), *actions]
-            if event.why
-            else actions
-        )
+        return [_warning(peer, f"connection from {peer} dropped: {event.why}"), *actions] if event.why else actions
 
     def _drop_opening(self, conn: int) -> list[do.Action]:
         return [] if self.openings.pop(conn, None) is None else [do.Drop(conn)]
@@ -118,9 +114,7 @@ class Visited(Tracked):
         if event.session not in (None, SESSION):
             return f"it speaks {event.session}, this server {SESSION}"
         if event.session is None and not self.policy.tvm:
-            return (
-                "it speaks TVM's protocol, and this server does not (it runs with --tvm off or without tvm)"
-            )
+            return "it speaks TVM's protocol, and this server does not (it runs with --tvm off or without tvm)"
         return ""
 
     def _wasted(self, key: Key) -> list[do.Action]:

@@ -52,12 +52,7 @@ class Board:
     """Sessions, children and the zygote. Methods note what happened and return what to do."""
 
     def __init__(
-        self,
-        slots: int,
-        import_s: float = 60.0,
-        memory: int | None = None,
-        spares: int = 1,
-        quiet_s: float = 0.0,
+        self, slots: int, import_s: float = 60.0, memory: int | None = None, spares: int = 1, quiet_s: float = 0.0
     ) -> None:
         self.slots = slots
         self.spares = spares
@@ -232,13 +227,9 @@ class Board:
         if names:
             self._unkilled[child] = names
         if self.unclean and not before:
-            return [
-                do.Log("error", f"this board is not clean and is not offered until it is: {self.unclean}")
-            ]
+            return [do.Log("error", f"this board is not clean and is not offered until it is: {self.unclean}")]
         if before and not self.unclean:
-            return [
-                do.Log("info", "this board is clean again and is offered: what no signal ended has ended")
-            ]
+            return [do.Log("info", "this board is clean again and is offered: what no signal ended has ended")]
         return []
 
     def spoil(self, why: str) -> list[do.Action]:
@@ -283,12 +274,7 @@ class Board:
         session.outcome = session.outcome or ("lost" if session.gone else "crashed")
         if session.outcome == "crashed" and session.kind != TVM and not session.opened:
             session.fault = "its process died before the session was open"
-        if (
-            session.kind == TVM
-            and not session.gone
-            and session.state != "telling"
-            and self._last_words(session)
-        ):
+        if session.kind == TVM and not session.gone and session.state != "telling" and self._last_words(session):
             session.state = "overdue"
             session.due = now + GRACE_DONE_S
             return []
@@ -299,9 +285,7 @@ class Board:
         session.due = None
         idle = "idle" if len(self.sessions) == 1 else "busy"
         words = () if session.kind == TVM else self._last_words(session)
-        return [
-            do.Finish(session.number, session.conn, words, idle if self.shared else "", session.unanswered)
-        ]
+        return [do.Finish(session.number, session.conn, words, idle if self.shared else "", session.unanswered)]
 
     def _last_words(self, session: Session) -> tuple[str, ...]:
         """The error that a client is told of, type and text, in case that its session could not do so itself."""

@@ -40,11 +40,7 @@ class Spawner:
     """
 
     def __init__(
-        self,
-        loop: Loop,
-        settings: dict[str, Any],
-        feed: Callable[[ev.Event], None],
-        clock: Callable[[], float],
+        self, loop: Loop, settings: dict[str, Any], feed: Callable[[ev.Event], None], clock: Callable[[], float]
     ) -> None:
         self._loop = loop
         self._settings = settings
@@ -90,12 +86,7 @@ class Spawner:
         if first and threading.active_count() == 1:
             return launch.copy("rpcsys.server.sandbox.zygote", self._settings, descriptor, printing)
         return launch.start(
-            "rpcsys.server.sandbox.zygote",
-            self._settings,
-            descriptor,
-            "rpcsys-zygote",
-            leader=True,
-            printing=printing,
+            "rpcsys.server.sandbox.zygote", self._settings, descriptor, "rpcsys-zygote", leader=True, printing=printing
         )
 
     def spawn(self, child: int) -> None:

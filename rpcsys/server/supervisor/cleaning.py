@@ -25,12 +25,7 @@ class Cleaner:
     """
 
     def __init__(
-        self,
-        loop: Loop,
-        folder: str,
-        ahead: int,
-        feed: Callable[[ev.Event], None],
-        clock: Callable[[], float],
+        self, loop: Loop, folder: str, ahead: int, feed: Callable[[ev.Event], None], clock: Callable[[], float]
     ) -> None:
         self._folder = folder
         self._ahead = ahead

@@ -16,15 +16,7 @@ from rpcsys.errors import ProtocolError
 from rpcsys.link import KEEPALIVE_S, keep_alive, tune
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import GONE, Loop
-from rpcsys.wire.handshake import (
-    SERVER,
-    SESSION,
-    Greeting,
-    OpeningReader,
-    Options,
-    encode_greeting,
-    encode_mismatch,
-)
+from rpcsys.wire.handshake import SERVER, SESSION, Greeting, OpeningReader, Options, encode_greeting, encode_mismatch
 
 BURST = 64
 """Connections accepted in one wake-up; others have their turn between."""
@@ -40,7 +32,9 @@ REFUSED = (
     "or see query_tracker"
 )
 
-NOT_DEPLOYED = "this server has no deployed modules: start it with --deploy DIR, then type: rpcsys deploy FILE --to HOST:PORT"
+NOT_DEPLOYED = (
+    "this server has no deployed modules: start it with --deploy DIR, then type: rpcsys deploy FILE --to HOST:PORT"
+)
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -177,16 +171,7 @@ class Clients:
         self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
         said = greeting.options
         self._feed(
-            ev.Opened(
-                self._clock(),
-                conn,
-                peer,
-                greeting.role,
-                greeting.key,
-                said.session,
-                said.serve,
-                said.timeout_s,
-            )
+            ev.Opened(self._clock(), conn, peer, greeting.role, greeting.key, said.session, said.serve, said.timeout_s)
         )
 
     def _gone(self, conn: int, sock: socket.socket) -> None:
@@ -243,10 +228,7 @@ class Clients:
         from rpcsys.wire import frames
 
         greeting = self.answer(conn, True) if unanswered else b""
-        pieces = [
-            greeting,
-            *frames.encode(frames.ERROR, 0, error_fields(kind, text, retryable=kind == "Busy")),
-        ]
+        pieces = [greeting, *frames.encode(frames.ERROR, 0, error_fields(kind, text, retryable=kind == "Busy"))]
         try:
             self._sockets[conn].sendmsg(pieces, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except (KeyError, OSError):

@@ -24,11 +24,7 @@ class Commands:
     """At most one command at a time; its end is told to ``feed``, with ``now`` from ``clock``."""
 
     def __init__(
-        self,
-        loop: Loop,
-        commands: Mapping[str, str],
-        feed: Callable[[ev.Event], None],
-        clock: Callable[[], float],
+        self, loop: Loop, commands: Mapping[str, str], feed: Callable[[ev.Event], None], clock: Callable[[], float]
     ) -> None:
         self._loop = loop
         self._commands = commands
@@ -119,9 +115,7 @@ class Commands:
         if not status:
             return ""
         lines = self._said.decode("utf-8", "replace").strip().splitlines()
-        ended = (
-            f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
-        )
+        ended = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
         text = f"{ended}: {lines[-1].strip()}" if lines else ended
         return "".join(char if char.isprintable() else " " for char in text)[:200]
 

@@ -102,19 +102,13 @@ class Hosting(Fleet):
         """A client greets: it wants the module ``name``, or, with an empty name, to deploy."""
         if len(self.visitors) >= MAX_VISITORS:
             return [
-                TurnAway(
-                    conn, "Busy", f"{MAX_VISITORS} clients wait for modules here; try again in a moment", True
-                )
+                TurnAway(conn, "Busy", f"{MAX_VISITORS} clients wait for modules here; try again in a moment", True)
             ]
         if name:
             self.visitors.append(Visitor(conn, peer, name, now + WAIT_S))
             return []
         if len(self.deployers) >= MAX_DEPLOYERS:
-            return [
-                TurnAway(
-                    conn, "Busy", f"{MAX_DEPLOYERS} clients deploy here already; try again in a moment", True
-                )
-            ]
+            return [TurnAway(conn, "Busy", f"{MAX_DEPLOYERS} clients deploy here already; try again in a moment", True)]
         if not self.up:
             return [TurnAway(conn, "Busy", "the server is starting; try again in a moment", True)]
         child = self._spawn()
@@ -149,9 +143,7 @@ class Hosting(Fleet):
         if host is None:
             return [do.Drop(event.conn)]
         until = event.now + WAIT_S
-        self.visitors.append(
-            Visitor(event.conn, event.peer, host.version.name, until, event.fresh, event.greeted)
-        )
+        self.visitors.append(Visitor(event.conn, event.peer, host.version.name, until, event.fresh, event.greeted))
         if host.state != "serving":
             return []
         host.state = "doomed"
@@ -215,9 +207,7 @@ class Hosting(Fleet):
         """Tell of each module its state, and of its host the calls that run, the calls that wait, and the clients."""
         if event.child not in self.deployers:
             return []
-        states = {
-            name: [self._state_of(name), *self.load(name)] for name in list(self.catalogue)[:MAX_LISTED]
-        }
+        states = {name: [self._state_of(name), *self.load(name)] for name in list(self.catalogue)[:MAX_LISTED]}
         return [TellChild(event.child, (("states", states),))]
 
     def read(self, event: Catalogue) -> List[do.Action]:
@@ -312,7 +302,9 @@ class Hosting(Fleet):
         if child is not None:
             host = self.hosts[child]
             if host.load[2] + host.given >= MAX_CLIENTS:
-                text = f"the module {name!r} has {MAX_CLIENTS} clients here, which is all that it takes; try again later"
+                text = (
+                    f"the module {name!r} has {MAX_CLIENTS} clients here, which is all that it takes; try again later"
+                )
                 return [self._turn_away(visitor, "Busy", text)]
             host.given += 1
             host.handed += 1
@@ -321,11 +313,7 @@ class Hosting(Fleet):
             text = f"the module {name!r} cannot be served now: {self._faults[name]}"
             return [self._turn_away(visitor, "Busy", text)]
         if now >= visitor.until:
-            return [
-                self._turn_away(
-                    visitor, "Busy", f"the module {name!r} is being started; try again in a moment"
-                )
-            ]
+            return [self._turn_away(visitor, "Busy", f"the module {name!r} is being started; try again in a moment")]
         self.visitors.append(visitor)
         return []
 

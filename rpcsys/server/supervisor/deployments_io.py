@@ -79,13 +79,7 @@ class Hosts:
         self._give(action.child, HOST, os.path.dirname(about["path"]), {"deployed": about})
 
     def _give(
-        self,
-        child: int,
-        kind: str,
-        workdir: str,
-        options: Dict[str, Any],
-        conn: Optional[int] = None,
-        peer: str = "",
+        self, child: int, kind: str, workdir: str, options: Dict[str, Any], conn: Optional[int] = None, peer: str = ""
     ) -> None:
         reply = b"" if conn is None else self._clients.answer(conn, True)
         job = Job(kind, reply, workdir, self._key, peer, options=options)

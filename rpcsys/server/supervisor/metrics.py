@@ -52,10 +52,7 @@ class Figures:
 
 
 def _family(name: str, kind: str, samples: Iterable[tuple[str, Mapping[str, str], Any]]) -> Sequence[str]:
-    return [
-        f"# TYPE {name} {kind}",
-        *(f"{name}{end}{_labels(labels)} {value}" for end, labels, value in samples),
-    ]
+    return [f"# TYPE {name} {kind}", *(f"{name}{end}{_labels(labels)} {value}" for end, labels, value in samples)]
 
 
 def _labels(labels: Mapping[str, str]) -> str:

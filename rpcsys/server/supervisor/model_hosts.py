@@ -14,14 +14,7 @@ from typing import Dict, List, Optional, Tuple
 from rpcsys.link.backoff import Backoff
 from rpcsys.server.models.store import Version
 from rpcsys.server.supervisor import actions as do
-from rpcsys.server.supervisor.deployment_events import (
-    Load,
-    Loaded,
-    Stuck,
-    TellChild,
-    TellDeployed,
-    Unloadable,
-)
+from rpcsys.server.supervisor.deployment_events import Load, Loaded, Stuck, TellChild, TellDeployed, Unloadable
 
 LASTED_S = 10.0
 """A host that served for so long does not fail at its start."""
@@ -101,11 +94,7 @@ class Fleet:
         elif now - host.since >= LASTED_S:
             pause.worked()
         first = pause.failed(now)
-        return [
-            do.Log(
-                "warning" if first else "info", f"the host of {name} {version}: {why}; it is started again"
-            )
-        ]
+        return [do.Log("warning" if first else "info", f"the host of {name} {version}: {why}; it is started again")]
 
     def told_load(self, event: Load) -> List[do.Action]:
         """A host says what it has to do."""
@@ -121,9 +110,7 @@ class Fleet:
             return []
         host.stuck = True
         name = host.version.name
-        return [
-            do.Log("warning", f"a call of {name} that was given up does not end: its host is being replaced")
-        ]
+        return [do.Log("warning", f"a call of {name} that was given up does not end: its host is being replaced")]
 
     # -------------------------------------------------------------- what is told of them
 
@@ -136,8 +123,7 @@ class Fleet:
         """Tell the tracker what has changed since it was ``told``; nothing if nothing has."""
         names = [] if self.stopping else sorted(self.catalogue)[:MAX_LISTED]
         rows = tuple(
-            (name, self.catalogue[name].version, self._serving(name) is not None, *self.load(name))
-            for name in names
+            (name, self.catalogue[name].version, self._serving(name) is not None, *self.load(name)) for name in names
         )
         return [] if rows == told else [TellDeployed(rows)]
 
@@ -164,11 +150,7 @@ class Fleet:
         """When :meth:`_start_missing` has something to do by itself."""
         if not self.up:
             return None
-        pauses = [
-            self._pauses[name].until
-            for name in self.catalogue.keys() & self._pauses
-            if self._of(name) is None
-        ]
+        pauses = [self._pauses[name].until for name in self.catalogue.keys() & self._pauses if self._of(name) is None]
         return min((until for until in pauses if until is not None), default=None)
 
     def _perhaps_leave(self, child: int, host: Host) -> List[do.Action]:
@@ -190,12 +172,7 @@ class Fleet:
         """The host, in whatever state, that serves the current version or will."""
         current = self.catalogue[name]
         for child, host in self.hosts.items():
-            if (
-                host.version == current
-                and host.tried_by is None
-                and not host.stuck
-                and host.state != "leaving"
-            ):
+            if host.version == current and host.tried_by is None and not host.stuck and host.state != "leaving":
                 return child
         return None
 

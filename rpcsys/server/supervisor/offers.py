@@ -92,9 +92,7 @@ class Offers:
         """Take every key back for good. Our tracker is told of leases that nobody can use any more."""
         leased = [key for key in self.keys.values() if key.lease is not None]
         self.keys.clear()
-        return [
-            action for key in leased for action in self.report(do.Ended(key.lease or "", key.epoch, "unused"))
-        ]
+        return [action for key in leased for action in self.report(do.Ended(key.lease or "", key.epoch, "unused"))]
 
     def owing(self) -> bool:
         """Whether ends of leases wait for a link to our tracker that is being made."""
@@ -285,11 +283,7 @@ class Offers:
         if self.link == "up":
             self._next = now + POLL_S
             return [*actions, do.Poll()]
-        return [
-            *actions,
-            do.Disconnect(),
-            *self.down(now, ev.LinkDown(now, f"it did not answer for {ANSWER_S:g} s")),
-        ]
+        return [*actions, do.Disconnect(), *self.down(now, ev.LinkDown(now, f"it did not answer for {ANSWER_S:g} s"))]
 
     def _unused_s(self) -> float:
         """On TVM's tracker a key may have been taken just after the last poll."""

@@ -104,15 +104,7 @@ class Places:
         peer = "a client through {}:{}".format(*place.address)
         self._feed(
             parking.Paired(
-                self._clock(),
-                number,
-                conn,
-                peer,
-                greeting.role,
-                greeting.key,
-                said.session,
-                said.serve,
-                said.timeout_s,
+                self._clock(), number, conn, peer, greeting.role, greeting.key, said.session, said.serve, said.timeout_s
             )
         )
 

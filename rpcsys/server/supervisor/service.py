@@ -345,9 +345,7 @@ def _make_folder() -> str:
     try:
         return work_folders.make_folder(parent)
     except OSError as error:
-        raise ConfigError(
-            f"cannot make a folder for sessions in {parent}: {error.strerror} (set TMPDIR?)"
-        ) from None
+        raise ConfigError(f"cannot make a folder for sessions in {parent}: {error.strerror} (set TMPDIR?)") from None
 
 
 def _make_cgroups(config: Config) -> cgroups.Folders:

@@ -113,10 +113,7 @@ class State(Visited):
 
     def _child_dead(self, event: ev.ChildDead) -> list[do.Action]:
         if self.hosting is not None and event.child < 0:
-            return [
-                *self.board.unkilled(event.child, ()),
-                *self.hosting.dead(event.now, event.child, event.status),
-            ]
+            return [*self.board.unkilled(event.child, ()), *self.hosting.dead(event.now, event.child, event.status)]
         return self.board.child_dead(event.now, event)
 
     def _of_service(self, event: ev.Event) -> list[do.Action]:
@@ -224,9 +221,7 @@ class State(Visited):
         actions += self._announce_deployed()
         if self.stopping:
             actions += self._take_leave()
-            busy = (
-                self.board.sessions or self.offers.owing() or (self.hosting is not None and self.hosting.busy)
-            )
+            busy = self.board.sessions or self.offers.owing() or (self.hosting is not None and self.hosting.busy)
             return actions if busy else actions + self._exit()
         if self.board.unclean:
             return actions + self._turn_away(now)

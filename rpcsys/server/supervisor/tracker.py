@@ -53,9 +53,7 @@ class Tracked:
     def _report_end(self, session: Session, outcome: str) -> list[do.Action]:
         if session.lease is None:
             return []
-        ended = do.Ended(
-            session.lease, session.epoch, outcome, session.cleaned, session.removed, session.fault
-        )
+        ended = do.Ended(session.lease, session.epoch, outcome, session.cleaned, session.removed, session.fault)
         return self.offers.report(ended)
 
     # The link

@@ -125,9 +125,7 @@ class TrackerLink:
             return
         lists = {"processes": list(action.cleaned), "removed": list(action.removed)}
         cleaned = {what: names for what, names in lists.items() if names}
-        self._send(
-            control.LeaseEnded(number, action.lease, action.epoch, action.outcome, cleaned, action.fault)
-        )
+        self._send(control.LeaseEnded(number, action.lease, action.epoch, action.outcome, cleaned, action.fault))
 
     def finish(self) -> None:
         """Wait until our tracker has heard of every lease it was told of, for at most `FAREWELL_S`; then close."""
@@ -146,8 +144,7 @@ class TrackerLink:
         """Tell our tracker of the deployed modules: name, version, whether served, running, waiting, clients of each."""
         if self._link is not None:
             told = tuple(
-                control.Module(name, version, serving, workers, *load)
-                for name, version, serving, *load in modules
+                control.Module(name, version, serving, workers, *load) for name, version, serving, *load in modules
             )
             self._send(control.Deployed(self._link.next_id(), told, key))
 
@@ -213,9 +210,7 @@ class TrackerLink:
         if isinstance(order, control.End):
             self._feed(ev.EndLease(now, order.lease, order.epoch, order.reason))
             return
-        self._feed(
-            ev.Taken(now, order.lease, order.epoch, order.matchkey, order.user, order.address, order.limit_s)
-        )
+        self._feed(ev.Taken(now, order.lease, order.epoch, order.matchkey, order.user, order.address, order.limit_s))
 
     def _hear_answer(self, answer: control.Answer) -> None:
         report = self._reported.pop(answer.id, None)

@@ -120,9 +120,7 @@ class Metrics(Collector):
         yield from self._queues()
         yield self._by_state()
         yield _by_key("rpcsys_tracker_wait_seconds", "From request to lease.", self._waits)
-        yield _by_key(
-            "rpcsys_tracker_lease_seconds", "From the beginning of a lease to its end.", self._leases
-        )
+        yield _by_key("rpcsys_tracker_lease_seconds", "From the beginning of a lease to its end.", self._leases)
         sessions = CounterMetricFamily(
             "rpcsys_tracker_sessions", "Leases that are over, by how they ended.", labels=["key", "outcome"]
         )
@@ -136,9 +134,7 @@ class Metrics(Collector):
             faults.add_metric([key], count)
         yield faults
         unserved = CounterMetricFamily(
-            "rpcsys_tracker_unserved",
-            "Requests that left the queue without a device, by why.",
-            labels=["why"],
+            "rpcsys_tracker_unserved", "Requests that left the queue without a device, by why.", labels=["why"]
         )
         for why, count in self._unserved.items():
             unserved.add_metric([why], count)
@@ -152,16 +148,13 @@ class Metrics(Collector):
         yield frames
         yield GaugeMetricFamily("rpcsys_tracker_connections", "Open connections.", len(counts.connections))
         lag = HistogramMetricFamily(
-            "rpcsys_tracker_loop_lag_seconds",
-            "How late the event loop was to something due, looked at twice a second.",
+            "rpcsys_tracker_loop_lag_seconds", "How late the event loop was to something due, looked at twice a second."
         )
         lag.add_metric([], self.lag.buckets(), self.lag.sum)
         yield lag
         if self._writable is not None:
             yield GaugeMetricFamily(
-                "rpcsys_tracker_history_writable",
-                "1 while history is written, 0 while it cannot be.",
-                self._writable(),
+                "rpcsys_tracker_history_writable", "1 while history is written, 0 while it cannot be.", self._writable()
             )
 
     def _queues(self) -> Iterator[Metric]:
@@ -192,9 +185,7 @@ class Metrics(Collector):
             for peer in records.peers.values()
             if peer.name
         )
-        family = GaugeMetricFamily(
-            "rpcsys_tracker_servers", "Servers by key and state.", labels=["key", "state"]
-        )
+        family = GaugeMetricFamily("rpcsys_tracker_servers", "Servers by key and state.", labels=["key", "state"])
         for (condition, key), count in list(counts.items())[: 4 * MAX_KEYS]:
             family.add_metric([key, condition], count)
         return family

@@ -25,9 +25,7 @@ def lab(records: Records, at: float) -> dict[str, Any]:
     """
     named = [peer for peer in records.peers.values() if peer.name]
     named.sort(key=lambda peer: (",".join(peer.serves), peer.name))
-    queues = sorted(
-        (queue for queue in records.queues.values() if _in_use(queue)), key=lambda queue: queue.key
-    )
+    queues = sorted((queue for queue in records.queues.values() if _in_use(queue)), key=lambda queue: queue.key)
     away = [lease for lease in records.leases.values() if lease.state in AWAY]
     return {
         "version": __version__,

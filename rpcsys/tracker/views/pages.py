@@ -32,9 +32,7 @@ _FILES = {
 }
 
 
-def pages(
-    records: Records, metrics: Metrics, utilisation: Utilisation, now: Callable[[], float]
-) -> dict[str, Page]:
+def pages(records: Records, metrics: Metrics, utilisation: Utilisation, now: Callable[[], float]) -> dict[str, Page]:
     """All pages of a tracker, by path."""
     return {
         "/healthz": health_page,

@@ -55,11 +55,7 @@ def slots(peer: Peer, viewer: Peer) -> list[dict[str, Any]]:
 
 def row(records: Records, at: float, peer: Peer, viewer: Peer) -> dict[str, Any]:
     """A row of the summary."""
-    shown: dict[str, Any] = {
-        "name": peer.name,
-        "free": _free(peer),
-        **health(records, at, peer),
-    }
+    shown: dict[str, Any] = {"name": peer.name, "free": _free(peer), **health(records, at, peer)}
     server = peer.server
     if server is None:
         assert peer.report is not None

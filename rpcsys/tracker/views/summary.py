@@ -79,11 +79,7 @@ def _add_leases(records: Records, at: float, viewer: Peer, after: int, found: Pa
         found["leases"].append(leases.row(lease, at))
 
 
-_SECTIONS: tuple[Callable[[Records, float, Peer, int, Page], Adding], ...] = (
-    _add_queues,
-    _add_servers,
-    _add_leases,
-)
+_SECTIONS: tuple[Callable[[Records, float, Peer, int, Page], Adding], ...] = (_add_queues, _add_servers, _add_leases)
 
 
 def shown(queue: Queue) -> bool:

@@ -52,14 +52,10 @@ def _waiting(records: Records, at: float, request: Waiting) -> dict[str, Any]:
     }
 
 
-def _reasons(
-    records: Records, at: float, queue: Queue, peers: list[Peer], request: Waiting | None
-) -> list[str]:
+def _reasons(records: Records, at: float, queue: Queue, peers: list[Peer], request: Waiting | None) -> list[str]:
     reasons = []
     if records.settling is not None:
-        reasons.append(
-            "the tracker has just started again and waits a moment for servers and requests to come back"
-        )
+        reasons.append("the tracker has just started again and waits a moment for servers and requests to come back")
     if not peers and queue.key:
         reasons.append(f"no server offers {queue.key!r} now")
     taken = len(queue.leases)

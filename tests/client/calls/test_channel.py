@@ -357,14 +357,7 @@ def test_nonsense_from_the_device_is_a_lost_session(fake, data, submitted):
         device.nop()
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"r": [1, 2], "w": 5},
-        {},
-        {"r": {"is": "array"}},
-    ],
-)
+@pytest.mark.parametrize("fields", [{"r": [1, 2], "w": 5}, {}, {"r": {"is": "array"}}])
 def test_a_result_of_any_form_is_a_result(fake, fields):
     future = fake().answer(encoded(frames.RESULT, fields))
     assert future.result(PATIENCE_S) == fields.get("r")

@@ -43,9 +43,7 @@ def same(module: Module, model: onnx.ModelProto) -> None:
         np.testing.assert_allclose(got[name], expected[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "target", ["onnxruntime", "reference", graph.OnnxRuntime(threads=1), graph.Reference()]
-)
+@pytest.mark.parametrize("target", ["onnxruntime", "reference", graph.OnnxRuntime(threads=1), graph.Reference()])
 def test_a_stage_is_built_for_its_target(target: Any) -> None:
     (stage,) = graph.split(diamond(), [])
     built = graph.build(stage, target)
@@ -60,9 +58,7 @@ def test_an_exact_stage_is_run_as_it_is() -> None:
     assert graph.build(first).model.options["level"] == "basic"  # type: ignore[attr-defined]
     assert "level" not in graph.build(graph.split(diamond(), 2)[0]).model.options  # type: ignore[attr-defined]
     for target in ("reference", "tvm"):
-        with pytest.raises(
-            UsageError, match=r"stage1 is exact: .* in onnxruntime alone; split without exact=True"
-        ):
+        with pytest.raises(UsageError, match=r"stage1 is exact: .* in onnxruntime alone; split without exact=True"):
             graph.build(second, target)
 
 

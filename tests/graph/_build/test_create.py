@@ -17,9 +17,7 @@ SOURCE = Path(__file__).parents[2] / "module" / "kinds" / "preprocess.c"
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     native = module.library(compiled(SOURCE, tmp_path_factory.mktemp("native") / "preprocess.so"))
-    stage = module.Stage(
-        "prepare", native, ["image", "mean"], ["x"], "prepare", [("float32", [1, 3, "h", "w"])]
-    )
+    stage = module.Stage("prepare", native, ["image", "mean"], ["x"], "prepare", [("float32", [1, 3, "h", "w"])])
     inputs = [{"name": "image", "dtype": "uint8", "shape": ["h", "w", 3]}]
     weights = module.params({"mean": np.array([0.1, 0.2, 0.3], "f4")})
     return module.graph([stage], inputs, [{"name": "x"}], params=weights)

@@ -36,9 +36,7 @@ def remote_of(device: Any) -> RemoteModule:
 
 def test_the_device_calls_and_the_part_is_the_stage(network: Any) -> None:
     stages = graph.partition(network, ["bend"])
-    both = graph.offload(
-        stages, {"region": graph.Remote(**NOWHERE, encode={"features": "int8", "bent": "zlib"})}
-    )
+    both = graph.offload(stages, {"region": graph.Remote(**NOWHERE, encode={"features": "int8", "bent": "zlib"})})
     far = remote_of(both.device)
     assert far.encode == {"features": "int8", "bent": "zlib"}
     assert far.imports == ()

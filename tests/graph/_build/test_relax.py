@@ -13,9 +13,7 @@ from tests.graph.running import chain, make, node, values
 
 def test_an_operator_that_tvm_lacks_is_named() -> None:
     pytest.importorskip("tvm")
-    model = make(
-        [node("Secret", "x", "y", domain="nowhere")], values("x"), values("y"), domains={"nowhere": 1}
-    )
+    model = make([node("Secret", "x", "y", domain="nowhere")], values("x"), values("y"), domains={"nowhere": 1})
     with pytest.raises(UsageError, match=r"TVM cannot compile stage0: .*Secret"):
         graph.build(graph.split(model, [])[0], "tvm")
 

@@ -38,9 +38,7 @@ def test_annotating_again_replaces_the_plan_and_keeps_others() -> None:
         for item in marked.graph
     }
     assert marks == {"n0": [("theirs", 0)], "n1": [], "n2": [("rpcsys", 1)], "n3": []}
-    with pytest.raises(
-        UsageError, match=r"several plans \('theirs', 'rpcsys'\); name one: annotated\('theirs'\)"
-    ):
+    with pytest.raises(UsageError, match=r"several plans \('theirs', 'rpcsys'\); name one: annotated\('theirs'\)"):
         graph.partition(marked, graph.annotated())
     assert [s.name for s in graph.partition(marked, graph.annotated("rpcsys"))] == ["stage0", "stage1"]
 

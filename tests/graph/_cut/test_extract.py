@@ -40,11 +40,7 @@ def test_branches_do_not_need_each_other() -> None:
 def test_constants_are_computed_where_they_are_needed() -> None:
     """Both stages use the same constant part: neither ships it."""
     model = make(
-        [
-            node("Exp", "w", "k"),
-            node("Add", "x k", "a"),
-            node("Mul", "a k", "y"),
-        ],
+        [node("Exp", "w", "k"), node("Add", "x k", "a"), node("Mul", "a k", "y")],
         values("x"),
         values("y"),
         weights={"w": numbers(2, 3)},
@@ -59,10 +55,7 @@ def test_constants_are_computed_where_they_are_needed() -> None:
 
 def test_a_stage_of_constants_alone_does_compute_them() -> None:
     model = make(
-        [node("Exp", "w", "k"), node("Add", "x k", "y")],
-        values("x"),
-        values("y"),
-        weights={"w": numbers(2, 3)},
+        [node("Exp", "w", "k"), node("Add", "x k", "y")], values("x"), values("y"), weights={"w": numbers(2, 3)}
     )
     stages = graph.split(model, 1)
     assert [ops(stage) for stage in stages] == [["Exp"], ["Add"]]
@@ -86,10 +79,7 @@ def test_outputs_may_be_inputs_weights_constants_and_made_midway() -> None:
 
 def test_an_input_with_a_default_can_still_be_given() -> None:
     model = make(
-        [node("Add", "x d", "a"), node("Mul", "a d", "y")],
-        values("x", "d"),
-        values("y"),
-        weights={"d": numbers(2, 3)},
+        [node("Add", "x d", "a"), node("Mul", "a d", "y")], values("x", "d"), values("y"), weights={"d": numbers(2, 3)}
     )
     stages = graph.split(model, 1)
     assert [[(i.name, i.required) for i in stage.inputs] for stage in stages] == [
@@ -112,9 +102,7 @@ def test_weights_of_an_old_model_are_no_inputs() -> None:
 
 
 def test_functions_go_with_those_that_call_them() -> None:
-    twice = helper.make_function(
-        "own", "Twice", ["v"], ["w"], [node("Add", "v v", "w")], [helper.make_opsetid("", 17)]
-    )
+    twice = helper.make_function("own", "Twice", ["v"], ["w"], [node("Add", "v v", "w")], [helper.make_opsetid("", 17)])
     four = helper.make_function(
         "own",
         "Four",

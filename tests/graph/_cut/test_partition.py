@@ -93,11 +93,7 @@ def test_several_takes_all_that_a_target_supports() -> None:
 
 def test_constants_make_no_region_of_their_own() -> None:
     model = make(
-        [
-            node("Exp", "w", "k", name="constant"),
-            node("Relu", "x", "a", name="a"),
-            node("Add", "a k", "y", name="sum"),
-        ],
+        [node("Exp", "w", "k", name="constant"), node("Relu", "x", "a", name="a"), node("Add", "a k", "y", name="sum")],
         values("x"),
         values("y"),
         weights={"w": numbers(2, 3)},
@@ -111,10 +107,7 @@ def through_constants() -> onnx.ModelProto:
     constants = {name: onnx.numpy_helper.from_array(numbers(2, 3)) for name in ("k", "loose")}
     return make(
         [
-            *(
-                helper.make_node("Constant", [], [name], name, value=value)
-                for name, value in constants.items()
-            ),
+            *(helper.make_node("Constant", [], [name], name, value=value) for name, value in constants.items()),
             node("Neg", "k", "j", name="j"),
             node("Add", "x j", "sum", name="sum"),
             node("Add", "sum loose", "y", name="y"),
@@ -187,8 +180,6 @@ def test_marks_against_the_flow_are_named() -> None:
 
 
 def test_exact_needs_onnxruntime() -> None:
-    model = make(
-        [node("Secret", "x", "a", domain="nowhere"), node("Neg", "a", "y")], values("x"), values("y")
-    )
+    model = make([node("Secret", "x", "a", domain="nowhere"), node("Neg", "a", "y")], values("x"), values("y"))
     with pytest.raises(ModelError, match="onnxruntime cannot load the model"):
         graph.partition(model, ["a"], exact=True)

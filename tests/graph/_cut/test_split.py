@@ -13,18 +13,7 @@ from rpcsys import graph
 from rpcsys.errors import UsageError
 from rpcsys.graph import samples
 from tests.graph.networks import feeds_of, networks
-from tests.graph.running import (
-    assert_same,
-    chain,
-    make,
-    names,
-    node,
-    numbers,
-    ops,
-    run,
-    run_stages,
-    values,
-)
+from tests.graph.running import assert_same, chain, make, names, node, numbers, ops, run, run_stages, values
 
 
 @pytest.mark.parametrize(

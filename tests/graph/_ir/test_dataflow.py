@@ -15,20 +15,14 @@ from tests.graph.running import assert_same, make, names, node, numbers, ops, ru
 
 
 def test_an_unsorted_model_is_refused() -> None:
-    model = make(
-        [node("Relu", "a", "y", name="late"), node("Neg", "x", "a", name="first")], values("x"), values("y")
-    )
+    model = make([node("Relu", "a", "y", name="late"), node("Neg", "x", "a", name="first")], values("x"), values("y"))
     with pytest.raises(UsageError, match=r"not sorted: 'late' stands before 'first'"):
         graph.split(model, 1)
 
 
 def test_what_is_drawn_at_random_is_drawn_once() -> None:
     model = make(
-        [
-            node("RandomNormal", "", "r", shape=[2, 3]),
-            node("Add", "x r", "a"),
-            node("Sub", "a r", "y"),
-        ],
+        [node("RandomNormal", "", "r", shape=[2, 3]), node("Add", "x r", "a"), node("Sub", "a r", "y")],
         values("x"),
         values("y"),
     )
@@ -39,9 +33,7 @@ def test_what_is_drawn_at_random_is_drawn_once() -> None:
 
 
 def test_what_leads_nowhere_is_left_out() -> None:
-    model = make(
-        [node("Relu", "x", "a"), node("Abs", "x", "dead"), node("Neg", "a", "y")], values("x"), values("y")
-    )
+    model = make([node("Relu", "x", "a"), node("Abs", "x", "dead"), node("Neg", "a", "y")], values("x"), values("y"))
     assert [ops(stage) for stage in graph.split(model, 1)] == [["Relu"], ["Neg"]]
 
 

@@ -12,9 +12,7 @@ from tests.graph.running import chain, make, node, numbers, values
 
 
 def test_exact_needs_a_model_that_onnxruntime_runs() -> None:
-    model = make(
-        [node("Secret", "x", "a", domain="nowhere"), node("Neg", "a", "y")], values("x"), values("y")
-    )
+    model = make([node("Secret", "x", "a", domain="nowhere"), node("Neg", "a", "y")], values("x"), values("y"))
     with pytest.raises(ModelError, match="onnxruntime cannot load the model"):
         graph.split(model, 1, exact=True)
 

@@ -46,9 +46,7 @@ def test_sequences_cross_with_their_type() -> None:
 
 def test_bfloat16_crosses() -> None:
     model = make(
-        [node("Cast", "x", "a", to=TensorProto.BFLOAT16), node("Cast", "a", "y", to=FLOAT)],
-        values("x"),
-        values("y"),
+        [node("Cast", "x", "a", to=TensorProto.BFLOAT16), node("Cast", "a", "y", to=FLOAT)], values("x"), values("y")
     )
     (crossing,) = graph.split(model, 1)[0].outputs
     assert (crossing.dtype, crossing.nbytes) == ("bfloat16", 12)

@@ -36,12 +36,7 @@ def on(*cpus: int, threads: int = 1) -> OnnxRuntime:
         ({"stage0": OnnxRuntime(cpus=(2,))}, {}, {}, [OnnxRuntime(cpus=(2,)), on(0, 4, 6, threads=3)]),
         ({"stage0": OnnxRuntime(3)}, {}, {}, [OnnxRuntime(3), on(0, 2, 4, 6, threads=4)]),
         ({"stage0": "reference", "stage1": abs}, {}, {}, ["reference", abs]),
-        (
-            {"stage1": OnnxRuntime(provider="CUDA")},
-            {},
-            {},
-            [on(*HERE, threads=4), OnnxRuntime(provider="CUDA")],
-        ),
+        ({"stage1": OnnxRuntime(provider="CUDA")}, {}, {}, [on(*HERE, threads=4), OnnxRuntime(provider="CUDA")]),
     ],
 )
 @pytest.mark.usefixtures("four")
@@ -49,9 +44,7 @@ def test_who_says_nothing_gets_a_share(
     targets: dict[str, Any], cpus: dict[str, Any], replicas: dict[str, int], expected: list[Any]
 ) -> None:
     stages = graph.split(chain(), [2])
-    assert (
-        list(shared(stages, {"stage0": None, "stage1": None, **targets}, cpus, replicas).values()) == expected
-    )
+    assert list(shared(stages, {"stage0": None, "stage1": None, **targets}, cpus, replicas).values()) == expected
 
 
 @given(st.dictionaries(st.text(), st.integers(1, 5)), st.sets(st.integers(0, 99), min_size=1))

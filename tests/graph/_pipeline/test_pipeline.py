@@ -281,9 +281,7 @@ def test_in_an_event_loop() -> None:
 def test_a_stage_stays_on_its_cpus_alone() -> None:
     here = os.sched_getaffinity(0)
     last = max(here)
-    with chain(
-        lambda _: os.sched_getaffinity(0), lambda x: (x, os.sched_getaffinity(0)), cpus={"s0": [last]}
-    ) as p:
+    with chain(lambda _: os.sched_getaffinity(0), lambda x: (x, os.sched_getaffinity(0)), cpus={"s0": [last]}) as p:
         assert p.submit(0).result(DEADLINE_S) == ({last}, here)
     assert os.sched_getaffinity(0) == here
 

@@ -66,16 +66,9 @@ def test_a_stage_on_a_device(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("remote", "replicas", "calls"),
-    [
-        ({}, {}, 4),
-        ({"repeatable": False}, {}, 1),
-        ({}, {"stage1": 1}, 1),
-        ({}, {"stage1": 7}, 7),
-    ],
+    [({}, {}, 4), ({"repeatable": False}, {}, 1), ({}, {"stage1": 1}, 1), ({}, {"stage1": 7}, 7)],
 )
-def test_a_server_has_several_calls_under_way(
-    remote: dict[str, Any], replicas: dict[str, int], calls: int
-) -> None:
+def test_a_server_has_several_calls_under_way(remote: dict[str, Any], replicas: dict[str, int], calls: int) -> None:
     stages = graph.split(chain(), [2])
     head = graph.Remote("head", address="127.0.0.1:1", **remote)  # never called: nothing connects
     with Pipeline(stages, {"stage1": head}, replicas=replicas) as pipeline:

@@ -50,11 +50,7 @@ def test_a_full_queue_stops_who_fills_it() -> None:
     state.handle(FrameAdmitted(3))
     assert state.handle(StageDone("a", 0, 2)) == []  # 1 and 2 wait for b
     assert not state.has_room
-    assert state.handle(StageDone("b", 0, 0)) == [
-        FrameFinished(0),
-        StartStage("b", 0, 1),
-        StartStage("a", 0, 3),
-    ]
+    assert state.handle(StageDone("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1), StartStage("a", 0, 3)]
     assert state.has_room
 
 
@@ -84,11 +80,7 @@ def test_a_failed_frame_is_passed_over_by_all_that_come_behind() -> None:
     state = FrameScheduler(DIAMOND, queue=1)
     state.handle(FrameAdmitted(0))
     state.handle(FrameAdmitted(1))
-    assert state.handle(StageDone("a", 0, 0)) == [
-        StartStage("c", 0, 0),
-        StartStage("b", 0, 0),
-        StartStage("a", 0, 1),
-    ]
+    assert state.handle(StageDone("a", 0, 0)) == [StartStage("c", 0, 0), StartStage("b", 0, 0), StartStage("a", 0, 1)]
     assert state.handle(StageFailed("b", 0, 0)) == []
     assert state.under_way == [1]
     assert state.handle(StageDone("a", 0, 1)) == [StartStage("b", 0, 1)]

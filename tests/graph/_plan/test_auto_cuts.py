@@ -105,18 +105,14 @@ def _constant() -> onnx.ModelProto:
         ({"over": ["gpu:0"]}, "'gpu:0' is no device"),
     ],
 )
-def test_what_cannot_be_meant_is_said(
-    auto_cuts: Quick, cpus: list[str], options: dict[str, Any], says: str
-) -> None:
+def test_what_cannot_be_meant_is_said(auto_cuts: Quick, cpus: list[str], options: dict[str, Any], says: str) -> None:
     model, over = options.pop("model", chain()), options.pop("over", cpus)
     with pytest.raises(UsageError, match=says):
         auto_cuts(model, over, **options)
 
 
 def test_what_onnxruntime_cannot_run_is_said(auto_cuts: Quick, cpus: list[str]) -> None:
-    model = make(
-        [node("Nothing", "x", "y", domain="nowhere")], values("x"), values("y"), domains={"nowhere": 1}
-    )
+    model = make([node("Nothing", "x", "y", domain="nowhere")], values("x"), values("y"), domains={"nowhere": 1})
     with pytest.raises(ModelError, match="onnxruntime cannot load the model"):
         auto_cuts(model, cpus)
     with pytest.raises(ModelError, match="does not run with these inputs"):

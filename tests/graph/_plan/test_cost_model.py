@@ -40,17 +40,13 @@ def test_traffic_is_what_crosses_the_ends_of_a_span(flow: tuple[int, list[UnitTe
         inside = range(start, stop)
         taken = sum(t.nbytes for t in tensors if t.maker < start and any(u in inside for u in t.takers))
         given_ = sum(
-            t.nbytes
-            for t in tensors
-            if t.maker in inside and (t.result or any(taker >= stop for taker in t.takers))
+            t.nbytes for t in tensors if t.maker in inside and (t.result or any(taker >= stop for taker in t.takers))
         )
         assert found.taken[start, stop] == taken
         assert found.given[start, stop] == given_
 
 
-def costs_of(
-    seconds: Sequence[float], links: Sequence[DeviceLink | None], tensors: Sequence[UnitTensor] = ()
-) -> Costs:
+def costs_of(seconds: Sequence[float], links: Sequence[DeviceLink | None], tensors: Sequence[UnitTensor] = ()) -> Costs:
     return Costs(seconds, links, traffic(tensors, len(seconds)))
 
 

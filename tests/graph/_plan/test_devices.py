@@ -24,10 +24,7 @@ def six_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
         (["cpu:1-3"], [PlanDevice("cpu:1-3", (1, 2, 3))]),
         (["key:edge"], [PlanDevice("key:edge", key="edge")]),
         (["key:a:b"], [PlanDevice("key:a:b", key="a:b")]),
-        (
-            ["key:edge@10.0.0.7:9090"],
-            [PlanDevice("key:edge@10.0.0.7:9090", key="edge", address="10.0.0.7:9090")],
-        ),
+        (["key:edge@10.0.0.7:9090"], [PlanDevice("key:edge@10.0.0.7:9090", key="edge", address="10.0.0.7:9090")]),
         (["10.0.0.7:9090"], [PlanDevice("10.0.0.7:9090", address="10.0.0.7:9090")]),
         (["[::1]:9090"], [PlanDevice("[::1]:9090", address="[::1]:9090")]),
         ("cpu:0, key:edge", [PlanDevice("cpu:0", (0,)), PlanDevice("key:edge", key="edge")]),

@@ -45,10 +45,7 @@ def test_a_stage_of_a_server_is_a_part_that_the_library_calls_by_name(tmp_path: 
     devices = parse([f"cpu:{CPU}", "key:edge", "10.0.0.7:9090"])
     path = tmp_path / "my model.v2.so"
     parts = export(split(chain(), [1, 2]), devices, path, tracker=("10.0.0.1", 9190), encode="float16")
-    assert parts == {
-        "stage1": tmp_path / "my-model.v2-stage1.onnx",
-        "stage2": tmp_path / "my-model.v2-stage2.onnx",
-    }
+    assert parts == {"stage1": tmp_path / "my-model.v2-stage1.onnx", "stage2": tmp_path / "my-model.v2-stage2.onnx"}
     assert [len(onnx.load(part).graph.node) for part in parts.values()] == [1, 2]
     with module.load_module(path) as loaded:
         places = [each.endpoint for each in remotes(loaded)]
@@ -76,12 +73,9 @@ def test_an_exact_stage_is_a_library_which_says_how_to_run_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("tracker", "expected"),
-    [("lab:9190", "lab:9190"), (("::1", 9191), "[::1]:9191"), (None, "10.9.8.7:9192")],
+    ("tracker", "expected"), [("lab:9190", "lab:9190"), (("::1", 9191), "[::1]:9191"), (None, "10.9.8.7:9192")]
 )
-def test_where_the_tracker_is(
-    tracker: Any, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_tracker_is(tracker: Any, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RPCSYS_TRACKER_HOST", "10.9.8.7")
     monkeypatch.setenv("RPCSYS_TRACKER_PORT", "9192")
     export(split(chain(), []), parse(["key:edge"]), tmp_path / "model.so", tracker=tracker)

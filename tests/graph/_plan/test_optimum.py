@@ -75,9 +75,7 @@ def test_even_leaves_no_device_out(seconds: list[float], devices: int) -> None:
     assert ends == [*(span.start for span in spans), len(seconds)]
     slowest = max(sum(seconds[span.start : span.stop]) for span in spans)
     ways = [way for way in every_way(len(seconds), [range(len(spans))]) if len(way) == len(spans)]
-    assert slowest == pytest.approx(
-        min(max(sum(seconds[span.start : span.stop]) for span in way) for way in ways)
-    )
+    assert slowest == pytest.approx(min(max(sum(seconds[span.start : span.stop]) for span in way) for way in ways))
 
 
 def test_a_far_device_is_left_out_when_the_way_costs_more_than_it_saves() -> None:

@@ -19,9 +19,7 @@ def plan() -> Plan:
         PlannedStage("stage1", "key:edge", 2, 0.015, 0.030, 0.020, 24, 24),
     )
     devices = (PlanDevice("cpu:0", (0,)), PlanDevice("key:edge", key="edge"))
-    return Plan(
-        "throughput", ("t2",), split(chain(), ["t2"]), planned, devices, ("cpu:1",), "", ("free extents",)
-    )
+    return Plan("throughput", ("t2",), split(chain(), ["t2"]), planned, devices, ("cpu:1",), "", ("free extents",))
 
 
 def test_it_stands_for_its_cuts(plan: Plan) -> None:

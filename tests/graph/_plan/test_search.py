@@ -62,9 +62,7 @@ def line(length: int) -> onnx.ModelProto:
     return make(nodes, values("x"), values(f"t{length - 1}"))
 
 
-def test_the_first_try_is_by_the_profile_and_the_next_by_what_was_measured(
-    clock: Clock, cpus: list[str]
-) -> None:
+def test_the_first_try_is_by_the_profile_and_the_next_by_what_was_measured(clock: Clock, cpus: list[str]) -> None:
     """Nodes that the profile has as equal, of which the later ones are three times as fast."""
     clock.profiled = [1.0] * 8
     clock.node_s = dict.fromkeys(cpus, [3.0] * 4 + [1.0] * 4)

@@ -19,11 +19,7 @@ FRAME = {"x": numbers(8, 256)}
 @pytest.fixture
 def stages() -> graph.Stages:
     """Tanh here, Neg there, Abs here."""
-    nodes = [
-        node("Tanh", "x", "h", name="a"),
-        node("Neg", "h", "g", name="b"),
-        node("Abs", "g", "y", name="c"),
-    ]
+    nodes = [node("Tanh", "x", "h", name="a"), node("Neg", "h", "g", name="b"), node("Abs", "g", "y", name="c")]
     return graph.split(make(nodes, values("x", shape=(8, 256)), values("y", shape=(8, 256))), ["b", "c"])
 
 
@@ -39,14 +35,7 @@ def test_bytes_times_and_losses(stages: graph.Stages) -> None:
     assert there.encode_s > 0
     assert there.decode_s > 0
     assert 0 < there.loss < 1 / 127
-    assert (back.tensor, back.there, back.how, back.bytes, back.sent, back.loss) == (
-        "g",
-        False,
-        "",
-        8192,
-        8192,
-        0,
-    )
+    assert (back.tensor, back.there, back.how, back.bytes, back.sent, back.loss) == ("g", False, "", 8192, 8192, 0)
     assert told.outputs == {"y": pytest.approx(there.loss, rel=0.01)}
 
 

@@ -27,9 +27,7 @@ def test_the_drawing_has_a_box_for_each_stage_and_a_line_for_each_way(tmp_path: 
         "c: float32[2, 3], 24 B",
         "y: float32[2, 3], 24 B",
     ]
-    boxes = [
-        {k: float(box.get(k, 0)) for k in ("x", "y", "width", "height")} for box in root.iter(f"{SVG}rect")
-    ]
+    boxes = [{k: float(box.get(k, 0)) for k in ("x", "y", "width", "height")} for box in root.iter(f"{SVG}rect")]
     assert len(boxes) == 5
     assert len({(box["x"], box["y"]) for box in boxes}) == 5
     assert all(box["x"] + box["width"] <= float(root.get("width", 0)) for box in boxes)

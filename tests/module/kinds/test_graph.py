@@ -25,9 +25,7 @@ SOURCE = Path(__file__).with_name("preprocess.c")
 
 
 def values(*names, dtype="float32", shape=None):
-    return [
-        {"name": name, **({"dtype": dtype, "shape": shape} if shape is not None else {})} for name in names
-    ]
+    return [{"name": name, **({"dtype": dtype, "shape": shape} if shape is not None else {})} for name in names]
 
 
 def of(**functions):
@@ -50,9 +48,7 @@ def test_tensors_flow_by_name():
 
 def test_one_module_for_several_stages_is_one_import():
     both = of(main=lambda x: x + 1, double=lambda x: x * 2)
-    made = graph(
-        [Stage("a", both, ["x"], ["y"]), Stage("b", both, ["y"], ["z"], "double")], values("x"), values("z")
-    )
+    made = graph([Stage("a", both, ["x"], ["y"]), Stage("b", both, ["y"], ["z"], "double")], values("x"), values("z"))
     assert (made.imports, made(3)) == ((both,), 8)
 
 
@@ -111,9 +107,7 @@ def test_inputs_of_which_less_is_known_are_for_the_stages_to_check():
               {"name": "scalar", "dtype": "float32", "shape": []}, {"name": "bare"}]  # fmt: skip
     names = [value["name"] for value in inputs]
     made = graph(
-        [Stage("a", of(main=lambda *args: args), names, ["a", "b", "c", "d"])],
-        inputs,
-        values("a", "b", "c", "d"),
+        [Stage("a", of(main=lambda *args: args), names, ["a", "b", "c", "d"])], inputs, values("a", "b", "c", "d")
     )
     x = np.ones(3, "f4")
     assert made(x, [x], x, x) == (x, [x], x, x)
@@ -215,9 +209,7 @@ def native(tmp_path_factory):
 
 def preparing(native):
     shared = params({"mean": np.array([0.1, 0.2, 0.3], "f4")})
-    stage = Stage(
-        "prepare", library(native), ["image", "mean"], ["x"], "prepare", [("float32", [1, 3, "h", "w"])]
-    )
+    stage = Stage("prepare", library(native), ["image", "mean"], ["x"], "prepare", [("float32", [1, 3, "h", "w"])])
     return graph([stage], values("image", dtype="uint8", shape=["h", "w", 3]), values("x"), params=shared)
 
 
@@ -290,17 +282,13 @@ def test_parts_apart_and_together(native, tmp_path):
         for weights_given in (weights, {"mean": np.array([0.1, 0.2, 0.3], "f4")}):
             assert np.array_equal(kind.create(text, library_given, weights_given)(image), made(image))
     brighter = kind.create(text, stages, {"mean": np.zeros(3, "f4")})
-    assert np.allclose(
-        brighter(image), prepared(image) + np.array([0.1, 0.2, 0.3], "f4").reshape(3, 1, 1), atol=1e-6
-    )
+    assert np.allclose(brighter(image), prepared(image) + np.array([0.1, 0.2, 0.3], "f4").reshape(3, 1, 1), atol=1e-6)
 
 
 def test_parts_that_do_not_fit(native):
     made = preparing(native)
     text = json.dumps(made.graph)
-    with pytest.raises(
-        UsageError, match=r"imports rpcsys.library, rpcsys.params, and was given rpcsys.library$"
-    ):
+    with pytest.raises(UsageError, match=r"imports rpcsys.library, rpcsys.params, and was given rpcsys.library$"):
         kind.create(text, made.library)
     with pytest.raises(UsageError, match=r"was given testing, testing, rpcsys\.params"):
         kind.create(text, [of(), of()], made.params)
@@ -335,9 +323,7 @@ def test_onnx_stages_take_weights_that_were_saved_apart():
     assert "rpcsys.params" not in [module.kind for module in parts.imports[0].imports]
     with pytest.raises(ModelError, match="were saved apart"):
         kind.create(json.dumps(made.graph), parts)(x)
-    assert np.array_equal(
-        kind.create(json.dumps(made.graph), parts, loaded(blob_of(made.params)))(x), made(x)
-    )
+    assert np.array_equal(kind.create(json.dumps(made.graph), parts, loaded(blob_of(made.params)))(x), made(x))
 
 
 def test_the_kind_needs_nothing_else():

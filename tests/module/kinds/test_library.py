@@ -25,9 +25,7 @@ PREPROCESS = Path(__file__).with_name("preprocess.c")
 def two(tmp_path_factory):
     """Two libraries, neither of which knows the other's functions."""
     folder = tmp_path_factory.mktemp("native")
-    return compiled(PREPROCESS, folder / "preprocess.so"), compiled(
-        FUNCTIONS, folder / "functions.so", "-mavx"
-    )
+    return compiled(PREPROCESS, folder / "preprocess.so"), compiled(FUNCTIONS, folder / "functions.so", "-mavx")
 
 
 def test_two_native_libraries_in_one_tree(two):
@@ -37,17 +35,7 @@ def test_two_native_libraries_in_one_tree(two):
     root["twice"](x, y)
     assert y.tolist() == [2] * 40
     assert root["add"](3, 4) == 7
-    assert root.functions == [
-        "calls",
-        "prepare",
-        "twice",
-        "add",
-        "describe",
-        "double_it",
-        "offset",
-        "silent",
-        "type",
-    ]
+    assert root.functions == ["calls", "prepare", "twice", "add", "describe", "double_it", "offset", "silent", "type"]
     assert blob_of(root) == blob
 
 
@@ -87,11 +75,7 @@ def test_errors_of_native_code(two):
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [
-        (b"", "is not an ELF"),
-        (b"\x7fELF", "has a broken ELF header"),
-        (b"MZ" * 40, "is not an ELF shared library"),
-    ],
+    [(b"", "is not an ELF"), (b"\x7fELF", "has a broken ELF header"), (b"MZ" * 40, "is not an ELF shared library")],
 )
 def test_what_is_no_library(tmp_path, content, says):
     path = tmp_path / "bad.so"
@@ -117,8 +101,7 @@ def test_a_library_for_another_machine(tmp_path):
     assert not module.fits()
     blob = blob_of(group([module]))
     with pytest.raises(
-        ModelError,
-        match=r"board.so is built for aarch64-linux-gnu \(aarch64, 64 bits\), and this device is x86_64 ",
+        ModelError, match=r"board.so is built for aarch64-linux-gnu \(aarch64, 64 bits\), and this device is x86_64 "
     ):
         loaded(blob)
 
@@ -185,7 +168,5 @@ def test_without_tvms_runtime_a_relax_program_is_refused_in_a_sentence(artefacts
 
     monkeypatch.setattr(libraries, "has_runtime", lambda: False)
     monkeypatch.setattr(kind, "_loaded", {})
-    with pytest.raises(
-        ModelError, match=r"relax\.so has modules inside, and this device has no libtvm_runtime"
-    ):
+    with pytest.raises(ModelError, match=r"relax\.so has modules inside, and this device has no libtvm_runtime"):
         loaded(blob_of(library(artefacts.relax)))

@@ -180,9 +180,7 @@ def test_strings_and_numbers_are_told_apart(tmp_path):
     main = identity(tmp_path, T.STRING).function("main")
     refused(lambda: main(np.ones(2, "f4")), r"wants strings \[n\], and got float32 \[2\]")
     refused(lambda: main(np.array([b"a"])), "wants strings")
-    refused(
-        lambda: identity(tmp_path, T.FLOAT).function("main")(np.array(["a"])), "wants float32 .* got strings"
-    )
+    refused(lambda: identity(tmp_path, T.FLOAT).function("main")(np.array(["a"])), "wants float32 .* got strings")
 
 
 def test_numbers_of_other_machines(add):
@@ -215,9 +213,7 @@ def test_wrong_shapes(tmp_path):
     for shape in ((5, 4, 7), (5, 3), (), (1, 5, 3, 7)):
         wrong = functools.partial(main, np.zeros(shape, "f4"))
         refused(wrong, r"input 'x' wants float32 \[n, 3, \?\], and got float32 ")
-    refused(
-        lambda: main(np.zeros((5, 3, 7))), r"got float64 \[5, 3, 7\]; convert it with .astype\('float32'\)"
-    )
+    refused(lambda: main(np.zeros((5, 3, 7))), r"got float64 \[5, 3, 7\]; convert it with .astype\('float32'\)")
     refused(lambda: main([[1.0], [1.0, 2.0]]), "input 'x' cannot be made an array")
     refused(lambda: main(None), "got strings|wants float32")
 
@@ -260,9 +256,7 @@ def test_defaults_may_be_given_by_name(tmp_path):
 
 
 def test_no_inputs_and_several_outputs(tmp_path):
-    nodes = [
-        h.make_node("Constant", [], [name], value_float=number) for name, number in (("y", 1.0), ("z", 2.0))
-    ]
+    nodes = [h.make_node("Constant", [], [name], value_float=number) for name, number in (("y", 1.0), ("z", 2.0))]
     model = load(tmp_path, nodes, [], [value("y", shape=()), value("z", shape=())])
     assert [float(result) for result in model.function("main")()] == [1.0, 2.0]
 
@@ -287,9 +281,7 @@ def test_sequences(tmp_path):
 
 def test_optionals(tmp_path):
     optional = h.make_value_info("o", h.make_optional_type_proto(h.make_tensor_type_proto(T.FLOAT, [2])))
-    model = load(
-        tmp_path, [h.make_node("OptionalHasElement", ["o"], ["y"])], [optional], [value("y", T.BOOL, ())]
-    )
+    model = load(tmp_path, [h.make_node("OptionalHasElement", ["o"], ["y"])], [optional], [value("y", T.BOOL, ())])
     assert [bool(model.function("main")(given)) for given in (np.ones(2, "f4"), None)] == [True, False]
 
 
@@ -298,9 +290,7 @@ def test_maps(tmp_path):
         "z", h.make_sequence_type_proto(h.make_map_type_proto(T.INT64, h.make_tensor_type_proto(T.FLOAT, [])))
     )
     node = h.make_node("ZipMap", ["x"], ["z"], domain="ai.onnx.ml", classlabels_int64s=[10, 20])
-    model = load(
-        tmp_path, [node], [value("x", shape=(None, 2))], [classes], opset=17, ir=8, domains=["ai.onnx.ml"]
-    )
+    model = load(tmp_path, [node], [value("x", shape=(None, 2))], [classes], opset=17, ir=8, domains=["ai.onnx.ml"])
     assert model.function("main")(np.array([[1, 2]], "f4")) == [{10: 1.0, 20: 2.0}]
 
 

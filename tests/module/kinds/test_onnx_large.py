@@ -48,9 +48,7 @@ print(json.dumps([peak_mb(), rows[:, 0].tolist(), rows[:, -1].tolist()]))
 
 
 def run(code, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT
-    )
+    done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -118,9 +118,7 @@ def test_every_form_of_model(tmp_path, how):
 
 
 def test_weights_in_a_file_of_their_own(tmp_path, again):
-    onnx.save(
-        product(), tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0
-    )
+    onnx.save(product(), tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
     assert os.path.getsize(tmp_path / "weights") >= W.nbytes
     x = np.ones((1, 300), "f4")
     assert np.allclose(again(onnx_module(tmp_path / "model.onnx"))(x), x @ W, rtol=1e-4, atol=1e-4)
@@ -131,9 +129,7 @@ def test_a_loaded_file_can_be_saved(tmp_path, again):
 
     onnx.save(product(), tmp_path / "model.onnx")
     x = np.ones((1, 300), "f4")
-    assert np.array_equal(
-        again(load_module(tmp_path / "model.onnx"))(x), load_module(tmp_path / "model.onnx")(x)
-    )
+    assert np.array_equal(again(load_module(tmp_path / "model.onnx"))(x), load_module(tmp_path / "model.onnx")(x))
 
 
 @pytest.mark.parametrize(
@@ -170,18 +166,10 @@ def test_strings_and_half_bytes_stay_inside(again):
 
 def test_weights_of_loop_bodies_and_constants_are_apart_too(again):
     left = h.make_graph(
-        [h.make_node("Add", ["x", "w"], ["l"])],
-        "left",
-        [],
-        [value("l", shape=(300,))],
-        [weight("w", W[:, 0])],
+        [h.make_node("Add", ["x", "w"], ["l"])], "left", [], [value("l", shape=(300,))], [weight("w", W[:, 0])]
     )
     right = h.make_graph(
-        [h.make_node("Add", ["x", "w"], ["r"])],
-        "right",
-        [],
-        [value("r", shape=(300,))],
-        [weight("w", W[:, 1])],
+        [h.make_node("Add", ["x", "w"], ["r"])], "right", [], [value("r", shape=(300,))], [weight("w", W[:, 1])]
     )
     nodes = [
         h.make_node("Constant", [], ["c"], value=weight("", W[:, 2])),

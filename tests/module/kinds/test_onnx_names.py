@@ -87,10 +87,7 @@ def test_a_real_network() -> None:
     before = samples.light_model("squeezenet")
     kept = [value.name for value in (*before.graph.input, *before.graph.output)]
     after = onnx.load_from_string(onnx_names.renamed(before.SerializeToString(), Names(kept)))
-    old = {name for node in before.graph.node for name in (*node.input, *node.output, node.name)} - {
-        *kept,
-        "",
-    }
+    old = {name for node in before.graph.node for name in (*node.input, *node.output, node.name)} - {*kept, ""}
     new = {name for node in after.graph.node for name in (*node.input, *node.output, node.name)}
     assert len(old) > 50
     assert old.isdisjoint(new)

@@ -17,8 +17,7 @@ from rpcsys.module.kinds import onnx_proto  # noqa: E402 - only where onnx is
 )  # fmt: skip
 def test_a_weight_that_is_added_is_all_that_changes(name, dtype, shape, location, offset, size):
     before = onnx.helper.make_model(
-        onnx.helper.make_graph([], "g", [], [], [onnx.helper.make_tensor("first", 1, (1,), [1.0])]),
-        ir_version=9,
+        onnx.helper.make_graph([], "g", [], [], [onnx.helper.make_tensor("first", 1, (1,), [1.0])]), ir_version=9
     )
     added = onnx_proto.external_weight(name, dtype, shape, location, offset, size)
     after = onnx.load_from_string(before.SerializeToString() + added)

@@ -52,9 +52,7 @@ def test_a_library_runs_what_onnxruntime_cannot(shared):
 
 
 def test_chosen_where_onnxruntime_could():
-    module = onnx_module(
-        model([h.make_node("Neg", ["x"], ["y"])], [value("x")], [value("y")]), runtime="reference"
-    )
+    module = onnx_module(model([h.make_node("Neg", ["x"], ["y"])], [value("x")], [value("y")]), runtime="reference")
     assert module.runtime == "reference"
     assert loaded(blob_of(module)).runtime == "reference"
     assert module(np.ones(2, "f4")).tolist() == [-1, -1]
@@ -72,9 +70,7 @@ def test_what_is_declared_of_sequences_and_defaults():
     default = onnx.numpy_helper.from_array(np.ones(1, "f4"), "b")
     sequence = h.make_tensor_sequence_value_info("s", T.FLOAT, None)
     nodes = [h.make_node("SequenceConstruct", ["x", "b"], ["s"])]
-    runner = reference.ReferenceRunner(
-        model(nodes, [value("x"), value("b", shape=(1,))], [sequence], [default])
-    )
+    runner = reference.ReferenceRunner(model(nodes, [value("x"), value("b", shape=(1,))], [sequence], [default]))
     assert [each.name for each in runner.inputs] == ["x"]
     assert [each.name for each in runner.optional] == ["b"]
     assert [each.optional for each in runner.inputs] == [False]

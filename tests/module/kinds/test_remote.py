@@ -133,21 +133,10 @@ def test_a_remote_stage(echo):
         ({"serve": "head"}, "give one of the two"),
         ({"function": "f", "address": "a:1", "deadline_s": -1}, "deadline_s"),
         ({"function": "f", "address": "a:1", "encode": "int8"}, "say which inputs"),
+        ({"function": "f", "address": "a:1", "inputs": [{"name": "x"}], "encode": {"y": "int8"}}, "no tensor 'y'"),
+        ({"function": "f", "address": "a:1", "inputs": [{"name": "x"}], "encode": {"x": "mp3"}}, "no encoding"),
         (
-            {"function": "f", "address": "a:1", "inputs": [{"name": "x"}], "encode": {"y": "int8"}},
-            "no tensor 'y'",
-        ),
-        (
-            {"function": "f", "address": "a:1", "inputs": [{"name": "x"}], "encode": {"x": "mp3"}},
-            "no encoding",
-        ),
-        (
-            {
-                "function": "f",
-                "address": "a:1",
-                "inputs": [{"name": "x", "dtype": "int64"}],
-                "encode": {"x": "int8"},
-            },
+            {"function": "f", "address": "a:1", "inputs": [{"name": "x", "dtype": "int64"}], "encode": {"x": "int8"}},
             "does not apply to 'x'",
         ),
         ({"function": "f"}, "give one of the two"),
@@ -223,18 +212,12 @@ def test_without_a_server_the_fallback_runs(caplog):
         assert [module(1), module(2)] == [2, 3]
         assert module.figures().here == 2
     (told,) = (record.message for record in caplog.records if "is run on this device" in record.message)
-    assert told.startswith(
-        "f at 127.0.0.1:1 is run on this device until that is back: no device server at 127.0.0.1:1"
-    )
+    assert told.startswith("f at 127.0.0.1:1 is run on this device until that is back: no device server at 127.0.0.1:1")
 
 
 def test_too_slow_for_its_deadline(lab):
     slow = remote(
-        "testing.sleep",
-        key="edge",
-        tracker=lab.tracker_address,
-        deadline_s=2.0,
-        fallback=here(lambda s: "here"),
+        "testing.sleep", key="edge", tracker=lab.tracker_address, deadline_s=2.0, fallback=here(lambda s: "here")
     )
     with slow:
         wait_until(lambda: slow(0) is None, START_S, "a server answers")
@@ -243,9 +226,7 @@ def test_too_slow_for_its_deadline(lab):
 
 
 def test_errors_of_the_function_are_no_reason_for_the_fallback(lab):
-    with remote(
-        "testing.fail", key="edge", tracker=lab.tracker_address, fallback=here(lambda x: x)
-    ) as module:
+    with remote("testing.fail", key="edge", tracker=lab.tracker_address, fallback=here(lambda x: x)) as module:
         wait_until(lambda: refused(module), START_S, "a server answers")
 
 
@@ -263,9 +244,7 @@ def test_it_is_exported_with_its_fallback(lab):
         "get_param",
         address="127.0.0.1:1",
         inputs=[{"name": "x"}],
-        fallback=graph(
-            [Stage("weight", weights, ["x"], ["y"], "get_param")], [{"name": "x"}], [{"name": "y"}]
-        ),
+        fallback=graph([Stage("weight", weights, ["x"], ["y"], "get_param")], [{"name": "x"}], [{"name": "y"}]),
     )
     again = loaded(blob_of(given))
     assert again.imports[0].kind == "rpcsys.graph"
@@ -280,14 +259,7 @@ FLOATS = [{"name": "a", "dtype": "float32", "shape": ["n"]}, {"name": "b", "dtyp
 
 def encoded_echo(lab, **encode):
     outputs = [{"name": "c", "dtype": "float32"}, {"name": "d", "dtype": "int64"}]
-    return remote(
-        "testing.echo",
-        key="edge",
-        tracker=lab.tracker_address,
-        inputs=FLOATS,
-        outputs=outputs,
-        **encode,
-    )
+    return remote("testing.echo", key="edge", tracker=lab.tracker_address, inputs=FLOATS, outputs=outputs, **encode)
 
 
 def test_tensors_cross_as_they_are_told_to(lab):
@@ -355,14 +327,7 @@ def test_a_server_that_does_not_know_an_encoding_is_named(lab, monkeypatch):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"serve": 7},
-        {"deadline_s": "1"},
-        {"repeatable": 1},
-        {"wait_s": -1},
-        {"encode": 7},
-        {"encode": {"x": "mp3"}},
-    ],
+    [{"serve": 7}, {"deadline_s": "1"}, {"repeatable": 1}, {"wait_s": -1}, {"encode": 7}, {"encode": {"x": "mp3"}}],
 )
 def test_libraries_that_make_no_sense(changes, monkeypatch):
     from rpcsys.module import packed

@@ -144,9 +144,7 @@ class Machine(RuleBasedStateMachine):
     def finish(self, data):
         if self.running:
             done = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
-            assert self.desk.finish(done) == (
-                self.open.pop((done.client, done.frame.call_id), None) is not None
-            )
+            assert self.desk.finish(done) == (self.open.pop((done.client, done.frame.call_id), None) is not None)
 
     @rule(data=st.data())
     def cancel(self, data):

@@ -25,13 +25,7 @@ def fill(out):
 
 @pytest.fixture
 def calls():
-    functions = {
-        "main": scaled,
-        "fill": fill,
-        "nothing": lambda: None,
-        "lambda": lambda: scaled,
-        "fail": lambda: 1 / 0,
-    }
+    functions = {"main": scaled, "fill": fill, "nothing": lambda: None, "lambda": lambda: scaled, "fail": lambda: 1 / 0}
     described = [{"name": "x", "dtype": "float32", "shape": [None]}]
     return Calls(Module("test", functions, inputs=described, outputs=[{**described[0], "name": "y"}]))
 

@@ -33,8 +33,7 @@ def test_names(name):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["", ".", "..", "../x", "a/b", "-a", ".a", "a" * 101, "a b", "a\n", "incoming", "lock", "ä", None, 3],
+    "name", ["", ".", "..", "../x", "a/b", "-a", ".a", "a" * 101, "a b", "a\n", "incoming", "lock", "ä", None, 3]
 )
 def test_no_names(name):
     assert not is_name(name)
@@ -106,10 +105,7 @@ def test_one_server_for_one_folder(store):
 
 def test_one_at_a_time_replaces_a_module(store):
     with store.replacing("head"):
-        with (
-            pytest.raises(RemoteFileError, match="is being replaced by somebody else"),
-            store.replacing("head"),
-        ):
+        with pytest.raises(RemoteFileError, match="is being replaced by somebody else"), store.replacing("head"):
             pass
         with store.replacing("neck"):
             pass

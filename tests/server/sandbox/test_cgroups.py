@@ -123,9 +123,7 @@ def test_a_session_has_its_limits(kernel, folders):
     assert cpuset.joinpath("cpuset.cpus").read_text() == "1,3"
     if kernel.version == 1:
         assert cpuset.joinpath("cpuset.mems").read_text() == "0"
-        told = [
-            memory.joinpath(n).read_text() for n in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
-        ]
+        told = [memory.joinpath(n).read_text() for n in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")]
         assert told == [limit, limit]
     else:
         told = [memory.joinpath(name).read_text() for name in ("memory.max", "memory.swap.max")]

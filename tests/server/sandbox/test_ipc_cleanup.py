@@ -67,12 +67,7 @@ print(*(name.rpartition(" ")[0] or name for name in first), sep="\\n")
     )
     counts, *names = inside(code, LEAVE).splitlines()
     assert counts == "4 ()"
-    assert sorted(names) == [
-        "/dev/shm/after",
-        "System V queue",
-        "System V semaphores",
-        "System V shared memory",
-    ]
+    assert sorted(names) == ["/dev/shm/after", "System V queue", "System V semaphores", "System V shared memory"]
 
 
 @pytest.mark.usefixtures("private")

@@ -63,8 +63,7 @@ print(json.dumps([count, refused, mapped > 0, len(bytearray(1 << 20))]))
 
 
 @pytest.mark.parametrize(
-    ("size", "text"),
-    [(512 << 20, "512 MB"), (2 << 30, "2 GB"), (1536 << 20, "1536 MB"), (33333333, "33333333 bytes")],
+    ("size", "text"), [(512 << 20, "512 MB"), (2 << 30, "2 GB"), (1536 << 20, "1536 MB"), (33333333, "33333333 bytes")]
 )
 def test_sizes_for_people(size, text):
     assert limits.describe(size) == text

@@ -9,9 +9,7 @@ from rpcsys.server.session import filling
 from rpcsys.wire.tensor import Tensor
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float32", "float64", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
-)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("count", [0, 1, 4096, 10_000])
 def test_numbers_are_ordinary(dtype: str, count: int) -> None:
     values = np.zeros(count, dtype)

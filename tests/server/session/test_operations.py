@@ -59,9 +59,7 @@ def test_only_arrays_are_put(call, value):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "value", [np.float32(2), np.zeros((0, 3)), np.array(["a", "b"], object), np.ones(3, "M8[s]")]
-)
+@pytest.mark.parametrize("value", [np.float32(2), np.zeros((0, 3)), np.array(["a", "b"], object), np.ones(3, "M8[s]")])
 def test_arrays_of_all_kinds_are_put(call, value):
     assert np.array_equal(call("session.get", call("session.put", value)).numpy(), value)
 
@@ -102,10 +100,7 @@ def test_a_function_that_returns_functions(call):
 def test_an_array_is_no_function_and_a_function_no_module(call):
     array, function = call("session.put", np.ones(1)), call("test.kept", "x")
     assert call(array.id) == ("RemoteFunctionError", f"object {array.id} of this session is no function")
-    assert call([function.id, "main"]) == (
-        "RemoteFunctionError",
-        f"object {function.id} of this session is no module",
-    )
+    assert call([function.id, "main"]) == ("RemoteFunctionError", f"object {function.id} of this session is no module")
 
 
 @pytest.mark.parametrize("name", ["none.onnx", "../none.onnx"])

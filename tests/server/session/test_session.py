@@ -169,9 +169,7 @@ def test_calls_run_in_the_order_sent_and_ids_may_be_anything(shared):
     assert [result(shared, call_id) for call_id in ids] == list(range(5))
 
 
-@pytest.mark.parametrize(
-    "target", ["none", "session.none", None, 99, True, {}, [], [1], [99, "main"], {"@x": 1}, 1.5]
-)
+@pytest.mark.parametrize("target", ["none", "session.none", None, 99, True, {}, [], [1], [99, "main"], {"@x": 1}, 1.5])
 def test_what_is_not_there(shared, target):
     shared.call(1, target)
     assert error(shared, 1)["type"] == "RemoteFunctionError"

@@ -23,9 +23,7 @@ def chunk(data, *, last=False, sha256=None):
     head, _ = frames.encode_head({"sha256": sha256}) if sha256 else (b"", None)
     piece = [data] if data else []
     reader = FrameReader()
-    (frame,) = reader.feed(
-        b"".join(frames.pack(frames.CHUNK, 1, head, piece, flags=frames.LAST if last else 0))
-    )
+    (frame,) = reader.feed(b"".join(frames.pack(frames.CHUNK, 1, head, piece, flags=frames.LAST if last else 0)))
     return frame
 
 

@@ -64,9 +64,7 @@ def test_objects_are_linked(remote, tmp_path):
 
 def test_a_library_named_by_the_server_is_loaded(tmp_path):
     source = tmp_path / "loud.c"
-    source.write_text(
-        '#include <stdio.h>\n__attribute__((constructor)) void f(void) { fputs("LOADED\\n", stderr); }'
-    )
+    source.write_text('#include <stdio.h>\n__attribute__((constructor)) void f(void) { fputs("LOADED\\n", stderr); }')
     library = tmp_path / "loud.so"
     subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     daemons = Daemons(tmp_path)

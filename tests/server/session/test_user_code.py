@@ -26,10 +26,7 @@ def test_nothing_is_unpickled_that_was_not_allowed(tmp_path):
 
     with Device() as device:
         kind, message = answer(device.raw(), user_code.VERSION, cloudpickle.dumps(Trap()))
-        assert (kind, message.partition(";")[2]) == (
-            "RemoteFunctionError",
-            " start it with --allow-pickle if they may",
-        )
+        assert (kind, message.partition(";")[2]) == ("RemoteFunctionError", " start it with --allow-pickle if they may")
     assert not (tmp_path / "trace").exists()
 
 

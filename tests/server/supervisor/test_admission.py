@@ -27,11 +27,7 @@ def test_only_so_many_wait(direct):
 
 @pytest.mark.parametrize(
     ("fields", "how"),
-    [
-        ({"key": "other"}, "mismatch"),
-        ({"session": "rpcsys/9"}, "version"),
-        ({"serve": "resnet"}, "deploys nothing"),
-    ],
+    [({"key": "other"}, "mismatch"), ({"session": "rpcsys/9"}, "version"), ({"serve": "resnet"}, "deploys nothing")],
 )
 def test_refused(direct, fields, how):
     assert direct.visit(1, **fields) == [do.Refuse(1, how)]

@@ -29,9 +29,7 @@ WORDS = sorted({*messages.OF_ZYGOTE, *messages.OF_SERVICE})
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40) | st.just(FORGED)
 values = st.recursive(
     scalars,
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["kind", "functions"]), inner)
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["kind", "functions"]), inner),
     max_leaves=6,
 )
 said = st.dictionaries(st.sampled_from(WORDS), values, max_size=4).map(lambda told: json.dumps(told).encode())
@@ -65,15 +63,7 @@ class Supervisor(Spawner):
         self.loop.add(self._control.fileno(), self._hear)
         clients = Clients(self.loop, None, "k", self.events.append, time.monotonic)
         self.hosts = Hosts(
-            str(tmp_path),
-            "k",
-            (1, 1),
-            False,
-            clients,
-            self,
-            lambda *_: None,
-            self.events.append,
-            time.monotonic,
+            str(tmp_path), "k", (1, 1), False, clients, self, lambda *_: None, self.events.append, time.monotonic
         )
         self.state = State(Policy(key="k", slots=1, deploy=True))
         self.told: list[str] = []
@@ -135,9 +125,7 @@ def test_any_words_of_any_child(tmp_path_factory, data):
         for child in (SESSION, HOST):
             supervisor.spawn(child)
         supervisor.hear()
-        for child, words in data.draw(
-            st.lists(st.tuples(st.sampled_from([SESSION, HOST]), anything), max_size=8)
-        ):
+        for child, words in data.draw(st.lists(st.tuples(st.sampled_from([SESSION, HOST]), anything), max_size=8)):
             if words:
                 try:
                     supervisor.ends[child].send(words)

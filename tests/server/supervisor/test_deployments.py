@@ -27,9 +27,7 @@ def test_a_client_does_not_wait_for_ever():
     assert script.hosting.deadline() is None
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("haed", "it has head"), ("x", "it has head"), ("../head", "it has head")]
-)
+@pytest.mark.parametrize(("name", "words"), [("haed", "it has head"), ("x", "it has head"), ("../head", "it has head")])
 def test_a_name_that_is_not_deployed(script, name, words):
     (away,) = script.visit(1, name)
     assert away.kind == "ServerRefused"

@@ -4,16 +4,7 @@ import pytest
 
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.health import (
-    CHECK,
-    EVERY_S,
-    FAULTS,
-    PAUSE_S,
-    RECOVER,
-    CommandDone,
-    Run,
-    TellHealth,
-)
+from rpcsys.server.supervisor.health import CHECK, EVERY_S, FAULTS, PAUSE_S, RECOVER, CommandDone, Run, TellHealth
 from tests.server.transcripts import Transcript
 
 

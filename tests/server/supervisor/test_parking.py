@@ -122,9 +122,7 @@ def test_a_client_that_comes_is_a_session_and_another_place_is_dialled_when_it_i
 
 
 def test_the_proxy_knows_the_match_keys_of_a_plain_place(plain):
-    assert only(
-        plain.pair(min(plain.state.parking.places), 7, key="k:0.25", session=None, timeout_s=3), do.Start
-    )
+    assert only(plain.pair(min(plain.state.parking.places), 7, key="k:0.25", session=None, timeout_s=3), do.Start)
     assert plain.state.board.sessions[1].limit_s == 3
 
 
@@ -133,11 +131,7 @@ def test_places_that_fail_together_pause_once():
     assert len(script.waits()) == 4
     script.now += 60
     places = list(script.state.parking.places)
-    parks = [
-        action
-        for place in places
-        for action in script.say(Unparked, place, "lost", "it closed the connection")
-    ]
+    parks = [action for place in places for action in script.say(Unparked, place, "lost", "it closed the connection")]
     assert parks == []
     (park,) = only(script.tick(0.15), Park)  # one finds out whether it is back
     assert len(only(script.say(Parked, park.place), Park)) == 3

@@ -78,9 +78,7 @@ def test_sessions_are_apart_and_leave_nothing(server, daemons):
         assert all(os.path.isdir(path) for path in paths)
         pids = [ask(one, "pid"), ask(two, "pid"), ask(one, "daemon")]
     gone(*pids)
-    wait_until(
-        lambda: not list(folder_of(server, daemons).glob("session-*")), SOON_S, "no directories are left"
-    )
+    wait_until(lambda: not list(folder_of(server, daemons).glob("session-*")), SOON_S, "no directories are left")
     assert "had to be killed: python" in server.stderr()
     with session(server) as again:
         assert ask(again, "pid") not in pids
@@ -406,14 +404,10 @@ def idle(daemons: Daemons, slots: int) -> float:
     flags = ("--tvm", "off", "--host", "127.0.0.1", "--port", "0", "--key", "k", "--slots", str(slots))
     server = daemons.launch("bare", [sys.executable, "-I", "-S", "-c", code, *flags])
     server.await_ready_line()
-    inits = (
-        0 if mount_namespace.probe("/tmp/rpcsys-probe", own_pids=True) else slots + 1
-    )  # and what makes them
+    inits = 0 if mount_namespace.probe("/tmp/rpcsys-probe", own_pids=True) else slots + 1  # and what makes them
     counts = [2 + slots, 2 + slots + inits]
     wait_until(
-        lambda: [len(server.tree(inits)) for inits in (False, True)] == counts,
-        SOON_S,
-        "a child waits for every slot",
+        lambda: [len(server.tree(inits)) for inits in (False, True)] == counts, SOON_S, "a child waits for every slot"
     )
     wait_until(
         lambda: all(psutil.Process(pid).status() == psutil.STATUS_SLEEPING for pid in server.tree()),

@@ -23,9 +23,7 @@ def test_ready_is_announced_when_a_session_could_be_served():
 
 def test_imports_that_fail_end_a_server_that_never_served():
     script = Transcript()
-    assert script.say(ev.Failed, "--import nope: no such module") == [
-        do.Exit("--import nope: no such module")
-    ]
+    assert script.say(ev.Failed, "--import nope: no such module") == [do.Exit("--import nope: no such module")]
 
 
 def test_imports_that_fail_later_are_logged(direct):

@@ -43,11 +43,7 @@ def test_a_key_taken_and_not_used_is_renewed(tracked):
 
 def test_a_key_used_for_what_cannot_be_served_is_renewed_at_once(tracked):
     taken(tracked)
-    assert tracked.visit(5, "k:1", "rpcsys/9") == [
-        do.Refuse(5, "version"),
-        do.Ended("L1", 1, "unused"),
-        do.Offer(),
-    ]
+    assert tracked.visit(5, "k:1", "rpcsys/9") == [do.Refuse(5, "version"), do.Ended("L1", 1, "unused"), do.Offer()]
 
 
 def test_the_tracker_takes_an_unused_lease_back(tracked):

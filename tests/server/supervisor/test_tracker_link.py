@@ -42,9 +42,7 @@ class Script:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.events = collections.deque()
         self.loop = Loop()
-        self.link = TrackerLink(
-            self.loop, [self.listener.getsockname()], CARD, self.events.append, time.monotonic
-        )
+        self.link = TrackerLink(self.loop, [self.listener.getsockname()], CARD, self.events.append, time.monotonic)
         self.reader = tracker.FrameReader()
 
     def meet(self):
@@ -342,15 +340,7 @@ def test_where_nothing_was_reported_the_end_is_at_once(tvms, monkeypatch):
 
 LEASE = {"lease": "L1", "epoch": 7}
 ORDERS = {
-    "taken": {
-        "op": "taken",
-        "id": 1,
-        **LEASE,
-        "matchkey": "k:1",
-        "user": "u",
-        "address": "a",
-        "limit_s": 9.5,
-    },
+    "taken": {"op": "taken", "id": 1, **LEASE, "matchkey": "k:1", "user": "u", "address": "a", "limit_s": 9.5},
     "end": {"op": "end", "id": 2, **LEASE, "reason": "unused"},
     "limit": {"op": "limit", "id": 3, **LEASE, "limit_s": 9.5},
     "keepalive": {"op": "keepalive", "id": 0},
@@ -375,9 +365,7 @@ def harmless(events):
 
 
 @LINK
-@given(
-    st.sampled_from(sorted(ORDERS)).flatmap(lambda name: st.lists(lies(ORDERS[name]), min_size=1, max_size=3))
-)
+@given(st.sampled_from(sorted(ORDERS)).flatmap(lambda name: st.lists(lies(ORDERS[name]), min_size=1, max_size=3)))
 def test_lies_of_a_tracker_or_of_a_proxy_before_it(said):
     script = Script(ours=True)
     try:

@@ -75,9 +75,5 @@ def test_it_is_bounded(scene):
     refused = tell(scene, server, *[module(str(number)) for number in range(MAX_MODULES + 1)])
     assert refused["error"] == "BadRequest"
     for number in range(MAX_ROWS // MAX_MODULES + 1):
-        tell(
-            scene,
-            scene.server(name=f"s{number}"),
-            *[module(f"{number}-{each}") for each in range(MAX_MODULES)],
-        )
+        tell(scene, scene.server(name=f"s{number}"), *[module(f"{number}-{each}") for each in range(MAX_MODULES)])
     assert len(resolve(scene)["modules"]) == MAX_ROWS

@@ -21,10 +21,7 @@ def test_averages():
     utilisation = Utilisation()
     utilisation.look(records(rpi4=(4, 1, 0)), START)
     utilisation.look(records(rpi4=(4, 2, 3), gpu=(1, 0, 0)), START + 5)
-    assert utilisation.rows(START + 6) == [
-        (START, "rpi4", 2, 4.0, 1.5, 1.5),
-        (START, "gpu", 1, 1.0, 0.0, 0.0),
-    ]
+    assert utilisation.rows(START + 6) == [(START, "rpi4", 2, 4.0, 1.5, 1.5), (START, "gpu", 1, 1.0, 0.0, 0.0)]
     day = utilisation.day(START + 6)
     assert day["begin"] == START - (STEPS - 1) * STEP_S
     assert day["step_s"] == STEP_S
