@@ -17,7 +17,7 @@ from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.reader import FrameReader
 
 #: One sendmsg takes at most 1,024 buffers (UIO_MAXIOV).
-_MAX_PIECES = 1000
+MAX_PIECES = 1000
 SEND_TIMEOUT_S = 0.2
 # As plain numbers: joining two of socket's enumeration members costs half a microsecond.
 DONT_WAIT = int(socket.MSG_DONTWAIT)
@@ -100,7 +100,7 @@ class Stream:
                     if count == len(pieces[0]):
                         return
                 else:
-                    count = self.socket.sendmsg(pieces[:_MAX_PIECES], (), flags)
+                    count = self.socket.sendmsg(pieces[:MAX_PIECES], (), flags)
                     if count == sum(map(len, pieces)):
                         return
             except BlockingIOError:
@@ -109,7 +109,7 @@ class Stream:
                 continue
             except OSError as error:
                 raise Ended(error.strerror or str(error)) from None
-            pieces = _rest(pieces, count)
+            pieces = rest_of(pieces, count)
 
     def wait(self, timeout: Optional[float], *, read: bool = True, write: bool = False) -> int:
         """Wait for the peer; the poll events that came, 0 after ``timeout`` seconds."""
@@ -131,8 +131,8 @@ def _timeval(seconds: float) -> bytes:
     return struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
 
 
-def _rest(pieces: Sequence[Buffer], count: int) -> List[Buffer]:
-    """What is left of ``pieces`` after ``count`` bytes went out."""
+def rest_of(pieces: Sequence[Buffer], count: int) -> List[Buffer]:
+    """What is left of ``pieces`` after ``count`` bytes were sent."""
     for index, piece in enumerate(pieces):
         if count < len(piece):
             return [memoryview(piece)[count:], *pieces[index + 1 :]]

@@ -245,4 +245,4 @@ def test_waiting(pair):
 @pytest.mark.parametrize("count", range(8))
 def test_the_rest_of_some_pieces(count):
     pieces = [b"ab", b"", b"cde", memoryview(b"fg")]
-    assert b"".join(map(bytes, streams._rest(pieces, count))) == b"abcdefg"[count:]
+    assert b"".join(map(bytes, streams.rest_of(pieces, count))) == b"abcdefg"[count:]

@@ -9,7 +9,7 @@ from rpcsys.link.address import DEFAULT_TRACKER, address_text, parse_address, tr
 from rpcsys.link.dialling import Dialling
 from rpcsys.link.keepalive import KEEPALIVE_S, keep_alive
 from rpcsys.link.link import CAPABILITIES, Link, error_of
-from rpcsys.link.tcp import acknowledge_at_once, tune, tune_connected
+from rpcsys.link.tcp import acknowledge_at_once, drain_and_close, tune, tune_connected
 
 __all__ = [
     "CAPABILITIES",
@@ -19,6 +19,7 @@ __all__ = [
     "Link",
     "acknowledge_at_once",
     "address_text",
+    "drain_and_close",
     "keep_alive",
     "error_of",
     "parse_address",

@@ -1,11 +1,9 @@
-"""Where a tracker is: addresses as people write them, defaults from the environment, and names looked up."""
+"""Addresses as people write them, and the tracker's by default."""
 
 from __future__ import annotations
 
 import os
-import socket
-import threading
-from typing import Any, List, Optional, Tuple
+from typing import Optional, Tuple
 
 from rpcsys.errors import ConfigError
 
@@ -31,7 +29,7 @@ def parse_address(text: str, default_port: Optional[int] = None) -> Tuple[str, i
         host, colon, port = text.partition(":")
     if not colon and default_port is not None:
         port = str(default_port)
-    if not host or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+    if not host or not _is_port(port):
         raise ConfigError(wanted)
     return host, int(port)
 
@@ -54,31 +52,11 @@ def tracker_defaults() -> Tuple[str, int]:
         host = os.environ.get(prefix + "_HOST") or host
         text = os.environ.get(prefix + "_PORT")
         if text:
-            if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536):
+            if not _is_port(text):
                 raise ConfigError(f"{prefix}_PORT={text!r} is no port (1 to 65535)")
             port = int(text)
     return host, port
 
 
-class Lookup:
-    """A host's addresses. Numbers are answered at once, names by a thread: a resolver may take a minute."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self.addresses: Optional[List[Tuple[Any, ...]]] = None
-        self.problem: Optional[OSError] = None
-        self.done, self._finish = socket.socketpair()
-        try:
-            self._resolve(host, port, socket.AI_NUMERICHOST)
-        except OSError:
-            threading.Thread(target=self._run, args=(host, port), daemon=True).start()
-
-    def _resolve(self, host: str, port: int, flags: int) -> None:
-        self.addresses = list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, flags))
-        self._finish.close()
-
-    def _run(self, host: str, port: int) -> None:
-        try:
-            self._resolve(host, port, 0)
-        except (OSError, UnicodeError) as error:
-            self.problem = error if isinstance(error, OSError) else OSError(str(error))
-            self._finish.close()
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536

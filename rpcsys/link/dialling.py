@@ -1,18 +1,42 @@
-"""A TCP connection on its way, for loops on descriptors: nothing of it blocks."""
+"""A TCP connection that is being established, for loops on descriptors: nothing of it blocks."""
 
 from __future__ import annotations
 
 import os
 import selectors
 import socket
+import threading
 from typing import Any, List, Optional, Tuple
 
-from rpcsys.link.address import Lookup
-from rpcsys.link.tcp import connecting, tune_connected
+from rpcsys.link.tcp import tune, tune_connected
+
+
+class Lookup:
+    """A host's addresses. Numbers are answered at once, names by a thread: a resolver may take a minute."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.addresses: List[Tuple[Any, ...]] = []
+        self.problem: Optional[OSError] = None
+        self.done, self._finish = socket.socketpair()  # readable at the end of the lookup
+        try:
+            self._resolve(host, port, socket.AI_NUMERICHOST)
+        except (OSError, UnicodeError):
+            threading.Thread(target=self._run, args=(host, port), daemon=True).start()
+
+    def _resolve(self, host: str, port: int, flags: int) -> None:
+        self.addresses = list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, flags))
+        self._finish.close()
+
+    def _run(self, host: str, port: int) -> None:
+        try:
+            self._resolve(host, port, 0)
+        except (OSError, UnicodeError) as error:
+            self.problem = error if isinstance(error, OSError) else OSError(str(error))
+            self._finish.close()
 
 
 class Dialling:
-    """A host is looked up and its addresses are tried in turn, until one takes the connection.
+    """Looks a host up and tries its addresses in turn, until one takes the connection.
 
     Wait for `awaited`, call `advance`, and look again at what is awaited: it may be another descriptor now. Who gives
     up calls `close`.
@@ -59,28 +83,44 @@ class Dialling:
         if self._lookup is not None:
             self._lookup.done.close()
             self._lookup = None
+        self._drop()
+
+    def _drop(self) -> None:
         if self._sock is not None:
             self._sock.close()
             self._sock = None
 
     def _take_addresses(self, lookup: Lookup) -> None:
-        if lookup.problem is None and lookup.addresses is None:
+        if lookup.problem is None and not lookup.addresses:
             return
         lookup.done.close()
         self._lookup = None
         if lookup.problem is not None:
             raise lookup.problem
-        self._candidates = lookup.addresses or []
-        self._try_next(None)
+        self._candidates = lookup.addresses
+        self._try_next(OSError("no address"))
 
-    def _try_next(self, problem: Optional[OSError]) -> None:
-        if self._sock is not None:
-            self._sock.close()
-            self._sock = None
+    def _try_next(self, problem: OSError) -> None:
+        self._drop()
         while self._candidates:
             try:
-                self._sock = connecting(*self._candidates.pop(0))
+                self._sock = _connecting(*self._candidates.pop(0))
                 return
             except OSError as error:
                 problem = error
-        raise problem or OSError("no address")
+        raise problem
+
+
+def _connecting(family: int, kind: int, protocol: int, _: str, address: Any) -> socket.socket:
+    """A non-blocking socket that has begun to connect to an entry of ``getaddrinfo``. Raises OSError."""
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        tune(sock)
+        sock.connect(address)
+    except BlockingIOError:
+        pass
+    except OSError:
+        sock.close()
+        raise
+    return sock

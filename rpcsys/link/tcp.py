@@ -1,11 +1,14 @@
-"""Settings of a TCP socket that carries small messages, for all who have one."""
+"""Settings of a TCP socket that carries small messages, and how it is closed."""
 
 from __future__ import annotations
 
 import socket
-from typing import Any, Iterable, Optional, Tuple, Union
+from typing import Iterable, Optional, Tuple, Union
 
 from rpcsys.link.keepalive import USER_TIMEOUT_MS
+
+_UNREAD_PIECES = 16
+"""Pieces of 64 KiB that are read before a close."""
 
 _UNSENT = 64 << 10
 """Bytes that may wait behind the window of a connection within the machine."""
@@ -87,21 +90,18 @@ def acknowledge_at_once(sock: socket.socket) -> None:
             pass  # the read that comes next will say what is wrong with the socket
 
 
-def connecting(family: int, kind: int, protocol: int, _: str, address: Any) -> socket.socket:
-    """A non-blocking socket that has begun to connect; the arguments are an entry of ``getaddrinfo``'s.
+def drain_and_close(sock: socket.socket, last_words: bytes = b"") -> None:
+    """Send ``last_words`` if the kernel takes them at once, end the stream for all who have it, and close it.
 
-    Raises
-    ------
-    OSError: it cannot even begin.
+    What the peer has sent is read first: unread, it would turn the close into a reset, which can overtake what was sent last.
     """
-    sock = socket.socket(family, kind, protocol)
     try:
-        sock.setblocking(False)
-        tune(sock)
-        sock.connect(address)
-    except BlockingIOError:
-        pass
+        if last_words:
+            sock.send(last_words, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        sock.shutdown(socket.SHUT_RDWR)
+        for _ in range(_UNREAD_PIECES):
+            if not sock.recv(1 << 16, socket.MSG_DONTWAIT):
+                break
     except OSError:
-        sock.close()
-        raise
-    return sock
+        pass
+    sock.close()

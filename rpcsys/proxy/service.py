@@ -15,7 +15,7 @@ from rpcsys.daemon.http import serve_pages
 from rpcsys.daemon.journal import Journal
 from rpcsys.daemon.loop import until_signal
 from rpcsys.errors import ProtocolError
-from rpcsys.link import KEEPALIVE_S, keep_alive
+from rpcsys.link import KEEPALIVE_S, drain_and_close, keep_alive
 from rpcsys.logs import note
 from rpcsys.proxy.config import Config
 from rpcsys.proxy.events import (
@@ -41,7 +41,7 @@ from rpcsys.proxy.onward import Onward
 from rpcsys.proxy.opening import Opening
 from rpcsys.proxy.relay import Pair, Relay
 from rpcsys.proxy.state import DUPLICATE, State
-from rpcsys.proxy.stream import Stream, dismiss, send_whole
+from rpcsys.proxy.stream import Stream, send_whole
 from rpcsys.proxy.trackerlink import TrackerLink
 from rpcsys.proxy.web import serve_websockets
 from rpcsys.serve import Signals, announce, bind, notify, tune
@@ -190,7 +190,7 @@ class Service:
             refusal = {"ok": False, "error": NO_CONTROL_LINK, "message": f"the proxy has {why}"}
             stranger = {"stranger": stream.address}
             log.info("link of %s refused: %s", stream.where, refusal["message"], extra=stranger)
-            dismiss(stream.sock, tracker.MAGIC_BYTES + tracker.encode(refusal))
+            drain_and_close(stream.sock, tracker.MAGIC_BYTES + tracker.encode(refusal))
 
     # Actions.
 
@@ -265,7 +265,7 @@ class Service:
         self.figures.refused[action.code or "closed"] += 1
         fields = {"key": stream.key, "peer": stream.where, "reason": action.reason}
         log.info("refused", extra={"fields": fields, "stranger": stream.address})
-        dismiss(stream.sock, _CODES[action.code])
+        drain_and_close(stream.sock, _CODES[action.code])
 
     # The tracker.
 

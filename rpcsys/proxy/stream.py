@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from rpcsys.proxy.opening import Opening
 
-_UNREAD_PIECES = 16
-"""Of 64 KiB, read before a close."""
-
 
 @dataclass(eq=False)
 class Stream:
@@ -35,19 +32,3 @@ def send_whole(sock: socket.socket, data: bytes) -> bool:
         return sock.send(data) == len(data)
     except OSError:
         return False
-
-
-def dismiss(sock: socket.socket, last_word: bytes) -> None:
-    """Say something and close. What the peer sent is read: unread, it makes of the close a reset, which can overtake
-    the last word.
-    """
-    try:
-        if last_word:
-            sock.send(last_word)
-        sock.shutdown(socket.SHUT_WR)
-        for _ in range(_UNREAD_PIECES):
-            if not sock.recv(65536):
-                break
-    except OSError:
-        pass
-    sock.close()

@@ -4,23 +4,14 @@ import json
 import selectors
 import socket
 import struct
-import sys
 import threading
 import time
 
 import pytest
 
 from rpcsys import link as link_module
-from rpcsys.errors import (
-    ConfigError,
-    ProtocolError,
-    TrackerError,
-    TrackerLost,
-    TrackerUnreachable,
-    UnknownKey,
-    WaitTimeout,
-)
-from rpcsys.link import Dialling, Link, address_text, error_of, parse_address, tracker_defaults, tune
+from rpcsys.errors import ProtocolError, TrackerError, TrackerLost, TrackerUnreachable, UnknownKey, WaitTimeout
+from rpcsys.link import Link, error_of
 
 MAGIC = struct.pack("<i", 0x2F271)
 WELCOME = {"ok": True, "tracker": "rpcsys", "version": "0", "capabilities": []}
@@ -82,132 +73,7 @@ OURS = ("magic", MAGIC, "frame", raw(WELCOME))
 TVMS = ("magic", MAGIC, "frame", raw(0))
 
 
-# --- addresses ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "default", "address"),
-    [
-        ("10.0.0.1:9190", None, ("10.0.0.1", 9190)),
-        ("tracker.lab:1", None, ("tracker.lab", 1)),
-        ("tracker.lab", 9190, ("tracker.lab", 9190)),
-        ("[::1]:9190", None, ("::1", 9190)),
-        ("[::1]", 9190, ("::1", 9190)),
-        ("fe80::1", 9190, ("fe80::1", 9190)),
-    ],
-)
-def test_addresses(text, default, address):
-    assert parse_address(text, default) == address
-    assert parse_address(address_text(*address)) == address
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        ":",
-        ":1",
-        "h:",
-        "h",
-        "h:0",
-        "h:65536",
-        "h:x",
-        "h:-1",
-        "[::1",
-        "[::1]x:1",
-        "[]:1",
-        "::1",
-        "h:9999999999",
-        "h:²",
-    ],
-)
-def test_what_is_no_address(text):
-    with pytest.raises(ConfigError, match="HOST:PORT"):
-        parse_address(text)
-
-
-def test_defaults_come_from_the_environment(monkeypatch):
-    for name in ("RPCSYS_TRACKER_HOST", "RPCSYS_TRACKER_PORT", "TVM_TRACKER_HOST", "TVM_TRACKER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    assert tracker_defaults() == ("127.0.0.1", 9190)
-    monkeypatch.setenv("TVM_TRACKER_HOST", "tvm.lab")
-    monkeypatch.setenv("TVM_TRACKER_PORT", "1")
-    assert tracker_defaults() == ("tvm.lab", 1)
-    monkeypatch.setenv("RPCSYS_TRACKER_PORT", "2")
-    assert tracker_defaults() == ("tvm.lab", 2)
-    monkeypatch.setenv("RPCSYS_TRACKER_HOST", "our.lab")
-    assert tracker_defaults() == ("our.lab", 2)
-    monkeypatch.setenv("RPCSYS_TRACKER_PORT", "many")
-    with pytest.raises(ConfigError, match="RPCSYS_TRACKER_PORT"):
-        tracker_defaults()
-
-
-def test_a_vanished_peer_is_noticed_within_15_s():
-    with socket.socket() as sock:
-        tune(sock)
-        get = sock.getsockopt
-        assert get(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        assert get(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            idle, every, count = (
-                get(socket.IPPROTO_TCP, name)
-                for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
-            )
-            assert idle + every * count < 15
-    left, right = socket.socketpair()
-    tune(left)  # not TCP: left as it is
-    left.close()
-    right.close()
-
-
 # --- the hello ---------------------------------------------------------------------------------
-
-
-def congestion(sock):
-    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
-
-
-def unsent(sock):
-    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="options of Linux")
-def test_between_two_ends_of_one_machine_nothing_is_paced_and_little_waits_unsent():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        with socket.create_connection(listener.getsockname()) as client, listener.accept()[0] as server:
-            for sock in (client, server):
-                tune(sock)
-                assert congestion(sock) == b"reno"
-                assert 0 < unsent(sock) <= 1 << 20
-    with socket.socket() as unconnected:
-        usual = congestion(unconnected), unsent(unconnected)
-        tune(unconnected)
-        assert (congestion(unconnected), unsent(unconnected)) == usual
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="options of Linux")
-def test_a_connection_that_is_dialled_has_the_same():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        dialling = Dialling(*listener.getsockname())
-        sock = None
-        with selectors.DefaultSelector() as selector:
-            while sock is None:
-                selector.register(*dialling.awaited)
-                assert selector.select(30)
-                selector.unregister(dialling.awaited[0])
-                sock = dialling.advance()
-        with sock:
-            assert congestion(sock) == b"reno"
-            assert 0 < unsent(sock) <= 1 << 20
-
-
-def test_a_system_without_these_options_has_connections_all_the_same(monkeypatch):
-    monkeypatch.delattr(socket, "TCP_CONGESTION", raising=False)
-    monkeypatch.delattr(socket, "TCP_NOTSENT_LOWAT", raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        with socket.create_connection(listener.getsockname()) as client:
-            tune(client)
-            assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_our_tracker_is_told_from_tvms():

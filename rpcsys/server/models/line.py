@@ -7,7 +7,8 @@ import threading
 from collections import deque
 from typing import Deque, List, Optional, Sequence
 
-from rpcsys.stream import DONT_WAIT, Ended
+from rpcsys.link import drain_and_close
+from rpcsys.stream import DONT_WAIT, MAX_PIECES, Ended, rest_of
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.reader import FrameReader
@@ -17,7 +18,6 @@ MAX_HEAD = 1 << 20
 #: Receives in a row from one client: others have their turn between.
 ROUNDS = 16
 _SEND = int(socket.MSG_NOSIGNAL) | DONT_WAIT
-_MAX_PIECES = 1000
 
 
 class Line:
@@ -111,12 +111,12 @@ class Line:
                 if len(pieces) == 1:
                     count = self.socket.send(pieces[0], _SEND)
                 else:
-                    count = self.socket.sendmsg(pieces[:_MAX_PIECES], (), _SEND)
+                    count = self.socket.sendmsg(pieces[:MAX_PIECES], (), _SEND)
             except BlockingIOError:
                 return pieces
             except OSError:
                 return ()
-            pieces = _rest(pieces, count)
+            pieces = rest_of(pieces, count)
         return ()
 
     def close(self, *, shutdown: bool = True) -> None:
@@ -125,24 +125,6 @@ class Line:
             self.closed = True
             self._unsent.clear()
             if shutdown:
-                self._hang_up()
-            self.socket.close()
-
-    def _hang_up(self) -> None:
-        """End the connection. What is unread would make a reset of it, which can overtake the last word said."""
-        try:
-            self.socket.shutdown(socket.SHUT_RDWR)
-            for _ in range(ROUNDS):
-                if not self.socket.recv(65536, DONT_WAIT):
-                    break
-        except OSError:
-            pass
-
-
-def _rest(pieces: Sequence[Buffer], count: int) -> Sequence[Buffer]:
-    """What is left of ``pieces`` after ``count`` bytes went out."""
-    for index, piece in enumerate(pieces):
-        if count < len(piece):
-            return [memoryview(piece)[count:], *pieces[index + 1 :]]
-        count -= len(piece)
-    return ()
+                drain_and_close(self.socket)
+            else:
+                self.socket.close()

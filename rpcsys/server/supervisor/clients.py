@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 
 from rpcsys.errors import ProtocolError
-from rpcsys.link import KEEPALIVE_S, keep_alive, tune
+from rpcsys.link import KEEPALIVE_S, drain_and_close, keep_alive, tune
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import GONE, Loop
 from rpcsys.wire.handshake import SERVER, SESSION, Greeting, OpeningReader, Options, encode_greeting, encode_mismatch
@@ -23,9 +23,6 @@ BURST = 64
 
 PAUSE_S = 0.5
 """When descriptors or memory run out, for sessions to end."""
-
-UNREAD_PIECES = 16
-"""Of 64 KiB, read before a close: unread bytes turn it into a reset, which can overtake the last word said."""
 
 REFUSED = (
     "the server does not take this session: its key has been used, or its board is not fit; request another, "
@@ -207,14 +204,7 @@ class Clients:
                 self.tell(conn, "ServerRefused", REFUSED)
             self.drop(conn)
             return
-        sock = self._sockets[conn]
-        try:
-            sock.send(self.success(True) if how == "version" else encode_mismatch(), socket.MSG_NOSIGNAL)
-            sock.shutdown(socket.SHUT_WR)
-            sock.recv(4096)  # unread bytes would turn the close into a reset, which overtakes the answer
-        except OSError:
-            pass
-        self.drop(conn)
+        self.drop(conn, self.success(True) if how == "version" else encode_mismatch())
 
     def tell(self, conn: int, kind: str, text: str, *, unanswered: bool = False) -> None:
         """Tell an rpcsys/1 client why its session was ended from outside: an error of the class ``kind``.
@@ -234,18 +224,11 @@ class Clients:
         except (KeyError, OSError):
             pass
 
-    def drop(self, conn: int) -> None:
-        """Close a connection for everyone who holds a copy of it."""
+    def drop(self, conn: int, last_words: bytes = b"") -> None:
+        """Close a connection for everyone who holds a copy of it, after ``last_words``."""
         sock = self._sockets.pop(conn, None)
         self._adopted.pop(conn, None)
         if sock is None:
             return
         self._loop.remove(sock.fileno())
-        try:
-            sock.shutdown(socket.SHUT_RDWR)
-            for _ in range(UNREAD_PIECES):
-                if not sock.recv(65536, socket.MSG_DONTWAIT):
-                    break
-        except OSError:
-            pass
-        sock.close()
+        drain_and_close(sock, last_words)

@@ -1,0 +1,63 @@
+"""Addresses as people write them, and where the tracker is by default."""
+
+import pytest
+
+from rpcsys.errors import ConfigError
+from rpcsys.link import address_text, parse_address, tracker_defaults
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "address"),
+    [
+        ("10.0.0.1:9190", None, ("10.0.0.1", 9190)),
+        ("tracker.lab:1", None, ("tracker.lab", 1)),
+        ("tracker.lab", 9190, ("tracker.lab", 9190)),
+        ("[::1]:9190", None, ("::1", 9190)),
+        ("[::1]", 9190, ("::1", 9190)),
+        ("fe80::1", 9190, ("fe80::1", 9190)),
+    ],
+)
+def test_addresses(text, default, address):
+    assert parse_address(text, default) == address
+    assert parse_address(address_text(*address)) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":",
+        ":1",
+        "h:",
+        "h",
+        "h:0",
+        "h:65536",
+        "h:x",
+        "h:-1",
+        "[::1",
+        "[::1]x:1",
+        "[]:1",
+        "::1",
+        "h:9999999999",
+        "h:²",
+    ],
+)
+def test_what_is_no_address(text):
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        parse_address(text)
+
+
+def test_defaults_come_from_the_environment(monkeypatch):
+    for name in ("RPCSYS_TRACKER_HOST", "RPCSYS_TRACKER_PORT", "TVM_TRACKER_HOST", "TVM_TRACKER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert tracker_defaults() == ("127.0.0.1", 9190)
+    monkeypatch.setenv("TVM_TRACKER_HOST", "tvm.lab")
+    monkeypatch.setenv("TVM_TRACKER_PORT", "1")
+    assert tracker_defaults() == ("tvm.lab", 1)
+    monkeypatch.setenv("RPCSYS_TRACKER_PORT", "2")
+    assert tracker_defaults() == ("tvm.lab", 2)
+    monkeypatch.setenv("RPCSYS_TRACKER_HOST", "our.lab")
+    assert tracker_defaults() == ("our.lab", 2)
+    monkeypatch.setenv("RPCSYS_TRACKER_PORT", "many")
+    with pytest.raises(ConfigError, match="RPCSYS_TRACKER_PORT"):
+        tracker_defaults()
