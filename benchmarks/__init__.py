@@ -14,6 +14,6 @@ The parts, and what runs where::
 
 - ``cases`` is data: what is measured, against what, and the goal.
 - ``peers/`` has one file for each subject; ``peers/subject.py`` says what a subject is.
-- ``processes`` starts a process pinned to a core, waits for its ready line, and sees to it that it dies with its parent.
+- ``processes`` starts a process pinned to a core, waits for its ready line, and ends it with its parent.
 - ``figures`` is the arithmetic: medians, ratios, goals, the table. No process, no clock.
 """

@@ -66,7 +66,7 @@ class Process:
             raise self._failed("is gone") from None
 
     def receive(self, timeout: float = READY_SECONDS) -> dict[str, Any]:
-        """The next line of its standard output that is a JSON object. Raises ProcessFailed after ``timeout`` seconds."""
+        """The next line of its output that is a JSON object. Raises ProcessFailed after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         while True:
             line, found, rest = self._buffer.partition(b"\n")

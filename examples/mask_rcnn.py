@@ -1,9 +1,9 @@
 """A network in the shape of Mask R-CNN: a ResNet-50 with a feature pyramid, proposals, and a box and a mask head.
 
-After He et al., arXiv:1703.06870, and Lin et al., arXiv:1612.03144, in ONNX operators alone (RoiAlign, NonMaxSuppression)
-and with random weights: it finds nothing, but its tensors and its work are those of the real one. Differences that
-keep its shapes fixed up to the last step: the number of proposals is always the same, every proposal gets a mask,
-and boxes are refined alike for all classes. Normalisation is taken to be folded into the convolutions.
+After He et al., arXiv:1703.06870, and Lin et al., arXiv:1612.03144, in ONNX operators alone (RoiAlign,
+NonMaxSuppression) and with random weights: it finds nothing, but its tensors and work are those of the real one.
+Differences that keep its shapes fixed up to the last step: the number of proposals is always the same, every proposal
+gets a mask, and boxes are refined alike for all classes. Normalisation is taken to be folded into the convolutions.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def mask_rcnn(size: int = 512, proposals: int = 84, width: float = 1.0, seed: in
 
     Its input ``image`` is uint8 ``[1, 3, size, size]``. Its outputs, D objects of at most 100: ``boxes``
     float32 ``[D, 4]`` (x1, y1, x2, y2 in pixels), ``labels`` int64 ``[D]``, ``scores`` float32 ``[D]``, ``masks``
-    float32 ``[D, 28, 28]``. ``width`` scales its channels, and so its work, for tests. `CUT` divides it between backbone
-    and heads.
+    float32 ``[D, 28, 28]``. ``width`` scales its channels, and so its work, for tests. `CUT` divides it between
+    backbone and heads.
 
     Raises
     ------

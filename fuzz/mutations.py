@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 
 #: Integers at which lengths, offsets and signs change their meaning.
 _EDGES = (0, 1, 2, 23, 24, 63, 64, 127, 128, 255, 256, 4095, 4096, 0xFFFF, 1 << 16, 1 << 20, (1 << 20) + 1,
-          (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 33, 1 << 36, (1 << 62), (1 << 63) - 1, 1 << 63, (1 << 64) - 1)  # fmt: skip
+          (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 33, 1 << 36, 1 << 62, (1 << 63) - 1,
+          1 << 63, (1 << 64) - 1)  # fmt: skip
 #: Pieces of JSON, of our own forms and of TVM's.
 _WORDS = (
-    b"null", b"true", b"-1", b"1e999", b"NaN", b"[]", b"{}", b'""', b'"@"', b'{"@":"tensor"}', b'{"@":"bytes","size":1,"buffer":0}',
-    b'"float32"', b'"S0"', b'"shape":[0]', b'"shape":[9223372036854775807]', b'"buffer":0', b'"size":-1', b"\\ud800", b"\xff", b"\0",
-    b'"op"', b'"id"', b'"ok"', b'"event"', b"[" * 70, b"9" * 5000, b"-session=rpcsys/1", b" -timeout=1e400", b"client:", b"server:",
+    b"null", b"true", b"-1", b"1e999", b"NaN", b"[]", b"{}", b'""', b'"@"', b'{"@":"tensor"}',
+    b'{"@":"bytes","size":1,"buffer":0}', b'"float32"', b'"S0"', b'"shape":[0]', b'"shape":[9223372036854775807]',
+    b'"buffer":0', b'"size":-1', b"\\ud800", b"\xff", b"\0", b'"op"', b'"id"', b'"ok"', b'"event"', b"[" * 70,
+    b"9" * 5000, b"-session=rpcsys/1", b" -timeout=1e400", b"client:", b"server:",
 )  # fmt: skip
 
 

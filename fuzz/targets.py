@@ -174,7 +174,8 @@ TO_TRACKER = tuple(
             [4, "rpi4", "me", 1], [5, {"key": "server:rpi4", "addr": [None, 9090]}], [6], [7],
             [1, {"op": "hello", "version": "0.1.0", "capabilities": ["session/1"], "user": "me"}],
             {"op": "request", "id": 1, "key": "rpi4", "priority": 1, "session_timeout": 60, "labels": {"os": "linux"}},
-            {"op": "cancel", "id": 2, "request": 1}, {"op": "release", "id": 3, "lease": "l"}, {"op": "summary", "id": 4},
+            {"op": "cancel", "id": 2, "request": 1}, {"op": "release", "id": 3, "lease": "l"},
+            {"op": "summary", "id": 4},
             {"op": "register", "id": 5, "key": "rpi4", "name": "n", "slots": 2, "port": 9090, "address": None,
              "labels": {}, "loads": [".onnx"], "running": [{"lease": "l", "epoch": 1, "since_s": 2.5}]},
             {"op": "lease_ended", "id": 6, "lease": "l", "epoch": 1, "outcome": "closed", "cleaned": {}},
@@ -188,8 +189,10 @@ FROM_TRACKER = tuple(
         _tracker_frame,
         (
             {"id": 1, "event": "queued", "position": 1, "ahead": 0, "eta_s": None, "ticket": "t"},
-            {"id": 1, "ok": True, "leases": [{"lease": "l", "epoch": 1, "key": "k", "host": "h", "port": 1, "matchkey": "k:1"}]},
-            {"op": "taken", "id": 1, "lease": "l", "epoch": 1, "matchkey": "k:1", "user": "me", "address": "h", "limit_s": None},
+            {"id": 1, "ok": True,
+             "leases": [{"lease": "l", "epoch": 1, "key": "k", "host": "h", "port": 1, "matchkey": "k:1"}]},
+            {"op": "taken", "id": 1, "lease": "l", "epoch": 1, "matchkey": "k:1", "user": "me",
+             "address": "h", "limit_s": None},
             {"op": "end", "id": 2, "lease": "l", "epoch": 1, "reason": "gone"},
         ),
     )

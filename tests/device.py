@@ -30,7 +30,7 @@ OURS = handshake.Options(session=handshake.SESSION)
 
 
 class Device:
-    """One session process, which takes one connection at ``address``. A context manager. ``job``: options of its Job."""
+    """One session process, which takes one connection at ``address``; ``job``: options of its Job."""
 
     def __init__(self, *, hide: tuple[str, ...] = (), limit_s: float | None = None, **job: Any) -> None:
         self._folder = tempfile.TemporaryDirectory()

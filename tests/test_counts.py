@@ -44,6 +44,22 @@ def test_the_root_imports_nothing_and_others_each_other(graph: dict[str, set[str
     assert all(targets <= set(counts.MODULES) for targets in graph.values())
 
 
+def test_code_without_a_test_file_of_its_name_is_found(tmp_path: Path) -> None:
+    package, tests = tmp_path / "package", tmp_path / "tests"
+    code = [package / "a" / name for name in ("__init__.py", "__main__.py", "one.py", "two.py")]
+    (tests / "a").mkdir(parents=True)
+    (tests / "a" / "test_one.py").touch()
+    (tests / "test_two.py").touch()
+    assert counts.untested(code, package, tests) == ["a/two.py"]
+
+
+def test_a_file_of_more_lines_is_found(tmp_path: Path) -> None:
+    short, long = tmp_path / "short.py", tmp_path / "long.py"
+    short.write_text("\n" * 3)
+    long.write_text("\n" * 4)
+    assert counts.long_files([short, long], lines=3) == ["long.py"]
+
+
 def test_more_than_there_was_is_an_error_with_names(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,6 +69,18 @@ def test_more_than_there_was_is_an_error_with_names(
     assert counts.main() == 0
     monkeypatch.setattr(counts, "TWICE", 1)
     assert counts.main() == 1
-    first, second, *names = capsys.readouterr().out.splitlines()
-    assert (first[-34:], second[-34:]) == ("names that occur twice (at most 2)", "names that occur twice (at most 1)")
-    assert names[-1] == "twice: Twice Thrice"
+    first, second, names = capsys.readouterr().out.splitlines()
+    assert "2 class names that occur twice (at most 2)" in first
+    assert "2 class names that occur twice (at most 1)" in second
+    assert names == "class names that occur twice: Twice, Thrice"
+
+
+def test_more_lines_than_there_were_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "a.py"
+    module.write_text("x = 1\ny = 2\n")
+    monkeypatch.setattr(counts, "MODULES", {"a": module})
+    monkeypatch.setattr(counts, "untested", lambda *_: [])
+    monkeypatch.setattr(counts, "LINES", 2)
+    assert counts.main() == 0
+    monkeypatch.setattr(counts, "LINES", 1)
+    assert counts.main() == 1

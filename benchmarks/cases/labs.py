@@ -12,7 +12,7 @@ PAUSE_S = 0.05
 
 
 def openings() -> list[Case]:
-    """Opening a session alone, without a call: in turn, and eight at the same moment of a server with a core of its own."""
+    """Opening a session without a call: in turn, and eight at once on a server with a core of its own."""
     in_turn = Measured("rpcsys-eight-slots", "opening", (("pause_s", PAUSE_S),))
     eight = (("number", 8), ("pause_s", EIGHT_PAUSE_S))
     return [

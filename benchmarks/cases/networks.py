@@ -68,7 +68,7 @@ def offloaded_case(name: str, there: int, back: int) -> Case:
 
 
 def served(folder: Path) -> Case:
-    """Eight clients of one deployed network, whose server has a core of its own, against the network alone on that core."""
+    """Eight clients of one deployed network on a core of its own, against the network alone on that core."""
     model = (("path", str(folder / models.RESNET50)),)
     ours = Measured("serving", "served", (*model, ("clients", 8)), apart=True)
     alone = Measured("local", "network", model)

@@ -39,7 +39,7 @@ def through_proxy() -> list[Case]:
 
 
 def proxied_call() -> Case:
-    """A null call beside a direct one and two raw pings: what the proxy adds is to be 1.8 pings, the bound is that sum's share."""
+    """A null call beside a direct one and two raw pings: the proxy may add 1.8 pings."""
     direct, raw = Measured("rpcsys", "null_call"), Measured("raw", "null_call")
     others = {"direct": (direct,), "direct and two raw pings": (direct, raw, raw)}
     reading = Reading(

@@ -1,4 +1,4 @@
-"""A network in two stages at work side by side, beside the same stages in turn, and the whole network in onnxruntime."""
+"""A network in two stages side by side, beside the same stages in turn, and the whole network in onnxruntime."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class ProxiedPing(RawSocket):
 
 
 class ProxiedSessions(ours.Rpcsys):
-    """Our client, our proxy, our server: three processes, of which the proxy has a core of its own where there is one."""
+    """Our client, proxy and server: three processes. The proxy has a core of its own where there is one."""
 
     def start(self) -> None:
         self.port = self.start_server(PROXY, core=self.proxy_core())

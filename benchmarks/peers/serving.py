@@ -24,7 +24,7 @@ class Serving(Subject):
 
     @contextmanager
     def served(self, path: str, clients: int) -> Iterator[Trial]:
-        """So many clients, each calling again as soon as it has its answer; the seconds are those of one call of all."""
+        """Clients that each call again as soon as they have an answer; the seconds are those of one call of all."""
         with Deployment(("127.0.0.1", self.port)) as deployment:
             deployment.put(written_resnet50(path), "network")
         data = model_input()

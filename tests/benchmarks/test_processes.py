@@ -57,8 +57,12 @@ def test_one_that_says_nothing_is_reported(tmp_path):
 
 
 def test_numpy_can_be_hidden_from_a_process_and_its_children(tmp_path):
-    child = "import importlib.util as u\ntry:\n import numpy\n print('found')\nexcept ModuleNotFoundError:\n print('hidden')"
-    code = f"import subprocess, sys, json; print(json.dumps({{'child': subprocess.run([sys.executable, '-c', {child!r}], capture_output=True, text=True).stdout}}))"
+    child = "try:\n import numpy\n print('found')\nexcept ModuleNotFoundError:\n print('hidden')"
+    code = (
+        "import subprocess, sys, json;"
+        f"done = subprocess.run([sys.executable, '-c', {child!r}], capture_output=True, text=True);"
+        "print(json.dumps({'child': done.stdout}))"
+    )
     process = started(tmp_path, code, hide_numpy=True)
     try:
         assert process.receive(20) == {"child": "hidden\n"}
@@ -70,7 +74,8 @@ def test_numpy_can_be_hidden_from_a_process_and_its_children(tmp_path):
 def test_what_a_killed_harness_started_dies_with_it(tmp_path):
     code = (
         "import json, sys, time; from pathlib import Path; from benchmarks.processes import Process;"
-        f"p = Process(('-c', 'import time; print(\"{{}}\", flush=True); time.sleep(600)'), core={CORE}, log=Path(sys.argv[1]));"
+        "sleeper = 'import time; print(\"{}\", flush=True); time.sleep(600)';"
+        f"p = Process(('-c', sleeper), core={CORE}, log=Path(sys.argv[1]));"
         "p.receive(20); print(p.pid, flush=True); time.sleep(600)"
     )
     harness = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Every case of ONNX's backend suite that has two nodes or more can be split in two; the cuts are listed beside this file.
+"""Each case of ONNX's backend suite with two nodes or more splits in two; the cuts are listed beside this file.
 
 What the two halves then compute is under test in tests/live/test_backend_suite.py. The list is made anew by
 ``python -m tests.graph.test_backend_suite``.
@@ -20,7 +20,8 @@ LISTED = Path(__file__).with_name("split_cases.txt")
 
 def cuts() -> Iterator[str]:
     """A line for each case: its name, how many nodes it has, where it is cut, what crosses there."""
-    yield f"# onnx {onnx.__version__}: case | nodes | begins the second half | tensors that go from one half to the other"
+    columns = "case | nodes | begins the second half | tensors that go from one half to the other"
+    yield f"# onnx {onnx.__version__}: {columns}"
     for case in onnx_cases.cases():
         nodes = case.model.graph.node
         if len(nodes) > 1:

@@ -13,7 +13,7 @@ METADATA = {"process_name": ("name", str), "thread_name": ("name", str), "thread
 
 
 def check_format(trace: Any) -> None:
-    """Assert that ``trace``, parsed, is one that viewers take; every event on a row that has a name, none within another."""
+    """Assert that viewers take ``trace``, parsed: every event on a row with a name, none within another."""
     assert isinstance(trace, dict)
     assert trace["displayTimeUnit"] in ("ms", "ns")
     named: set[tuple[int, int]] = set()

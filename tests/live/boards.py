@@ -1,7 +1,7 @@
 """Device runtimes, packed once a test run, unpacked and started on emulated boards.
 
-TVM's libraries are those of PyPI's wheels. For 32-bit ARM there are none: they are built of source (:mod:`tests.live.sdist`),
-for RISC-V libtvm_ffi alone.
+TVM's libraries are those of PyPI's wheels. For 32-bit ARM there are none: they are built from source
+(:mod:`tests.live.sdist`), for RISC-V libtvm_ffi alone.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def watched_labs() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test that leaves something at daemons which outlive it, or shared memory; `Daemons.stop` sees to the others."""
+    """Fails a test that leaves shared memory, or something at outliving daemons; `Daemons.stop` checks the rest."""
     running = invariant.running
     running.excused = False
     for pid in running.watched:

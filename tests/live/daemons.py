@@ -51,7 +51,7 @@ def wait_until(predicate: Callable[[], Found], deadline_s: float, what: str, eve
 
 
 def outside(pid: int, folder: str) -> int:
-    """The number here of the process that is ``pid`` in its own PID namespace, and works in ``folder``; ``pid`` if there is none."""
+    """This namespace's number of the process ``pid`` of another, which works in ``folder``; ``pid`` if none does."""
     for process in psutil.process_iter():
         try:
             status = Path(f"/proc/{process.pid}/status").read_text()
@@ -182,7 +182,7 @@ class Daemon:
         return [child for child in psutil.Process(self.pid).children() if alive(child.pid)]
 
     def tree(self, inits: bool = True) -> list[int]:
-        """This process and everything below it; without ``inits``, those of PID namespaces and their maker are left out."""
+        """This process and all below it; without ``inits``, PID namespaces' inits and their maker are left out."""
         return [pid for pid in (self.pid, *descendants(self.pid)) if inits or not is_init(pid)]
 
     def kill(self) -> None:
@@ -302,7 +302,7 @@ class Daemons:
         port: int = 0,
         **popen: Any,
     ) -> Daemon:
-        """A device server on loopback, at ``port`` or at any; with a tracker, one whose ``offers`` slots are free there."""
+        """A device server on loopback, at ``port`` or any; with a tracker, once ``offers`` slots are free there."""
         if tracker is not None:
             flags = (*flags, "--tracker", tracker.where)
         daemon = self._serve(f"server-{key}", SERVERS[flavour], ("--key", key, *flags), port, popen)
@@ -316,7 +316,7 @@ class Daemons:
         return self._serve(name, SERVERS[flavour], flags, port, {})
 
     def stop(self) -> None:
-        """Stop all that was started here; returns when they are gone. AssertionError for what is left of them then or before."""
+        """Stop all that was started here and wait for their end. AssertionError for what any of them left."""
         try:
             left = invariant.stopped([daemon.process for daemon in self.started])
         finally:

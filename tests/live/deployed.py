@@ -72,7 +72,7 @@ def library(path: Path, factor: float) -> Path:
 
 
 def onnx_model(path: Path, factor: float, size: int = 0) -> Path:
-    """``y = x * factor + 0 * mean(w)``, x float32 of any length, w ``size`` float32 of weights that differ from page to page."""
+    """``y = x * factor + 0 * mean(w)``: x float32 of any length, w ``size`` float32 that differ from page to page."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
     weights = [helper.make_tensor("k", TensorProto.FLOAT, [], [factor])]

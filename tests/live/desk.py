@@ -1,4 +1,4 @@
-"""A desk that keeps boards: ``rpcsys board`` with an inventory of its own, a real tracker, and boards behind real sshds."""
+"""Who keeps boards: ``rpcsys board`` with an inventory of its own, a real tracker, and boards behind real sshds."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ class Desk:
             flags, behind = flags[: flags.index("--")], flags[flags.index("--") + 1 :]
         return [
             "add", f"{user}@127.0.0.1", "--key", KEY, "--tracker", self.tracker.where, "--name", name,
-            "--archive", str(self.archive), *board.flags(known=known), *flags, "--", "--host", "127.0.0.1", "--port", "0", *behind,
+            "--archive", str(self.archive), *board.flags(known=known), *flags,
+            "--", "--host", "127.0.0.1", "--port", "0", *behind,
         ]  # fmt: skip
 
     def listed(self, *flags: str) -> list[dict[str, str]]:

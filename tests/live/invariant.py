@@ -142,7 +142,7 @@ def _port(address: str) -> int:
 
 
 def shared_memory() -> set[str]:
-    """What this user has of it in the namespaces of the tests and no process holds: files in /dev/shm, and System V's."""
+    """Shared memory of this user in the tests' namespaces that no process holds: files in /dev/shm, and System V's."""
     return _files() | {row for kind in ("shm", "sem", "msg") for row in _system_v(kind)}
 
 

@@ -78,7 +78,7 @@ class Lab:
             )
 
     def kill_below(self, name: str, chance: random.Random, generation: int) -> None:
-        """kill -9 of a server's zygote (1), or of one of its sessions' processes, or one that waits for a session (2)."""
+        """kill -9 of a server's zygote (1), or of a process that serves a session or waits for one (2)."""
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):  # it has ended by itself
             found = self.current[name].children()
             for _ in range(generation - 1):

@@ -31,7 +31,7 @@ def session_frame(kind: int, call: int, head: Any, size: int = 0) -> bytes:
 
 
 class Leaver:
-    """One client at a time, of ``key`` at the tracker; ``left`` counts who left at which step, ``held`` says what it was told."""
+    """One client at a time for ``key``; ``left`` counts who left at which step, ``held`` says what it was told."""
 
     endless = ENDLESS
 

@@ -1,7 +1,7 @@
 """What is left at a daemon when nobody uses it: leases, requests, processes, folders, descriptors.
 
-A tracker is asked for its leases and for requests in its queues. A server's processes and the folders of its sessions are
-looked at from outside, and every daemon's descriptors are compared with those it had when it had just started.
+A tracker is asked for its leases and for requests in its queues. A server's processes and its sessions' folders are
+looked at from outside, and every daemon's descriptors are compared with those it had when it started.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Watched:
 
     @classmethod
     def of(cls, role: str, port: int | None, pid: int) -> Watched:
-        """The daemon (``tracker``, ``server`` or ``proxy``) that serves at ``port`` of loopback and is process ``pid``."""
+        """The daemon (``tracker``, ``server`` or ``proxy``) at ``port`` of loopback, which is process ``pid``."""
         process = psutil.Process(pid)
         words, environment = process.cmdline(), process.environ()
         deploy = _flag(words, "--deploy")
@@ -74,7 +74,7 @@ class Watched:
         return next((one for one in _children(self.pid) if _command(one) == ours or "zygote" in _command(one)), None)
 
     def left(self, links: Callable[[int], int]) -> Iterator[str]:
-        """What is left there, in words; ``links`` counts the sockets of a process whose other end is another daemon's."""
+        """What is left there, in words; ``links`` counts a process's sockets whose other end is another daemon's."""
         if self.role == "tracker" and self.address is not None:
             yield from _left_at_tracker(self.address)
         if self.role == "server":
@@ -85,7 +85,7 @@ class Watched:
             yield from _more("the zygote's descriptors", descriptors(zygote.pid), self.zygote_idle)
 
     def begun(self) -> bool:
-        """Whether it waits for work, all that it starts with made; where the kernel does not tell, it counts as begun."""
+        """Whether it waits for work, its first processes made; where the kernel does not tell, it does."""
         try:
             where = Path(f"/proc/{self.pid}/wchan").read_text()
         except OSError:

@@ -1,4 +1,4 @@
-"""What bad peers do to daemons: floods, garbage, lies, halves of openings, windows broken, processes stopped, disks full.
+"""What bad peers do to daemons: floods, garbage, lies, half openings, broken windows, stopped processes, full disks.
 
 Each function does one thing once, for a second or so, and cleans up after itself. They come from loopback addresses of
 their own, so that what daemons bound by address is not taken from others.

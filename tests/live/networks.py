@@ -1,4 +1,4 @@
-"""Networks of their own, in namespaces of the kernel: rooms without a way to each other but for the cables laid between them.
+"""Networks of their own, in namespaces of the kernel: rooms that reach each other by the cables laid between them.
 
 A cable can be cut, mended, and poor from the start: 50 ms of delay each way and one packet of a hundred lost, by the
 kernel's netem where there is one, else by a process that carries the packets (:mod:`tests.live.poorline`).
@@ -67,7 +67,7 @@ class Room:
 
 @dataclass
 class Cable:
-    """From one room to another. ``ends`` are their interfaces, ``hosts`` their addresses; ``made_by`` says how it is poor."""
+    """From one room to another: ``ends`` are interfaces, ``hosts`` their addresses; ``made_by`` says how it is poor."""
 
     rooms: tuple[Room, Room]
     ends: tuple[str, str]

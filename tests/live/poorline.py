@@ -1,7 +1,7 @@
 """A poor line between two network namespaces: every packet takes a while, and some never arrive.
 
-``python -m tests.live.poorline ROOM INTERFACE ROOM INTERFACE DELAY_MS LOSS_PERCENT`` makes a TUN interface in each, says
-``ready``, and carries packets between them until it is killed.
+``python -m tests.live.poorline ROOM INTERFACE ROOM INTERFACE DELAY_MS LOSS_PERCENT`` makes a TUN interface in each,
+says ``ready``, and carries packets between them until it is killed.
 """
 
 from __future__ import annotations

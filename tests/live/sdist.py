@@ -1,4 +1,4 @@
-"""Real CMake projects, cross-compiled with our toolchain files: apache-tvm-ffi, from its source on PyPI, and TVM's runtime.
+"""Real CMake projects, cross-compiled with our toolchain files: apache-tvm-ffi's source on PyPI, and TVM's runtime.
 
 There is no source of TVM on PyPI, but its wheel carries most of its runtime's (``tvmruntime/CMakeLists.txt``).
 """

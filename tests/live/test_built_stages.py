@@ -1,5 +1,5 @@
-"""Stages of one network where they were built for: code that TVM compiled on a board without Python packages, a server's
-own function, and both in one library.
+"""Stages of one network where they were built for: TVM's code on a board without Python packages, a server's own
+function, and both in one library.
 """
 
 from __future__ import annotations

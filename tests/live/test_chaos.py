@@ -1,6 +1,6 @@
 """All of it at once: kills, stops, a full disk, floods, liars, beside good clients of two labs.
 
-One lab's daemons are killed again and again; the other's never: its clients lose nothing, and its daemons' memory comes back.
+One lab's daemons are killed again and again. The other's clients lose nothing, and its daemons' memory comes back.
 ``RPCSYS_CHAOS_S`` says for how many seconds, ``RPCSYS_CHAOS_SEED`` repeats a run, as far as a busy machine can.
 """
 

@@ -337,8 +337,7 @@ def as_user(daemons: Daemons, user: str, flags: tuple[str, ...]) -> Daemon:
         "-m",
         "rpcsys.server",
     ]
-    server = daemons.launch(
-        "nobody", [*command, "--host", "127.0.0.1", "--key", "k", *flags], env={"TMPDIR": str(folder), "HOME": str(folder)}
-    )  # fmt: skip
+    command += ["--host", "127.0.0.1", "--key", "k", *flags]
+    server = daemons.launch("nobody", command, env={"TMPDIR": str(folder), "HOME": str(folder)})
     server.await_ready_line()
     return server

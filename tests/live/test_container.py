@@ -1,7 +1,7 @@
 """The image of tracker and proxy: built by buildah as its Containerfile says, and run.
 
-No registry can be reached from everywhere: what it is built from here is Debian's Python, unpacked from packages, in the place of
-the base image that the Containerfile names.
+No registry can be reached from everywhere: in the place of the base image that the Containerfile names stands Debian's
+Python, unpacked from packages.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def edge() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def model(machine: Machine, edge: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``y = 3 (2 x)``: a function of the library itself, one of another library inside, one on a server, and weights."""
+    """``y = 3 (2 x)``: a function of the library, one of a library inside it, one on a server, and weights."""
     folder = tmp_path_factory.mktemp("model")
     tracker = "{}:{}".format(*edge.tracker_address)
     (folder / "scale.c").write_text(SCALE.format(functions=FUNCTIONS))

@@ -210,8 +210,8 @@ with rpcsys.connect("127.0.0.1", int(sys.argv[2]), key="board") as session:
         session.load_module(sys.argv[4])
     except rpcsys.errors.ModelError as error:
         refused = str(error)
-    print(json.dumps({"shape": list(x.shape), "kinds": session.info["capabilities"]["kinds"], "files": session.listdir(),
-                      "x": [round(v, 4) for v in x.tolist()[0][2][1]], "refused": refused,
+    print(json.dumps({"shape": list(x.shape), "kinds": session.info["capabilities"]["kinds"],
+                      "files": session.listdir(), "x": [round(v, 4) for v in x.tolist()[0][2][1]], "refused": refused,
                       "foreign": [name for name in ("asyncio", "numpy") if name in sys.modules]}))
 """
 

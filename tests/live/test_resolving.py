@@ -1,4 +1,4 @@
-"""Deployed modules are found by name at the tracker: direct, behind a proxy, by load, and past servers that are gone."""
+"""Deployed modules are found by name at the tracker: direct, behind a proxy, by load, past servers that are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rpcsys board`` over a real sshd: boards with systemd, with BusyBox, emulated, behind a proxy, and desks that are killed."""
+"""``rpcsys board`` over a real sshd: boards with systemd, BusyBox, emulated, behind a proxy; the command killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rpcsys board`` where something is wrong, missing or another than usual: one line for each, and nothing half done."""
+"""``rpcsys board`` where something is wrong, missing or unusual: one line for each, and nothing half done."""
 
 from __future__ import annotations
 
@@ -53,11 +53,8 @@ def test_complaints(desk: Desk) -> None:
 
 def test_a_tracker_that_only_the_desk_reaches(desk: Desk) -> None:
     # The board's Python has no way to the tracker: it stands for another network.
-    board = desk.board(
-        programs={
-            "python3": '#!/bin/sh\ncase "$*" in *create_connection*) echo "timed out" >&2; exit 1;; esac\nexec /usr/bin/python3 "$@"\n'
-        }
-    )
+    refusal = 'case "$*" in *create_connection*) echo "timed out" >&2; exit 1;; esac'
+    board = desk.board(programs={"python3": f'#!/bin/sh\n{refusal}\nexec /usr/bin/python3 "$@"\n'})
     said = desk.run(*desk.adding(board), status=1)
     assert f"cannot reach the tracker or proxy at {desk.tracker.where} (timed out)" in said
     assert "rpcsys" not in board.shell("ls /opt /tmp")

@@ -1,4 +1,4 @@
-"""Clients and boards that take nothing for a while, as in a debugger, and go on: nothing is lost, and nobody waits for them."""
+"""Clients and boards that take nothing for a while, as in a debugger: nothing is lost, and nobody waits for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who deploys, and who shares a module, with every wrong number and type of arguments: one line, and the server goes on."""
+"""Deployed and shared modules, called with every wrong number and type of arguments: one line each."""
 
 from __future__ import annotations
 

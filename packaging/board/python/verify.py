@@ -1,7 +1,7 @@
 """Is this folder what was packed, and for this board? Prints one line where it is not, and exits with 1.
 
-``verify.py name`` prints what the version is called; ``verify.py image`` does not ask for what board it is: it goes into
-the image of another.
+``verify.py name`` prints what the version is called; ``verify.py image`` does not ask for what board it is: it goes
+into the image of another.
 """
 
 import hashlib

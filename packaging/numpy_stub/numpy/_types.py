@@ -107,10 +107,11 @@ for _name, _same in _ALIASES.items():
     if _name not in __all__:
         globals()[_name] = _SCALARS[_same]
         __all__.append(_name)
-_BY_CODE.update({"q": "int64", "Q": "uint64", "l": _WORD, "L": "u" + _WORD, "p": _WORD, "P": "u" + _WORD, "int": _WORD, "uint": "u" + _WORD,
-                 "float": "float64", "complex": "complex128"})  # fmt: skip
-_OF_PYTHON = {builtins.bool: _SCALARS["bool"], int: _SCALARS[_WORD], float: _SCALARS["float64"], complex: _SCALARS["complex128"],
-              str: _SCALARS["str"], bytes: _SCALARS["bytes"], object: _SCALARS["object"], None: _SCALARS["float64"]}  # fmt: skip
+_BY_CODE.update({"q": "int64", "Q": "uint64", "l": _WORD, "L": "u" + _WORD, "p": _WORD, "P": "u" + _WORD,
+                 "int": _WORD, "uint": "u" + _WORD, "float": "float64", "complex": "complex128"})  # fmt: skip
+_OF_PYTHON = {builtins.bool: _SCALARS["bool"], int: _SCALARS[_WORD], float: _SCALARS["float64"],
+              complex: _SCALARS["complex128"], str: _SCALARS["str"], bytes: _SCALARS["bytes"],
+              object: _SCALARS["object"], None: _SCALARS["float64"]}  # fmt: skip
 _FACTS = {_SCALARS[row[0]]: row for row in _TABLE}
 
 
