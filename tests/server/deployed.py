@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 from rpcsys.server.models.store import Version
+from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import deployment_events as se
 from rpcsys.server.supervisor.deployments import Hosting
 
+HOST = ChildKind.HOST
 ONE = Version("head", "0001-aaaaaaaaaaaa", "head.so", "a" * 64)
 TWO = Version("head", "0002-bbbbbbbbbbbb", "head.so", "b" * 64)
 
@@ -15,7 +19,7 @@ class Script:
     """Hosting with a clock, where each word is followed by what it leads to."""
 
     def __init__(self, *versions: Version) -> None:
-        self.hosting = Hosting()
+        self.hosting = Hosting(itertools.count(1).__next__)
         self.now = 100.0
         self.hosting.zygote(True)
         self.first = self.say(se.Catalogue, versions)

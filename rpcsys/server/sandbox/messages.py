@@ -1,6 +1,6 @@
 """Messages between the server's own processes, over AF_UNIX SOCK_SEQPACKET sockets.
 
-A message is one JSON object and at most one descriptor beside it. To the zygote: ``{"spawn": child}`` with
+A message is one JSON object and at most one descriptor beside it. To the zygote: ``{"spawn": child, "kind": kind}`` with
 the child's end of its tether, ``{"kill": child}``. From it: ``{"importing": what}`` before each import, then
 ``{"ready": true, "shared": why}`` or ``{"failed": why}``, and for each child ``{"born": child, "pid": …, "init": …}`` (0 for none) and
 ``{"dead": child, "status": …}`` with what :class:`rpcsys.server.supervisor.events.ChildDead` says, and ``{"stuck": names}``. On a tether, to the child: its job
@@ -21,6 +21,7 @@ import json
 import math
 import os
 import socket
+from enum import Enum
 from typing import Any, Dict, Mapping
 
 from rpcsys.errors import ProtocolError, printable
@@ -43,6 +44,14 @@ ALLOWED_S = 10.0
 ALLOWED_OF_SERVICE = 8192
 """Messages of a host in a span of time; one of 1 kB and more counts for as many. One that leaves gives 1,000 clients back at
 once; more than this is a tenth of what the supervisor can hear beside all else."""
+
+
+class ChildKind(str, Enum):
+    """What a child is made for."""
+
+    SESSION = "session"
+    HOST = "host"
+    DEPLOYER = "deployer"
 
 
 def _line(value: Any, name: str) -> str:
@@ -81,10 +90,10 @@ OF_ZYGOTE: Dict[str, Check] = {
     "ready": flag,
     "shared": _line,
     "failed": _line,
-    "born": integer(-_MOST, _MOST),
+    "born": integer(1, _MOST),
     "pid": integer(1, _MOST),
     "init": integer(0, _MOST),
-    "dead": integer(-_MOST, _MOST),
+    "dead": integer(1, _MOST),
     "status": integer(-255, 255),
     "starved": flag,
     "cleaned": _names,

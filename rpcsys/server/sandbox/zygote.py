@@ -117,7 +117,7 @@ class Zygote:
     ``known``: children by the numbers of their own processes and of their inits; ``inits``: the number of a child's init;
     ``over``: children whose own process is dead and whose init is not yet; ``ended``: dead ones, whose descendants may not be;
     ``helpers``: processes that modules of ``--import`` have started, which are no session's; ``cleaned``: what else of a child
-    had to be killed, by name, and ``removed``: shared memory and the like that vanished with it.
+    had to be killed, by name, and ``removed``: shared memory and the like that vanished with it; ``sessions``: children for those.
     """
 
     def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
@@ -128,6 +128,7 @@ class Zygote:
         self.over: dict[int, Ended] = {}
         self._inits: pid_namespace.Inits | None = None
         self.helpers: frozenset[int] = frozenset()
+        self.sessions: set[int] = set()
         self.ended: list[Ended] = []
         self._orphans = Orphans()
         self._told_stuck: list[str] = []
@@ -171,7 +172,7 @@ class Zygote:
             return False
         order = json.loads(data)
         if "spawn" in order and tether is not None:
-            self.spawn(order["spawn"], tether)
+            self.spawn(order["spawn"], order["kind"], tether)
         for pid, child in self.known.items():
             if child == order.get("kill") and pid != self.inits.get(child):
                 self.kill(pid, child)
@@ -182,7 +183,7 @@ class Zygote:
 
         Without a PID namespace, what is below it becomes ours by that, and is seen when it is buried.
         """
-        if self.settings["isolate"] and child > 0:
+        if self.settings["isolate"] and child in self.sessions:
             self.removed[child] = ipc_cleanup.seen(self.settings, f"/proc/{pid}/root")
         self._end_others(child, pid)
         processes.kill(pid)
@@ -194,8 +195,10 @@ class Zygote:
             self.cleaned.setdefault(child, []).extend(processes.names(limits.members((*pids, init))[1:]))
             processes.kill(init)
 
-    def spawn(self, child: int, tether: int) -> None:
+    def spawn(self, child: int, kind: str, tether: int) -> None:
         """Make a child; with ``--no-fork`` a fresh interpreter."""
+        if kind == messages.ChildKind.SESSION:
+            self.sessions.add(child)
         try:
             pid = self._make(child, tether)
             self.known[pid] = child
@@ -210,7 +213,7 @@ class Zygote:
     def _make(self, child: int, tether: int) -> int:
         """Start the process of a child, with an init of its own if it can have one; its number. Raises OSError."""
         folders = self._grouped(child)
-        settings = self.settings if child > 0 else {**self.settings, "shared": self.settings["deploy"]}
+        settings = self.settings if child in self.sessions else {**self.settings, "shared": self.settings["deploy"]}
 
         def process(other: int = -1) -> int:
             if not self.settings["fork"]:
@@ -235,7 +238,7 @@ class Zygote:
 
     def _grouped(self, child: int) -> cgroups.Folders:
         """Make the cgroup of a session to come, where there are any; what it is to :meth:`_enter`."""
-        folders: cgroups.Folders = self.settings["cgroups"] if child > 0 else {}
+        folders: cgroups.Folders = self.settings["cgroups"] if child in self.sessions else {}
         try:
             cgroups.make(folders, child, self.settings["memory"])
         except OSError as error:
@@ -306,6 +309,7 @@ class Zygote:
         for ended in self.ended:
             others, self._orphans.names = self._orphans.names, []
             cleaned = [*self.cleaned.pop(ended.child, ()), *others]
+            self.sessions.discard(ended.child)
             messages.tell(
                 self.control,
                 dead=ended.child,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rpcsys.server.sandbox.messages import ChildKind
+
 
 @dataclass(frozen=True)
 class Action:
@@ -79,9 +81,10 @@ class KillZygote(Action):
 
 @dataclass(frozen=True)
 class Spawn(Action):
-    """Have the zygote make a child that waits for a session."""
+    """Have the zygote make a child that waits for what it is to do."""
 
     child: int
+    kind: ChildKind = ChildKind.SESSION
 
 
 @dataclass(frozen=True)

@@ -407,6 +407,11 @@ class Board:
         return max(max(self.slots - running, self.spares) - unused, 0)
 
     def _spawn(self) -> do.Action:
+        child = self.next_child()
+        self.children[child] = Child()
+        return do.Spawn(child)
+
+    def next_child(self) -> int:
+        """The number of a new child, of whatever kind."""
         self._last_child += 1
-        self.children[self._last_child] = Child()
-        return do.Spawn(self._last_child)
+        return self._last_child

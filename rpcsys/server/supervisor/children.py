@@ -17,6 +17,7 @@ from typing import Any
 from rpcsys.errors import ProtocolError
 from rpcsys.server.sandbox import launch, messages, processes
 from rpcsys.server.sandbox.job import Job
+from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.sandbox.orphans import AGAIN_S, Orphans
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.crash_output import LastWords
@@ -34,7 +35,7 @@ STUCK_S = 1.0
 class Spawner:
     """One zygote at a time. What happens is told to ``feed``, with ``now`` from ``clock``.
 
-    ``on_service``: hears what children with numbers below zero, which serve no session, say beside that: the child, its
+    ``on_service``: hears what hosts and deployers say beside what sessions do: the child, its
     message, and the descriptor with it, which it returns if it does not take it. Raises `ProtocolError` or KeyError for what
     none of them says.
     """
@@ -53,6 +54,7 @@ class Spawner:
         self._roots: dict[int, tuple[int, ...]] = {}
         self._allowed: dict[int, messages.Allowance] = {}
         self._ready: set[int] = set()
+        self._kinds: dict[int, ChildKind] = {}
         self._kills: dict[int, int] = {}
         self._orphans = Orphans()
         self._prints = Prints(loop, clock)
@@ -89,7 +91,7 @@ class Spawner:
             "rpcsys.server.sandbox.zygote", self._settings, descriptor, "rpcsys-zygote", leader=True, printing=printing
         )
 
-    def spawn(self, child: int) -> None:
+    def spawn(self, child: int, kind: ChildKind) -> None:
         """Ask for a child; without one, its death is told at once."""
         try:
             ours, theirs = messages.pair()
@@ -98,9 +100,10 @@ class Spawner:
             return
         ours.setblocking(False)
         self._tethers[child] = ours
-        self._allowed[child] = _allowance(child, self._clock())
+        self._allowed[child] = _allowance(kind, self._clock())
+        self._kinds[child] = kind
         self._loop.add(ours.fileno(), lambda: self._hear_child(child, ours))
-        self._order(theirs.fileno(), spawn=child)
+        self._order(theirs.fileno(), spawn=child, kind=kind)
         theirs.close()
 
     def kill(self, child: int) -> None:
@@ -218,15 +221,17 @@ class Spawner:
             data, extra = b"", None
         try:
             self._allowed[child].spend(self._clock(), len(data))
-            said = messages.heard(data, messages.OF_CHILD if child > 0 else messages.OF_SERVICE)
-            if child < 0 and self.on_service is not None:
+            of_session = self._kinds[child] is ChildKind.SESSION
+            said = messages.heard(data, messages.OF_CHILD if of_session else messages.OF_SERVICE)
+            if not of_session and self.on_service is not None:
                 extra = self.on_service(child, said, extra)
             elif "printed" in said and extra is not None:
                 extra = self._last_words.keep(child, extra)
             self._take(child, said)
         except (ProtocolError, KeyError):
+            kind = self._kinds.get(child)
             self._forget(child)  # it is gone, or user code has written to it
-            if child < 0:
+            if kind is not ChildKind.SESSION:
                 self.kill(child)
         if extra is not None:
             os.close(extra)
@@ -248,7 +253,7 @@ class Spawner:
             self._feed(ev.SessionOpened(now, child))
         elif "limit_s" in said:
             self._feed(ev.LimitAsked(now, child, said["limit_s"]))
-        elif child > 0:
+        elif self._kinds[child] is ChildKind.SESSION:
             outcome = said["outcome"] if said["outcome"] in OUTCOMES else "closed"
             self._feed(ev.ChildDone(now, child, outcome, said.get("removed", ())))
 
@@ -265,6 +270,7 @@ class Spawner:
 
     def _forget(self, child: int) -> None:
         self._allowed.pop(child, None)
+        self._kinds.pop(child, None)
         self._last_words.tell(child)
         self._prints.flush()
         tether = self._tethers.pop(child, None)
@@ -326,7 +332,7 @@ class Spawner:
         self._prints.close()
 
 
-def _allowance(child: int, now: float) -> messages.Allowance:
-    if child > 0:
+def _allowance(kind: ChildKind, now: float) -> messages.Allowance:
+    if kind is ChildKind.SESSION:
         return messages.Allowance(now, messages.ALLOWED)
     return messages.Allowance(now, messages.ALLOWED_OF_SERVICE, messages.ALLOWED_S)

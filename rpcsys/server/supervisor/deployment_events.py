@@ -1,7 +1,5 @@
 """What can happen to deployed modules, and what the supervisor may do about it; beside :mod:`rpcsys.server.supervisor.events` and
 :mod:`rpcsys.server.supervisor.actions`.
-
-``child`` is below zero: a host's or a deployer's number.
 """
 
 from __future__ import annotations

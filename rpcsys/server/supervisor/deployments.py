@@ -12,6 +12,7 @@ import difflib
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional
 
+from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.deployment_events import (
@@ -87,8 +88,8 @@ class Visitor:
 class Hosting(Fleet):
     """Hosts, and who wants them. Methods note what happened and return what to do; then comes :meth:`settle`."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, number: Callable[[], int]) -> None:
+        super().__init__(number)
         self.deployers: Dict[int, Deployer] = {}
         self.visitors: List[Visitor] = []
 
@@ -111,9 +112,9 @@ class Hosting(Fleet):
             return [TurnAway(conn, "Busy", f"{MAX_DEPLOYERS} clients deploy here already; try again in a moment", True)]
         if not self.up:
             return [TurnAway(conn, "Busy", "the server is starting; try again in a moment", True)]
-        child = self._spawn()
+        child = self._number()
         self.deployers[child] = Deployer(conn, peer)
-        return [do.Spawn(child)]
+        return [do.Spawn(child, ChildKind.DEPLOYER)]
 
     def hung_up(self, now: float, conn: int) -> Optional[List[do.Action]]:
         """A connection's client is gone; None if it is none of those that wait here."""
@@ -191,9 +192,7 @@ class Hosting(Fleet):
         """Start a host that shows whether a version can be loaded."""
         if event.child not in self.deployers:
             return []
-        child = self._spawn()
-        self.hosts[child] = Host(event.version, tried_by=event.child)
-        return [do.Spawn(child)]
+        return [self._spawn(Host(event.version, tried_by=event.child))]
 
     def changed(self, event: Changed) -> List[do.Action]:
         """The disk says something else now."""
@@ -251,6 +250,10 @@ class Hosting(Fleet):
     def end(self) -> List[do.Action]:
         """The time for that is over."""
         return [do.Kill(child) for child in self.hosts]
+
+    def has(self, child: int) -> bool:
+        """Whether a child is one of theirs."""
+        return child in self.hosts or child in self.deployers
 
     @property
     def busy(self) -> bool:

@@ -1,18 +1,17 @@
 """The hosts of deployed modules: which there are, which are wanted, what they do. Decisions only. A host is::
 
-    spawned ──ready──> loading ──loaded──> serving ──another version serves, or none is to──> leaving ──dead──> (gone)
-                          └─ cannot be loaded, or died: again, after growing pauses
-
-Numbers of these children are below zero: the zygote knows one kind of child, and the board's are above.
+spawned ──ready──> loading ──loaded──> serving ──another version serves, or none is to──> leaving ──dead──> (gone)
+                      └─ cannot be loaded, or died: again, after growing pauses
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from rpcsys.link.backoff import Backoff
 from rpcsys.server.models.store import Version
+from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor.deployment_events import Load, Loaded, Stuck, TellChild, TellDeployed, Unloadable
 
@@ -50,16 +49,16 @@ class Host:
 
 
 class Fleet:
-    """Hosts by number, and the ``catalogue`` of what they are to serve by name; ``up``: whether processes can be made."""
+    """Hosts by number, and the ``catalogue`` of what they are to serve by name; ``up``: whether processes can be made; ``number``: gives one for a new child."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: Callable[[], int]) -> None:
         self.catalogue: Dict[str, Version] = {}
         self.hosts: Dict[int, Host] = {}
         self.up = False
         self.stopping = False
         self._pauses: Dict[str, Backoff] = {}
         self._faults: Dict[str, str] = {}
-        self._last = 0
+        self._number = number
 
     # -------------------------------------------------------------- what they say
 
@@ -141,9 +140,7 @@ class Fleet:
         for name in self.catalogue:
             pause = self._pauses.get(name)
             if self.up and self._of(name) is None and (pause is None or pause.allows(now)):
-                child = self._spawn()
-                self.hosts[child] = Host(self.catalogue[name])
-                actions.append(do.Spawn(child))
+                actions.append(self._spawn(Host(self.catalogue[name])))
         return actions
 
     def _next_start(self) -> Optional[float]:
@@ -180,6 +177,7 @@ class Fleet:
         child = self._of(name) if name in self.catalogue else None
         return child if child is not None and self.hosts[child].state == "serving" else None
 
-    def _spawn(self) -> int:
-        self._last -= 1
-        return self._last
+    def _spawn(self, host: Host) -> do.Action:
+        child = self._number()
+        self.hosts[child] = host
+        return do.Spawn(child, ChildKind.HOST)

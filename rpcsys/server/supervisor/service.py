@@ -387,7 +387,7 @@ _ACTIONS: dict[type, Callable[[Service, Any], None]] = {
     do.Ended: _tracker(TrackerLink.report),
     do.StartZygote: lambda service, action: service._spawner.start(),
     do.KillZygote: lambda service, action: service._spawner.kill_zygote(),
-    do.Spawn: lambda service, action: service._spawner.spawn(action.child),
+    do.Spawn: lambda service, action: service._spawner.spawn(action.child, action.kind),
     do.Extend: lambda service, action: service._spawner.extend(action.child, action.until),
     Run: lambda service, action: service._commands.run(action.what),
     TellHealth: _tracker(lambda link, action: link.tell_health(action.problem)),

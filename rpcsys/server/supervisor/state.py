@@ -86,7 +86,7 @@ class State(Visited):
         return self._exit(event.why)
 
     def _child_ready(self, event: ev.ChildReady) -> list[do.Action]:
-        if self.hosting is not None and event.child < 0:
+        if self.hosting is not None and self.hosting.has(event.child):
             return self.hosting.ready(event.child)
         if not self.board.child_ready(event.child) or self.serving:
             return []
@@ -112,7 +112,7 @@ class State(Visited):
         return self.board.cpus_left(event.child)
 
     def _child_dead(self, event: ev.ChildDead) -> list[do.Action]:
-        if self.hosting is not None and event.child < 0:
+        if self.hosting is not None and self.hosting.has(event.child):
             return [*self.board.unkilled(event.child, ()), *self.hosting.dead(event.now, event.child, event.status)]
         return self.board.child_dead(event.now, event)
 

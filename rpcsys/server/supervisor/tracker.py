@@ -43,7 +43,7 @@ class Tracked:
         if policy.deploy:
             from rpcsys.server.supervisor.deployments import Hosting
 
-            self.hosting = Hosting()
+            self.hosting = Hosting(self.board.next_child)
         self.stopping = False
         self.visitors: list[Session] = []
         self._told_problem = ""

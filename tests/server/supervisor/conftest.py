@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rpcsys.server.supervisor import actions as do
-from tests.server.deployed import ONE, Script
+from tests.server.deployed import HOST, ONE, Script
 
 
 @pytest.fixture
 def script():
-    """Its host is child -1."""
+    """Its host is child 1."""
     script = Script(ONE)
-    assert script.first == [do.Spawn(-1)]
-    script.serving(-1)
+    assert script.first == [do.Spawn(1, HOST)]
+    script.serving(1)
     return script

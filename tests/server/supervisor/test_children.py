@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.server.sandbox import messages
+from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.actions import Log
 from rpcsys.server.supervisor.children import Spawner
@@ -22,7 +23,8 @@ from rpcsys.server.supervisor.loop import Loop
 from rpcsys.server.supervisor.policy import Policy
 from rpcsys.server.supervisor.state import State
 
-SESSION, HOST = 1, -1
+SESSION, HOST = 1, 2
+KINDS = {SESSION: ChildKind.SESSION, HOST: ChildKind.HOST}
 FORGED = "x\n2026-01-01 00:00:00,000 rpcsys-server INFO all is well\x1b[2J"
 WORDS = sorted({*messages.OF_ZYGOTE, *messages.OF_SERVICE})
 
@@ -95,8 +97,8 @@ class Supervisor(Spawner):
 @pytest.fixture
 def supervisor(tmp_path):
     made = Supervisor(tmp_path)
-    made.spawn(SESSION)
-    made.spawn(HOST)
+    made.spawn(SESSION, KINDS[SESSION])
+    made.spawn(HOST, KINDS[HOST])
     yield made
     made.close()
 
@@ -123,7 +125,7 @@ def test_any_words_of_any_child(tmp_path_factory, data):
     supervisor = Supervisor(tmp_path_factory.mktemp("deployed"))
     try:
         for child in (SESSION, HOST):
-            supervisor.spawn(child)
+            supervisor.spawn(child, KINDS[child])
         supervisor.hear()
         for child, words in data.draw(st.lists(st.tuples(st.sampled_from([SESSION, HOST]), anything), max_size=8)):
             if words:
@@ -142,7 +144,7 @@ def test_any_words_of_any_child(tmp_path_factory, data):
 def test_any_words_of_a_zygote(tmp_path_factory, words):
     supervisor = Supervisor(tmp_path_factory.mktemp("deployed"))
     try:
-        supervisor.spawn(SESSION)
+        supervisor.spawn(SESSION, KINDS[SESSION])
         supervisor.zygote.send(words)
         supervisor.hear(4)
         assert all(line.isprintable() for line in supervisor.told)
@@ -161,7 +163,7 @@ def test_descriptors_of_any_kind_are_let_go_of(supervisor, child, tmp_path):
             try:
                 messages.send(supervisor.ends[child], words, descriptor)
             except OSError:
-                supervisor.spawn(child)  # another in its place
+                supervisor.spawn(child, KINDS[child])  # another in its place
             supervisor.hear(4)
     for each in kinds:
         os.close(each)
