@@ -27,10 +27,10 @@ from typing import Any
 import tvm_ffi
 
 from rpcsys.errors import ModelError
-from rpcsys.ffi import functions, library, tvm
-from rpcsys.ffi.functions import get_global
+from rpcsys.ffi import calls, library, tvm
+from rpcsys.ffi.calls import get_global
+from rpcsys.ffi.library import Object
 from rpcsys.ffi.module import PREFIX
-from rpcsys.ffi.objects import Object
 from rpcsys.ffi.tensors import TensorView
 from rpcsys.module import elf, elfwriter, packed, registry
 from rpcsys.module.kinds import python
@@ -56,7 +56,7 @@ class _Given:
         self._lock = threading.Lock()
         self._linked = False
         names = module.listed if isinstance(module, GroupModule) else module.names()
-        self.symbols = {name: functions.symbol(self._function(name)) for name in names}
+        self.symbols = {name: calls.symbol(self._function(name)) for name in names}
 
     def link(self) -> None:
         """Attach what it imports, once. Raises what the kinds raise."""
@@ -94,7 +94,7 @@ def register(*, allow_pickle: bool = False) -> None:
     """
     for kind in registry.known():
         if kind != LIBRARY:
-            functions.register(f"ffi.Module.load_from_bytes.{kind}", _loader(kind, allow_pickle))
+            calls.register(f"ffi.Module.load_from_bytes.{kind}", _loader(kind, allow_pickle))
 
 
 def _loader(kind: str, allow_pickle: bool) -> Callable[[bytes], Object]:
@@ -172,7 +172,7 @@ def _ours(native: Object, mapped: set[str]) -> Module:
     if given is not None and given.path in mapped:  # else another module has come to its address
         given.link()
         return given.module
-    theirs = tvm.Module(native)
+    theirs = tvm.TvmModule(native)
     return NativeModule(theirs.kind, [], theirs.function)
 
 

@@ -1,14 +1,15 @@
-"""The structures of the TVM-FFI and DLPack ABIs, as C lays them out.
+"""The structures of the TVM-FFI and DLPack ABIs as C lays them out, and element types by name.
 
-Their sizes do not depend on the machine where the ABI fixes them: an Any is 16 bytes and an object's
-header 24, on 32 bits as on 64. The address of an object is the address of its header; what a type adds
-stands right behind it.
+An Any is 16 bytes and an object's header 24, on 32 bits as on 64. The address of an object is that of its header; what a
+type adds stands right behind it.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Type, TypeVar
+from typing import Dict, Tuple, Type, TypeVar
+
+from rpcsys.errors import NativeError
 
 # What the type index of an Any says. Below OBJECT the value is in the Any itself or borrowed.
 NONE = 0
@@ -50,8 +51,8 @@ class DataType(ctypes.Structure):
     _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
 
 
-class Device(ctypes.Structure):
-    """DLDevice: ``CPU`` and 0 for ordinary memory."""
+class DLDevice(ctypes.Structure):
+    """A device; ``CPU`` and 0 for ordinary memory."""
 
     _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
 
@@ -62,7 +63,7 @@ class _Value(ctypes.Union):
         ("float", ctypes.c_double),
         ("pointer", ctypes.c_void_p),
         ("dtype", DataType),
-        ("device", Device),
+        ("device", DLDevice),
         ("bytes", ctypes.c_uint8 * 8),
     ]
 
@@ -103,7 +104,7 @@ class DLTensor(ctypes.Structure):
 
     _fields_ = [
         ("data", ctypes.c_void_p),
-        ("device", Device),
+        ("device", DLDevice),
         ("ndim", ctypes.c_int32),
         ("dtype", DataType),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
@@ -160,3 +161,74 @@ def cell(address: int, kind: Type[Cell]) -> Cell:
 def bytes_at(array: ByteArray) -> bytes:
     """A copy of borrowed bytes."""
     return ctypes.string_at(array.data, array.size) if array.size else b""
+
+
+def borrowed(data: bytes) -> ByteArray:
+    """``data`` as a ByteArray, which keeps it."""
+    return ByteArray(ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data))
+
+
+# ------------------------------------------------------------------ element types
+
+
+#: DLDataTypeCode of dlpack.h -> the kind's name, to which the bits are added.
+_CODE_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}
+#: Names that do not follow that rule -> (code, bits).
+_SPECIAL: Dict[str, Tuple[int, int]] = {
+    "bool": (6, 8),
+    "float8_e3m4": (7, 8),
+    "float8_e4m3": (8, 8),
+    "float8_e4m3b11fnuz": (9, 8),
+    "float8_e4m3fn": (10, 8),
+    "float8_e4m3fnuz": (11, 8),
+    "float8_e5m2": (12, 8),
+    "float8_e5m2fnuz": (13, 8),
+    "float8_e8m0fnu": (14, 8),
+    "handle": (3, 64),
+}
+_CODES: Dict[str, Tuple[int, int]] = {
+    **{f"{kind}{bits}": (code, bits) for code, kind in ((0, "int"), (1, "uint")) for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": (2, bits) for bits in (16, 32, 64, 128)},
+    **{f"complex{bits}": (5, bits) for bits in (64, 128, 256)},
+    "bfloat16": (4, 16),
+    **_SPECIAL,
+}
+_NAMES = {codes: name for name, codes in _CODES.items()}
+_NAMES[(1, 1)] = "bool"  # TVM's until 0.19
+
+
+class DType(str):
+    """The name of an element type as a value: native code gets it as a type, not as a string."""
+
+    __slots__ = ()
+
+
+def dtype_codes(name: str) -> Tuple[int, int]:
+    """DLPack's code and bits of an element type. Raises `NativeError` for one that native code cannot take.
+
+    Those are types under eight bits, too: DLPack packs them, and arrays here have one value a byte.
+    """
+    try:
+        return _CODES[name]
+    except KeyError:
+        raise NativeError(
+            f"an array of {name} cannot be given to native code; convert it to a plain element type first",
+            kind="TypeError",
+        ) from None
+
+
+def dtype_of(name: str) -> DataType:
+    """The structure for the name, which may end in ``x`` and a number of lanes. Raises `NativeError`."""
+    if name in _CODES:
+        return DataType(*_CODES[name], 1)
+    base, _, lanes = name.rpartition("x")
+    if not (base and lanes.isdigit() and int(lanes) < 1 << 16):
+        base, lanes = name, "1"
+    return DataType(*dtype_codes(base), int(lanes))
+
+
+def dtype_name(dtype: DataType) -> str:
+    """The name of a structure's element type, such as ``float32`` or ``float32x4``."""
+    code, bits, lanes = dtype.code, dtype.bits, dtype.lanes
+    name = _NAMES.get((code, bits)) or "{}{}".format(_CODE_NAMES.get(code, f"custom[{code}]"), bits)
+    return name if lanes == 1 else f"{name}x{lanes}"

@@ -1,8 +1,7 @@
-"""Finding and loading libtvm_ffi and libtvm_runtime.
+"""libtvm_ffi and libtvm_runtime: found, loaded, and references to their objects.
 
-libtvm_ffi is loaded first, and globally: libraries that TVM builds name no dependency, and bind what they
-need of it from what the process has. It alone is enough to call functions; libtvm_runtime adds TVM's
-loaders, its virtual machine and its RPC. Nothing is loaded before it is asked for, and nothing twice.
+libtvm_ffi is loaded globally: libraries that TVM builds name no dependency, and bind what they need of it from what the
+process has. It is enough to call functions; libtvm_runtime adds TVM's loaders, its virtual machine and its RPC.
 """
 
 from __future__ import annotations
@@ -59,16 +58,14 @@ class _Loaded:
     folder: Optional[str] = None
     api: Any = None
     runtime = False
-    # What was found when it was looked for: a call, or a session's opening, must not look again each time.
+    # What was found: a call, or a session's opening, must not look again each time.
     absent = False
     runtime_found: Optional[bool] = None
 
 
 def use(folder: Optional[str]) -> None:
     """Have the libraries looked for in ``folder`` alone; None goes back to the usual places."""
-    _Loaded.folder = folder
-    _Loaded.absent = False
-    _Loaded.runtime_found = None
+    _Loaded.folder, _Loaded.absent, _Loaded.runtime_found = folder, False, None
 
 
 def find(folder: Optional[str] = None) -> Optional[Paths]:
@@ -88,10 +85,7 @@ def api() -> Any:
     if _Loaded.api is None:
         paths = find()
         if paths is None:
-            raise NativeError(
-                f"there is no {FFI} on this device; install apache-tvm-ffi, or start the server with --tvm-library DIR",
-                kind="LibraryMissing",
-            )
+            raise _missing(FFI, "apache-tvm-ffi")
         _Loaded.api = _declare(_open(paths.ffi))
     return _Loaded.api
 
@@ -110,10 +104,7 @@ def load_runtime() -> None:
     api()
     paths = find()
     if paths is None or paths.runtime is None:
-        raise NativeError(
-            f"there is no {RUNTIME} on this device; install apache-tvm, or start the server with --tvm-library DIR",
-            kind="LibraryMissing",
-        )
+        raise _missing(RUNTIME, "apache-tvm")
     _open(paths.runtime)
     extra = os.path.join(os.path.dirname(paths.runtime), EXTRA)
     if os.path.isfile(extra):
@@ -127,6 +118,11 @@ def has_runtime() -> bool:
         paths = find()
         _Loaded.runtime_found = paths is not None and paths.runtime is not None
     return _Loaded.runtime or _Loaded.runtime_found
+
+
+def _missing(name: str, package: str) -> NativeError:
+    text = f"there is no {name} on this device; install {package}, or start the server with --tvm-library DIR"
+    return NativeError(text, kind="LibraryMissing")
 
 
 def _places() -> Iterator[str]:
@@ -167,3 +163,39 @@ def _declare(lib: ctypes.CDLL) -> Any:
     except AttributeError as error:
         raise NativeError(f"{lib._name} is too old or too new for rpcsys: {error}", kind="LibraryBroken") from None
     return lib
+
+
+class Object:
+    """One reference to a native object; given back when this goes.
+
+    ``handle`` is the object's address; whoever makes an `Object` hands its own reference over.
+    """
+
+    __slots__ = ("__weakref__", "_release", "handle")
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        # Kept at hand: at the interpreter's end the module may be gone before its objects.
+        self._release = api().TVMFFIObjectDecRef
+
+    def __del__(self) -> None:
+        if self.handle:
+            self._release(self.handle)
+
+    def __repr__(self) -> str:
+        return f"<native {type(self).__name__.lower()} of type {self.type_index} at {self.handle:#x}>"
+
+    @property
+    def type_index(self) -> int:
+        """What kind of object it is: one of `abi`'s, or a number that this process gave out."""
+        return int(abi.Header.from_address(self.handle).type)
+
+    @property
+    def references(self) -> int:
+        """How many strong references there are, in Python and native code together."""
+        return int(abi.Header.from_address(self.handle).counts) & 0xFFFFFFFF
+
+
+def strings(*texts: str) -> List[Any]:
+    """References to ByteArrays of these texts, which keep them: arguments for one call."""
+    return [ctypes.byref(abi.borrowed(text.encode("utf-8", "surrogateescape"))) for text in texts]

@@ -51,25 +51,12 @@ _release_buffer = ctypes.PYFUNCTYPE(None, ctypes.POINTER(_PyBuffer))(("PyBuffer_
 
 #: struct's format characters whose size is the same everywhere -> names of element types.
 _FORMATS = {
-    "?": "bool",
-    "b": "int8",
-    "c": "int8",
-    "B": "uint8",
-    "h": "int16",
-    "H": "uint16",
-    "i": "int32",
-    "I": "uint32",
-    "q": "int64",
-    "Q": "uint64",
-    "e": "float16",
-    "f": "float32",
-    "d": "float64",
-}
+    "?": "bool", "c": "int8", "b": "int8", "h": "int16", "i": "int32", "q": "int64",
+    "B": "uint8", "H": "uint16", "I": "uint32", "Q": "uint64", "e": "float16", "f": "float32", "d": "float64",
+}  # fmt: skip
 #: numpy's types -> their names, as many as plain types could ever need.
 _names: Dict[Any, str] = {}
 _MAX_NAMES = 64
-_SIGNED = "ln"
-_UNSIGNED = "LN"
 
 
 def locate(array: Any) -> Optional[Memory]:
@@ -145,8 +132,8 @@ def _name_of(view: memoryview) -> str:
     code = view.format.lstrip("@=<")
     if code in _FORMATS:
         return _FORMATS[code]
-    if code and code in _SIGNED + _UNSIGNED:
-        return "{}int{}".format("u" if code in _UNSIGNED else "", view.itemsize * 8)
+    if code and code in "lnLN":  # as wide as the machine has them
+        return "{}int{}".format("u" if code.isupper() else "", view.itemsize * 8)
     raise NativeError(
         f"a buffer of format {view.format!r} cannot be given to native code; cast it to a plain type first",
         kind="TypeError",

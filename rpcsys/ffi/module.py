@@ -1,19 +1,19 @@
-"""The functions of a library by their symbols alone, with or without any TVM library.
+"""The functions of a library by their symbols: a function ``f`` of a TVM-FFI library is the symbol ``__tvm_ffi_f``.
 
-A function ``f`` of a TVM-FFI library is the symbol ``__tvm_ffi_f``. This is enough for libraries that stand
-for themselves; those with other modules inside, or that use TVM's thread pool, need TVM's own loader
-(`rpcsys.ffi.tvm`).
+This is enough for libraries that stand for themselves, with or without any TVM library; those with other modules inside,
+or that use TVM's thread pool, need TVM's own loader (`rpcsys.ffi.tvm`).
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+import os
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi
 from rpcsys.ffi import library as ffi
-from rpcsys.ffi.functions import get_global, invoke
+from rpcsys.ffi.calls import get_global, invoke, last_error
 
 PREFIX = "__tvm_ffi_"
 #: Where a library has other modules inside.
@@ -22,23 +22,12 @@ LIBRARY_BIN = PREFIX + "_library_bin"
 LIBRARY_CTX = PREFIX + "_library_ctx"
 
 
-class Anchor(NamedTuple):
-    """A symbol and its place in the file, which tells where in memory the file's other places are."""
-
-    symbol: str
-    place: int
-
-
 class Lacking(NamedTuple):
-    """What a library needs where there is no libtvm_ffi.
+    """What a library needs where there is no libtvm_ffi."""
 
-    ``slots``: functions of libtvm_ffi and the place in the file that each is bound at; ``others``: what it
-    needs besides.
-    """
-
-    slots: Dict[str, int]
-    anchor: Anchor
-    others: Sequence[str]
+    slots: Dict[str, int]  # functions of libtvm_ffi and the place in the file that each is bound at
+    anchor: Tuple[str, int]  # a symbol and its place in the file, which tells where in memory the others are
+    others: Sequence[str]  # what it needs besides
 
 
 class Library:
@@ -49,11 +38,10 @@ class Library:
         if lacking is None:
             self._library = ctypes.CDLL(path)
             return
-        from rpcsys.ffi import standin
-
-        self._library = standin.open_lazily(path, lacking.others)
-        base = (ctypes.cast(self._library[lacking.anchor.symbol], ctypes.c_void_p).value or 0) - lacking.anchor.place
-        standin.provide({name: base + place for name, place in lacking.slots.items()})
+        self._library = _open_lazily(path, lacking.others)
+        symbol, place = lacking.anchor
+        base = (ctypes.cast(self._library[symbol], ctypes.c_void_p).value or 0) - place
+        _fill_slots({name: base + place for name, place in lacking.slots.items()})
 
     def connect(self, names: Sequence[str]) -> None:
         """Give the library what TVM's loader gives it, where that does not load it.
@@ -72,15 +60,15 @@ class Library:
             empty = get_global("ffi.SystemLib").raw("rpcsys_")  # one for the process, which TVM keeps
             ctypes.c_void_p.in_dll(self._library, LIBRARY_CTX).value = empty.handle
 
-    def function(self, name: str) -> Symbol:
+    def function(self, name: str) -> LibraryFunction:
         """The function ``name``. Raises `NativeError` (kind AttributeError) where there is none."""
         try:
-            return Symbol(self._library, name)
+            return LibraryFunction(self._library, name)
         except AttributeError:
             raise NativeError(f"the library has no function {name!r}", kind="AttributeError") from None
 
 
-class Symbol:
+class LibraryFunction:
     """A function of a library; called like any other. Raises `NativeError`."""
 
     def __init__(self, library: ctypes.CDLL, name: str) -> None:
@@ -95,3 +83,71 @@ class Symbol:
 
     def _call(self, packed: Any, count: int, result: Any) -> int:
         return int(self._code(None, packed, count, result))
+
+
+# ------------------------------------------------------------------ without libtvm_ffi
+
+# A library that TVM built needs one thing of libtvm_ffi: a way to say what went wrong. It binds that function lazily, when
+# it is first called, and a process that has none ends there. So the library is opened lazily, and a function of ours is put
+# into the slot of its procedure linkage table. Known weakness: a library that was linked to bind everything at once
+# (``-z now``) has no such slots, and is refused.
+
+
+def _open_lazily(path: str, needs: Sequence[str]) -> ctypes.CDLL:
+    """The library at ``path``, its functions bound when they are first called.
+
+    Raises OSError where it does not load, or one of the symbols it ``needs`` is nowhere.
+    """
+    process = ctypes.CDLL(None)
+    process.dlopen.argtypes = (ctypes.c_char_p, ctypes.c_int)
+    process.dlopen.restype = ctypes.c_void_p
+    process.dlerror.restype = ctypes.c_char_p
+    handle = process.dlopen(os.fsencode(path), os.RTLD_LAZY | os.RTLD_LOCAL)
+    if not handle:
+        raise OSError((process.dlerror() or b"it cannot be loaded").decode("utf-8", "replace"))
+    library = ctypes.CDLL(path, handle=handle)
+    for name in needs:
+        if not (hasattr(library, name) or hasattr(process, name)):
+            raise OSError(f"{path}: undefined symbol: {name}")
+    return library
+
+
+def _fill_slots(slots: Dict[str, int]) -> None:
+    """Put our substitutes at the addresses that ``slots`` has for their names, as the dynamic linker would libtvm_ffi's.
+
+    Raises `NativeError` where there is none of that name, or the memory cannot be written to.
+    """
+    for name, address in slots.items():
+        if name not in _SUBSTITUTES:
+            raise NativeError(f"it needs {name} of libtvm_ffi", kind="LibraryMissing")
+        if not any(start <= address < end for start, end in _writable()):
+            raise NativeError(f"its slot for {name} cannot be written to", kind="LibraryMissing")
+    for name, address in slots.items():
+        ctypes.c_void_p.from_address(address).value = ctypes.cast(_SUBSTITUTES[name], ctypes.c_void_p).value
+
+
+def _writable() -> Iterator[Tuple[int, int]]:
+    """The parts of this process's memory that can be written to."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            place, rights = line.split(None, 2)[:2]
+            if "w" in rights:
+                start, _, end = place.partition("-")
+                yield int(start, 16), int(end, 16)
+
+
+def _set_error(kind: bytes, message: bytes) -> None:
+    last_error.value = NativeError(message.decode("utf-8", "replace"), kind=kind.decode("utf-8", "replace"))
+
+
+def _set_error_parts(kind: bytes, parts: Any, count: int) -> None:
+    _set_error(kind, b"".join(parts[index] or b"" for index in range(count)))
+
+
+#: What stands in for functions of libtvm_ffi.
+_SUBSTITUTES = {
+    "TVMFFIErrorSetRaisedFromCStr": ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)(_set_error),
+    "TVMFFIErrorSetRaisedFromCStrParts": ctypes.CFUNCTYPE(
+        None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int32
+    )(_set_error_parts),
+}

@@ -1,45 +1,40 @@
 """Arrays: Python's given to native code, native ones handed to Python, and DLPack either way. Nothing is copied.
 
-With libtvm_ffi an array becomes a Tensor object (type 70), which native code may keep: Python's memory is then
-kept until it lets go. Without, it is a plain DLTensor (type 7), valid for one call.
+With libtvm_ffi an array becomes a Tensor object (type 70), which native code may keep, and Python's memory with it.
+Without, it is a plain DLTensor (type 7), valid for one call.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from rpcsys.errors import NativeError
-from rpcsys.ffi import abi, dlpack, dtypes, library
+from rpcsys.ffi import abi, library
+from rpcsys.ffi.library import Object
 from rpcsys.ffi.memory import flat, locate
-from rpcsys.ffi.objects import Object
 
 _POINTER = struct.Struct("P")
 _pack_pointer = _POINTER.pack
 #: Kinds of arrays that are remembered; a model has some tens.
-_MAX_PLANS = 1024
-_plans: Dict[Any, _Plan] = {}  # by type, shape and strides
+_MAX_TEMPLATES = 1024
+_templates: Dict[Any, _Template] = {}  # by type, shape and strides
 #: What native code holds of ours: the structure's address -> the structure and all it points into.
 _lent: Dict[int, Tuple[Any, ...]] = {}
 
 
 class TensorView:
-    """A native array that somebody else keeps: valid as long as the call it is an argument of.
-
-    Attributes
-    ----------
-    dtype : name of the element type
-    shape : extents
-    device : ``"cpu:0"``, or DLPack's number of another kind of device and the device's
-    """
+    """A native array that somebody else keeps: valid as long as the call it is an argument of."""
 
     def __init__(self, tensor: abi.DLTensor, owner: Any = None) -> None:
         self._tensor = tensor
         self._owner = owner
-        self.dtype = dtypes.name_of(tensor.dtype)
+        self.dtype = abi.dtype_name(tensor.dtype)  # the element type's name
         self.shape: Tuple[int, ...] = tuple(tensor.shape[: tensor.ndim])
         kind = tensor.device.type
+        #: ``"cpu:0"``, or DLPack's number of another kind of device and the device's.
         self.device = "{}:{}".format("cpu" if kind == abi.CPU else kind, tensor.device.id)
 
     def __repr__(self) -> str:
@@ -60,29 +55,17 @@ class TensorView:
         bits = tensor.dtype.bits * tensor.dtype.lanes
         if tensor.device.type != abi.CPU or bits % 8:
             raise NativeError(f"an array of {self.dtype} on {self.device} cannot be read from Python")
-        count = 1
-        for extent in self.shape:
-            count *= extent
+        count = math.prod(self.shape)
         if not count:
             return memoryview(b"")
-        start = tensor.data + tensor.byte_offset
-        if self._compact():
+        start, strides = tensor.data + tensor.byte_offset, tensor.strides[: tensor.ndim] if tensor.strides else None
+        order = zip(self.shape, strides or (), _c_order(self.shape))
+        if all(extent == 1 or stride == expected for extent, stride, expected in order):
             return flat(start, count * (bits // 8), (self, self._owner))
-        return memoryview(_gather(start, self.shape, tensor.strides[: tensor.ndim], bits // 8))
-
-    def _compact(self) -> bool:
-        strides = self._tensor.strides
-        if not strides:
-            return True
-        expected = 1
-        for axis in reversed(range(len(self.shape))):
-            if self.shape[axis] != 1 and strides[axis] != expected:
-                return False
-            expected *= self.shape[axis]
-        return True
+        return memoryview(_gather(start, self.shape, strides, bits // 8))
 
 
-class Tensor(TensorView):
+class NativeTensor(TensorView):
     """A native array, kept by this. Other libraries take it without a copy through ``__dlpack__``."""
 
     def __init__(self, native: Object) -> None:
@@ -100,11 +83,10 @@ class Tensor(TensorView):
         """A DLPack capsule over the same memory. Raises BufferError where a copy is asked for."""
         if copy:
             raise BufferError("rpcsys gives its memory, not a copy of it")
-        return dlpack.export(self.object.handle, max_version is not None and max_version[0] >= 1)
+        return _exported(self.object.handle, max_version is not None and max_version[0] >= 1)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        device = self._tensor.device
-        return (device.type, device.id)
+        return self._tensor.device.type, self._tensor.device.id
 
 
 def lend(array: Any, keep: List[Any]) -> Optional[Tuple[int, int]]:
@@ -113,18 +95,18 @@ def lend(array: Any, keep: List[Any]) -> Optional[Tuple[int, int]]:
     What must live until the call is over is added to ``keep``. Raises `NativeError`.
     """
     if hasattr(array, "__dlpack__") and not hasattr(array, "__array_interface__"):
-        return dlpack.borrow(array, keep)
+        return _borrowed(array, keep)
     memory = locate(array)
     if memory is None:
         return None
     key = memory[1:4]
-    plan = _plans.get(key) or _plan(key)
-    managed = abi.ManagedTensor.from_buffer_copy(_pack_pointer(memory.address) + plan.template)
+    template = _templates.get(key) or _template(key)
+    managed = abi.ManagedTensor.from_buffer_copy(_pack_pointer(memory.address) + template.rest)
     address = ctypes.addressof(managed)  # the tensor is the structure's first field
     if not library.present():
-        keep.append((managed, plan, memory.owner))
+        keep.append((managed, template, memory.owner))
         return abi.DLTENSOR, address
-    _lent[address] = (managed, plan, memory.owner)
+    _lent[address] = (managed, template, memory.owner)
     out = ctypes.c_void_p()
     if library.api().TVMFFITensorFromDLPack(address, 0, 0, ctypes.byref(out)) or not out.value:
         _lent.pop(address, None)
@@ -138,31 +120,29 @@ def lent() -> int:
     return len(_lent)
 
 
-class _Plan(NamedTuple):
+class _Template(NamedTuple):
     """What arrays of one type and shape have in common."""
 
-    template: bytes  # a ManagedTensor but for its first field, the address
-    shape: Any  # what the template points to
+    rest: bytes  # a ManagedTensor but for its first field, the address
+    shape: Any  # what ``rest`` points to
     strides: Any
 
 
-def _plan(key: Any) -> _Plan:
-    """Make and remember the plan for a type, a shape and strides. Raises `NativeError`."""
+def _template(key: Any) -> _Template:
+    """Make and remember the template for a type, a shape and strides. Raises `NativeError`."""
     dtype, shape, strides = key
     extents = ctypes.c_int64 * len(shape)
+    own, steps = extents(*shape), extents(*(_c_order(shape) if strides is None else strides))
     managed = abi.ManagedTensor()
     managed.deleter = _give_back_address
     tensor = managed.tensor
-    tensor.device.type = abi.CPU
-    tensor.ndim = len(shape)
-    tensor.dtype = abi.DataType(*dtypes.codes(dtype), 1)
-    own = extents(*shape)
-    steps = extents(*(_c_order(shape) if strides is None else strides))
+    tensor.device.type, tensor.ndim = abi.CPU, len(shape)
+    tensor.dtype = abi.DataType(*abi.dtype_codes(dtype), 1)
     tensor.shape, tensor.strides = own, steps
-    if len(_plans) >= _MAX_PLANS:
-        _plans.clear()
-    plan = _plans[key] = _Plan(bytes(managed)[_POINTER.size :], own, steps)
-    return plan
+    if len(_templates) >= _MAX_TEMPLATES:
+        _templates.clear()
+    template = _templates[key] = _Template(bytes(managed)[_POINTER.size :], own, steps)
+    return template
 
 
 def _c_order(shape: Tuple[int, ...]) -> List[int]:
@@ -172,7 +152,7 @@ def _c_order(shape: Tuple[int, ...]) -> List[int]:
     return strides
 
 
-def _gather(start: int, shape: Tuple[int, ...], strides: List[int], item: int) -> bytearray:
+def _gather(start: int, shape: Tuple[int, ...], strides: Any, item: int) -> bytearray:
     """The elements of a strided array, one after another in C order."""
     if not shape:
         return bytearray(ctypes.string_at(start, item))
@@ -184,9 +164,73 @@ def _gather(start: int, shape: Tuple[int, ...], strides: List[int], item: int) -
     return result
 
 
-def _give_back(address: int) -> None:
-    _lent.pop(address, None)
-
-
-_give_back_call = abi.Deleter(_give_back)
+_give_back_call = abi.Deleter(lambda address: _lent.pop(address, None) and None)
 _give_back_address = ctypes.cast(_give_back_call, ctypes.c_void_p).value
+
+
+# ------------------------------------------------------------------ DLPack capsules
+
+# A capsule is called ``dltensor`` (or ``dltensor_versioned``, since DLPack 1) until its tensor has been taken, and
+# ``used_`` after; one that dies untaken calls the tensor's deleter.
+_PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
+_STRUCTURES = {_PLAIN: abi.ManagedTensor, _VERSIONED: abi.VersionedTensor}
+_USED = {_PLAIN: b"used_dltensor", _VERSIONED: b"used_dltensor_versioned"}  # kept: a capsule's name is not copied
+#: The versions whose structures are known here: all of DLPack 1.
+_VERSION = (1, 0)
+
+
+def _python(name: str, result: Any, *arguments: Any) -> Any:
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+_new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+# By address: a destructor runs when its capsule has no reference left, and must not make one.
+_is_valid = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+_pointer = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+_rename = _python("PyCapsule_SetName", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+
+
+def _exported(handle: int, versioned: bool) -> Any:
+    """A capsule of the Tensor object at ``handle``. Raises `NativeError`."""
+    api = library.api()
+    out = ctypes.c_void_p()
+    call = api.TVMFFITensorToDLPackVersioned if versioned else api.TVMFFITensorToDLPack
+    if call(handle, ctypes.byref(out)):
+        raise NativeError("this array cannot be given to other libraries through DLPack")
+    return _new(out.value, _VERSIONED if versioned else _PLAIN, _destructor_address)
+
+
+def _borrowed(array: Any, keep: List[Any]) -> Tuple[int, int]:
+    """Another library's array as an argument: a type index and a pointer. Raises `NativeError`."""
+    try:
+        capsule = array.__dlpack__(max_version=_VERSION)
+    except TypeError:  # written before DLPack 1
+        capsule = array.__dlpack__()
+    name = next((name for name in _STRUCTURES if _is_valid(id(capsule), name)), None)
+    if name is None:
+        raise NativeError(f"{type(array).__name__}.__dlpack__ returned no DLPack capsule", kind="TypeError")
+    address = _pointer(id(capsule), name)
+    if not library.present():
+        keep.append(capsule)
+        return abi.DLTENSOR, ctypes.addressof(_STRUCTURES[name].from_address(address).tensor)
+    api = library.api()
+    take = api.TVMFFITensorFromDLPackVersioned if name is _VERSIONED else api.TVMFFITensorFromDLPack
+    out = ctypes.c_void_p()
+    if take(address, 0, 0, ctypes.byref(out)) or not out.value:
+        raise NativeError(f"a {type(array).__name__} cannot be given to native code")
+    _rename(id(capsule), _USED[name])
+    keep.append(Object(out.value))
+    return abi.TENSOR, out.value
+
+
+def _destroy(capsule: int) -> None:
+    for name, structure in _STRUCTURES.items():
+        if _is_valid(capsule, name):
+            address = _pointer(capsule, name)
+            deleter = structure.from_address(address).deleter
+            if deleter:
+                abi.Deleter(deleter)(address)
+
+
+_destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
+_destructor_address = ctypes.cast(_destructor, ctypes.c_void_p).value

@@ -7,8 +7,8 @@ from typing import List, NamedTuple, Optional, Union
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi, library
-from rpcsys.ffi.functions import Function, find_global, get_global
-from rpcsys.ffi.objects import Object
+from rpcsys.ffi.calls import Function, find_global, get_global
+from rpcsys.ffi.library import Object
 
 #: The kind of a compiled Relax program.
 EXECUTABLE = "relax.VMExecutable"
@@ -16,7 +16,7 @@ EXECUTABLE = "relax.VMExecutable"
 _POOLED = 2
 
 
-class Module:
+class TvmModule:
     """A module of TVM's: its functions are called like any other."""
 
     def __init__(self, native: Object) -> None:
@@ -38,16 +38,16 @@ class Module:
         return function
 
 
-def load_module(path: str) -> Module:
+def load_module(path: str) -> TvmModule:
     """Load a file with the loader that TVM has for its ending. Raises `NativeError`, also where there is no TVM."""
     library.load_runtime()
-    return Module(get_global("ffi.ModuleLoadFromFile").raw(path))
+    return TvmModule(get_global("ffi.ModuleLoadFromFile").raw(path))
 
 
-def load_library(path: str) -> Module:
+def load_library(path: str) -> TvmModule:
     """Load the shared library at ``path``, whatever its name ends in. Raises `NativeError`."""
     library.load_runtime()
-    return Module(get_global("ffi.Module.load_from_file.so").raw(path, "so"))
+    return TvmModule(get_global("ffi.Module.load_from_file.so").raw(path, "so"))
 
 
 def loads(kind: str) -> bool:
@@ -67,8 +67,8 @@ class Parameter(NamedTuple):
 class VirtualMachine:
     """A Relax program that is ready to run on the CPU. Raises `NativeError`."""
 
-    def __init__(self, executable: Module) -> None:
-        self._machine = Module(executable.function("vm_load_executable").raw())
+    def __init__(self, executable: TvmModule) -> None:
+        self._machine = TvmModule(executable.function("vm_load_executable").raw())
         self._machine.function("vm_initialization")(abi.CPU, 0, _POOLED)
         # Nothing lists a program's functions and their arguments but the text that TVM prints for people.
         self._text: str = executable.function("stats")()

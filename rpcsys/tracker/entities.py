@@ -12,7 +12,7 @@ from rpcsys.tracker.server_states import DRAINED, OK, SET_ASIDE, UNHEALTHY, Serv
 
 if TYPE_CHECKING:
     from rpcsys.tracker.labels import Facts, Wants
-    from rpcsys.wire.control import Module
+    from rpcsys.wire.control import DeployedModule
 
 Port = TypeVar("Port")
 
@@ -229,7 +229,7 @@ class Peer:
     gate: tuple[str, int] | None = None
     proxies: int = 0
     fresh: bool = True
-    deployed: tuple[Module, ...] = ()
+    deployed: tuple[DeployedModule, ...] = ()
     deployed_key: str = ""
     serves: dict[str, None] = field(default_factory=dict)
     offers: dict[str, Offer] = field(default_factory=dict)

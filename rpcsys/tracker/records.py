@@ -17,7 +17,7 @@ from rpcsys.tracker.lines import Lines
 from rpcsys.tracker.pool import Pool
 from rpcsys.tracker.relays import Relays
 from rpcsys.tracker.shares import Shares
-from rpcsys.wire.control import Module
+from rpcsys.wire.control import DeployedModule
 
 GRACE_S = 6.0
 """A key whose last server left so recently is still known: servers register again within 5 s, after a
@@ -66,7 +66,7 @@ class Records:
         self.conditions: dict[str, Condition] = {}
         self.missed: dict[str, str] = {}
         self.absent: dict[str, None] = {}
-        self.modules: dict[str, dict[int, Module]] = {}
+        self.modules: dict[str, dict[int, DeployedModule]] = {}
         self.places: dict[str, Place] = {}
         self.tickets: dict[str, Waiting] = {}
         self.held = Held()
@@ -123,7 +123,7 @@ class Records:
         peers = (self.peers[conn] for conn in fewest)
         return [peer for peer in peers if peer.server is not None and wants.fit(peer.server.facts)]
 
-    def deploy(self, peer: Peer, modules: tuple[Module, ...], key: str) -> None:
+    def deploy(self, peer: Peer, modules: tuple[DeployedModule, ...], key: str) -> None:
         """These are all the modules that are deployed there."""
         for module in peer.deployed:
             served = self.modules.get(module.name, {})

@@ -281,7 +281,7 @@ class Health(Ask):
 
 
 @dataclass(frozen=True)
-class Module(Message):
+class DeployedModule(Message):
     """A deployed module of a server: of its host, calls that run on ``workers`` threads, calls that wait, clients."""
 
     name: str = field(checks.text)
@@ -298,7 +298,7 @@ class Deployed(Ask):
     """All the modules that are deployed on a registered server. ``key``: what finds it at its proxy, else ""."""
 
     op: ClassVar[str] = "deployed"
-    modules: tuple[Module, ...] = field(checks.items(Module.from_json), tuple)
+    modules: tuple[DeployedModule, ...] = field(checks.items(DeployedModule.from_json), tuple)
     key: str = field(checks.text, "")
 
 

@@ -13,7 +13,7 @@ from rpcsys.ffi import abi
 
 C_NAMES = {
     abi.DataType: "DLDataType",
-    abi.Device: "DLDevice",
+    abi.DLDevice: "DLDevice",
     abi.Any: "TVMFFIAny",
     abi.ByteArray: "TVMFFIByteArray",
     abi.Header: "TVMFFIObject",
@@ -24,8 +24,8 @@ C_NAMES = {
 }
 #: Fields that C calls otherwise.
 RENAMED = {
-    (abi.Device, "type"): "device_type",
-    (abi.Device, "id"): "device_id",
+    (abi.DLDevice, "type"): "device_type",
+    (abi.DLDevice, "id"): "device_id",
     (abi.Any, "type"): "type_index",
     (abi.Any, "size"): "small_str_len",
     (abi.Any, "value"): "v_int64",

@@ -11,12 +11,12 @@ from tests.native import bare, compiled
 
 LOAD = """
 from rpcsys.errors import NativeError
-from rpcsys.ffi import functions, library
+from rpcsys.ffi import calls, library
 library.use(sys.argv[1] if len(sys.argv) > 1 else None)
 print(library.present(), library.has_runtime())
 try:
     library.load_runtime()
-    print(functions.get_global("rpc.ServerLoop").__name__)
+    print(calls.get_global("rpc.ServerLoop").__name__)
 except NativeError as error:
     print(error.kind, error)
 """

@@ -32,7 +32,7 @@ for name, args in (("add", (1, 2.0)), ("double_it", (x,)), ("silent", ())):
         module.function(name)(*args)
     except NativeError as error:
         print(error.kind, error)
-print("rpcsys.ffi.standin" in sys.modules, [name for name in sys.modules if name.startswith("numpy")])
+print([name for name in sys.modules if name.startswith("numpy")])
 """
 
 
@@ -52,7 +52,7 @@ def test_without_any_tvm_library(version: str, board: Path, functions_so: Path) 
         "ValueError add takes two numbers of one type",
         "ValueError double_it takes two arrays",
         "RuntimeError the native function silent failed with status -1 and did not say why",
-        "True []",
+        "[]",
     ]
 
 

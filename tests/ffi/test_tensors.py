@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rpcsys.errors import NativeError
-from rpcsys.ffi import functions, tensors
-from rpcsys.ffi.dtypes import name_of, structure
+from rpcsys.ffi import calls, tensors
+from rpcsys.ffi.abi import dtype_name, dtype_of
 from rpcsys.ffi.memory import address_of, locate
 from rpcsys.wire.tensor import Tensor as WireTensor
 
@@ -21,7 +21,7 @@ FLOAT, INT, UINT, BFLOAT, COMPLEX, BOOL = 2, 0, 1, 4, 5, 6
 
 
 def echo(value):
-    return functions.wrap(lambda argument: argument)(value)
+    return calls.wrap(lambda argument: argument)(value)
 
 
 def described(native, value) -> list[int]:
@@ -174,7 +174,7 @@ def test_element_types_that_native_code_cannot_take(value) -> None:
 
 
 def test_names_of_element_types() -> None:
-    assert name_of(structure("float32x8")) == "float32x8"
+    assert dtype_name(dtype_of("float32x8")) == "float32x8"
     for name in ("bool", "uint8", "float8_e5m2", "complex128", "bfloat16", "handle"):
-        assert name_of(structure(name)) == name
-    assert name_of(type(structure("bool"))(17, 4, 1)) == "custom[17]4"
+        assert dtype_name(dtype_of(name)) == name
+    assert dtype_name(type(dtype_of("bool"))(17, 4, 1)) == "custom[17]4"

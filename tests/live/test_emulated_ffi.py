@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 BOTH_WAYS = """
 import array, gc, weakref
 from rpcsys.errors import NativeError
-from rpcsys.ffi import functions, library
+from rpcsys.ffi import calls, library
 from rpcsys.ffi.module import Library
 
 library.use(sys.argv[1])
@@ -36,18 +36,18 @@ print(seen.tolist(), native.function("type")(x))
 def deep():
     raise LookupError("nothing there")
 
-for failing in (lambda: native.function("add")(2, 3.0), functions.wrap(deep)):
+for failing in (lambda: native.function("add")(2, 3.0), calls.wrap(deep)):
     try:
         failing()
     except NativeError as error:
         print(error.kind, error, "deep" in error.backtrace)
 
-echo = functions.wrap(lambda value: value)
+echo = calls.wrap(lambda value: value)
 sent = [None, True, -1, 1 << 62, 0.25, "", "short", "long " * 999, b"", b"zero" + bytes(99), [1, "x", [2.5]], {"a": 1}]
 print([value for value in sent if echo(value) != value and list(echo(value) or ()) != value])
 
-functions.register("test.adder", lambda left: functions.wrap(lambda right: left + right))
-print(functions.get_global("test.adder")(10)(5))
+calls.register("test.adder", lambda left: calls.wrap(lambda right: left + right))
+print(calls.get_global("test.adder")(10)(5))
 
 class Held:
     def __call__(self):
@@ -55,7 +55,7 @@ class Held:
 
 held = Held()
 gone = weakref.ref(held)
-function = functions.wrap(held)
+function = calls.wrap(held)
 del held
 print(function(), gone() is not None)
 del function

@@ -232,7 +232,7 @@ def test_what_is_deployed_elsewhere_does_not_matter(record_property):
     few, many = Bench(SMALL), Bench(10 * SMALL)
     for lab, per_board in ((few, 25), (many, 100)):
         for conn in range(1, lab.boards + 1):
-            modules = [control.Module(f"m{conn}-{n}", "1") for n in range(per_board)]
+            modules = [control.DeployedModule(f"m{conn}-{n}", "1") for n in range(per_board)]
             lab.say(conn, control.Deployed(1, tuple(modules)))
     for name in ("m7-3", ""):
         less, more = in_pairs(lambda lab, n=name: lab.say(1, control.Resolve(1, n)), few, many, rounds=3)

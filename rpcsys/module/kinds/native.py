@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from rpcsys.errors import ModelError, NativeError
 from rpcsys.ffi import library
 from rpcsys.ffi.memory import Memory, address_of, locate
-from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Anchor, Lacking, Library
+from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Lacking, Library
 from rpcsys.ffi.tensors import TensorView
 from rpcsys.module import elf
 from rpcsys.module.layout import LIBRARY
@@ -130,7 +130,7 @@ def _open_alone(path: str, file: elf.Elf) -> Library:
     anchor = next(symbol for symbol in file.symbols.values() if symbol.name.startswith(PREFIX))
     slots = {name: file.jump_slots[name] for name in lacking if name in file.jump_slots}
     others = [name for name in file.undefined() if name not in slots]
-    return Library(path, Lacking(slots, Anchor(anchor.name, anchor.value), others))
+    return Library(path, Lacking(slots, (anchor.name, anchor.value), others))
 
 
 def _load_by_tvm(path: str, functions: List[str]) -> NativeModule:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from rpcsys.ffi import functions, library, tvm
+from rpcsys.ffi import calls, library, tvm
 from rpcsys.server.sandbox.job import Job
 from rpcsys.server.session import filling, tvm_session
 
@@ -26,16 +26,16 @@ class LibraryRuntime:
     def __init__(self) -> None:
         library.load_runtime()
         for name in filling.NAMES:
-            if functions.find_global(name) is None:
+            if calls.find_global(name) is None:
                 self.register(name, filling.fill)
 
     def register(self, name: str, function: Callable[..., Any]) -> None:
         """Put ``function`` in the place of whatever is registered as ``name``."""
-        functions.register(name, function)
+        calls.register(name, function)
 
     def call(self, name: str, *args: Any) -> Any:
         """Call the function registered as ``name``."""
-        return functions.get_global(name)(*args)
+        return calls.get_global(name)(*args)
 
     def load_module(self, path: str) -> Any:
         """A module of the shared library at ``path``."""

@@ -144,7 +144,8 @@ class TrackerLink:
         """Tell our tracker of the deployed modules: name, version, whether served, running, waiting, clients of each."""
         if self._link is not None:
             told = tuple(
-                control.Module(name, version, serving, workers, *load) for name, version, serving, *load in modules
+                control.DeployedModule(name, version, serving, workers, *load)
+                for name, version, serving, *load in modules
             )
             self._send(control.Deployed(self._link.next_id(), told, key))
 
