@@ -6,14 +6,15 @@ It speaks TVM's messages, which TVM's tracker and ours both know; replies come i
 from __future__ import annotations
 
 import asyncio
-import collections
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
-from rpcsys.errors import ProtocolError, RpcsysError
+from rpcsys.errors import RpcsysError, TrackerError
 from rpcsys.link import Link
 from rpcsys.link.backoff import Backoff, jitter
+from rpcsys.link.tvm_commands import TvmCommands
 from rpcsys.wire import tracker
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,6 @@ SILENCE_S = 10.0
 
 FIRST_S, LONGEST_S = 0.25, 15.0
 """Pauses between tries. Each is made up to half longer by chance, so that proxies do not all come back at once."""
-
-PUT, INFO, PENDING = "PUT", "UPDATE_INFO", "GET_PENDING_MATCHKEYS"
 
 
 class TrackerLink:
@@ -51,17 +50,17 @@ class TrackerLink:
         self._closed = False
         self._backoff = Backoff(FIRST_S, LONGEST_S)
         self._link: Link | None = None
-        self._asked: collections.deque[tuple[str, float]] = collections.deque()
+        self._commands = TvmCommands()
         self._timer: asyncio.TimerHandle | None = None
         self._connect()
 
     def offer(self, key: str, port: int, match_key: str, address: str | None) -> None:
         """Offer one session."""
-        self._ask(PUT, tracker.Put(key, port, match_key, address))
+        self._give(tracker.Put(key, port, match_key, address))
 
     def present(self, keys: tuple[str, ...], port: int, address: str | None) -> None:
         """Say which keys are served here."""
-        self._ask(INFO, tracker.UpdateInfo(f"server:proxy[{','.join(keys)}]", address, port))
+        self._give(tracker.UpdateInfo(f"server:proxy[{','.join(keys)}]", address, port))
 
     def reconnect(self) -> None:
         """Begin anew at once."""
@@ -93,10 +92,11 @@ class TrackerLink:
         """Look at the clock: the link has timeouts of its own, and the tracker is to be asked now and then."""
         self._again_in(self._beat, POLL_S)
         if self.up:
-            if self._asked and self._loop.time() - self._asked[0][1] > SILENCE_S:
+            unanswered = self._commands.unanswered
+            if unanswered and time.monotonic() - unanswered[0][1] > SILENCE_S:
                 self._failed(f"the tracker has not answered for {SILENCE_S:g} s")
                 return
-            self._ask(PENDING, tracker.GetPending())
+            self._give(tracker.GetPending())
         self._advance()
 
     def _advance(self) -> None:
@@ -121,22 +121,19 @@ class TrackerLink:
     def _take(self, message: Any) -> None:
         if isinstance(message, dict) or self._link is None:
             return  # nothing of ours was asked
-        if not self._asked:
-            raise ProtocolError("the tracker answered what it was not asked")
-        asked, _ = self._asked.popleft()
-        if asked == PENDING:
-            if not (isinstance(message, list) and all(isinstance(one, str) for one in message)):
-                raise ProtocolError(f"the tracker answered {PENDING} with {message!r:.60}")
-            self._on_pending(tuple(message))
-        elif message != tracker.SUCCESS:
-            log.warning("the tracker refused %s: it answered %.60r", asked, message)
+        try:
+            command, match_keys = self._commands.answered(message)
+        except TrackerError as error:
+            log.warning("%s", error)
+            return
+        if command is tracker.GetPending:
+            self._on_pending(match_keys)
 
-    def _ask(self, what: str, message: tracker.Tvm) -> None:
+    def _give(self, command: tracker.Tvm) -> None:
         if not self.up or self._link is None:
             return
-        self._asked.append((what, self._loop.time()))
         try:
-            self._link.send(message)
+            self._commands.give(self._link, command)
         except RpcsysError as error:
             # Not here: whoever asks is in the middle of something.
             self._loop.call_soon(self._failed, str(error))
@@ -156,7 +153,7 @@ class TrackerLink:
         self._loop.remove_reader(self._link.fileno())
         self._link.close()
         self._link = None
-        self._asked.clear()
+        self._commands = TvmCommands()
         if self.up:
             self.up = False
             self._on_down()

@@ -6,16 +6,16 @@ no id and come in the order of the requests.
 
 from __future__ import annotations
 
-import collections
 import logging
 import select
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rpcsys.errors import ConnectError, ProtocolError
+from rpcsys.errors import ConnectError, ProtocolError, TrackerError
 from rpcsys.link import CAPABILITIES, Link
 from rpcsys.link.backoff import jitter
+from rpcsys.link.tvm_commands import TvmCommands
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import Loop
@@ -57,7 +57,7 @@ class TrackerLink:
         self._link: Link | None = None
         self._told_up = False
         self._registration = 0
-        self._replies: collections.deque[str] = collections.deque()
+        self._commands = TvmCommands()
         self._reported: dict[int, do.Started | do.Ended] = {}
         self._note_at = 0.0
 
@@ -65,7 +65,7 @@ class TrackerLink:
         """Start connecting to one of the addresses: LinkUp or LinkDown follows."""
         self.close()
         self._told_up = False
-        self._replies.clear()
+        self._commands = TvmCommands()
         self._reported.clear()
         try:
             self._link = Link(self._addresses[which], capabilities=(*CAPABILITIES, control.KEEPALIVE))
@@ -88,7 +88,7 @@ class TrackerLink:
             return
         if not self._link.ours:
             host, port = self._card["address"], self._card["port"]
-            self._command("info", tracker.UpdateInfo("server:" + self._card["key"], host, port))
+            self._command(tracker.UpdateInfo("server:" + self._card["key"], host, port))
             return
         self._registration = self._link.next_id()
         leases = tuple(control.Running(*lease) for lease in running)
@@ -99,7 +99,7 @@ class TrackerLink:
         new = matchkey or new_match_key(self._card["key"])
         # Behind a proxy there is no port: the tracker knows where the proxy is.
         port = self._card["port"] or 0
-        self._command("put", tracker.Put(self._card["key"], port, new, self._card["address"]))
+        self._command(tracker.Put(self._card["key"], port, new, self._card["address"]))
         if not matchkey:
             self._feed(ev.Offered(self._clock(), new))
 
@@ -109,10 +109,10 @@ class TrackerLink:
 
     def poll(self) -> None:
         """Ask TVM's tracker which match keys it still has: Pending follows."""
-        if len(self._replies) > MAX_UNANSWERED:
+        if len(self._commands.unanswered) > MAX_UNANSWERED:
             self._down("it does not answer any more")
         else:
-            self._command("pending", tracker.GetPending())
+            self._command(tracker.GetPending())
 
     def report(self, action: do.Started | do.Ended) -> None:
         """Tell our tracker about a lease."""
@@ -149,15 +149,14 @@ class TrackerLink:
             )
             self._send(control.Deployed(self._link.next_id(), told, key))
 
-    def _command(self, reply: str, message: Any) -> None:
-        self._replies.append(reply)
-        self._send(message)
+    def _command(self, command: tracker.Tvm) -> None:
+        self._send(command, self._commands.give)
 
-    def _send(self, message: Any) -> None:
+    def _send(self, message: Any, send: Callable[[Link, Any], None] = Link.send) -> None:
         if self._link is None:
             return
         try:
-            self._link.send(message)
+            send(self._link, message)
         except ConnectError as error:
             self._down(str(error))
 
@@ -177,7 +176,7 @@ class TrackerLink:
                 self._feed(ev.LinkUp(self._clock(), bool(self._link.ours)))
             for message in said:
                 self._hear(message)
-        except (ConnectError, ProtocolError) as error:
+        except (ConnectError, ProtocolError, TrackerError) as error:
             self._down(str(error))
 
     def _hear(self, message: Any) -> None:
@@ -239,12 +238,8 @@ class TrackerLink:
 
     def _hear_reply(self, reply: Any) -> None:
         """A reply to one of TVM's codes."""
-        if not self._replies:
-            raise ProtocolError("the tracker replied to nothing")
-        asked = self._replies.popleft()
-        if asked == "pending" and isinstance(reply, list):
-            self._feed(ev.Pending(self._clock(), tuple(map(str, reply))))
-        elif asked == "pending" or reply != tracker.SUCCESS:
-            raise ProtocolError(f"the tracker answered {asked} with {reply!r:.60}")
-        elif asked == "info":
+        command, matchkeys = self._commands.answered(reply)
+        if command is tracker.GetPending:
+            self._feed(ev.Pending(self._clock(), matchkeys))
+        elif command is tracker.UpdateInfo:
             self._feed(ev.Registered(self._clock()))
