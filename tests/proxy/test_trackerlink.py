@@ -164,7 +164,7 @@ def test_a_refused_offer_is_a_warning_and_no_end(caplog: pytest.LogCaptureFixtur
         async with linked() as (tracker, heard):
             tracker.put = -1
             heard.link.offer("k", 1, "k:1", None)
-            await until(lambda: "refused PUT" in caplog.text)
+            await until(lambda: "refused Put" in caplog.text)
             assert heard.link.up
 
     asyncio.run(main())
