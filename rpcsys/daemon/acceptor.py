@@ -1,7 +1,7 @@
-"""Accepting connections, come what may.
+"""Accepting connections, and how many there may be: each costs a descriptor.
 
 The loops' own servers do not serve here: out of descriptors, asyncio's logs a traceback for each try, tornado's
-spins, and uvloop's hangs up on whoever waits. This one rests, and says so now and then.
+spins, and uvloop's hangs up on whoever waits. This one pauses, and says so now and then.
 """
 
 from __future__ import annotations
@@ -9,20 +9,27 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import resource
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 log = logging.getLogger(__name__)
 
 BURST = 64
-"""Connections accepted in one turn; the loop then has a look at the ones it has."""
+"""Connections accepted in one turn; the loop then serves the ones it has."""
 
-REST_S = 0.2
+PAUSE_S = 0.2
 """How long not to accept when the machine is out of descriptors or memory; the kernel's queue holds who comes."""
 
-_TELL_EVERY_S = 10.0
+PLENTY = 16384
+"""Descriptors for the servers and clients of a very large lab. Where fewer are allowed, the log says so at the start."""
+
+LOG_EVERY_S = 10.0
+"""A warning that would come again and again is logged so often."""
+
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -30,23 +37,18 @@ class Acceptor:
     """Calls ``take(sock, address)`` for each connection, non-blocking, until closed. Owns the listener."""
 
     def __init__(self, listener: socket.socket, take: Callable[[socket.socket, Any], object]) -> None:
+        self.port: int = listener.getsockname()[1]
         self._listener = listener
         self._take = take
         self._loop = asyncio.get_running_loop()
-        self._resting: asyncio.TimerHandle | None = None
-        self._told_at = float("-inf")
-        self._loop.add_reader(listener.fileno(), self._accept)
-
-    @property
-    def port(self) -> int:
-        """The port listened on."""
-        number: int = self._listener.getsockname()[1]
-        return number
+        self._pause: asyncio.TimerHandle | None = None
+        self._log_at = float("-inf")
+        self._resume()
 
     def close(self) -> None:
         """Accept no more."""
-        if self._resting is not None:
-            self._resting.cancel()
+        if self._pause is not None:
+            self._pause.cancel()
         self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
 
@@ -58,19 +60,70 @@ class Acceptor:
                 return
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._rest(error)
+                    self._wait(error)
                     return
                 continue  # that one connection was gone before it was accepted
             sock.setblocking(False)
             self._take(sock, address)
 
-    def _rest(self, error: OSError) -> None:
+    def _wait(self, error: OSError) -> None:
         self._loop.remove_reader(self._listener.fileno())
-        self._resting = self._loop.call_later(REST_S, self._resume)
-        if time.monotonic() - self._told_at > _TELL_EVERY_S:
-            self._told_at = time.monotonic()
+        self._pause = self._loop.call_later(PAUSE_S, self._resume)
+        if time.monotonic() >= self._log_at:
+            self._log_at = time.monotonic() + LOG_EVERY_S
             log.warning("cannot accept connections: %s. Raise `ulimit -n`, or see who keeps so many", error.strerror)
 
     def _resume(self) -> None:
-        self._resting = None
+        self._pause = None
         self._loop.add_reader(self._listener.fileno(), self._accept)
+
+
+class ConnectionLimit:
+    """At most ``each`` connections of an address, and ``total`` of all (None: no bound)."""
+
+    def __init__(self, each: int, total: int | None, log: logging.Logger, advice: str) -> None:
+        self._each = each
+        self._total = total
+        self._log = log
+        self._advice = advice
+        self._counts: Counter[str] = Counter()
+        self._log_at = float("-inf")
+
+    def admit(self, address: str, at: float) -> bool:
+        """Whether one more may come, which is then counted. That one may not is logged now and then, with the advice."""
+        count = self._counts[address]
+        if count < self._each and (self._total is None or self._counts.total() < self._total):
+            self._counts[address] += 1
+            return True
+        if at >= self._log_at:
+            self._log_at = at + LOG_EVERY_S
+            text = "%s has %d connections and gets no more: %s"
+            self._log.warning(text, address, count, self._advice, extra={"stranger": address})
+        return False
+
+    def leave(self, address: str) -> None:
+        """One that was admitted has gone."""
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit on descriptors as far as it may; how many there are now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max(soft, PLENTY) if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except (OSError, ValueError):  # macOS has a lower limit than it tells
+            pass
+    if soft != resource.RLIM_INFINITY and soft < PLENTY:
+        log.warning("room for %d connections only: a higher `ulimit -Hn` gives more", soft)
+    return soft
+
+
+def descriptor_limit() -> int | None:
+    """How many descriptors this process may have now; None for as many as it likes."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector, generate_latest
@@ -17,9 +18,7 @@ from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
 from tornado.web import Application, RequestHandler
 
-from rpcsys.daemon.acceptor import Acceptor
-from rpcsys.daemon.admission import Admission
-from rpcsys.daemon.descriptors import allowed
+from rpcsys.daemon.acceptor import Acceptor, ConnectionLimit, descriptor_limit
 
 log = logging.getLogger(__name__)
 
@@ -52,36 +51,35 @@ _MAX_BODY = 1 << 10  # there is nothing to send here
 MAX_UNREAD = 64 << 20
 """Bytes of pages that those who asked have not taken yet, in all: who comes then is told to come again."""
 
-TAKEN_S = 30.0
-"""How long somebody may take for a page."""
+SEND_TIMEOUT_S = 30.0
+"""How long a client may take for a page."""
 
 
 def metrics_page(collector: Collector) -> Page:
-    """A page of ``collector``'s figures, and of the process's own, in Prometheus's text format.
+    """A page of ``collector``'s metrics, and of the process's own, in Prometheus's text format.
 
-    The figures are taken on the loop and written down beside it: that takes 20 us for each.
+    They are collected on the loop and written down beside it: that takes 20 us for each.
     """
     process = ProcessCollector(registry=None)
 
     async def page() -> Content:
-        taken = _Taken([*collector.collect()], process)
-        loop = asyncio.get_running_loop()
-        return CONTENT_TYPE_LATEST, await loop.run_in_executor(None, generate_latest, taken)
+        collected = _Collected([*collector.collect()], process)
+        text = await asyncio.get_running_loop().run_in_executor(None, generate_latest, collected)
+        return CONTENT_TYPE_LATEST, text
 
     return shared(page)
 
 
-class _Taken(CollectorRegistry):
-    """Figures that have been taken, where prometheus_client looks for ones to take."""
+class _Collected(CollectorRegistry):
+    """Metrics that have been collected, where prometheus_client looks for a registry."""
 
-    def __init__(self, figures: list[Metric], process: Collector) -> None:
+    def __init__(self, metrics: list[Metric], process: Collector) -> None:
         super().__init__()
-        self._figures = figures
+        self._metrics = metrics
         self._process = process
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._figures
-        yield from self._process.collect()
+        return itertools.chain(self._metrics, self._process.collect())
 
 
 def shared(make: Callable[[], Awaitable[Content]]) -> Page:
@@ -105,15 +103,16 @@ def health_page() -> tuple[str, bytes]:
 class CountedStream(IOStream):
     """A connection that is counted until it is closed, or `uncount` is called."""
 
-    def __init__(self, sock: socket.socket, address: str, admission: Admission, **limits: Any) -> None:
-        self._counted = [(admission, address)]
-        super().__init__(sock, **limits)
+    def __init__(self, sock: socket.socket, address: str, limit: ConnectionLimit, max_buffer_size: int) -> None:
+        self._limit: ConnectionLimit | None = limit
+        self._address = address
+        super().__init__(sock, max_buffer_size=max_buffer_size)
 
     def uncount(self) -> None:
         """It takes nobody's place any more."""
-        while self._counted:
-            admission, address = self._counted.pop()
-            admission.leave(address)
+        limit, self._limit = self._limit, None
+        if limit is not None:
+            limit.leave(self._address)
 
     def close_fd(self) -> None:
         """Called once, when it is closed, whoever closes it."""
@@ -125,14 +124,13 @@ def counted(
     handle: Callable[[CountedStream, Any], object], max_buffer_size: int, of_address: int = MAX_OF_ADDRESS
 ) -> Callable[[socket.socket, Any], None]:
     """What an `Acceptor` gives connections to that speak HTTP: as many as may come are handled, others are closed."""
-    most = allowed()
+    most = descriptor_limit()
     total = MAX_CONNECTIONS if most is None else min(MAX_CONNECTIONS, most // _SHARE)
-    admission = Admission(of_address, total, log, _ADVICE)
+    limit = ConnectionLimit(of_address, total, log, _ADVICE)
 
     def greet(sock: socket.socket, address: Any) -> None:
-        if admission.admit(address[0], time.monotonic()):
-            stream = CountedStream(sock, address[0], admission, max_buffer_size=max_buffer_size)
-            handle(stream, address)
+        if limit.admit(address[0], time.monotonic()):
+            handle(CountedStream(sock, address[0], limit, max_buffer_size), address)
         else:
             sock.close()
 
@@ -141,35 +139,34 @@ def counted(
 
 def serve_pages(listener: socket.socket, pages: dict[str, Page]) -> Acceptor:
     """Serve pages by path on a listening socket; closing what is returned ends it."""
-    unread = _Unread()
-    routes: Iterable[Any] = [(path, _PageHandler, {"page": page, "unread": unread}) for path, page in pages.items()]
-    # Requests are no news, and what strangers send is their own fault.
-    logging.getLogger("tornado.access").setLevel(logging.ERROR)
-    logging.getLogger("tornado.general").setLevel(logging.ERROR)
-    server = HTTPServer(
-        Application(list(routes)),
-        idle_connection_timeout=_SILENCE_S,
-        body_timeout=_SILENCE_S,
-        max_header_size=_MAX_HEADERS,
-        max_body_size=_MAX_BODY,
+    unread: Counter[str] = Counter()
+    server = http_server(
+        [(path, _PageHandler, {"page": page, "unread": unread}) for path, page in pages.items()], _SILENCE_S
     )
     return Acceptor(listener, counted(server.handle_stream, 8 * _MAX_HEADERS))
 
 
-@dataclass
-class _Unread:
-    """What all connections together have not taken yet."""
-
-    size: int = 0
+def http_server(routes: Sequence[tuple[str, type[RequestHandler], dict[str, Any]]], silence_s: float) -> HTTPServer:
+    """A server of ``routes`` that closes a connection whose request is not whole after ``silence_s``."""
+    # Requests are no news, and what strangers send is their own fault.
+    logging.getLogger("tornado.access").setLevel(logging.ERROR)
+    logging.getLogger("tornado.general").setLevel(logging.ERROR)
+    return HTTPServer(
+        Application(list(routes)),
+        idle_connection_timeout=silence_s,
+        body_timeout=silence_s,
+        max_header_size=_MAX_HEADERS,
+        max_body_size=_MAX_BODY,
+    )
 
 
 class _PageHandler(RequestHandler):
-    def initialize(self, page: Page, unread: _Unread) -> None:
+    def initialize(self, page: Page, unread: Counter[str]) -> None:
         self._page = page
-        self._unread = unread
+        self._unread = unread  # bytes, by path
 
     async def get(self) -> None:
-        if self._unread.size >= MAX_UNREAD:
+        if self._unread.total() >= MAX_UNREAD:
             self.set_status(503)
             self.set_header("Retry-After", "5")
             self.finish("too many pages are under way\n")
@@ -179,19 +176,15 @@ class _PageHandler(RequestHandler):
         self.set_header("Content-Type", kind)
         for name, value in _HEADERS.items():
             self.set_header(name, value)
-        self._unread.size += len(body)
-        taken = self.finish(body)
+        self._unread[self.request.path] += len(body)
         try:
-            await asyncio.wait_for(taken, TAKEN_S)
-        except (OSError, asyncio.TimeoutError):
-            self._hang_up()  # a client that has left, or does not read, is no news
+            await asyncio.wait_for(self.finish(body), SEND_TIMEOUT_S)
+        except (OSError, asyncio.TimeoutError):  # a client that has left, or does not read, is no news
+            stream = getattr(self.request.connection, "stream", None)
+            if stream is not None:
+                stream.close()
         finally:
-            self._unread.size -= len(body)
-
-    def _hang_up(self) -> None:
-        stream = getattr(self.request.connection, "stream", None)
-        if stream is not None:
-            stream.close()
+            self._unread[self.request.path] -= len(body)
 
     async def head(self) -> None:
         await self.get()

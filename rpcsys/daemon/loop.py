@@ -1,4 +1,4 @@
-"""Running a daemon's event loop: uvloop's where it exists, asyncio's own where not."""
+"""Running a daemon on an event loop: uvloop's where it exists, asyncio's own where not."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import gc
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from rpcsys.serve import Signals, Watchdog, end_without_memory, notify
+from rpcsys.serve import Signals, Watchdog, end_without_memory, notify, setup_logging
+from rpcsys.serve import run as run_main
 
 SWITCH_S = 0.001
 """How long a thread beside the loop may keep the interpreter from it at a time; Python's default is 5 ms."""
@@ -18,6 +19,22 @@ COLLECT_AFTER = 100_000
 """Objects made before the collector looks for cycles. Daemons make few of them, and their records live for long: with
 Python's default of 700, looking at those again and again takes an eighth of a busy tracker's time. What a busy tracker
 has under way to its log and its history is less than this, and is never looked at."""
+
+
+def run_daemon(
+    name: str,
+    parse: Callable[[Sequence[str] | None], Any],
+    serve: Callable[[Any], Coroutine[Any, Any, int]],
+    arguments: Sequence[str] | None,
+) -> int:
+    """Parse ``arguments`` (the process's own for None), set up logging as they ask and serve; the exit status."""
+
+    def main() -> int:
+        config = parse(arguments)
+        setup_logging(name, silent=config.silent, form=config.log_format)
+        return run(serve(config))
+
+    return run_main(main, name)
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:
@@ -36,7 +53,7 @@ def run(main: Coroutine[Any, Any, int]) -> int:
         asyncio.set_event_loop(loop)
         every = Watchdog().every
         if every is not None:
-            _show_life(loop, every)
+            _notify_watchdog(loop, every)
         return loop.run_until_complete(main)
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
@@ -48,35 +65,25 @@ def end_without_memory_anywhere(loop: asyncio.AbstractEventLoop) -> None:
     """End the process where a MemoryError would be logged and forgotten: in callbacks, tasks, threads and destructors.
 
     A daemon that goes on after one has lost a part of what it was doing, and mostly meets the next one at once. What is
-    swallowed elsewhere is found where it is logged, see `rpcsys.daemon.journal`.
+    swallowed elsewhere is found where it is logged, see `rpcsys.daemon.log_handler`.
     """
 
-    def of_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        _look(context.get("exception"))
-        loop.default_exception_handler(context)
+    def check(error: BaseException | None, report: Callable[[Any], object], argument: Any) -> None:
+        if isinstance(error, MemoryError):
+            end_without_memory()
+        report(argument)
 
-    def of_thread(error: threading.ExceptHookArgs) -> None:
-        _look(error.exc_value)
-        threading.__excepthook__(error)
-
-    def of_destructor(error: Any) -> None:
-        _look(error.exc_value)
-        sys.__unraisablehook__(error)
-
-    loop.set_exception_handler(of_loop)
-    threading.excepthook = of_thread
-    sys.unraisablehook = of_destructor
+    loop.set_exception_handler(
+        lambda loop, context: check(context.get("exception"), loop.default_exception_handler, context)
+    )
+    threading.excepthook = lambda args: check(args.exc_value, threading.__excepthook__, args)
+    sys.unraisablehook = lambda args: check(args.exc_value, sys.__unraisablehook__, args)
 
 
-def _look(error: BaseException | None) -> None:
-    if isinstance(error, MemoryError):
-        end_without_memory()
-
-
-def _show_life(loop: asyncio.AbstractEventLoop, every_s: float) -> None:
-    """Now and ever after, for a service manager's watchdog: from the loop, so that one that hangs is found out."""
+def _notify_watchdog(loop: asyncio.AbstractEventLoop, every_s: float) -> None:
+    """Tell a service manager's watchdog every ``every_s``, from the loop: one that hangs is noticed."""
     notify("WATCHDOG=1")
-    loop.call_later(every_s, _show_life, loop, every_s)
+    loop.call_later(every_s, _notify_watchdog, loop, every_s)
 
 
 async def until_signal(signals: Signals, stopped: asyncio.Event) -> None:

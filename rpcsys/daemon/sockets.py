@@ -3,6 +3,9 @@
 The loop's own way from a readable socket to its protocol takes as long as deciding about what was read. From here it is
 one call, and what is read in a turn can be handled together after it: reading, deciding and writing for one socket
 after the other takes a tenth more time, since each has the caches to itself first.
+
+And the loop knows readable and writable only: what it does not know is that a stream has ended, or broken, which
+nobody reads.
 """
 
 from __future__ import annotations
@@ -12,37 +15,44 @@ import select
 from collections.abc import Callable
 
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
+FAILED = select.EPOLLERR
 BROKEN = select.EPOLLERR | select.EPOLLHUP
 """What a socket can be watched for; that it is broken is always told."""
 
+ENDED = select.EPOLLRDHUP | select.EPOLLET
+"""Its end, told once, without reading it."""
+
+BREAKS = select.EPOLLET
+"""Nothing but that it is broken, told once."""
+
 BATCH = 128
-"""Sockets served in one turn; the loop then has a look at everything else."""
+"""Sockets served in one turn; the loop then serves everything else."""
 
 Callback = Callable[[int], None]
 """Takes what is so of its socket, as bits."""
 
 
 class Sockets:
-    """Calls back when sockets are readable, writable or broken. To be made inside the event loop.
+    """Calls back when sockets are readable, writable, ended or broken. To be made inside the event loop.
 
     ``after`` is called when all that was found in a turn has been told.
     """
 
-    def __init__(self, after: Callable[[], None]) -> None:
+    def __init__(self, after: Callable[[], None] | None = None) -> None:
         self._after = after
         self._loop = asyncio.get_running_loop()
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callback] = {}
         self._loop.add_reader(self._epoll.fileno(), self._turn)
 
-    def add(self, number: int, callback: Callback) -> None:
-        """Watch the socket with this descriptor, to read.
+    def add(self, number: int, callback: Callback, wanted: int = READ) -> None:
+        """Watch the socket with this descriptor.
 
         Raises
         ------
         OSError: the kernel has no room for it.
         """
-        self._epoll.register(number, READ)
+        self._epoll.register(number, wanted)
         self._callbacks[number] = callback
 
     def expect(self, number: int, wanted: int) -> None:
@@ -50,9 +60,9 @@ class Sockets:
         self._epoll.modify(number, wanted)
 
     def remove(self, number: int) -> None:
-        """Watch it no more; it is still open."""
-        del self._callbacks[number]
-        self._epoll.unregister(number)
+        """Watch it no more, if it is watched; it is still open."""
+        if self._callbacks.pop(number, None) is not None:
+            self._epoll.unregister(number)
 
     def close(self) -> None:
         """Watch nothing any more."""
@@ -65,4 +75,5 @@ class Sockets:
             callback = callbacks.get(number)  # None if what came just before has removed it
             if callback is not None:
                 callback(found)
-        self._after()
+        if self._after is not None:
+            self._after()

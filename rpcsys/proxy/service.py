@@ -9,10 +9,9 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from rpcsys.daemon.acceptor import Acceptor
-from rpcsys.daemon.descriptors import allow_many
+from rpcsys.daemon.acceptor import Acceptor, raise_descriptor_limit
 from rpcsys.daemon.http import serve_pages
-from rpcsys.daemon.journal import Journal
+from rpcsys.daemon.log_handler import BatchLogHandler
 from rpcsys.daemon.loop import until_signal
 from rpcsys.errors import ProtocolError
 from rpcsys.link import KEEPALIVE_S, drain_and_close, keep_alive
@@ -351,11 +350,11 @@ async def serve(config: Config) -> int:
     ------
     PortRangeError, ConfigError: as `rpcsys.serve.bind`.
     """
-    allow_many()
+    raise_descriptor_limit()
     listener = bind(config.host, config.port, config.port_end)
     web, http = (bind(config.host, port, port + 1) if port else None for port in (config.web_port, config.http_port))
     signals = Signals()
-    journal = Journal()
+    log_handler = BatchLogHandler()
     service = Service(config)
     doors = [Acceptor(listener, service.accept)]
     if web is not None:
@@ -378,7 +377,7 @@ async def serve(config: Config) -> int:
         service.close()
         signals.close()
         await asyncio.sleep(0)  # what was cancelled ends in the loop's next turn
-        journal.close()
+        log_handler.close()
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from rpcsys.daemon import admission
+from rpcsys.daemon.acceptor import ConnectionLimit
 from rpcsys.tracker.relays import Relays
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ class Admission:
     def __init__(self, limit: int, relays: Relays, clock: Callable[[], float]) -> None:
         self._relays = relays
         self._clock = clock
-        self._counted = admission.Admission(limit, None, log, _ADVICE)
+        self._counted = ConnectionLimit(limit, None, log, _ADVICE)
 
     def admit(self, address: str, local: str) -> bool:
         """Whether one more may come, which is then counted. It is logged now and then that one may not."""

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from rpcsys.daemon.journal import Journal
+from rpcsys.daemon.log_handler import BatchLogHandler
 from rpcsys.tracker.config import Config
 from rpcsys.tracker.events import Record
 from rpcsys.tracker.history import History
@@ -61,7 +61,7 @@ class Observer:
         store = self.store
         writable = None if store is None else lambda: not store.failing
         self.metrics = Metrics(records, now, counts, self.pass_on, writable)
-        self._journal = Journal(words)
+        self._log_handler = BatchLogHandler(words)
         self._fresh: list[Record] = []
         self._looks = 0
         self._timers: list[asyncio.Handle] = [
@@ -83,7 +83,7 @@ class Observer:
     def pass_on(self) -> None:
         """Give what happened to everybody who wants to know."""
         records, self._fresh = self._fresh, []
-        self._journal.note_all([(record.at, _level(record), record.kind, record.details) for record in records])
+        self._log_handler.note_all([(record.at, _level(record), record.kind, record.details) for record in records])
         self.metrics.note(*records)
         if self.store is not None:
             self.store.note(*records)
@@ -105,7 +105,7 @@ class Observer:
         if self.store is not None:
             self.store.note_levels(self.utilisation.rows(self._now()))
             self.store.close()
-        self._journal.close()
+        self._log_handler.close()
 
     def _measure_lag(self, due: float) -> None:
         now = self._loop.time()

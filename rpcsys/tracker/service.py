@@ -13,8 +13,7 @@ import socket
 import time
 from typing import Any
 
-from rpcsys.daemon.acceptor import Acceptor
-from rpcsys.daemon.descriptors import allow_many
+from rpcsys.daemon.acceptor import Acceptor, raise_descriptor_limit
 from rpcsys.daemon.http import serve_pages
 from rpcsys.daemon.loop import until_signal
 from rpcsys.daemon.sockets import Sockets
@@ -98,7 +97,7 @@ class Service:
         )
         self.state = State(started)
         self.observer = Observer(config, self.state.records, self.clock.now, self.counts)
-        most = min(config.max_connections_per_address, allow_many() // 2)
+        most = min(config.max_connections_per_address, raise_descriptor_limit() // 2)
         self.admission = Admission(most, self.state.records.relays, self.clock.now)
         self.perform(Restored(started.at, self.observer.restored()))
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)

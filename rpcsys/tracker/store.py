@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO
 
-from rpcsys.daemon.courier import Courier
+from rpcsys.daemon.batch_writer import BatchWriter
 from rpcsys.errors import ConfigError
 from rpcsys.tracker import rows, salvage
 from rpcsys.tracker.batch import Batch
@@ -86,7 +86,7 @@ class Store:
         except ConfigError:
             self._let_go()
             raise
-        self._courier = Courier("history", self._carry, GATHER_S)
+        self._writer = BatchWriter("history", self._carry, GATHER_S)
 
     def _open(self) -> None:
         """Take the directory and open the file.
@@ -187,7 +187,7 @@ class Store:
         with self._box_lock:
             for record in records:
                 self._fold(record)
-        self._courier.wake()
+        self._writer.wake()
 
     def _fold(self, record: Record) -> None:
         kind, box = record.kind, self._box
@@ -210,18 +210,18 @@ class Store:
         with self._box_lock:
             for begin, key, *figures in levels:
                 self._box.add_level(begin, key, figures)
-        self._courier.wake()
+        self._writer.wake()
 
     def suspect(self, error: sqlite3.Error) -> None:
         """Reading met this: if the file is damaged, it is to be replaced. From any thread."""
         if salvage.is_damage(error):
             self._suspected = error
-            self._courier.wake()
+            self._writer.wake()
 
     def close(self) -> None:
         """Write what is still to be written, for at most 5 s, and let the directory go."""
         self._closing = True
-        if self._courier.close(_CLOSE_S):
+        if self._writer.close(_CLOSE_S):
             self._let_go()
         elif self._lock_file is not None:
             self._lock_file.close()

@@ -40,7 +40,7 @@ def status(port):
 def test_what_is_not_read_is_bounded_and_let_go(monkeypatch) -> None:
     made = []
     monkeypatch.setattr(pages, "MAX_UNREAD", 64 << 20)
-    monkeypatch.setattr(pages, "TAKEN_S", 3.0)
+    monkeypatch.setattr(pages, "SEND_TIMEOUT_S", 3.0)
 
     def page():
         made.append(1)

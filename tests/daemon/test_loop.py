@@ -86,7 +86,7 @@ ENDINGS = {
 try:
     fail()
 except Exception:
-    Journal()
+    BatchLogHandler()
     logging.getLogger("tornado.application").error("Uncaught exception", exc_info=True)
 """,
 }
@@ -94,7 +94,7 @@ WITHOUT_MEMORY = """
 import asyncio, logging, sys, threading
 from rpcsys import serve
 from rpcsys.daemon import loop as daemon
-from rpcsys.daemon.journal import Journal
+from rpcsys.daemon.log_handler import BatchLogHandler
 import os
 reading, writing = os.pipe()
 os.write(writing, b"x")

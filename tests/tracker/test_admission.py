@@ -1,6 +1,6 @@
 """How many connections an address may have."""
 
-from rpcsys.daemon.admission import TELL_EVERY_S
+from rpcsys.daemon.acceptor import LOG_EVERY_S
 from rpcsys.tracker.admission import Admission
 from rpcsys.tracker.relays import Relays
 
@@ -12,7 +12,7 @@ def test_so_many_of_each_address(caplog):
     assert asked == [True, True, False, True, False, True]
     assert len(caplog.records) == 1
     assert "--max-connections-per-address" in caplog.text
-    now = TELL_EVERY_S
+    now = LOG_EVERY_S
     assert not admission.admit("a", "10.0.0.1")
     assert len(caplog.records) == 2
     admission.leave("a", "10.0.0.1")

@@ -43,7 +43,7 @@ def lived(tmp_path_factory):
         lab.note(records.limited(f"y-{number}", 900.0, at=NOW - 5))
     lab.note_levels([(int(NOW) // 600 * 600, f"key-{number}", 3, 1.0, 0.5, 0.0) for number in range(5)])
     copy = place.with_name("copy")
-    lab._courier.close(30)  # written, and not put in order
+    lab._writer.close(30)  # written, and not put in order
     shutil.copytree(place, copy)
     lab._let_go()
     assert (copy / f"{store.FILE}-wal").stat().st_size > 0
@@ -68,7 +68,7 @@ def serves(place):
                 json.dumps(getattr(action, "message", None), allow_nan=False)
         lab.levels(NOW - 86400, NOW)
         lab.note(records.over("new", at=NOW), records.joined("new", at=NOW))
-        assert lab._courier.close(60)
+        assert lab._writer.close(60)
         assert not lab.failing
         history = History(lab.path)
         answers = [

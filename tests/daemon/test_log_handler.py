@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from rpcsys import logs
-from rpcsys.daemon import journal
-from rpcsys.daemon.journal import Journal
+from rpcsys.daemon import log_handler
+from rpcsys.daemon.log_handler import BatchLogHandler
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def stream():
 
 
 def test_lines_come_in_order_and_all_of_them(stream):
-    made = Journal()
+    made = BatchLogHandler()
     for number in range(1000):
         made.note_all([(float(number), logging.INFO, "granted", {"lease": f"a-{number}"})])
         logging.getLogger("rpcsys.test").info("sentence %d", number)
@@ -40,7 +40,7 @@ def test_lines_come_in_order_and_all_of_them(stream):
 
 def test_silence_is_kept(stream):
     logging.getLogger().setLevel(logging.WARNING)
-    made = Journal()
+    made = BatchLogHandler()
     made.note_all([(0.0, logging.INFO, "granted", {})])
     made.note_all([(0.0, logging.WARNING, "set_aside", {"server": "board"})])
     made.close()
@@ -49,12 +49,12 @@ def test_silence_is_kept(stream):
 
 
 def test_lines_that_find_no_room_are_counted(stream, monkeypatch):
-    monkeypatch.setattr(journal, "MAX_LINES", 10)
+    monkeypatch.setattr(log_handler, "MAX_LINES", 10)
     full = threading.Event()
     monkeypatch.setattr(stream, "write", lambda text, write=stream.write: (full.wait(60), write(text))[1])
-    made = Journal()
+    made = BatchLogHandler()
     made.note_all([(0.0, logging.INFO, "first", {})])
-    while made._box:
+    while made._lines:
         pass  # until the thread has taken it, and hangs
     for _ in range(25):
         made.note_all([(0.0, logging.INFO, "more", {})])
@@ -71,7 +71,7 @@ def test_a_reader_that_has_gone_is_no_reason_to_stop(stream):
     root = logging.getLogger()
     with os.fdopen(writer, "w") as broken:
         root.handlers[0].stream = broken
-        made = Journal()
+        made = BatchLogHandler()
         made.note_all([(0.0, logging.INFO, "granted", {})])
         made.close()
         root.handlers[0].stream = stream
@@ -81,13 +81,13 @@ def test_a_reader_that_has_gone_is_no_reason_to_stop(stream):
 
 
 def test_long_lines_that_nobody_takes_are_bounded(stream, monkeypatch):
-    monkeypatch.setattr(journal, "MAX_CHARACTERS", 100_000)
+    monkeypatch.setattr(log_handler, "MAX_CHARACTERS", 100_000)
     taken = threading.Event()
     monkeypatch.setattr(stream, "flush", lambda: taken.wait(30))
-    made = Journal()
+    made = BatchLogHandler()
     for number in range(1000):
         made.note_all([(float(number), logging.INFO, "joined", {"labels": "x" * 10_000})])
-    assert sum(map(len, made._box)) <= 100_000
+    assert sum(map(len, made._lines)) <= 100_000
     taken.set()
     made.close()
     written = stream.getvalue().count("joined")

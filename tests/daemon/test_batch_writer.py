@@ -3,7 +3,7 @@
 import threading
 import time
 
-from rpcsys.daemon.courier import Courier
+from rpcsys.daemon.batch_writer import BatchWriter
 from tests.live.daemons import wait_until
 
 
@@ -15,27 +15,27 @@ def test_it_carries_soon_after_it_is_woken_and_what_is_left_at_the_end():
         while box:
             carried.append(box.pop(0))
 
-    courier = Courier("test", carry, gather_s=0.01)
+    writer = BatchWriter("test", carry, gather_s=0.01)
     wait_until(lambda: carried == [1], 10, "what was there at the start")
     box.append(2)
-    courier.wake()
+    writer.wake()
     wait_until(lambda: carried == [1, 2], 10, "what came later")
     time.sleep(0.2)
     quiet = len(calls)
     time.sleep(0.3)
     assert len(calls) == quiet  # it sleeps while nobody wakes it
     box.append(3)
-    assert courier.close(10)
+    assert writer.close(10)
     assert carried == [1, 2, 3]
     assert set(calls) == {"test"}
 
 
 def test_many_wakes_are_one_call():
     calls = []
-    courier = Courier("test", lambda: calls.append(1), gather_s=0.3)
+    writer = BatchWriter("test", lambda: calls.append(1), gather_s=0.3)
     for _ in range(10_000):
-        courier.wake()
-    courier.close(10)
+        writer.wake()
+    writer.close(10)
     assert len(calls) <= 3
 
 
@@ -46,14 +46,14 @@ def test_it_comes_again_when_it_wants_to():
         calls.append(1)
         return 0.01 if len(calls) < 5 else None
 
-    courier = Courier("test", carry, gather_s=0.01)
+    writer = BatchWriter("test", carry, gather_s=0.01)
     wait_until(lambda: len(calls) == 5, 10, "five calls")
-    courier.close(10)
+    writer.close(10)
 
 
 def test_one_that_hangs_does_not_hang_the_end():
     hanging = threading.Event()
-    courier = Courier("test", lambda: hanging.wait(60) and None, gather_s=0)
-    assert not courier.close(0.1)
+    writer = BatchWriter("test", lambda: hanging.wait(60) and None, gather_s=0)
+    assert not writer.close(0.1)
     hanging.set()
-    assert courier.close(10)
+    assert writer.close(10)
