@@ -13,7 +13,7 @@ import numpy as np
 
 from fuzz import modules
 from rpcsys.errors import ProtocolError
-from rpcsys.wire import frames, handshake, tracker, tracker_frames
+from rpcsys.wire import frames, handshake, tracker
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.reader import FrameReader
 from rpcsys.wire.values import InOut, Out, Ref
@@ -201,12 +201,12 @@ FROM_TRACKER = tuple(
 
 def _tracker_feeder(parse: Callable[[Any], Any]) -> Callable[[bytes, random.Random], None]:
     def feed(data: bytes, rng: random.Random) -> None:
-        reader = tracker_frames.FrameReader(magic=rng.random() < 0.1)
+        reader = tracker.TrackerFrameReader(magic=rng.random() < 0.1)
         for piece in slices(data, rng):
             reader.feed(piece)
             text = reader.next()
             while text is not None:
-                repr(parse(tracker_frames.decode_json(text)))
+                repr(parse(tracker.decode_json(text)))
                 text = reader.next()
 
     return feed

@@ -6,8 +6,8 @@ from typing import Any, Callable, Iterable, List, Sequence, Union
 
 from rpcsys.errors import ValueNotSupported
 from rpcsys.wire import dtypes
-from rpcsys.wire.frames import Frame
-from rpcsys.wire.tensor import Tensor, as_array, as_tensor, maker
+from rpcsys.wire.frames import Frame, array_maker
+from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 from rpcsys.wire.values import InOut, Out, Ref
 
 np: Any = dtypes.import_numpy()
@@ -55,7 +55,7 @@ def result_maker(head: Any) -> Union[Callable[[Frame], Any], bool]:
     """What makes a result from a frame, if its head alone decides how; else False."""
     if type(head) is not dict and type(head) is not list:
         return lambda frame: head
-    return maker(head) or False
+    return array_maker(head) or False
 
 
 def outputs_of(args: Iterable[Any]) -> List[Any]:

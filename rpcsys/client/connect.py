@@ -131,7 +131,7 @@ def dial(address: Tuple[str, int], timeout: float) -> socket.socket:
 
 def _answer(
     sock: socket.socket, opening: bytes, address: Tuple[str, int], match_key: str, deadline: float
-) -> handshake.Answer:
+) -> handshake.HandshakeAnswer:
     """Send the greeting; what the server answers."""
     reader = handshake.AnswerReader()
     answer = None
@@ -160,7 +160,7 @@ def _answer(
     return answer
 
 
-def _check(answer: handshake.Answer, address: Tuple[str, int], match_key: str) -> None:
+def _check(answer: handshake.HandshakeAnswer, address: Tuple[str, int], match_key: str) -> None:
     where = "{}:{}".format(*address)
     if answer.code == "mismatch":
         raise ServerRefused(

@@ -95,9 +95,9 @@ def hash_of(name: str, stream: BinaryIO) -> str:
 
 def _send(channel: Channel, arguments: List[Any], stream: BinaryIO, size: int, progress: Optional[Progress]) -> str:
     """One upload: from where ``stream`` is to its end."""
-    lead, _ = frames.lead(frames.CALL, {"f": "session.upload", "a": arguments})
+    template, _ = frames.template(frames.CALL, {"f": "session.upload", "a": arguments})
     call = PendingCall()
-    channel.start(call, lead)
+    channel.start(call, template)
     try:
         _send_pieces(channel, call, stream, size, progress, *arguments[2:3])
     except BaseException as problem:
@@ -216,7 +216,7 @@ def _receive(
         nonlocal received, size, problem
         piece = frame.buffers[0]
         if size is None:
-            size = frame.plan.head.get("size")
+            size = frame.parsed.head.get("size")
         if type(size) is not int or len(piece) > size - received:
             raise ProtocolError(f"more of {name!r} than the {shown(size)} bytes that were announced")
         if problem is not None:
@@ -230,10 +230,10 @@ def _receive(
         except Exception as error:  # noqa: BLE001 - it is raised again where the download waits
             problem = error
 
-    lead, _ = frames.lead(frames.CALL, {"f": "session.download", "a": [name, offset] if offset else [name]})
+    template, _ = frames.template(frames.CALL, {"f": "session.download", "a": [name, offset] if offset else [name]})
     call = PendingCall()
     call.sink = take
-    channel.start(call, lead)
+    channel.start(call, template)
     end = channel.finish(call).get("r")
     if problem is not None:
         raise problem

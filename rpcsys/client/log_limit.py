@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable, List, Tuple
 
 from rpcsys.wire.frames import Frame
-from rpcsys.wire.plan import Plan
+from rpcsys.wire.head import ParsedHead
 
 #: What is taken of one device: so much at once, and as much again in `REFILL_S`. Reading it must not keep anybody
 #: from a reply, and a line may cost 100 us where it is logged.
@@ -39,17 +39,17 @@ class LogLimit:
         self._letters -= letters
         if not self._lost:
             return [frame]
-        left_out = Plan({"message": gap(self._lost)}, ())
+        left_out = ParsedHead({"message": gap(self._lost)}, ())
         self._lost = 0
         return [Frame(frame.kind, 0, 0, 0, left_out, ()), frame]
 
 
 def _measured(frame: Frame) -> Tuple[int, int]:
     """Lines and letters of a LOG frame, counted where they lie."""
-    said = frame.plan.head.get("message")
+    said = frame.parsed.head.get("message")
     if type(said) is str:
         return 1 + said.count("\n"), len(said)
-    letters = frame.plan.weight
+    letters = frame.parsed.weight
     if letters > MOST_LETTERS:
         return 1, letters
     return 1 + sum(bytes(buffer).count(b"\n") for buffer in frame.buffers), letters

@@ -13,8 +13,8 @@ from rpcsys.client.timing import TimingResult, told
 from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost
 from rpcsys.wire import frames
 from rpcsys.wire.checks import shown
-from rpcsys.wire.frames import Buffer, Frame, Lead
-from rpcsys.wire.heads import HeadTable, Key, signature
+from rpcsys.wire.frames import Buffer, Frame, FrameTemplate
+from rpcsys.wire.head_cache import HeadCache, Key, signature
 from rpcsys.wire.tensor import Tensor
 from rpcsys.wire.values import InOut, Ref
 
@@ -28,20 +28,20 @@ class Caller:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._heads = HeadTable()
+        self._heads = HeadCache()
 
     def _builtin(self, name: str, *args: Any, deadline_s: Optional[float] = None) -> Any:
         """Call one of the functions that make up a session."""
-        lead, buffers = frames.lead(frames.CALL, {"f": name, "a": list(args)})
-        return self._result(self._channel.call(lead, buffers, deadline_s))
+        template, buffers = frames.template(frames.CALL, {"f": name, "a": list(args)})
+        return self._result(self._channel.call(template, buffers, deadline_s))
 
     def _result(self, frame: Frame) -> Any:
         """The result in a RESULT frame, as a user sees it."""
-        plan = frame.plan
-        if plan.memo is None:
-            plan.memo = result_maker(plan.head.get("r"))
-        if plan.memo:
-            return plan.memo(frame)
+        parsed = frame.parsed
+        if parsed.memo is None:
+            parsed.memo = result_maker(parsed.head.get("r"))
+        if parsed.memo:
+            return parsed.memo(frame)
         return to_user(frame.get("r"), self._of_ref)
 
     def _of_ref(self, ref: Ref) -> Any:
@@ -83,23 +83,23 @@ class RemoteFunction:
     def __call__(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> Any:
         session = self._session
         key, buffers = signature(self._about[keep], args)
-        lead = session._heads.get(key)
-        if lead is None:
-            lead, buffers, convert = self._encode(args, keep, key)
-            return (convert or session._result)(session._channel.call(lead, buffers, deadline_s))
-        frame = session._channel.call(lead, buffers, deadline_s)
-        make = frame.plan.memo
+        template = session._heads.get(key)
+        if template is None:
+            template, buffers, convert = self._encode(args, keep, key)
+            return (convert or session._result)(session._channel.call(template, buffers, deadline_s))
+        frame = session._channel.call(template, buffers, deadline_s)
+        make = frame.parsed.memo
         return make(frame) if make else session._result(frame)
 
     def submit(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> CallFuture:
         """Call without waiting; a `concurrent.futures.Future`. Calls run in the order they are sent."""
         session = self._session
         key, buffers = signature(self._about[keep], args)
-        lead, convert = session._heads.get(key), None
-        if lead is None:
-            lead, buffers, convert = self._encode(args, keep, key)
+        template, convert = session._heads.get(key), None
+        if template is None:
+            template, buffers, convert = self._encode(args, keep, key)
         future = CallFuture(session._channel, convert or session._result)
-        session._channel.start(future, lead, buffers, deadline_s)
+        session._channel.start(future, template, buffers, deadline_s)
         return future
 
     def time_evaluator(
@@ -137,19 +137,19 @@ class RemoteFunction:
 
     def _encode(
         self, args: Sequence[Any], keep: bool, key: Optional[Key]
-    ) -> Tuple[Lead, Sequence[Buffer], Optional[Convert]]:
-        """The lead of a call, the buffers behind it, and what makes its result if it writes into arguments."""
+    ) -> Tuple[FrameTemplate, Sequence[Buffer], Optional[Convert]]:
+        """The template of a call, the buffers behind it, and what makes its result if it writes into arguments."""
         fields: Dict[str, Any] = {"f": _target_head(self._target), "a": list(args)}
         if keep:
             fields["keep"] = True
         if self._wanted:
             fields["encode"] = self._wanted
-        lead, buffers = frames.lead(frames.CALL, fields)
-        self._session._heads.put(key, lead)
+        template, buffers = frames.template(frames.CALL, fields)
+        self._session._heads.put(key, template)
         written = outputs_of(args)
         if written:
-            return lead, buffers, functools.partial(_with_written, self._session, written)
-        return lead, buffers, None
+            return template, buffers, functools.partial(_with_written, self._session, written)
+        return template, buffers, None
 
 
 class TimeEvaluator:
@@ -218,7 +218,7 @@ class RemoteModule:
         if keep:
             fields["keep"] = True
         session = self._session
-        frame = session._channel.call(*frames.lead(frames.CALL, fields))
+        frame = session._channel.call(*frames.template(frames.CALL, fields))
         result: Dict[str, Any] = results.checked(results.RUN, session._result(frame), "main")
         return result
 

@@ -69,7 +69,7 @@ class Link:
         self._hello = Hello(__version__, tuple(capabilities), user)
         self._expires = time.monotonic() + timeout
         self._ids = 0
-        self._reader = tracker.FrameReader()
+        self._reader = tracker.TrackerFrameReader()
         self._unsent = bytearray()
         self._inbox: Deque[Any] = collections.deque()
         self._sock: Optional[socket.socket] = None

@@ -17,7 +17,7 @@ class TvmCommands:
     def __init__(self) -> None:
         self.unanswered: Deque[Tuple[type, float]] = collections.deque()
 
-    def give(self, link: Link, command: tracker.Tvm) -> None:
+    def give(self, link: Link, command: tracker.TvmMessage) -> None:
         """Send a command. Raises TrackerLost."""
         self.unanswered.append((type(command), time.monotonic()))
         link.send(command)

@@ -129,7 +129,7 @@ class TrackerLink:
         if command is tracker.GetPending:
             self._on_pending(match_keys)
 
-    def _give(self, command: tracker.Tvm) -> None:
+    def _give(self, command: tracker.TvmMessage) -> None:
         if not self.up or self._link is None:
             return
         try:

@@ -11,7 +11,7 @@ from rpcsys.daemon.sockets import BROKEN, READ, WRITE, Sockets
 from rpcsys.errors import ProtocolError
 from rpcsys.link import acknowledge_at_once
 from rpcsys.tracker.admission import Admission
-from rpcsys.wire.tracker import FrameReader
+from rpcsys.wire.tracker import TrackerFrameReader
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Connection:
         self.serves = False
         self._service = service
         self._sock = sock
-        self._reader = FrameReader()
+        self._reader = TrackerFrameReader()
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._rest = bytearray()

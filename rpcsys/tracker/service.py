@@ -43,7 +43,7 @@ from rpcsys.tracker.state import State
 from rpcsys.tracker.views.metrics import FrameCounts
 from rpcsys.tracker.views.pages import pages
 from rpcsys.tracker.views.tvm_summary import MAX_CHARACTERS, SummaryText
-from rpcsys.wire import control, tracker, tracker_frames
+from rpcsys.wire import control, tracker
 from rpcsys.wire.control import Answer
 from rpcsys.wire.tracker import Put
 
@@ -238,7 +238,7 @@ class Service:
         if viewer is not None:
             self.counts.frames_out += 1
             text = self._summary.text(self.state.records, self.clock.now(), viewer)
-            connection.queue(tracker_frames.frame(text, MAX_TVM_REPLY))
+            connection.queue(tracker.frame(text, MAX_TVM_REPLY))
 
     def to_flush(self, connection: Connection) -> None:
         """The connection has something to send."""

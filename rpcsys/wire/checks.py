@@ -1,33 +1,38 @@
 """What a field of a control message may hold: small checks, and messages built from them.
 
-A check takes a JSON value and the field's name, and returns what the message keeps, or raises
-:class:`~rpcsys.errors.ProtocolError` naming the field. A message class lists its fields with
-:func:`field`; fields it does not know are ignored, so that a newer peer may add some.
+A check takes a JSON value and the field's name, and returns what the message keeps, or raises `ProtocolError` naming
+the field. A message class lists its fields with `field`; others are ignored, so that a newer peer may add some.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, TypeVar
 
 from rpcsys.errors import ProtocolError
 from rpcsys.wire import keys
 
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_):
+        """For the type checker alone: a board has no typing_extensions."""
+        return lambda cls: cls
+
+
 Check = Callable[[Any, str], Any]
 AnyMessage = TypeVar("AnyMessage", bound="Message")
 
+#: Ids and epochs stay below what a double holds exactly, for peers whose JSON knows only doubles.
 MAX_ID = 2**53
-"""Ids and epochs stay below what a double holds exactly, for peers whose JSON knows only doubles."""
-
+#: Three thousand years: sums of what strangers say stay numbers.
 MAX_SECONDS = 10**11
-"""Three thousand years: sums of what strangers say stay numbers."""
-
+#: Characters of a name, a user or an address: a host name has at most 253.
 MAX_TEXT = 256
-"""Characters of a name, a user or an address: a host name has at most 253."""
-
+#: Entries of a list or a mapping in a control message; no server has so many slots or labels.
 MAX_ITEMS = 4096
-"""Entries of a list or a mapping in a control message; no server has so many slots or labels."""
 
 
 def shown(value: Any) -> str:
@@ -134,12 +139,23 @@ def optional(check: Check) -> Check:
 
 
 def items(check: Check) -> Check:
-    """A list of what ``check`` allows; kept as a tuple."""
+    """A list of at most `MAX_ITEMS` of what ``check`` allows; kept as a tuple."""
 
     def check_all(value: Any, name: str) -> tuple[Any, ...]:
         if type(value) not in (list, tuple) or len(value) > MAX_ITEMS:
             raise wrong(name, f"a list of at most {MAX_ITEMS} entries", value)
         return tuple(check(item, name) for item in value)
+
+    return check_all
+
+
+def rows(check: Check) -> Check:
+    """A list of any length, kept as one: the frame bounds it."""
+
+    def check_all(value: Any, name: str) -> list[Any]:
+        if type(value) not in (list, tuple):
+            raise wrong(name, "a list", value)
+        return [check(item, name) for item in value]
 
     return check_all
 
@@ -155,41 +171,6 @@ def mapping(check: Check, most: int = MAX_ITEMS) -> Check:
     return check_all
 
 
-def record(**fields: Check) -> Check:
-    """An object with these fields; others stay as they are, as a newer peer may add some."""
-    return _object_of(fields, required=True)
-
-
-def partial(**fields: Check) -> Check:
-    """An object in which these fields, where they are there, hold what their checks allow."""
-    return _object_of(fields, required=False)
-
-
-def _object_of(fields: dict[str, Check], *, required: bool) -> Check:
-    def check(value: Any, name: str) -> dict[str, Any]:
-        if type(value) is not dict:
-            raise wrong(name, "an object", value)
-        for field, inner in fields.items():
-            if field in value:
-                value[field] = inner(value[field], field)
-            elif required:
-                raise ProtocolError(f"{name} lacks {field!r}")
-        return value
-
-    return check
-
-
-def rows(check: Check) -> Check:
-    """A list of any length, kept as one: the frame bounds it."""
-
-    def check_all(value: Any, name: str) -> list[Any]:
-        if type(value) not in (list, tuple):
-            raise wrong(name, "a list", value)
-        return [check(item, name) for item in value]
-
-    return check_all
-
-
 def table(check: Check) -> Check:
     """An object of any size, whose values ``check`` allows: the frame bounds it."""
 
@@ -201,12 +182,33 @@ def table(check: Check) -> Check:
     return check_all
 
 
+def record(_required: bool = True, /, **fields: Check) -> Check:
+    """An object with these fields; others stay as they are, as a newer peer may add some."""
+
+    def check(value: Any, name: str) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise wrong(name, "an object", value)
+        for field, inner in fields.items():
+            if field in value:
+                value[field] = inner(value[field], field)
+            elif _required:
+                raise ProtocolError(f"{name} lacks {field!r}")
+        return value
+
+    return check
+
+
+def partial(**fields: Check) -> Check:
+    """An object in which these fields, where they are there, hold what their checks allow."""
+    return record(False, **fields)
+
+
 def anything(value: Any, name: str) -> Any:
     """Any JSON value."""
     return value
 
 
-def field(check: Check, default: Any = dataclasses.MISSING) -> Any:
+def field(check: Check, *, default: Any = dataclasses.MISSING) -> Any:
     """A field of a message; without ``default`` (None, a number, text, ``dict`` or ``tuple``) it is required."""
     metadata = {"check": check}
     if default in (dict, tuple):
@@ -214,15 +216,27 @@ def field(check: Check, default: Any = dataclasses.MISSING) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Message:
-    """A control message: a frozen dataclass whose fields were made with :func:`field`."""
+    """A control message. Each subclass is a frozen dataclass, whose fields are made with `field`."""
 
+    #: What it asks for; "" where another message or its place tells.
     op: ClassVar[str] = ""
+    #: Of every field: its name, its check, and whether it is required.
+    _fields: ClassVar[tuple[tuple[str, Check, bool], ...]] = ()
+
+    def __init_subclass__(cls, op: str = "") -> None:
+        cls.op = op
+        missing = dataclasses.MISSING
+        fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(dataclasses.dataclass(frozen=True)(cls))  # type: ignore[arg-type]
+        cls._fields = tuple(
+            (f.name, f.metadata["check"], f.default is missing and f.default_factory is missing) for f in fields
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of this message; messages inside it become objects too."""
         plain: dict[str, Any] = {"op": self.op} if self.op else {}
-        for name, _, _ in _plan(type(self)):
+        for name, _, _ in self._fields:
             plain[name] = _to_plain(getattr(self, name))
         return plain
 
@@ -232,26 +246,12 @@ class Message:
         if type(value) is not dict:
             raise wrong(name, "an object", value)
         kept = {}
-        for field_name, check, required in _plan(cls):
+        for field_name, check, required in cls._fields:
             if field_name in value:
                 kept[field_name] = check(value[field_name], field_name)
             elif required:
                 raise ProtocolError(f"{cls.op or name} lacks {field_name!r}")
         return cls(**kept)
-
-
-_plans: dict[type, tuple[tuple[str, Check, bool], ...]] = {}
-
-
-def _plan(cls: type[Message]) -> tuple[tuple[str, Check, bool], ...]:
-    """Name, check, and whether it is required, of every field; worked out once for each class."""
-    if cls not in _plans:
-        missing = dataclasses.MISSING
-        _plans[cls] = tuple(
-            (f.name, f.metadata["check"], f.default is missing and f.default_factory is missing)
-            for f in dataclasses.fields(cls)  # type: ignore[arg-type]
-        )
-    return _plans[cls]
 
 
 def _to_plain(value: Any) -> Any:

@@ -12,26 +12,25 @@ carries an epoch, which rises from lease to lease, so that a late message about 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Mapping, Union
+from typing import Any, Mapping, Union
 
 from rpcsys.wire import checks
 from rpcsys.wire.checks import Message, field, optional
 
+#: How a lease ended: its client closed it; the client vanished; its time was over; its session wanted more
+#: memory than the server allows; the session's process died; nobody came; the tracker ended it.
 OUTCOMES = ("closed", "lost", "timeout", "memory", "crashed", "unused", "ended")
-"""How a lease ended: its client closed it; the client vanished; its time was over; its session wanted more
-memory than the server allows; the session's process died; nobody came; the tracker ended it."""
 
+#: `End.reason` when the client left before it opened a session: the server drops the match key, and a
+#: session that was opened with it in the meantime goes on.
 UNUSED = "unused"
-"""`End.reason` when the client left before it opened a session: the server drops the match key, and a
-session that was opened with it in the meantime goes on."""
 
+#: Labels of a server, or that a request wants.
 MAX_LABELS = 32
-"""Labels of a server, or that a request wants."""
 
+#: Kinds of what had to be removed after a session, and names of each, that are told.
 MAX_CLEANED = 8
 MAX_NAMES = 64
-"""Kinds of what had to be removed after a session, and names of each, that are told."""
 
 _id = checks.integer(0, checks.MAX_ID)
 _count = checks.integer(1, checks.MAX_ITEMS)
@@ -63,7 +62,6 @@ def _left(value: Any, name: str) -> Any:
     return _id(value, name)
 
 
-@dataclass(frozen=True)
 class Ask(Message):
     """A message that wants an answer."""
 
@@ -73,240 +71,201 @@ class Ask(Message):
 # What clients ask.
 
 
-@dataclass(frozen=True)
-class Hello(Message):
+class Hello(Message, op="hello"):
     """The first words of our clients and servers, hidden in a ping: ``[1, {"op": "hello", …}]``.
 
     TVM's tracker answers ``0``, ours an object. ``user`` is a claim, not a proof.
     """
 
-    op: ClassVar[str] = "hello"
     version: str = field(checks.text)
-    capabilities: tuple[str, ...] = field(checks.items(checks.text), tuple)
-    user: str | None = field(optional(checks.text), None)
+    capabilities: tuple[str, ...] = field(checks.items(checks.text), default=tuple)
+    user: str | None = field(optional(checks.text), default=None)
 
 
-@dataclass(frozen=True)
-class Request(Ask):
+class Request(Ask, op="request"):
     """Lease ``count`` devices together, of a key, or of any (None), and with all of ``labels``.
 
     A label's value is what the device must have, or ``">=N"``. ``ticket`` is one that a `Queued` brought: it keeps
     the place of a request whose connection broke.
     """
 
-    op: ClassVar[str] = "request"
-    key: str | None = field(optional(checks.key), None)
-    priority: float = field(checks.number, 1)
-    session_timeout: float | None = field(optional(checks.seconds), None)
-    wait_timeout: float | None = field(optional(checks.seconds), None)
-    wait_for_key: bool = field(checks.flag, False)
-    labels: Mapping[str, str] = field(checks.mapping(checks.text, MAX_LABELS), dict)
-    count: int = field(_count, 1)
-    ticket: str | None = field(optional(checks.text), None)
+    key: str | None = field(optional(checks.key), default=None)
+    priority: float = field(checks.number, default=1)
+    session_timeout: float | None = field(optional(checks.seconds), default=None)
+    wait_timeout: float | None = field(optional(checks.seconds), default=None)
+    wait_for_key: bool = field(checks.flag, default=False)
+    labels: Mapping[str, str] = field(checks.mapping(checks.text, MAX_LABELS), default=dict)
+    count: int = field(_count, default=1)
+    ticket: str | None = field(optional(checks.text), default=None)
 
 
-@dataclass(frozen=True)
-class Cancel(Ask):
+class Cancel(Ask, op="cancel"):
     """Take back the request that was asked under the id ``request``."""
 
-    op: ClassVar[str] = "cancel"
     request: int = field(_id)
 
 
-@dataclass(frozen=True)
-class Renew(Ask):
+class Renew(Ask, op="renew"):
     """Keep a lease for ``session_timeout`` seconds from now."""
 
-    op: ClassVar[str] = "renew"
     lease: str = field(checks.text)
-    session_timeout: float | None = field(optional(checks.seconds), None)
+    session_timeout: float | None = field(optional(checks.seconds), default=None)
 
 
-@dataclass(frozen=True)
-class Release(Ask):
+class Release(Ask, op="release"):
     """Give a lease back. ``problem``: why no session could be opened with it; it counts against the server."""
 
-    op: ClassVar[str] = "release"
     lease: str = field(checks.text)
-    problem: str = field(checks.text, "")
+    problem: str = field(checks.text, default="")
 
 
-@dataclass(frozen=True)
-class Resolve(Ask):
+class Resolve(Ask, op="resolve"):
     """Where a deployed module ("": any) is served, and how busy those places are. Waits in no queue."""
 
-    op: ClassVar[str] = "resolve"
     name: str = field(checks.text)
 
 
-@dataclass(frozen=True)
-class Summary(Ask):
+class Summary(Ask, op="summary"):
     """Queues, servers and leases at this moment.
 
     The answer has as many as go into a frame; where there are more, its ``next`` is the ``after`` that asks for them.
     """
 
-    op: ClassVar[str] = "summary"
-    after: tuple[int, int] | None = field(optional(_place), None)
+    after: tuple[int, int] | None = field(optional(_place), default=None)
 
 
-@dataclass(frozen=True)
-class History(Ask):
+class History(Ask, op="history"):
     """Leases that are over, the last to end first; those that ended in [``since``, ``until``), seconds since 1970.
 
     The answer has at most ``limit`` of them, and what a frame holds; where there are more, its ``before`` asks for
     the next ones.
     """
 
-    op: ClassVar[str] = "history"
-    key: str | None = field(optional(checks.key), None)
-    user: str | None = field(optional(checks.text), None)
-    server: str | None = field(optional(checks.text), None)
-    since: float | None = field(optional(checks.seconds), None)
-    until: float | None = field(optional(checks.seconds), None)
-    limit: int = field(_count, 100)
-    before: int | None = field(optional(_id), None)
+    key: str | None = field(optional(checks.key), default=None)
+    user: str | None = field(optional(checks.text), default=None)
+    server: str | None = field(optional(checks.text), default=None)
+    since: float | None = field(optional(checks.seconds), default=None)
+    until: float | None = field(optional(checks.seconds), default=None)
+    limit: int = field(_count, default=100)
+    before: int | None = field(optional(_id), default=None)
 
 
-@dataclass(frozen=True)
-class Usage(Ask):
+class Usage(Ask, op="usage"):
     """Leases, device time and waiting time by user and key, from the beginning of the hour of ``since`` on."""
 
-    op: ClassVar[str] = "usage"
-    key: str | None = field(optional(checks.key), None)
-    user: str | None = field(optional(checks.text), None)
-    since: float | None = field(optional(checks.seconds), None)
+    key: str | None = field(optional(checks.key), default=None)
+    user: str | None = field(optional(checks.text), default=None)
+    since: float | None = field(optional(checks.seconds), default=None)
 
 
-@dataclass(frozen=True)
-class Why(Ask):
+class Why(Ask, op="why"):
     """Why the request under the id ``request``, or any request for ``key``, is waiting."""
 
-    op: ClassVar[str] = "why"
-    request: int | None = field(optional(_id), None)
-    key: str | None = field(optional(checks.key), None)
+    request: int | None = field(optional(_id), default=None)
+    key: str | None = field(optional(checks.key), default=None)
 
 
-@dataclass(frozen=True)
-class Drain(Ask):
+class Drain(Ask, op="drain"):
     """To the tracker: hand out nothing more of ``server``. To a server: take nothing more."""
 
-    op: ClassVar[str] = "drain"
-    server: str | None = field(optional(checks.text), None)
+    server: str | None = field(optional(checks.text), default=None)
 
 
-@dataclass(frozen=True)
-class Enable(Ask):
+class Enable(Ask, op="enable"):
     """Undo a drain."""
 
-    op: ClassVar[str] = "enable"
     server: str = field(checks.text)
 
 
-@dataclass(frozen=True)
-class EndLease(Ask):
+class EndLease(Ask, op="end"):
     """An operator ends a lease that another holds."""
 
-    op: ClassVar[str] = "end"
     lease: str = field(checks.text)
-    reason: str = field(checks.text, "")
+    reason: str = field(checks.text, default="")
 
 
 # What servers tell.
 
 
-@dataclass(frozen=True)
 class Running(Message):
     """A lease that outlived the connection over which it was granted."""
 
     lease: str = field(checks.text)
     epoch: int = field(_epoch)
-    since_s: float = field(checks.seconds, 0)
+    since_s: float = field(checks.seconds, default=0)
 
 
-@dataclass(frozen=True)
-class Register(Ask):
+class Register(Ask, op="register"):
     """A server presents itself; match keys are then offered with TVM's PUT, one for each free slot.
 
     ``address`` replaces the address the connection comes from; ``port`` is None behind a proxy. ``identity``, random and
     the same for the server's life, tells that it is the one of an earlier connection, wherever it comes from.
     """
 
-    op: ClassVar[str] = "register"
     key: str = field(checks.key)
     name: str = field(checks.text)
-    slots: int = field(_count, 1)
-    port: int | None = field(optional(checks.port), None)
-    address: str | None = field(optional(checks.text), None)
-    labels: Mapping[str, str] = field(checks.mapping(checks.text), dict)
-    loads: tuple[str, ...] = field(checks.items(checks.text), tuple)
-    running: tuple[Running, ...] = field(checks.items(Running.from_json), tuple)
-    identity: str = field(checks.text, "")
+    slots: int = field(_count, default=1)
+    port: int | None = field(optional(checks.port), default=None)
+    address: str | None = field(optional(checks.text), default=None)
+    labels: Mapping[str, str] = field(checks.mapping(checks.text), default=dict)
+    loads: tuple[str, ...] = field(checks.items(checks.text), default=tuple)
+    running: tuple[Running, ...] = field(checks.items(Running.from_json), default=tuple)
+    identity: str = field(checks.text, default="")
 
 
-@dataclass(frozen=True)
-class LeaseStarted(Ask):
+class LeaseStarted(Ask, op="lease_started"):
     """A session was opened with the lease's match key, from ``peer``."""
 
-    op: ClassVar[str] = "lease_started"
     lease: str = field(checks.text)
     epoch: int = field(_epoch)
-    peer: str = field(checks.text, "")
+    peer: str = field(checks.text, default="")
 
 
-@dataclass(frozen=True)
-class LeaseEnded(Ask):
+class LeaseEnded(Ask, op="lease_ended"):
     """The lease is over and the slot is clean; ``cleaned`` counts or names what had to be removed.
 
     ``fault``: why it failed, if the server itself is to blame, and not its client or the client's code.
     """
 
-    op: ClassVar[str] = "lease_ended"
     lease: str = field(checks.text)
     epoch: int = field(_epoch)
     outcome: str = field(_outcome)
-    cleaned: Mapping[str, Any] = field(checks.mapping(_left, MAX_CLEANED), dict)
-    fault: str = field(_brief, "")
+    cleaned: Mapping[str, Any] = field(checks.mapping(_left, MAX_CLEANED), default=dict)
+    fault: str = field(_brief, default="")
 
 
-@dataclass(frozen=True)
-class Health(Ask):
+class Health(Ask, op="health"):
     """How the device is. ``problem``: what its health check found, "" when all is well; ``readings``: temperature,
     load, free memory, whatever it can measure.
     """
 
-    op: ClassVar[str] = "health"
-    problem: str = field(checks.text, "")
-    readings: Mapping[str, Any] = field(checks.mapping(checks.anything), dict)
+    problem: str = field(checks.text, default="")
+    readings: Mapping[str, Any] = field(checks.mapping(checks.anything), default=dict)
 
 
-@dataclass(frozen=True)
 class DeployedModule(Message):
     """A deployed module of a server: of its host, calls that run on ``workers`` threads, calls that wait, clients."""
 
     name: str = field(checks.text)
     version: str = field(checks.text)
-    serving: bool = field(checks.flag, True)
-    workers: int = field(_count, 1)
-    running: int = field(_id, 0)
-    waiting: int = field(_id, 0)
-    clients: int = field(_id, 0)
+    serving: bool = field(checks.flag, default=True)
+    workers: int = field(_count, default=1)
+    running: int = field(_id, default=0)
+    waiting: int = field(_id, default=0)
+    clients: int = field(_id, default=0)
 
 
-@dataclass(frozen=True)
-class Deployed(Ask):
+class Deployed(Ask, op="deployed"):
     """All the modules that are deployed on a registered server. ``key``: what finds it at its proxy, else ""."""
 
-    op: ClassVar[str] = "deployed"
-    modules: tuple[DeployedModule, ...] = field(checks.items(DeployedModule.from_json), tuple)
-    key: str = field(checks.text, "")
+    modules: tuple[DeployedModule, ...] = field(checks.items(DeployedModule.from_json), default=tuple)
+    key: str = field(checks.text, default="")
 
 
 # What a proxy tells the tracker of a connection that it relays.
 
 
-@dataclass(frozen=True)
-class Via(Message):
+class Via(Message, op="via"):
     """The first frame of a connection that came through a proxy: it is from ``address``, and match keys offered on it
     are to be used at ``proxy``, whose host is None for the one that this connection comes from.
 
@@ -314,70 +273,59 @@ class Via(Message):
     is the one clients go to, and the last tells where the server is.
     """
 
-    op: ClassVar[str] = "via"
     address: tuple[str, int] = field(checks.place(checks.text))
     proxy: tuple[str | None, int] = field(checks.place(optional(checks.text)))
 
 
+#: ``error`` of a hello's answer, ``{"ok": false, "error", "message"}``, from a proxy that has no tracker of ours to
+#: relay to: what a server offers there, it offers by way of the proxy.
 NO_CONTROL_LINK = "NoControlLink"
-"""``error`` of a hello's answer, ``{"ok": false, "error", "message"}``, from a proxy that has no tracker of ours to
-relay to: what a server offers there, it offers by way of the proxy."""
 
 
 # What the tracker tells servers.
 
 
-@dataclass(frozen=True)
-class Taken(Ask):
+class Taken(Ask, op="taken"):
     """A match key was handed out to ``user`` at ``address``; the session may last ``limit_s``."""
 
-    op: ClassVar[str] = "taken"
     lease: str = field(checks.text)
     epoch: int = field(_epoch)
     matchkey: str = field(checks.match_key)
     user: str = field(checks.text)
     address: str = field(checks.text)
-    limit_s: float | None = field(optional(checks.seconds), None)
+    limit_s: float | None = field(optional(checks.seconds), default=None)
 
 
-@dataclass(frozen=True)
-class Limit(Ask):
+class Limit(Ask, op="limit"):
     """A running lease ends ``limit_s`` from now (None: no longer limited)."""
 
-    op: ClassVar[str] = "limit"
     lease: str = field(checks.text)
     epoch: int = field(_epoch)
-    limit_s: float | None = field(optional(checks.seconds), None)
+    limit_s: float | None = field(optional(checks.seconds), default=None)
 
 
-@dataclass(frozen=True)
-class End(Ask):
+class End(Ask, op="end"):
     """End a lease: stop its session, or drop its match key (see `UNUSED`), and offer a new one."""
 
-    op: ClassVar[str] = "end"
     lease: str = field(checks.text)
     epoch: int = field(_epoch)
     reason: str = field(checks.text)
 
 
-@dataclass(frozen=True)
-class Keepalive(Ask):
+class Keepalive(Ask, op="keepalive"):
     """Whether the server lives: its answer, from its own loop, says so. Asked of those whose hello has `KEEPALIVE`."""
 
-    op: ClassVar[str] = "keepalive"
 
-
+#: The capability of a server that answers `Keepalive`.
 KEEPALIVE = "keepalive/1"
-"""The capability of a server that answers `Keepalive`."""
 
+#: The ``id`` of each `Keepalive`, and of no other question: all of them are the same bytes, and so are all answers.
 QUESTION = 0
-"""The ``id`` of each `Keepalive`, and of no other question: all of them are the same bytes, and so are all answers."""
 
 
 # Answers, both ways.
 
 
-@dataclass(frozen=True)
 class Lease(Message):
     """What a client gets: where to connect, and with which match key."""
 
@@ -387,11 +335,10 @@ class Lease(Message):
     host: str = field(checks.text)
     port: int | None = field(optional(checks.port))
     matchkey: str = field(checks.match_key)
-    server: str | None = field(optional(checks.text), None)
-    limit_s: float | None = field(optional(checks.seconds), None)
+    server: str | None = field(optional(checks.text), default=None)
+    limit_s: float | None = field(optional(checks.seconds), default=None)
 
 
-@dataclass(frozen=True)
 class Queued(Message):
     """A request waits at ``position`` (1 is next), behind ``ahead`` others.
 
@@ -402,25 +349,24 @@ class Queued(Message):
     id: int = field(_id)
     position: int = field(checks.integer(1, checks.MAX_ID))
     ahead: int = field(checks.integer(0, checks.MAX_ID))
-    eta_s: tuple[float, ...] | None = field(optional(checks.items(checks.seconds)), None)
-    ticket: str | None = field(optional(checks.text), None)
-    holders: tuple[Any, ...] = field(checks.items(checks.mapping(checks.anything)), tuple)
-    note: str = field(checks.text, "")
+    eta_s: tuple[float, ...] | None = field(optional(checks.items(checks.seconds)), default=None)
+    ticket: str | None = field(optional(checks.text), default=None)
+    holders: tuple[Any, ...] = field(checks.items(checks.mapping(checks.anything)), default=tuple)
+    note: str = field(checks.text, default="")
 
     def to_json(self) -> dict[str, Any]:
         """The event's object, marked as one."""
         return {**super().to_json(), "event": "queued"}
 
 
-@dataclass(frozen=True)
 class Answer(Message):
     """The final answer to the question ``id``: its ``fields``, or an ``error`` and its ``message``."""
 
     id: int = field(_id)
     ok: bool = field(checks.flag)
-    error: str = field(checks.text, "")
-    message: str = field(checks.sentence, "")
-    fields: Mapping[str, Any] = field(checks.mapping(checks.anything), dict)
+    error: str = field(checks.text, default="")
+    message: str = field(checks.sentence, default="")
+    fields: Mapping[str, Any] = field(checks.mapping(checks.anything), default=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The answer's object: its fields stand beside ``id`` and ``ok``."""

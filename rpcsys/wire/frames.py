@@ -5,9 +5,8 @@
     u32 head_bytes | u8 kind | u8 flags | u16 0 | u32 deadline_ms | u32 call_id | u64 body_bytes
     head: a UTF-8 JSON object           body: the buffers the head names, end to end
 
-What differs between equal calls (call_id, deadline) is in the header, so that equal heads are equal
-bytes: both ends remember a bounded number of short heads with what they mean. A CHUNK's body is one
-buffer of its own length; its head names none.
+Equal calls differ in the header alone (call_id, deadline), so that both ends can remember short heads with what they
+mean. A CHUNK's body is one buffer of its own length; its head names none.
 """
 
 from __future__ import annotations
@@ -15,31 +14,22 @@ from __future__ import annotations
 import functools
 import mmap
 import struct
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from rpcsys.errors import LimitExceeded, ValueNotSupported
-from rpcsys.wire import values
+from rpcsys.wire import dtypes, values
+from rpcsys.wire.head import MAX_BUFFERS, ParsedHead, parsed_bytes
 from rpcsys.wire.memory import ALIGNMENT, PAGE
-from rpcsys.wire.plan import MAX_BUFFERS, Plan, parsed_bytes
+from rpcsys.wire.tensor import Tensor
 
 HEADER = struct.Struct("<IBBHIIQ")
 HEADER_BYTES = HEADER.size
 
 HELLO, CALL, RESULT, ERROR, CANCEL, PING, PONG, CHUNK, LOG, FREE, GOODBYE = range(1, 12)
-KINDS = {
-    HELLO: "HELLO",
-    CALL: "CALL",
-    RESULT: "RESULT",
-    ERROR: "ERROR",
-    CANCEL: "CANCEL",
-    PING: "PING",
-    PONG: "PONG",
-    CHUNK: "CHUNK",
-    LOG: "LOG",
-    FREE: "FREE",
-    GOODBYE: "GOODBYE",
-}
-#: flag of the last CHUNK of a stream
+KINDS = dict(
+    enumerate(["HELLO", "CALL", "RESULT", "ERROR", "CANCEL", "PING", "PONG", "CHUNK", "LOG", "FREE", "GOODBYE"], 1)
+)
+#: Flag of the last CHUNK of a stream.
 LAST = 1
 
 #: Heads carry names, shapes and scalars; what is bulky belongs in the body. 16 MiB hold what a classifier says
@@ -49,25 +39,23 @@ MAX_HEAD = 16 << 20
 MAX_BODY = 1 << 36
 #: Pieces of a file: large enough that the socket is the limit, small enough for a board of 256 MB.
 MAX_CHUNK = 4 << 20
-#: Heads worth remembering: longer ones are rarely sent twice. 256 of them are at most some 500 kB.
+#: Number and length of the heads that are remembered: longer ones are rarely sent twice. All of them take some 500 kB.
 REMEMBERED_HEADS = 256
 REMEMBERED_BYTES = 1024
-#: Arrays of at most so many bytes in all are copied behind their head. Handing several buffers to the system takes Python as
-#: long as copying about 64 KiB (2 to 10 us a call were saved at 16 KiB, next to nothing at 64).
+#: Arrays of at most so many bytes in all are copied behind their head. Handing several buffers to the system takes Python
+#: as long as copying about 64 KiB (measured: 16 KiB save 2 to 10 us a call, 64 next to nothing).
 JOINED = 32 << 10
-
 
 Buffer = Any  # bytes, bytearray, memoryview or an ndarray: whatever sendmsg takes
 
 
 class Frame:
-    """One frame as it was received. ``plan.head`` is shared with later frames: never change it.
+    """One frame as it was received. ``parsed.head`` is shared with later frames: never change it.
 
-    Where its ``body`` is not None, its only buffer begins on the second page of that mapping, and ``views`` is None until
-    somebody asks for it.
+    With a ``body``, its only buffer begins on the second page of that mapping; ``views`` is None until it is asked for.
     """
 
-    __slots__ = ("body", "call_id", "deadline_ms", "flags", "kind", "plan", "views")
+    __slots__ = ("body", "call_id", "deadline_ms", "flags", "kind", "parsed", "views")
 
     def __init__(
         self,
@@ -75,7 +63,7 @@ class Frame:
         flags: int,
         deadline_ms: int,
         call_id: int,
-        plan: Plan,
+        parsed: ParsedHead,
         buffers: Optional[Sequence[Any]],
         body: Optional[mmap.mmap] = None,
     ) -> None:
@@ -83,7 +71,7 @@ class Frame:
         self.flags = flags
         self.deadline_ms = deadline_ms
         self.call_id = call_id
-        self.plan = plan
+        self.parsed = parsed
         self.body = body
         self.views = buffers
 
@@ -92,20 +80,20 @@ class Frame:
         """The buffers that the head names, or the one of a CHUNK; made when they are asked for."""
         if self.views is None:
             assert self.body is not None
-            self.views = (memoryview(self.body)[PAGE : PAGE + self.plan.body_bytes],)
+            self.views = (memoryview(self.body)[PAGE : PAGE + self.parsed.body_bytes],)
         return self.views
 
     def get(self, name: str, default: Any = None) -> Any:
         """The Python value of a field of the head; ``default`` where it is absent."""
-        head = self.plan.head
+        head = self.parsed.head
         return values.build(head[name], self.buffers) if name in head else default
 
     def fields(self) -> Dict[str, Any]:
         """The whole head as Python values."""
-        return {name: values.build(item, self.buffers) for name, item in self.plan.head.items()}
+        return {name: values.build(item, self.buffers) for name, item in self.parsed.head.items()}
 
     def __repr__(self) -> str:
-        return f"<{KINDS.get(self.kind, self.kind)} {self.call_id} {self.plan.head}>"
+        return f"<{KINDS.get(self.kind, self.kind)} {self.call_id} {self.parsed.head}>"
 
 
 def encode_head(fields: Dict[str, Any]) -> Tuple[bytes, List[Buffer]]:
@@ -131,16 +119,16 @@ def encode_head(fields: Dict[str, Any]) -> Tuple[bytes, List[Buffer]]:
 
 
 @functools.lru_cache(REMEMBERED_HEADS)
-def form(head_bytes: int) -> struct.Struct:
+def template_struct(head_bytes: int) -> struct.Struct:
     """Header and head of frames that are alike: what comes before the deadline, the deadline, call_id, and the rest."""
     return struct.Struct(f"<8sII{8 + head_bytes}s")
 
 
-class Lead:
+class FrameTemplate:
     """Header and head of frames that are alike but for deadline and call_id. ``body_bytes`` is what follows them.
 
-    Before arrays that are sent from where they are, the head ends with as many spaces as make them begin on a 64-byte boundary of the
-    frame: the kernel copies 1 MB in 0.87 to 0.98 of the time so, as memory for arrays mostly begins on a multiple of 16.
+    Before arrays that are not copied, the head is filled up with spaces, so that they begin on a 64-byte boundary of the
+    frame: the kernel then copies 1 MB in 0.87 to 0.98 of the time, as most arrays begin on a multiple of 16.
 
     Raises `LimitExceeded` for a body above `MAX_BODY` bytes.
     """
@@ -154,25 +142,25 @@ class Lead:
             head += b" " * (-(HEADER_BYTES + len(head)) % ALIGNMENT)
         self.head = head
         self.body_bytes = body_bytes
-        like = form(len(head))
-        self._pack = like.pack
-        lead = HEADER.pack(len(head), kind, 0, 0, 0, 0, body_bytes) + head
-        self._opening, _, _, self._rest = like.unpack(lead)
+        layout = template_struct(len(head))
+        self._pack = layout.pack
+        first = HEADER.pack(len(head), kind, 0, 0, 0, 0, body_bytes) + head
+        self._opening, _, _, self._rest = layout.unpack(first)
 
     def pieces(self, call_id: int, buffers: Sequence[Buffer] = (), deadline_ms: int = 0) -> List[Buffer]:
         """One such frame, for sendmsg: each piece is flat bytes. ``buffers``: `body_bytes` in all, in C order."""
-        lead = self._pack(self._opening, deadline_ms, call_id, self._rest)
+        first = self._pack(self._opening, deadline_ms, call_id, self._rest)
         if not buffers:
-            return [lead]
+            return [first]
         if self.body_bytes <= JOINED:
-            return [b"".join((lead, buffers[0]) if len(buffers) == 1 else (lead, *buffers))]
-        return [lead, *[memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]]
+            return [b"".join((first, buffers[0]) if len(buffers) == 1 else (first, *buffers))]
+        return [first, *[memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]]
 
 
-def lead(kind: int, fields: Dict[str, Any]) -> Tuple[Lead, List[Buffer]]:
-    """The lead of frames that carry ``fields``, and the buffers behind it. Raises as `encode_head`, and `Lead`."""
+def template(kind: int, fields: Dict[str, Any]) -> Tuple[FrameTemplate, List[Buffer]]:
+    """The template of frames that carry ``fields``, and their buffers. Raises as `encode_head`, and `FrameTemplate`."""
     head, buffers = encode_head(fields)
-    return Lead(kind, head, sum(map(len, buffers))), buffers
+    return FrameTemplate(kind, head, sum(map(len, buffers))), buffers
 
 
 def pack(
@@ -182,26 +170,37 @@ def pack(
 
     Raises `LimitExceeded` for a body above `MAX_BODY` bytes.
     """
-    if not buffers:
-        return [HEADER.pack(len(head), kind, flags, 0, deadline_ms, call_id, 0) + head]
-    if len(buffers) == 1:
-        body = len(buffers[0])
-        if 0 < body <= MAX_BODY:
-            return [HEADER.pack(len(head), kind, flags, 0, deadline_ms, call_id, body) + head, buffers[0]]
-    body = 0
-    pieces: List[Buffer] = [head]
-    for buffer in buffers:
-        size = len(buffer)
-        if size:
-            body += size
-            pieces.append(buffer)
+    body = sum(map(len, buffers))
     if body > MAX_BODY:
         raise LimitExceeded(f"{body} bytes of arrays in one call (at most {MAX_BODY})")
-    pieces[0] = HEADER.pack(len(head), kind, flags, 0, deadline_ms, call_id, body) + head
-    return pieces
+    return [HEADER.pack(len(head), kind, flags, 0, deadline_ms, call_id, body) + head, *filter(len, buffers)]
 
 
 def encode(kind: int, call_id: int, fields: Dict[str, Any], *, deadline_ms: int = 0, flags: int = 0) -> List[Buffer]:
     """`encode_head` and `pack` in one: the pieces of a frame that carries ``fields``."""
     head, buffers = encode_head(fields)
     return pack(kind, call_id, head, buffers, deadline_ms=deadline_ms, flags=flags)
+
+
+def array_maker(head: Any) -> Optional[Callable[[Frame], Any]]:
+    """What makes the array of a tensor's head from a frame, again and again.
+
+    numpy's array, or a `Tensor` where numpy is not installed. None where each value needs a look of its
+    own: other forms, other devices, and element types that this machine's numpy lacks.
+    """
+    if type(head) is not dict or head.get("@") != "tensor" or "device" in head:
+        return None
+    name, shape, index = head["dtype"], tuple(head["shape"]), head["buffer"]
+    np = dtypes.import_numpy()
+    if np is None:
+        return lambda frame: Tensor(name, shape, frame.buffers[index])
+    dtype, make = dtypes.numpy_dtype(name), np.ndarray
+    if dtype is None or not dtype.itemsize:
+        return None
+
+    def made(frame: Frame) -> Any:
+        # As `Frame.buffers` has it, but for the view between.
+        body = frame.body
+        return make(shape, dtype, frame.buffers[index]) if body is None else make(shape, dtype, body, PAGE)
+
+    return made

@@ -78,7 +78,7 @@ class Greeting:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HandshakeAnswer:
     """What came back: ``code`` is ``success``, ``duplicate`` or ``mismatch``; a greeting on success."""
 
     code: str
@@ -115,7 +115,7 @@ def encode_duplicate() -> bytes:
     return _INT.pack(DUPLICATE)
 
 
-class _Reader(Generic[Parsed]):
+class _GreetingReader(Generic[Parsed]):
     """Takes bytes until the message is whole. ``needed`` says how many may be read next, 0 when done."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class _Reader(Generic[Parsed]):
         return None
 
 
-class OpeningReader(_Reader[Greeting]):
+class OpeningReader(_GreetingReader[Greeting]):
     """Reads the opening of a client or of a dialling server: the side of servers and proxies."""
 
     def _look(self) -> None:
@@ -167,7 +167,7 @@ class OpeningReader(_Reader[Greeting]):
         self.result = greeting
 
 
-class AnswerReader(_Reader[Answer]):
+class AnswerReader(_GreetingReader[HandshakeAnswer]):
     """Reads the answer to an opening: the side of clients and of servers that dial a proxy."""
 
     def __init__(self) -> None:
@@ -181,12 +181,12 @@ class AnswerReader(_Reader[Answer]):
         if code not in _NAMES:
             raise ProtocolError("the peer is no RPC server or proxy: its answer has no known code")
         if code != MAGIC:
-            self.result = Answer(_NAMES[code])
+            self.result = HandshakeAnswer(_NAMES[code])
             return
         self._wanted = max(self._wanted, 8)
         greeting = self._greeting()
         if greeting is not None:
-            self.result = Answer(_NAMES[code], greeting)
+            self.result = HandshakeAnswer(_NAMES[code], greeting)
 
 
 def parse_greeting(data: bytes) -> Greeting:

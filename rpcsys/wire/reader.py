@@ -38,15 +38,15 @@ from rpcsys.wire.frames import (
     REMEMBERED_BYTES,
     REMEMBERED_HEADS,
     Frame,
-    form,
+    template_struct,
 )
+from rpcsys.wire.head import ParsedHead, parse
 from rpcsys.wire.memory import LARGE, PAGE, Pool
-from rpcsys.wire.plan import Plan, parse
 
 _SCRATCH = 64 << 10
 #: Networks' tensors are seldom encoded in less than a tenth of their bytes, and nothing but zeros in less than a hundredth.
 MADE_PER_BYTE = 64
-_EMPTY = Plan({}, ())
+_EMPTY = ParsedHead({}, ())
 _NO_CHUNK = (b"",)
 
 
@@ -73,7 +73,7 @@ class FrameReader:
         self._max_body = max_body
         self._max_head = max_head
         self._pool = pool or Pool()
-        self._plans: Dict[bytes, Plan] = {b"": _EMPTY}
+        self._plans: Dict[bytes, ParsedHead] = {b"": _EMPTY}
         self._scratch = memoryview(bytearray(_SCRATCH))
         self._grown = False  # whether scratch is larger than it should stay
         self._start = 0  # scratch[start:unread] is received and not yet understood; both 0 when nothing is
@@ -111,7 +111,7 @@ class FrameReader:
             opening, deadline_ms, call_id, rest = expected.parts(place)
             if opening == expected.opening and rest == expected.rest:
                 if mapping is not expected.mapping:  # too large to be held on to
-                    return Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.plan, None, mapping)
+                    return Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.parsed, None, mapping)
                 if not alone:
                     frame = expected.another()
                 frame.deadline_ms = deadline_ms
@@ -182,7 +182,7 @@ class FrameReader:
             if opening == expected.opening and rest == expected.rest:
                 end = expected.end
                 body = (place[expected.start : end],)
-                frame = Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.plan, body)
+                frame = Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.parsed, body)
                 if count < end:
                     self._body = Body(frame, expected.body_bytes)
                     self._body.filled(count - expected.start)
@@ -273,7 +273,7 @@ class FrameReader:
             opening, deadline_ms, call_id, rest = like.parts(self._scratch, start)
             if opening == like.opening and rest == like.rest:
                 self._consumed(start + like.end)
-                return Frame(like.kind, like.flags, deadline_ms, call_id, like.plan, ())
+                return Frame(like.kind, like.flags, deadline_ms, call_id, like.parsed, ())
         if have < HEADER_BYTES:
             self._rewind()
             return None
@@ -286,21 +286,21 @@ class FrameReader:
             self._rewind(HEADER_BYTES + head_bytes)
             return None
         head = self._scratch[start + HEADER_BYTES : body_start].tobytes()
-        plan = self._plans.get(head) or self._plan(head)
-        if plan.made > self._max_made + MADE_PER_BYTE * body_bytes:
-            raise LimitExceeded(f"{plan.made} bytes of values in a body of {body_bytes}")
+        parsed = self._plans.get(head) or self._plan(head)
+        if parsed.made > self._max_made + MADE_PER_BYTE * body_bytes:
+            raise LimitExceeded(f"{parsed.made} bytes of values in a body of {body_bytes}")
         alone = not start and body_start == self.unread
         if body_start == self.unread and not self._grown:
             self._start = self.unread = 0
         else:
             self._consumed(body_start)
-        if not body_bytes and not plan.sizes:
+        if not body_bytes and not parsed.sizes:
             if head_bytes <= REMEMBERED_BYTES and kind != CHUNK:
-                self._like = _like(kind, flags, head, plan)
+                self._like = _like(kind, flags, head, parsed)
                 if alone:
                     self._expected = self._like
-            return Frame(kind, flags, deadline_ms, call_id, plan, _NO_CHUNK if kind == CHUNK else ())
-        frame = Frame(kind, flags, deadline_ms, call_id, plan, self._pool.take_all(_sizes(kind, plan, body_bytes)))
+            return Frame(kind, flags, deadline_ms, call_id, parsed, _NO_CHUNK if kind == CHUNK else ())
+        frame = Frame(kind, flags, deadline_ms, call_id, parsed, self._pool.take_all(_sizes(kind, parsed, body_bytes)))
         return self._next_body(frame, head, body_bytes)
 
     def _next_body(self, frame: Frame, head: bytes, body_bytes: int) -> Optional[Frame]:
@@ -310,7 +310,7 @@ class FrameReader:
             if end < self.unread:
                 self._crowded = True
             elif body_bytes and not self._crowded and frame.kind != CHUNK and len(head) <= REMEMBERED_BYTES:
-                self._expected = _Expected(frame.kind, frame.flags, head, frame.plan)
+                self._expected = _Expected(frame.kind, frame.flags, head, frame.parsed)
             if end <= self.unread:
                 frame.buffers[0][:] = self._scratch[self._start : end]
                 self._consumed(end)
@@ -338,13 +338,13 @@ class FrameReader:
             return LimitExceeded(f"a head of {head_bytes} bytes (at most {self._max_head} here)")
         return LimitExceeded(f"a body of {body_bytes} bytes (at most {self._max_body} here)")
 
-    def _plan(self, head: bytes) -> Plan:
-        plan = parse(head)
+    def _plan(self, head: bytes) -> ParsedHead:
+        parsed = parse(head)
         if len(head) <= REMEMBERED_BYTES:
             if len(self._plans) >= REMEMBERED_HEADS:
                 self._plans = {b"": _EMPTY}
-            self._plans[head] = plan
-        return plan
+            self._plans[head] = parsed
+        return parsed
 
     def _rewind(self, wanted: int = 0) -> None:
         """Move what is not yet understood to the front, with room behind it; in the end, for ``wanted`` bytes in all.
@@ -363,17 +363,17 @@ class FrameReader:
         self._start, self.unread = 0, have
 
 
-def _sizes(kind: int, plan: Plan, body_bytes: int) -> Tuple[int, ...]:
+def _sizes(kind: int, parsed: ParsedHead, body_bytes: int) -> Tuple[int, ...]:
     """The sizes of a frame's buffers, checked against what its header promises."""
     if kind == CHUNK:
-        if plan.sizes:
+        if parsed.sizes:
             raise ProtocolError("the head of a CHUNK names no buffers")
         if body_bytes > MAX_CHUNK:
             raise LimitExceeded(f"a CHUNK of {body_bytes} bytes (at most {MAX_CHUNK})")
         return (body_bytes,)
-    if plan.body_bytes != body_bytes:
-        raise ProtocolError(f"a head that names {plan.body_bytes} bytes of buffers before a body of {body_bytes}")
-    return plan.sizes
+    if parsed.body_bytes != body_bytes:
+        raise ProtocolError(f"a head that names {parsed.body_bytes} bytes of buffers before a body of {body_bytes}")
+    return parsed.sizes
 
 
 class _Expected:
@@ -395,22 +395,22 @@ class _Expected:
         "kind",
         "mapping",
         "opening",
+        "parsed",
         "parts",
         "place",
-        "plan",
         "rest",
         "start",
     )
 
-    def __init__(self, kind: int, flags: int, head: bytes, plan: Plan) -> None:
+    def __init__(self, kind: int, flags: int, head: bytes, parsed: ParsedHead) -> None:
         self.kind = kind
         self.flags = flags
-        self.plan = plan
-        self.body_bytes = plan.body_bytes
+        self.parsed = parsed
+        self.body_bytes = parsed.body_bytes
         self.start = HEADER_BYTES + len(head)
-        self.end = self.start + plan.body_bytes
-        self.parts = form(len(head)).unpack_from
-        lead = HEADER.pack(len(head), kind, flags, 0, 0, 0, plan.body_bytes) + head
+        self.end = self.start + parsed.body_bytes
+        self.parts = template_struct(len(head)).unpack_from
+        lead = HEADER.pack(len(head), kind, flags, 0, 0, 0, parsed.body_bytes) + head
         self.opening, _, _, self.rest = self.parts(lead)
         self.another()
         self.idle = 0
@@ -419,7 +419,7 @@ class _Expected:
 
     def another(self) -> Frame:
         """A frame of its own, the last having gone to somebody who keeps it."""
-        self.frame = Frame(self.kind, self.flags, 0, 0, self.plan, None)
+        self.frame = Frame(self.kind, self.flags, 0, 0, self.parsed, None)
         # Counted here as it is in `FrameReader.read`: what a local variable or the call itself adds differs between Pythons.
         self.alone = getrefcount(self.frame)
         return self.frame
@@ -437,9 +437,9 @@ class _Expected:
         return mapping
 
 
-def _like(kind: int, flags: int, head: bytes, plan: Plan) -> _Expected:
+def _like(kind: int, flags: int, head: bytes, parsed: ParsedHead) -> _Expected:
     """What a frame without a body is like, made once for most plans."""
-    like: Optional[_Expected] = plan.like
+    like: Optional[_Expected] = parsed.like
     if like is None or like.kind != kind or like.flags != flags:
-        like = plan.like = _Expected(kind, flags, head, plan)
+        like = parsed.like = _Expected(kind, flags, head, parsed)
     return like

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import array
-import mmap
 import struct
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 from rpcsys.errors import ValueNotSupported
 from rpcsys.wire import dtypes
-
-if TYPE_CHECKING:
-    from rpcsys.wire.frames import Frame
 
 _BIG_ENDIAN = sys.byteorder == "big"
 
@@ -82,30 +78,6 @@ class Tensor:
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         result = self.numpy()
         return result if dtype is None else result.astype(dtype)
-
-
-def maker(head: Any) -> Optional[Callable[[Frame], Any]]:
-    """What makes the array of a tensor's head from a frame, again and again.
-
-    numpy's array, or a `Tensor` where numpy is not installed. None where each value needs a look of its
-    own: other forms, other devices, and element types that this machine's numpy lacks.
-    """
-    if type(head) is not dict or head.get("@") != "tensor" or "device" in head:
-        return None
-    name, shape, index = head["dtype"], tuple(head["shape"]), head["buffer"]
-    np = dtypes.import_numpy()
-    if np is None:
-        return lambda frame: Tensor(name, shape, frame.buffers[index])
-    dtype, make = dtypes.numpy_dtype(name), np.ndarray
-    if dtype is None or not dtype.itemsize:
-        return None
-
-    def made(frame: Frame) -> Any:
-        # As `Frame.buffers` has it, but for the view between.
-        body = frame.body
-        return make(shape, dtype, frame.buffers[index]) if body is None else make(shape, dtype, body, mmap.PAGESIZE)
-
-    return made
 
 
 def _nested(flat: Sequence[Any], shape: Tuple[int, ...]) -> Any:

@@ -1,15 +1,9 @@
-"""The tracker connection: TVM's frames and messages, and the way to ours.
+"""The tracker connection: its frames, strict JSON, TVM's messages, and the way to ours.
 
-After the magic come frames of JSON (:mod:`rpcsys.wire.tracker_frames`). A frame that holds a list is
-TVM's (`Put` and its like, a code first); an object is ours (:mod:`rpcsys.wire.control`). A reply
-to a TVM frame carries no id: replies come in the order of their requests, but for `TvmRequest`, whose
-reply comes when a server is free.
-
-Rules this file keeps:
-
-- Bytes in, messages out; any bytes give a message or a :class:`~rpcsys.errors.ProtocolError`, and a
-  `FrameReader` holds no more than one frame beyond what it was fed.
-- `BadMessage` is a whole frame that says something it may not; the connection can answer and go on.
+Both sides send the int32 `MAGIC`, the client first; then frames: an int32 length and that many bytes of UTF-8 JSON.
+Integers are little-endian. A list is a message of TVM's (`Put` and its like, a code first), an object one of ours
+(:mod:`rpcsys.wire.control`). A reply to a TVM frame has no id: replies come in the order of the requests, but for
+`TvmRequest`, whose reply comes when a server is free.
 
 Known weakness: TVM's client writes length and text of a frame in two pieces with Nagle's algorithm on, so
 whoever reads these frames must send its acknowledgements at once (TCP_QUICKACK) or wait 40 ms for each.
@@ -17,46 +11,284 @@ whoever reads these frames must send its acknowledgements at once (TCP_QUICKACK)
 
 from __future__ import annotations
 
+import json
+import struct
 from dataclasses import dataclass
-from typing import Any, Callable, Union
+from typing import Any, Callable, ClassVar, Union
 
-from rpcsys.errors import ProtocolError
+from rpcsys.errors import LimitExceeded, ProtocolError, ValueNotSupported
 from rpcsys.wire import checks, control
 from rpcsys.wire.control import Ask, Hello
-from rpcsys.wire.tracker_frames import MAGIC, MAGIC_BYTES, MAX_FRAME, FrameReader, decode_json, encode
 
-__all__ = [
-    "FAIL",
-    "GET_PENDING",
-    "MAGIC",
-    "MAGIC_BYTES",
-    "MAX_FRAME",
-    "PING",
-    "PUT",
-    "REQUEST",
-    "STOP",
-    "SUCCESS",
-    "SUMMARY",
-    "UPDATE_INFO",
-    "BadMessage",
-    "FrameReader",
-    "GetPending",
-    "Ping",
-    "Put",
-    "Stop",
-    "ToTracker",
-    "Tvm",
-    "TvmRequest",
-    "TvmSummary",
-    "UpdateInfo",
-    "decode_json",
-    "encode",
-    "parse_from_tracker",
-    "parse_to_tracker",
-]
-
+MAGIC = 0x2F271
+MAGIC_BYTES = struct.pack("<i", MAGIC)
+#: Bytes of JSON in a frame: what TVM's tracker takes.
+MAX_FRAME = 1 << 20
+#: Lists and objects inside each other. No message needs six; Python's own limit would end whoever prints one.
+MAX_NESTING = 32
+#: Codes of TVM's messages, and of replies to them.
 PING, STOP, PUT, REQUEST, UPDATE_INFO, SUMMARY, GET_PENDING = 1, 2, 3, 4, 5, 6, 7
 SUCCESS, FAIL = 0, -1
+
+_LENGTH = struct.Struct("<i")
+# Python turns at most 4,300 digits into a number, and older versions any count in quadratic time.
+_MAX_DIGITS = 4300
+
+
+# ------------------------------------------------------------------ frames
+
+
+class TrackerFrameReader:
+    """Takes bytes as they come, gives frames as they are whole. With ``magic`` the bytes begin with `MAGIC`."""
+
+    __slots__ = ("_at", "_buffer", "_due", "_magic_due")
+
+    def __init__(self, magic: bool = True) -> None:
+        # What comes in one piece is taken apart where it is, and mostly it is one frame, or the text of one.
+        self._buffer: Union[bytes, bytearray] = b""
+        self._at = 0
+        self._due = 0  # bytes of the frame whose length has been taken, 0 if the next is a length
+        self._magic_due = magic
+
+    @property
+    def magic_due(self) -> bool:
+        """Whether the magic has not arrived yet."""
+        return self._magic_due
+
+    @property
+    def partial(self) -> bool:
+        """Whether something was begun that no call of `next` has given out."""
+        return self._due > 0 or len(self._buffer) > 0
+
+    def feed(self, data: bytes) -> None:
+        """Take ``data``; what was given out before is forgotten."""
+        if len(self._buffer) <= _LENGTH.size:  # nothing, or mostly the length of what comes now
+            self._buffer += data
+            return
+        buffer = self._buffer if isinstance(self._buffer, bytearray) else bytearray(self._buffer)
+        del buffer[: self._at]
+        buffer += data
+        self._buffer, self._at = buffer, 0
+
+    def next(self) -> bytes | None:
+        """The next whole frame, None if there is none yet.
+
+        Raises `ProtocolError` where the bytes do not begin with the magic, `LimitExceeded` for a length below 1 or above
+        `MAX_FRAME`, before the frame is awaited.
+        """
+        if self._magic_due and not self._take_magic():
+            return None
+        buffer, start = self._buffer, self._at
+        if not self._due:
+            if len(buffer) < start + 4:
+                return None
+            (size,) = _LENGTH.unpack_from(buffer, start)
+            if not 0 < size <= MAX_FRAME:
+                raise LimitExceeded(f"a tracker frame of {size} bytes (allowed: 1 to {MAX_FRAME})")
+            self._due = size
+            start = self._give_out(start + 4)
+            buffer = self._buffer
+        end = start + self._due
+        if len(buffer) < end:
+            return None
+        self._due = 0
+        self._give_out(end)
+        return bytes(buffer[start:end])
+
+    def _give_out(self, end: int) -> int:
+        """What comes before ``end`` is done with; where the rest begins."""
+        if end == len(self._buffer):
+            self._buffer, end = b"", 0
+        self._at = end
+        return end
+
+    def _take_magic(self) -> bool:
+        held = bytes(self._buffer[:4])
+        if not MAGIC_BYTES.startswith(held):
+            raise ProtocolError(f"not a tracker connection: it begins with {held!r}")
+        if len(held) < 4:
+            return False
+        self._magic_due = False
+        self._give_out(4)
+        return True
+
+
+# ------------------------------------------------------------------ JSON
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _short_integer(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+_quick = json.JSONDecoder(parse_constant=_no_constant)
+_careful = json.JSONDecoder(parse_constant=_no_constant, parse_int=_short_integer)
+_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+def _make_text() -> Callable[[Any], str]:
+    """The encoder of JSON texts. `json` builds its C encoder anew for every text, which costs as much as the text."""
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return _encoder.encode
+    escape = json.encoder.encode_basestring_ascii
+    encode = make(None, _encoder.default, escape, None, ":", ",", False, False, False)
+    return lambda value: "".join(encode(value, 0))
+
+
+_text = _make_text()
+
+
+def decode_json(data: bytes) -> Any:
+    """The JSON value in ``data``.
+
+    Raises `ProtocolError`: not UTF-8, not JSON, NaN or Infinity, nested too deeply, or a number too long.
+    """
+    # Only a text longer than the longest number can hold one that is too long.
+    decoder = _quick if len(data) <= _MAX_DIGITS else _careful
+    try:
+        text = data.decode("utf-8")
+        value, end = decoder.raw_decode(text)
+        if end != len(text):
+            value = decoder.decode(text)
+    except RecursionError:
+        raise ProtocolError("JSON nested too deeply") from None
+    except ValueError as error:
+        # The careful way skips white space in front, which some writers put there.
+        if data[:1] in (b" ", b"\t", b"\n", b"\r"):
+            return decode_json(data.strip(b" \t\n\r"))
+        raise ProtocolError(f"not JSON: {error}") from None
+    # Only a text with that many brackets can be nested that deeply.
+    if data.count(b"[") + data.count(b"{") > MAX_NESTING and _is_deeper(value, MAX_NESTING):
+        raise ProtocolError(f"JSON nested more than {MAX_NESTING} deep")
+    return value
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    """Whether lists and objects in ``value`` are nested more than ``limit`` deep."""
+    level = [value]
+    for _ in range(limit):
+        inner: list[Any] = []
+        for item in level:
+            if type(item) is list:
+                inner.extend(item)
+            elif type(item) is dict:
+                inner.extend(item.values())
+        level = inner
+    return any(type(item) in (list, dict) for item in level)
+
+
+def frame(text: str, limit: int = MAX_FRAME) -> bytes:
+    """``text``, which must be ASCII, as a frame."""
+    data = text.encode("ascii")
+    if len(data) > limit:
+        raise LimitExceeded(f"a tracker frame of {len(data)} bytes (allowed: {limit})")
+    return _LENGTH.pack(len(data)) + data
+
+
+def encode(message: Any, limit: int = MAX_FRAME) -> bytes:
+    """A message (one of this protocol, or plain JSON) as a frame.
+
+    Raises `LimitExceeded` for a frame longer than ``limit`` bytes, `ValueNotSupported` for what JSON has no form for
+    (NaN too).
+    """
+    plain = message.to_json() if hasattr(message, "to_json") else message
+    try:
+        text = _text(plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueNotSupported(f"a message to or from the tracker: {error}") from None
+    return frame(text, limit)
+
+
+# ------------------------------------------------------------------ TVM's messages
+
+
+class TvmMessage:
+    """A message of TVM's: a list, its ``code`` first."""
+
+    code: ClassVar[int]
+
+    def to_json(self) -> list[Any]:
+        """The frame's list."""
+        return [self.code, *vars(self).values()]
+
+
+@dataclass(frozen=True)
+class Ping(TvmMessage):
+    """Is the tracker alive? ``hello`` is how ours present themselves in it."""
+
+    code = PING
+    hello: Hello | None = None
+
+    def to_json(self) -> list[Any]:
+        return [PING] if self.hello is None else [PING, self.hello.to_json()]
+
+
+@dataclass(frozen=True)
+class Stop(TvmMessage):
+    """End the tracker, if ``stop_key`` is its own."""
+
+    code = STOP
+    stop_key: str
+
+
+@dataclass(frozen=True)
+class Put(TvmMessage):
+    """A server offers one session: ``match_key`` at ``port``; ``address`` replaces the connection's own."""
+
+    code = PUT
+    key: str
+    port: int
+    match_key: str
+    address: str | None = None
+
+    def to_json(self) -> list[Any]:
+        return [PUT, self.key, [self.port, self.match_key], self.address]
+
+
+@dataclass(frozen=True)
+class TvmRequest(TvmMessage):
+    """A TVM client wants a device; higher ``priority`` first."""
+
+    code = REQUEST
+    key: str
+    user: str = ""
+    priority: float = 1
+
+
+@dataclass(frozen=True)
+class UpdateInfo(TvmMessage):
+    """A server's name (``server:KEY``) and address, for the summary."""
+
+    code = UPDATE_INFO
+    key: str
+    host: str | None
+    port: int
+
+    def to_json(self) -> list[Any]:
+        return [UPDATE_INFO, {"key": self.key, "addr": [self.host, self.port]}]
+
+
+@dataclass(frozen=True)
+class TvmSummary(TvmMessage):
+    """Queues and servers at this moment."""
+
+    code = SUMMARY
+
+
+@dataclass(frozen=True)
+class GetPending(TvmMessage):
+    """Which of this connection's match keys have not been handed out?"""
+
+    code = GET_PENDING
+
+
+ToTracker = Union[TvmMessage, Ask, control.Answer, control.Via]
 
 
 class BadMessage(ProtocolError):
@@ -70,93 +302,6 @@ class BadMessage(ProtocolError):
         super().__init__(message)
         self.reply = reply
         self.fatal = fatal
-
-
-# TVM's messages.
-
-
-@dataclass(frozen=True)
-class Ping:
-    """Is the tracker alive? ``hello`` is how ours present themselves in it."""
-
-    hello: Hello | None = None
-
-    def to_json(self) -> list[Any]:
-        """The frame's list."""
-        return [PING] if self.hello is None else [PING, self.hello.to_json()]
-
-
-@dataclass(frozen=True)
-class Stop:
-    """End the tracker, if ``stop_key`` is its own."""
-
-    stop_key: str
-
-    def to_json(self) -> list[Any]:
-        """The frame's list."""
-        return [STOP, self.stop_key]
-
-
-@dataclass(frozen=True)
-class Put:
-    """A server offers one session: ``match_key`` at ``port``; ``address`` replaces the connection's own."""
-
-    key: str
-    port: int
-    match_key: str
-    address: str | None = None
-
-    def to_json(self) -> list[Any]:
-        """The frame's list."""
-        return [PUT, self.key, [self.port, self.match_key], self.address]
-
-
-@dataclass(frozen=True)
-class TvmRequest:
-    """A TVM client wants a device; higher ``priority`` first."""
-
-    key: str
-    user: str = ""
-    priority: float = 1
-
-    def to_json(self) -> list[Any]:
-        """The frame's list."""
-        return [REQUEST, self.key, self.user, self.priority]
-
-
-@dataclass(frozen=True)
-class UpdateInfo:
-    """A server's name (``server:KEY``) and address, for the summary."""
-
-    key: str
-    host: str | None
-    port: int
-
-    def to_json(self) -> list[Any]:
-        """The frame's list."""
-        return [UPDATE_INFO, {"key": self.key, "addr": [self.host, self.port]}]
-
-
-@dataclass(frozen=True)
-class TvmSummary:
-    """Queues and servers at this moment."""
-
-    def to_json(self) -> list[Any]:
-        """The frame's list."""
-        return [SUMMARY]
-
-
-@dataclass(frozen=True)
-class GetPending:
-    """Which of this connection's match keys have not been handed out?"""
-
-    def to_json(self) -> list[Any]:
-        """The frame's list."""
-        return [GET_PENDING]
-
-
-Tvm = Union[Ping, Stop, Put, TvmRequest, UpdateInfo, TvmSummary, GetPending]
-ToTracker = Union[Tvm, Ask, control.Answer, control.Via]
 
 
 def _ping(rest: list[Any]) -> Ping:
@@ -201,7 +346,7 @@ def _update_info(rest: list[Any]) -> UpdateInfo:
     return UpdateInfo(name, None if host is None else checks.text(host, "host"), checks.port(address[1], "port"))
 
 
-_TVM: dict[int, Callable[[list[Any]], Tvm]] = {
+_TVM: dict[int, Callable[[list[Any]], TvmMessage]] = {
     PING: _ping,
     STOP: lambda rest: Stop(checks.sentence(rest[0], "stop key")),
     PUT: _put,
@@ -212,45 +357,36 @@ _TVM: dict[int, Callable[[list[Any]], Tvm]] = {
 }
 
 
-# What a frame says.
+# ------------------------------------------------------------------ what a frame says
 
 
 def parse_to_tracker(value: Any) -> ToTracker:
     """What a client or a server tells the tracker with the JSON ``value`` of a frame.
 
-    Raises
-    ------
-    BadMessage: neither TVM's nor ours, or fields that hold what they may not.
+    Raises `BadMessage`: neither TVM's nor ours, or fields that hold what they may not.
     """
     if type(value) is list:
         return _parse_tvm(value)
     if type(value) is dict:
         if value.get("op") == control.Via.op:
-            return _parse_via(value)
-        message: Ask | control.Answer = _parse_ours(value, control.TO_TRACKER)
-        return message
+            return _parse_news(control.Via, value)
+        return _parse_ours(value, control.TO_TRACKER)
     raise BadMessage(f"a frame to the tracker is a list or an object, not {checks.shown(value)}")
 
 
 def parse_from_tracker(value: Any) -> Ask | control.Answer | control.Queued:
     """What the tracker tells a client or a server with an object. Replies to TVM's codes are plain JSON.
 
-    Raises
-    ------
-    BadMessage: an object that is neither a question, an answer nor an event.
+    Raises `BadMessage` for what is neither a question, an answer nor an event.
     """
     if type(value) is not dict:
         raise BadMessage(f"the tracker sent {checks.shown(value)} where an object belongs")
     if value.get("event") == "queued":
-        try:
-            return control.Queued.from_json(value, "queued")
-        except ProtocolError as error:
-            raise BadMessage(str(error)) from None
-    message: Ask | control.Answer = _parse_ours(value, control.FROM_TRACKER)
-    return message
+        return _parse_news(control.Queued, value)
+    return _parse_ours(value, control.FROM_TRACKER)
 
 
-def _parse_tvm(value: list[Any]) -> Tvm:
+def _parse_tvm(value: list[Any]) -> TvmMessage:
     code = value[0] if value else None
     parse = _TVM.get(code) if type(code) is int else None
     if parse is None:
@@ -267,14 +403,15 @@ def _parse_tvm(value: list[Any]) -> Tvm:
     raise BadMessage(problem, FAIL) from None
 
 
-def _parse_via(value: dict[str, Any]) -> control.Via:
+def _parse_news(kind: type[checks.AnyMessage], value: dict[str, Any]) -> checks.AnyMessage:
+    """A message that has no answer."""
     try:
-        return control.Via.from_json(value)
+        return kind.from_json(value, kind.__name__.lower())
     except ProtocolError as error:
-        raise BadMessage(str(error)) from None  # nobody waits for an answer to it
+        raise BadMessage(str(error)) from None
 
 
-def _parse_ours(value: dict[str, Any], known: dict[str, type[Ask]]) -> Any:
+def _parse_ours(value: dict[str, Any], known: dict[str, type[Ask]]) -> Ask | control.Answer:
     asker = value.get("id")
     if type(asker) is not int or not 0 <= asker <= checks.MAX_ID:
         raise BadMessage("an object without an id of its own")

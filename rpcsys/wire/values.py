@@ -13,7 +13,7 @@ A head holds JSON's own values as they are. What JSON lacks is an object with th
     {"@": "encoded", "how": "int8+zlib", "dtype": …, "shape": […], "size": 5, "buffer": 0}   see `encoding`
 
 Sequences and maps of an ONNX model are lists and dicts, an empty optional is null. Buffers stand in
-the order in which the head names them. A parsed head (`plan.Plan`) is never handed out, only built from, so it can be
+the order in which the head names them. A parsed head (`parsed.ParsedHead`) is never handed out, only built from, so it can be
 remembered and used again for an equal head.
 """
 
@@ -27,7 +27,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from rpcsys.errors import ProtocolError, ValueNotSupported
 from rpcsys.wire import dtypes, encoding
-from rpcsys.wire.plan import BOTH_WAYS, FLOATS, MAX_DEPTH, array_bytes
+from rpcsys.wire.head import BOTH_WAYS, FLOATS, MAX_DEPTH, array_bytes
 from rpcsys.wire.tensor import Tensor, as_tensor
 
 #: A string above this leaves the head for the body, so that heads stay small enough to remember.
@@ -191,9 +191,9 @@ def _raw(form: str, data: Any, buffers: List[Any]) -> Dict[str, Any]:
 
 
 def build(value: Any, buffers: Sequence[Any]) -> Any:
-    """The Python value of a part of a plan's head, over ``buffers``. Arrays come as `Tensor`.
+    """The Python value of a part of a parsed's head, over ``buffers``. Arrays come as `Tensor`.
 
-    Always new lists and dicts: the plan stays as it is. Raises `ProtocolError` for strings that are
+    Always new lists and dicts: the parsed stays as it is. Raises `ProtocolError` for strings that are
     not UTF-8, dict keys that cannot be keys, and what is not encoded as it says; `ValueNotSupported` where decoding
     takes a package that is missing.
     """

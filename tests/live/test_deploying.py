@@ -246,9 +246,9 @@ def test_who_leaves_in_the_middle_of_an_upload_leaves_nothing(edge):
     incoming = edge.root / "incoming"
     with edge.deployment() as deployment:
         channel = deployment._session._channel
-        lead, _ = frames.lead(frames.CALL, {"f": "session.upload", "a": ["head.so", 10 << 20]})
+        template, _ = frames.template(frames.CALL, {"f": "session.upload", "a": ["head.so", 10 << 20]})
         call = PendingCall()
-        channel.start(call, lead)
+        channel.start(call, template)
         channel.send(frames.CHUNK, call.call_id, {}, (b"x" * (1 << 20),))
         wait_until(lambda: list(incoming.glob("*/.rpcsys-*")), START_S, "a part of the file is there")
         channel._stream.socket.shutdown(socket.SHUT_RDWR)

@@ -139,10 +139,11 @@ from rpcsys.server import capabilities
 from rpcsys.client import arrays
 from rpcsys.wire import dtypes
 from rpcsys.wire.frames import Frame
-from rpcsys.wire.plan import Plan
-from rpcsys.wire.tensor import Tensor, as_tensor, maker
-frame = Frame(2, 0, 0, 1, Plan({}, ()), [b"12345678"])
-tensor = maker({"@": "tensor", "dtype": "float32", "shape": [2], "buffer": 0})(frame)
+from rpcsys.wire.head import ParsedHead
+from rpcsys.wire.frames import array_maker
+from rpcsys.wire.tensor import Tensor, as_tensor
+frame = Frame(2, 0, 0, 1, ParsedHead({}, ()), [b"12345678"])
+tensor = array_maker({"@": "tensor", "dtype": "float32", "shape": [2], "buffer": 0})(frame)
 print(json.dumps([hasattr(numpy, "__rpcsys_stub__"), dtypes.import_numpy() is None, dtypes.loaded_numpy() is None, arrays.np is None,
                   capabilities.capabilities()["numpy"], type(tensor).__name__, as_tensor(memoryview(b"ab")).shape, as_tensor(3)]))
 """

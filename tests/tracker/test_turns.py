@@ -12,7 +12,7 @@ from rpcsys import logs
 from rpcsys.tracker import config
 from rpcsys.tracker.connection import Connection
 from rpcsys.tracker.service import Service
-from rpcsys.wire.tracker import MAGIC_BYTES, FrameReader, decode_json, encode
+from rpcsys.wire.tracker import MAGIC_BYTES, TrackerFrameReader, decode_json, encode
 
 
 class Lab:
@@ -41,7 +41,7 @@ class Lab:
 class Peer:
     def __init__(self, sock):
         self.sock = sock
-        self.reader = FrameReader()
+        self.reader = TrackerFrameReader()
 
     def say(self, message):
         self.sock.send(encode(message))

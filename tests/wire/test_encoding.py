@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as stnp
 from rpcsys.errors import ProtocolError, UsageError, ValueNotSupported
 from rpcsys.wire import encoding, frames, values
 from rpcsys.wire.encoding import Encoded
-from rpcsys.wire.plan import parse
+from rpcsys.wire.head import parse
 from rpcsys.wire.tensor import Tensor
 
 COMPRESSED = ("zlib", "zstd")
@@ -26,10 +26,10 @@ FEATURES = np.random.default_rng(0).standard_normal((4, 16, 7, 7)).astype("f4")
 def crossed(value, how):
     """``value`` as it arrives, and how it crossed."""
     head, buffers = frames.encode_head({"v": encoding.encode(value, how)})
-    plan = parse(head)
-    assert plan.sizes == tuple(len(buffer) for buffer in buffers)
-    came = values.build(plan.head["v"], [bytes(buffer) for buffer in buffers])
-    return came.numpy(), plan.head["v"].get("how", "")
+    parsed = parse(head)
+    assert parsed.sizes == tuple(len(buffer) for buffer in buffers)
+    came = values.build(parsed.head["v"], [bytes(buffer) for buffer in buffers])
+    return came.numpy(), parsed.head["v"].get("how", "")
 
 
 @pytest.mark.parametrize("how", ALL)

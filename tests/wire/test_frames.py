@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rpcsys.errors import LimitExceeded, ProtocolError
 from rpcsys.wire import frames
 from rpcsys.wire.frames import HEADER, HEADER_BYTES
+from rpcsys.wire.head import MAX_PARSED, parse
 from rpcsys.wire.memory import ALIGNMENT
-from rpcsys.wire.plan import MAX_PARSED, parse
 from rpcsys.wire.reader import FrameReader
 from rpcsys.wire.tensor import Tensor
 from tests.wire import strategies
@@ -112,7 +112,7 @@ def test_received_arrays_can_be_written_to_and_share_nothing():
 def test_equal_heads_are_one_plan_and_different_calls():
     stream = b"".join(joined(frames.encode(frames.CALL, number, {"f": "f", "a": [1]})) for number in (1, 2))
     first, second = read(stream, [])[0]
-    assert first.plan is second.plan
+    assert first.parsed is second.parsed
     assert (first.call_id, second.call_id) == (1, 2)
     first.fields()["a"].append(2)
     assert second.fields() == {"f": "f", "a": [1]}
@@ -201,8 +201,8 @@ def test_what_a_head_takes_is_known_before_it_is_parsed(item):
     small = b'{"a":[' + item * (100_000 // len(item)) + b"0]}"
     tracemalloc.start()
     try:
-        plan = parse(small)
-        assert tracemalloc.get_traced_memory()[0] <= plan.weight
+        parsed = parse(small)
+        assert tracemalloc.get_traced_memory()[0] <= parsed.weight
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         with pytest.raises(LimitExceeded, match="send long lists as arrays"):

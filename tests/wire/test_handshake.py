@@ -12,9 +12,9 @@ from rpcsys.errors import LimitExceeded, ProtocolError, UsageError
 from rpcsys.wire.handshake import (
     MAGIC,
     MAX_GREETING,
-    Answer,
     AnswerReader,
     Greeting,
+    HandshakeAnswer,
     OpeningReader,
     Options,
     encode_duplicate,
@@ -64,12 +64,12 @@ def test_opening_leaves_what_follows(text, greeting, step):
 
 
 ANSWERS = [
-    (opening("server:rpi4"), Answer("success", Greeting("server", "rpi4"))),
-    (opening("server:rpi4 -session=rpcsys/1"), Answer("success", Greeting("server", "rpi4", RPCSYS))),
-    (opening("echo of a strange server"), Answer("success", parse_greeting(b"echo of a strange server"))),
-    (opening(""), Answer("success", Greeting("", ""))),
-    (encode_duplicate(), Answer("duplicate")),
-    (encode_mismatch(), Answer("mismatch")),
+    (opening("server:rpi4"), HandshakeAnswer("success", Greeting("server", "rpi4"))),
+    (opening("server:rpi4 -session=rpcsys/1"), HandshakeAnswer("success", Greeting("server", "rpi4", RPCSYS))),
+    (opening("echo of a strange server"), HandshakeAnswer("success", parse_greeting(b"echo of a strange server"))),
+    (opening(""), HandshakeAnswer("success", Greeting("", ""))),
+    (encode_duplicate(), HandshakeAnswer("duplicate")),
+    (encode_mismatch(), HandshakeAnswer("mismatch")),
 ]
 
 
@@ -95,7 +95,7 @@ def test_who_speaks_rpcsys(text, speaks):
 
 
 def test_a_refusal_speaks_nothing():
-    assert not Answer("mismatch").speaks_rpcsys
+    assert not HandshakeAnswer("mismatch").speaks_rpcsys
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ greetings = st.builds(Greeting, st.sampled_from(["client", "server"]), words, op
 def test_round_trip(greeting, step):
     data = encode_greeting(greeting)
     assert read(OpeningReader(), io.BytesIO(data), step) == greeting
-    assert read(AnswerReader(), io.BytesIO(data), step) == Answer("success", greeting)
+    assert read(AnswerReader(), io.BytesIO(data), step) == HandshakeAnswer("success", greeting)
     assert parse_greeting(format_greeting(greeting).encode()) == greeting
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import ProtocolError
 from rpcsys.wire import frames
+from rpcsys.wire.frames import array_maker
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.reader import FrameReader
-from rpcsys.wire.tensor import maker
 
 
 def address(buffer) -> int:
@@ -124,8 +124,8 @@ def test_a_frame_that_is_kept_is_not_overwritten_by_the_next():
 KEEP = {
     "nothing": lambda frame: None,
     "frame": lambda frame: frame,
-    "made": lambda frame: maker(frame.plan.head["a"][0])(frame),
-    "part of what was made": lambda frame: maker(frame.plan.head["a"][0])(frame)[5:].reshape(1, -1),
+    "made": lambda frame: array_maker(frame.parsed.head["a"][0])(frame),
+    "part of what was made": lambda frame: array_maker(frame.parsed.head["a"][0])(frame)[5:].reshape(1, -1),
     "array": lambda frame: np.frombuffer(frame.buffers[0], np.uint8),
     "slice": lambda frame: frame.buffers[0][7:],
 }

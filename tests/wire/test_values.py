@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import LimitExceeded, ProtocolError, ValueNotSupported
 from rpcsys.wire import frames, values
-from rpcsys.wire.plan import MAX_BUFFERS, MAX_DEPTH, parse
+from rpcsys.wire.head import MAX_BUFFERS, MAX_DEPTH, parse
 from rpcsys.wire.tensor import Tensor
 from rpcsys.wire.values import InOut, Out, Ref
 from tests.wire import strategies
@@ -27,9 +27,9 @@ from tests.wire.strategies import same
 
 def there_and_back(value):
     head, buffers = frames.encode_head({"v": value})
-    plan = parse(head)
-    assert plan.sizes == tuple(len(buffer) for buffer in buffers)
-    return values.build(plan.head["v"], [bytes(buffer) for buffer in buffers])
+    parsed = parse(head)
+    assert parsed.sizes == tuple(len(buffer) for buffer in buffers)
+    return values.build(parsed.head["v"], [bytes(buffer) for buffer in buffers])
 
 
 @given(strategies.values)
@@ -186,13 +186,13 @@ def test_an_extent_may_be_any_whole_number():
 
 
 def test_a_plan_is_never_handed_out():
-    plan = parse(b'{"v":{"@":"ref","id":1,"shape":[1,2]},"l":[[1]],"d":{"k":{}}}')
-    before = json.dumps(plan.head)
-    ref = values.build(plan.head["v"], ())
+    parsed = parse(b'{"v":{"@":"ref","id":1,"shape":[1,2]},"l":[[1]],"d":{"k":{}}}')
+    before = json.dumps(parsed.head)
+    ref = values.build(parsed.head["v"], ())
     ref.about["shape"].append(3)
-    values.build(plan.head["l"], ())[0].append(2)
-    values.build(plan.head["d"], ())["k"]["x"] = 1
-    assert json.dumps(plan.head) == before
+    values.build(parsed.head["l"], ())[0].append(2)
+    values.build(parsed.head["d"], ())["k"]["x"] = 1
+    assert json.dumps(parsed.head) == before
 
 
 BROKEN = [
@@ -258,9 +258,9 @@ def test_what_breaks_a_rule_is_a_protocol_error(head):
     ],
 )
 def test_what_cannot_be_built_is_a_protocol_error(head, buffers):
-    plan = parse(head.encode())
+    parsed = parse(head.encode())
     with pytest.raises(ProtocolError):
-        values.build(plan.head["v"], buffers)
+        values.build(parsed.head["v"], buffers)
 
 
 def test_no_head_is_an_empty_one():
@@ -268,8 +268,8 @@ def test_no_head_is_an_empty_one():
 
 
 def test_fields_that_nobody_knows_are_ignored():
-    plan = parse(b'{"v":{"@":"tensor","dtype":"uint8","shape":[1],"buffer":0,"layout":{"new":[1]}}}')
-    assert values.build(plan.head["v"], [b"\x07"]).tolist() == [7]
+    parsed = parse(b'{"v":{"@":"tensor","dtype":"uint8","shape":[1],"buffer":0,"layout":{"new":[1]}}}')
+    assert values.build(parsed.head["v"], [b"\x07"]).tolist() == [7]
 
 
 json_values = st.recursive(
@@ -294,11 +294,11 @@ json_values = st.recursive(
 def test_any_json_is_a_plan_or_a_protocol_error(value, data):
     head = json.dumps({"v": value}).encode()
     try:
-        plan = parse(head)
-        if plan.body_bytes > 1 << 16:
+        parsed = parse(head)
+        if parsed.body_bytes > 1 << 16:
             return
-        body = data.draw(st.binary(min_size=plan.body_bytes, max_size=plan.body_bytes))
-        ends = itertools.accumulate(plan.sizes)
-        values.build(plan.head["v"], [body[end - size : end] for end, size in zip(ends, plan.sizes, strict=True)])
+        body = data.draw(st.binary(min_size=parsed.body_bytes, max_size=parsed.body_bytes))
+        ends = itertools.accumulate(parsed.sizes)
+        values.build(parsed.head["v"], [body[end - size : end] for end, size in zip(ends, parsed.sizes, strict=True)])
     except ProtocolError:
         pass

@@ -25,7 +25,7 @@ from rpcsys.client.calls.receiver import TICK_S, PendingCall, Receiver
 from rpcsys.errors import DeadlineExceeded, RpcsysError, SessionClosed
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
-from rpcsys.wire.frames import Buffer, Frame, Lead
+from rpcsys.wire.frames import Buffer, Frame, FrameTemplate
 
 #: Calls under way up to which another one is sent at once: the device has nothing better to do.
 FEW = 2
@@ -59,26 +59,28 @@ class Channel:
 
     # -------------------------------------------------------------- calls
 
-    def call(self, lead: Lead, buffers: Sequence[Buffer] = (), deadline_s: Optional[float] = None) -> Frame:
+    def call(
+        self, template: FrameTemplate, buffers: Sequence[Buffer] = (), deadline_s: Optional[float] = None
+    ) -> Frame:
         """Send a CALL and wait for its RESULT.
 
         Raises what the call raised on the device, `DeadlineExceeded`, or a `SessionError`.
         """
         receiver = self._receiver
         if not self._send_lock.acquire(False):
-            return self._call_beside_others(lead, buffers, deadline_s)
+            return self._call_beside_others(template, buffers, deadline_s)
         if receiver.pending or self._held or receiver.broken is not None or not receiver.lock.acquire(False):
             self._send_lock.release()
-            return self._call_beside_others(lead, buffers, deadline_s)
+            return self._call_beside_others(template, buffers, deadline_s)
         call = self._alone if deadline_s is None else PendingCall()
         pieces: Sequence[Buffer] = ()
         try:
             try:
                 call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
                 if deadline_s is None:
-                    pieces = lead.pieces(call_id, buffers)
+                    pieces = template.pieces(call_id, buffers)
                 else:
-                    pieces = lead.pieces(call_id, buffers, _milliseconds(deadline_s))
+                    pieces = template.pieces(call_id, buffers, _milliseconds(deadline_s))
                     call.deadline_s, call.runs_since = deadline_s, time.monotonic()
                 if self._freed:
                     pieces = [*self._free_frame(), *pieces]
@@ -103,21 +105,27 @@ class Channel:
                 receiver.wake_sleepers()
         return self.finish(call)
 
-    def _call_beside_others(self, lead: Lead, buffers: Sequence[Buffer], deadline_s: Optional[float]) -> Frame:
+    def _call_beside_others(
+        self, template: FrameTemplate, buffers: Sequence[Buffer], deadline_s: Optional[float]
+    ) -> Frame:
         """`call` while another thread uses the session, or calls are under way."""
         call = PendingCall()
-        self.start(call, lead, buffers, deadline_s)
+        self.start(call, template, buffers, deadline_s)
         return self.finish(call)
 
     def start(
-        self, call: PendingCall, lead: Lead, buffers: Sequence[Buffer] = (), deadline_s: Optional[float] = None
+        self,
+        call: PendingCall,
+        template: FrameTemplate,
+        buffers: Sequence[Buffer] = (),
+        deadline_s: Optional[float] = None,
     ) -> None:
         """Send a CALL, now or, if it has a future, with the next ones. Waits only while the device's window is full."""
         receiver = self._receiver
-        size = call.bytes = lead.body_bytes
+        size = call.bytes = template.body_bytes
         with self._send_lock:
             call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
-            pieces = lead.pieces(call_id, buffers, _milliseconds(deadline_s) if deadline_s is not None else 0)
+            pieces = template.pieces(call_id, buffers, _milliseconds(deadline_s) if deadline_s is not None else 0)
             under_way = len(receiver.pending)
             if under_way >= self._window_calls or receiver.bytes_under_way + size > self._window_bytes:
                 self._wait_for_window(size)

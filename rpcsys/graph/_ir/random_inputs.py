@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rpcsys.errors import UsageError
-from rpcsys.wire.plan import MAX_RANK
+from rpcsys.wire.head import MAX_RANK
 
 MAX_ELEMENTS = 1 << 28
 """Of a random array, drawn in 8 bytes each: more than any network takes at once."""

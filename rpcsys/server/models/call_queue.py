@@ -76,7 +76,7 @@ class Desk:
         calls = self._calls.setdefault(call.client, {})
         if call.frame.call_id in calls:
             raise KeyError(call.frame.call_id)
-        weight = call.frame.plan.weight
+        weight = call.frame.parsed.weight
         staying = self.waiting - max(self.free, 0)  # the others are about to be taken
         if staying >= self.places:
             staying -= sum(len(queue) for client, queue in self._hall.items() if not self._takes(client))
@@ -170,7 +170,7 @@ class Desk:
 
     def _left_hall(self, call: Call) -> None:
         self.waiting -= 1
-        self.waiting_bytes -= call.frame.plan.weight
+        self.waiting_bytes -= call.frame.parsed.weight
 
     def _forget(self, call: Call) -> None:
         call.state = "over"

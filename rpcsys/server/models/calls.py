@@ -15,7 +15,7 @@ from rpcsys.server.session.objects import Objects, from_function, plain_call, re
 from rpcsys.wire import frames, values
 from rpcsys.wire.encoding import encoded
 from rpcsys.wire.frames import Buffer, Frame
-from rpcsys.wire.heads import HeadTable
+from rpcsys.wire.head_cache import HeadCache
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.values import Ref
 
@@ -48,17 +48,17 @@ class Calls:
         self._window_bytes = window_bytes
         self._functions: Dict[str, Callable[..., Any]] = {}
         self._nothing = _Nothing()
-        self._heads = HeadTable()
+        self._heads = HeadCache()
         self._threads = threading.local()
 
     def answer(self, frame: Frame) -> List[Buffer]:
         """Run a call; the pieces of its RESULT, or of its ERROR. Raises what ends a process, and nothing else."""
         try:
-            plan = frame.plan
-            if plan.memo is None:
-                plan.memo = self._plain(plan.head)
-            if plan.memo:
-                return returned(frame.call_id, plan.memo(frame), self._nothing, self._heads)
+            parsed = frame.parsed
+            if parsed.memo is None:
+                parsed.memo = self._plain(parsed.head)
+            if parsed.memo:
+                return returned(frame.call_id, parsed.memo(frame), self._nothing, self._heads)
             return self._answer(frame)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             return frames.encode(frames.ERROR, frame.call_id, described(error))
@@ -74,10 +74,10 @@ class Calls:
         return found
 
     def _answer(self, frame: Frame) -> List[Buffer]:
-        head = frame.plan.head
-        if frame.plan.made > self._window_bytes:
+        head = frame.parsed.head
+        if frame.parsed.made > self._window_bytes:
             raise RemoteArgumentError(
-                f"the arguments take {frame.plan.made} bytes here (at most {self._window_bytes}, as if they were sent)"
+                f"the arguments take {frame.parsed.made} bytes here (at most {self._window_bytes}, as if they were sent)"
             )
         if head.get("keep") is True:
             self._nothing.keep(None, {})

@@ -200,7 +200,7 @@ class Crew:
 
 def function_of(frame: Frame) -> str:
     """The name of the function that a call is for, if it is one."""
-    target = frame.plan.head.get("f")
+    target = frame.parsed.head.get("f")
     return target[1] if type(target) is list and len(target) == 2 and type(target[1]) is str else ""
 
 

@@ -73,7 +73,7 @@ class Incoming:
                 frame = stream.receive()
                 if frame is not None:
                     if not stream.reader.unread:
-                        self.late = frame.plan.body_bytes > LARGE
+                        self.late = frame.parsed.body_bytes > LARGE
                         return frame
                     self._sort_all(frame)
             finally:
@@ -109,12 +109,12 @@ class Incoming:
         if frame.kind == frames.CHUNK:
             self._chunk_bytes += sign * len(frame.buffers[0])
         else:
-            self._bytes += sign * frame.plan.weight
+            self._bytes += sign * frame.parsed.weight
 
     def _count_call(self, frame: Frame, sign: int) -> None:
         """Keep account of the window, as the client does."""
         self._calls += sign
-        self._body_bytes += sign * frame.plan.body_bytes
+        self._body_bytes += sign * frame.parsed.body_bytes
 
     def _check_window(self) -> None:
         """Raises `ProtocolError` for a client that does not keep to it. One call may be larger, if it comes alone."""

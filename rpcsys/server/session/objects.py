@@ -8,15 +8,15 @@ from typing import Any, Callable, Dict, List, Union
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
 from rpcsys.wire import dtypes, frames
 from rpcsys.wire.checks import shown
-from rpcsys.wire.frames import Buffer, Frame, Lead
-from rpcsys.wire.heads import HeadTable, signature
+from rpcsys.wire.frames import Buffer, Frame, FrameTemplate, array_maker
+from rpcsys.wire.head_cache import HeadCache, signature
 from rpcsys.wire.memory import Pool
-from rpcsys.wire.tensor import Tensor, as_array, as_tensor, maker
+from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 from rpcsys.wire.values import InOut, Out, Ref
 
 #: Objects one session may keep: a client that never frees anything must not fill the table without end.
 MAX_OBJECTS = 1 << 20
-_NOTHING = Lead(frames.RESULT, b'{"r":null}')
+_NOTHING = FrameTemplate(frames.RESULT, b'{"r":null}')
 _PLAIN_CALL = {"f", "a"}
 #: Targets that are no functions: what they take or give comes in pieces.
 _STREAMED = ("session.upload", "session.download")
@@ -125,7 +125,7 @@ def plain_call(
     makers: List[Callable[[Frame], Any]] = []
     for item in head["a"]:
         kind = type(item)
-        make = _constant(item) if kind is not dict and kind is not list else maker(item)
+        make = _constant(item) if kind is not dict and kind is not list else array_maker(item)
         if make is None:
             return False
         makers.append(make)
@@ -179,13 +179,13 @@ def from_function(value: Any, objects: Objects) -> Any:
     return value
 
 
-def returned(call_id: int, result: Any, objects: Objects, heads: HeadTable) -> List[Buffer]:
+def returned(call_id: int, result: Any, objects: Objects, heads: HeadCache) -> List[Buffer]:
     """The RESULT of a function that wrote into nothing; its head is remembered if it is one array or scalar."""
     if result is None:
         return _NOTHING.pieces(call_id)
     key, buffers = signature(None, (result,))
-    lead = heads.get(key)
-    if lead is None:
-        lead, buffers = frames.lead(frames.RESULT, {"r": from_function(result, objects)})
-        heads.put(key, lead)
-    return lead.pieces(call_id, buffers)
+    template = heads.get(key)
+    if template is None:
+        template, buffers = frames.template(frames.RESULT, {"r": from_function(result, objects)})
+        heads.put(key, template)
+    return template.pieces(call_id, buffers)

@@ -37,7 +37,7 @@ from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames, values
 from rpcsys.wire.encoding import encoded
 from rpcsys.wire.frames import Buffer, Frame
-from rpcsys.wire.heads import HeadTable
+from rpcsys.wire.head_cache import HeadCache
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.reader import FrameReader
 
@@ -114,7 +114,7 @@ class Session:
         self.directory = Directory(job.workdir)
         self.files = Files(self.out, self.directory, job.options.get("cache"))
         self._operations = Operations(self, allow_pickle=bool(job.options.get("allow_pickle")))
-        self._heads = HeadTable()
+        self._heads = HeadCache()
         self._quick: Set[str] = set()
         self._looked = 0.0
         self._watcher = Watcher(self, renewal)
@@ -233,7 +233,7 @@ class Session:
 
     def _call_in_a_row(self, frame: Frame) -> None:
         """A call with others around it. Replies may wait for each other, but never for a call that may last."""
-        target = frame.plan.head.get("f")
+        target = frame.parsed.head.get("f")
         if type(target) is not str:
             target = repr(target)
         if target not in self._quick:
@@ -263,7 +263,7 @@ class Session:
         if watcher.asleep:
             watcher.wake()
         try:
-            call = frame.plan.memo
+            call = frame.parsed.memo
             if call:
                 pieces = returned(frame.call_id, call(frame), self.objects, self._heads)
             else:
@@ -281,12 +281,12 @@ class Session:
 
     def _answer(self, frame: Frame) -> List[Buffer]:
         """Run a call; the pieces of its RESULT, none when an upload has only begun."""
-        plan, buffers = frame.plan, frame.buffers
-        if plan.memo is None:
-            plan.memo = plain_call(plan.head, self._operations.resolve)
-            if plan.memo:
-                return returned(frame.call_id, plan.memo(frame), self.objects, self._heads)
-        head = plan.head
+        parsed, buffers = frame.parsed, frame.buffers
+        if parsed.memo is None:
+            parsed.memo = plain_call(parsed.head, self._operations.resolve)
+            if parsed.memo:
+                return returned(frame.call_id, parsed.memo(frame), self.objects, self._heads)
+        head = parsed.head
         target = head.get("f")
         if target == "session.upload":
             self.files.begin(frame)
@@ -304,7 +304,7 @@ class Session:
         return self._result(frame.call_id, result, written, head.get("keep") is True)
 
     def _run_by_name(self, frame: Frame, written: List[Any]) -> Any:
-        target = frame.plan.head.get("f")
+        target = frame.parsed.head.get("f")
         if type(target) is not list or len(target) != 2 or target[1] != "main":
             raise ProtocolError("only a module's main is run by names")
         named = to_function(frame.get("k"), self.objects, self._pool, written)

@@ -121,7 +121,7 @@ class Upload:
             if not frame.flags & LAST:
                 return False
             actual = self._digest.hexdigest()
-            if frame.plan.head.get("sha256") != actual or self._wanted not in (None, actual):
+            if frame.parsed.head.get("sha256") != actual or self._wanted not in (None, actual):
                 text = f"{self.name!r} changed on its way to the device; upload it again"
                 raise file_error(text, retryable=self._resumed)  # what was left of it may be the cause, and goes
             os.replace(self._path, self._target)

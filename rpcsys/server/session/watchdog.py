@@ -25,7 +25,7 @@ from rpcsys.server.session.faults import error_fields
 from rpcsys.stream import DONT_WAIT, Ended
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
-from rpcsys.wire.plan import Plan
+from rpcsys.wire.head import ParsedHead
 
 if TYPE_CHECKING:
     from rpcsys.server.session.session import Session
@@ -34,7 +34,7 @@ TAKEOVER_S = 0.02
 #: A client that is not read is sent something so often. Its end lies behind what was not read; but a machine that gets something for a
 #: client that is gone says so.
 KEEPALIVE_S = 5.0
-NO_CALL = Frame(frames.CALL, 0, 0, 0, Plan({}, ()), ())
+NO_CALL = Frame(frames.CALL, 0, 0, 0, ParsedHead({}, ()), ())
 #: Looks without any call before the watcher goes to sleep: one second.
 _QUIET_LOOKS = 50
 #: The system's clocks take no limit of centuries in one piece.

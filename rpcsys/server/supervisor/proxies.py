@@ -18,7 +18,7 @@ from rpcsys.link.backoff import jitter
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor import parking
 from rpcsys.server.supervisor.loop import READ, WRITE, Loop
-from rpcsys.wire.handshake import SERVER, SESSION, Answer, AnswerReader, Greeting, Options, encode_greeting
+from rpcsys.wire.handshake import SERVER, SESSION, AnswerReader, Greeting, HandshakeAnswer, Options, encode_greeting
 
 _REFUSALS = {
     parking.DUPLICATE: "it has a server of this key already: another board, which needs another --key, or this one's "
@@ -146,7 +146,7 @@ class _Place:
             raise OSError("it takes nothing")
         return True
 
-    def read(self) -> Answer:
+    def read(self) -> HandshakeAnswer:
         """The answer. Raises BlockingIOError while it is not whole, OSError when there will be none, ProtocolError."""
         assert self._sock is not None
         while True:

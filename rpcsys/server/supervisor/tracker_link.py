@@ -149,7 +149,7 @@ class TrackerLink:
             )
             self._send(control.Deployed(self._link.next_id(), told, key))
 
-    def _command(self, command: tracker.Tvm) -> None:
+    def _command(self, command: tracker.TvmMessage) -> None:
         self._send(command, self._commands.give)
 
     def _send(self, message: Any, send: Callable[[Link, Any], None] = Link.send) -> None:

@@ -10,12 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rpcsys.server.models.call_queue import MAX_ABANDONED, Call, Desk
 from rpcsys.wire import frames
-from rpcsys.wire.plan import Plan
+from rpcsys.wire.head import ParsedHead
 
 
 def call(client: str, number: int, due: float = math.inf, weight: int = 0) -> Call:
-    plan = Plan({}, (weight,) if weight else ())
-    return Call(client, frames.Frame(frames.CALL, 0, 0, number, plan, ()), due)
+    parsed = ParsedHead({}, (weight,) if weight else ())
+    return Call(client, frames.Frame(frames.CALL, 0, 0, number, parsed, ()), due)
 
 
 def numbers(desk: Desk) -> list[tuple[str, int]]:
@@ -166,7 +166,7 @@ class Machine(RuleBasedStateMachine):
     def books(self):
         waiting = [each for each in self.open.values() if each.state == "waiting"]
         assert self.desk.waiting == len(waiting)
-        assert self.desk.waiting_bytes == sum(each.frame.plan.weight for each in waiting)
+        assert self.desk.waiting_bytes == sum(each.frame.parsed.weight for each in waiting)
         assert self.desk.running == len(self.running)
         assert self.desk.live == len(self.open)
         assert self.desk.running - len(self.desk.abandoned) <= self.desk.workers

@@ -60,7 +60,7 @@ def test_outputs_that_are_written_into(calls):
 
 def test_encoded_results(calls):
     frame = result(calls, f=[0, "main"], a=[X], encode={"0": "float16"})
-    assert frame.plan.head["r"]["@"] == "encoded"
+    assert frame.parsed.head["r"]["@"] == "encoded"
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_more_bytes_of_arguments_are_an_error(ends):
     flood(peer, joined(a_call(1, a=[b"x" * MB])), 100)
     with pytest.raises(ProtocolError, match="more calls were sent"):
         until(incoming.read_ahead)
-    assert sum(frame.plan.weight for frame in incoming.waiting) < WINDOWS * WINDOW_BYTES + MB
+    assert sum(frame.parsed.weight for frame in incoming.waiting) < WINDOWS * WINDOW_BYTES + MB
 
 
 def test_one_call_may_be_larger_than_the_window(ends):
@@ -148,7 +148,7 @@ def test_no_more_is_read_ahead_than_there_is_memory_for(ends):
     one = joined(a_call(1, text=["x" * 1000] * 500))
     flood(peer, one, 100)
     until(lambda: incoming.read_ahead() or not incoming.has_room())
-    assert sum(frame.plan.weight for frame in incoming.waiting) < WINDOW_BYTES + 24 * MB
+    assert sum(frame.parsed.weight for frame in incoming.waiting) < WINDOW_BYTES + 24 * MB
     assert len(incoming.waiting) < 100
     assert numbers(incoming, 100) == [1] * 100
     assert incoming.has_room()

@@ -43,7 +43,7 @@ class Script:
         self.events = collections.deque()
         self.loop = Loop()
         self.link = TrackerLink(self.loop, [self.listener.getsockname()], CARD, self.events.append, time.monotonic)
-        self.reader = tracker.FrameReader()
+        self.reader = tracker.TrackerFrameReader()
 
     def meet(self):
         """Let the link connect and say hello."""

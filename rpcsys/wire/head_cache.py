@@ -1,6 +1,6 @@
 """Heads that are sent again and again: remembered by what the arrays are, not by what they hold.
 
-A call of one function with arrays of the same types and shapes always has the same head. `HeadTable`
+A call of one function with arrays of the same types and shapes always has the same head. `HeadCache`
 finds it without walking the values: an inference then costs two dictionary look-ups instead of JSON.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Dict, Hashable, List, Optional, Sequence, Tuple
 
-from rpcsys.wire.frames import REMEMBERED_BYTES, REMEMBERED_HEADS, Buffer, Lead
+from rpcsys.wire.frames import REMEMBERED_BYTES, REMEMBERED_HEADS, Buffer, FrameTemplate
 from rpcsys.wire.tensor import Tensor
 
 _SCALARS = (bool, int, type(None))
@@ -23,7 +23,7 @@ def signature(about: Hashable, values: Sequence[Any]) -> Tuple[Optional[Key], Se
     """What decides the head of ``values``, ``about`` being what else does; and their memory, in order.
 
     The key is None if any of them is more than an array in C order or a scalar: then its head depends on
-    more than can be seen at a glance. Else the memory is what belongs to a head that `HeadTable` knows by
+    more than can be seen at a glance. Else the memory is what belongs to a head that `HeadCache` knows by
     that key; of others it may be more than that: the table remembers plain element types only.
     """
     ndarray = _ndarray or _find_ndarray()
@@ -73,14 +73,14 @@ def _plain(part: Any) -> bool:
     return not hasattr(part, "isnative") or bool(part.isnative and part.kind in _PLAIN_KINDS)
 
 
-class HeadTable(Dict[Optional[Key], Lead]):
+class HeadCache(Dict[Optional[Key], FrameTemplate]):
     """Leads of a bounded number of short heads, by the signature of what they describe. Holds bytes only.
 
     Little-endian machines only, since there a native array is what the wire wants; elsewhere nothing is
     ever remembered.
     """
 
-    def put(self, key: Optional[Key], lead: Lead) -> None:
+    def put(self, key: Optional[Key], lead: FrameTemplate) -> None:
         """Remember ``lead`` if its head is short and follows from ``key``, which None never does; all are forgotten when there are too many."""
         if key is None or sys.byteorder != "little" or not all(map(_plain, key)):
             return

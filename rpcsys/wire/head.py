@@ -35,7 +35,7 @@ _STRING = 80
 BOTH_WAYS = ("tensor", "strings", "ref")
 
 
-class Plan:
+class ParsedHead:
     """A parsed head and the sizes, in bytes, of the buffers it names. Nothing in it may be changed.
 
     ``weight`` says how many bytes a frame of it holds on to, and ``made`` how many more are taken to make its values: outputs,
@@ -55,7 +55,7 @@ class Plan:
 
 
 class _Sizes(List[int]):
-    """Sizes of buffers; ``made`` as in `Plan`."""
+    """Sizes of buffers; ``made`` as in `ParsedHead`."""
 
     made = 0
 
@@ -73,10 +73,10 @@ def parsed_bytes(head: bytes) -> int:
     return size
 
 
-def parse(head: bytes) -> Plan:
-    """The plan of a head. Raises `ProtocolError` for anything but a JSON object of the forms of `values`."""
+def parse(head: bytes) -> ParsedHead:
+    """The parsed of a head. Raises `ProtocolError` for anything but a JSON object of the forms of `values`."""
     if not head:
-        return Plan({}, ())
+        return ParsedHead({}, ())
     parsed = parsed_bytes(head)
     try:
         value = json.loads(head.decode("utf-8"), parse_constant=_no_constant)
@@ -89,7 +89,7 @@ def parse(head: bytes) -> Plan:
     sizes = _Sizes()
     for item in value.values():
         _measure(item, sizes, 0)
-    return Plan(value, tuple(sizes), parsed, sizes.made)
+    return ParsedHead(value, tuple(sizes), parsed, sizes.made)
 
 
 def _no_constant(name: str) -> Any:

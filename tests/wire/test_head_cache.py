@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import ValueNotSupported
 from rpcsys.wire import frames
-from rpcsys.wire.frames import Lead
-from rpcsys.wire.heads import HeadTable, signature
+from rpcsys.wire.frames import FrameTemplate
+from rpcsys.wire.head_cache import HeadCache, signature
 from rpcsys.wire.memory import ALIGNMENT
 from rpcsys.wire.reader import FrameReader
 from rpcsys.wire.tensor import Tensor
@@ -20,7 +20,7 @@ from tests.wire import strategies
 
 pytestmark = pytest.mark.skipif(sys.byteorder != "little", reason="heads are remembered on little-endian machines")
 
-EMPTY = Lead(frames.CALL, b"{}")
+EMPTY = FrameTemplate(frames.CALL, b"{}")
 
 plain = st.one_of(
     st.none(),
@@ -39,7 +39,7 @@ def known(args):
 
 
 def remembered(args):
-    table, found = HeadTable(), known(args)
+    table, found = HeadCache(), known(args)
     if found is not None:
         table.put(found[0], EMPTY)
     return bool(table)
@@ -47,15 +47,15 @@ def remembered(args):
 
 @given(st.lists(st.lists(st.one_of(plain, strategies.leaves), max_size=3), max_size=12))
 def test_a_remembered_head_is_the_one_that_would_be_made(calls):
-    table = HeadTable()
+    table = HeadCache()
     for args in calls:
         made = frames.encode(frames.CALL, 7, {"f": "f", "a": args}, deadline_ms=9)
-        lead, _ = frames.lead(frames.CALL, {"f": "f", "a": args})
+        template, _ = frames.template(frames.CALL, {"f": "f", "a": args})
         found = known(args)
         if found is None:
             continue
         key, memory = found
-        table.put(key, lead)
+        table.put(key, template)
         if key in table:
             assert b"".join(table[key].pieces(7, memory, 9)) == b"".join(made)
 
@@ -92,14 +92,14 @@ def test_what_depends_on_more_is_not_remembered(arg):
 @pytest.mark.parametrize("lead_by", [(), (np.arange(5),), (7, memoryview(b"x" * 6000))])
 def test_small_arrays_are_joined_and_large_ones_are_sent_from_where_they_are(size, lead_by):
     array = np.arange(size, dtype=np.uint8).reshape(1, size)
-    lead, _ = frames.lead(frames.CALL, {"a": [*lead_by, array]})
+    template, _ = frames.template(frames.CALL, {"a": [*lead_by, array]})
     _, buffers = signature(None, (*lead_by, array))
     if size:
-        pieces = lead.pieces(3, buffers)
+        pieces = template.pieces(3, buffers)
         (frame,) = FrameReader().feed(b"".join(pieces))
         *before, back = frame.get("a")
         assert (frame.call_id, len(before), back.tolist()) == (3, len(lead_by), array.tolist())
-        assert (len(pieces) == 1) == (lead.body_bytes <= frames.JOINED)
+        assert (len(pieces) == 1) == (template.body_bytes <= frames.JOINED)
         assert sum(map(len, pieces)) == len(b"".join(pieces))
         if len(pieces) > 1:
             assert np.shares_memory(np.frombuffer(pieces[-1], np.uint8), array)
@@ -119,11 +119,11 @@ def test_a_tensor_of_the_wrong_length_never_meets_a_remembered_head():
 
 
 def test_the_table_is_bounded():
-    table = HeadTable()
+    table = HeadCache()
     for number in range(3 * frames.REMEMBERED_HEADS):
         table.put((number,), EMPTY)
         assert len(table) <= frames.REMEMBERED_HEADS
-    table.put(("long",), Lead(frames.CALL, b"x" * (frames.REMEMBERED_BYTES + 1)))
+    table.put(("long",), FrameTemplate(frames.CALL, b"x" * (frames.REMEMBERED_BYTES + 1)))
     table.put(("k" * 5000,), EMPTY)
     assert table.get(("long",)) is None
     assert table.get(("k" * 5000,)) is None
@@ -132,6 +132,6 @@ def test_the_table_is_bounded():
 
 def test_a_big_endian_machine_remembers_nothing(monkeypatch):
     monkeypatch.setattr(sys, "byteorder", "big")
-    table = HeadTable()
+    table = HeadCache()
     table.put((1,), EMPTY)
     assert table.get((1,)) is None
