@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from rpcsys.graph._build.offload import Offload, offload
     from rpcsys.graph._build.operator_support import supported
     from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Remote, Tvm
-    from rpcsys.graph._cut.annotation import annotate, annotated
     from rpcsys.graph._cut.partition import partition
-    from rpcsys.graph._cut.region import operators
+    from rpcsys.graph._cut.region import annotate, annotated, operators
     from rpcsys.graph._cut.split import split
     from rpcsys.graph._ir.models import save
     from rpcsys.graph._ir.stage import Crossing, Stage, Stages
@@ -80,8 +79,8 @@ _HOMES = {
     "Reference": "_build.targets",
     "Remote": "_build.targets",
     "Tvm": "_build.targets",
-    "annotate": "_cut.annotation",
-    "annotated": "_cut.annotation",
+    "annotate": "_cut.region",
+    "annotated": "_cut.region",
     "partition": "_cut.partition",
     "operators": "_cut.region",
     "split": "_cut.split",

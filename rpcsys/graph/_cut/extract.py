@@ -1,26 +1,24 @@
 """Stages extracted from a model, given the nodes of each: models of their own, with the tensors that cross by name.
 
-Constants go with whoever needs them, into several stages if need be. A stage to which only constant nodes
-belong does compute them, once, and the others take its results: there would be nothing else for it to do.
+Constants go with whoever needs them, into several stages if need be. A stage to which only constant nodes belong
+computes them once, and the others take its results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from rpcsys.errors import UsageError
 from rpcsys.graph._ir import models
-from rpcsys.graph._ir.dataflow import Dataflow
-from rpcsys.graph._ir.shape_inference import infer_missing_types
+from rpcsys.graph._ir.dataflow import Dataflow, reached
 from rpcsys.graph._ir.stage import Stage, Stages
-from rpcsys.graph._ir.tensor_info import describe
+from rpcsys.graph._ir.tensor_info import describe, infer_missing_types
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A stage to be extracted: its name, the nodes that belong to it, and its target."""
 
     name: str
@@ -32,11 +30,7 @@ def extract(flow: Dataflow, parts: Sequence[Part], *, exact: bool = False) -> St
     """The stages of ``parts``, which stand in an order in which they can run.
 
     Together they hold every node that has work to do. Constants that are in none of them, and results of the whole,
-    come from the last.
-
-    Raises
-    ------
-    UsageError : a part has nothing to do, or a tensor between two of them has no known type
+    come from the last. Raises `UsageError` for a part with nothing to do, and a tensor of unknown type between two.
     """
     return _Extractor(flow, parts, exact).stages()
 
@@ -53,27 +47,22 @@ class _Extractor:
         loose = frozenset(range(len(flow.nodes))).difference(*(part.nodes for part in parts))
         self._results = [self._constant_results(part.nodes) for part in parts]
         self._results[-1] |= self._constant_results(loose)
-        self._members = [
-            self._with_constants(core | results) for core, results in zip(self._core, self._results, strict=True)
-        ]
+        # With the constant nodes that they need and that are nobody's own work, in the graph's order.
+        before = [[maker for maker in makers if maker not in self._home] for makers in flow.before]
+        members = zip(self._core, self._results, strict=True)
+        self._members = [sorted(reached(core | results, before)) for core, results in members]
 
     def stages(self) -> Stages:
-        takes = [self._taken(place) for place in range(len(self._parts))]
+        places = range(len(self._parts))
+        takes = [self._taken(place) for place in places]
         wanted = {*self._outputs, *(value for values in takes for value in values)}
-        gives = [self._given(place, wanted) for place in range(len(self._parts))]
+        gives = [self._given(place, wanted) for place in places]
         for part, given in zip(self._parts, gives, strict=True):
             if not given:
                 raise UsageError(f"{part.name} would have nothing to do: no output of the model needs it")
         infer_missing_types(self._flow.model, wanted)
-        stages = [
-            self._stage(place, taken, given) for place, (taken, given) in enumerate(zip(takes, gives, strict=True))
-        ]
-        return Stages(
-            stages,
-            [describe(value) for value in self._graph.inputs],
-            [describe(value) for value in self._graph.outputs],
-            exact=self._exact,
-        )
+        stages = map(self._stage, places, takes, gives)
+        return Stages(stages, map(describe, self._graph.inputs), map(describe, self._graph.outputs), exact=self._exact)
 
     def _own_work(self, part: Part) -> frozenset[int]:
         """The nodes that only this part computes."""
@@ -81,23 +70,12 @@ class _Extractor:
         return (useful & self._flow.live) or useful
 
     def _constant_results(self, nodes: frozenset[int]) -> frozenset[int]:
-        """The constant ones of these nodes that make an output of the whole."""
+        """The constants among these nodes that make an output of the whole."""
         return frozenset(
             index
             for index in nodes & self._flow.useful - self._home.keys()
             if not self._outputs.keys().isdisjoint(self._flow.nodes[index].outputs)
         )
-
-    def _with_constants(self, nodes: frozenset[int]) -> list[int]:
-        """``nodes`` and the constant nodes they need that are nobody's own work, in the graph's order."""
-        members = set(nodes)
-        todo = list(nodes)
-        while todo:
-            for maker in self._flow.before[todo.pop()]:
-                if maker not in members and maker not in self._home:
-                    members.add(maker)
-                    todo.append(maker)
-        return sorted(members)
 
     def _taken(self, place: int) -> list[ir.Value]:
         """What a part takes from outside: inputs of the whole, then what others make, each in the graph's order."""
@@ -131,15 +109,10 @@ class _Extractor:
         part = self._parts[place]
         nodes = [self._flow.nodes[index] for index in self._members[place]]
         makers = {self._home[maker] for value in taken if (maker := self._maker(value)) >= 0}
-        return Stage(
-            part.name,
-            _model(self._flow.model, part.name, nodes, taken, given, self._weights(place, given)),
-            tuple(describe(value) for value in taken),
-            tuple(describe(value) for value in given),
-            tuple(self._parts[maker].name for maker in sorted(makers)),
-            part.target,
-            self._exact,
-        )
+        model = _model(self._flow.model, part.name, nodes, taken, given, self._weights(place, given))
+        needs = tuple(self._parts[maker].name for maker in sorted(makers))
+        inputs, outputs = tuple(map(describe, taken)), tuple(map(describe, given))
+        return Stage(part.name, model, inputs, outputs, needs, part.target, self._exact)
 
     def _weights(self, place: int, given: list[ir.Value]) -> list[ir.Value]:
         read = {value: None for index in self._members[place] for value in self._flow.takes[index]}

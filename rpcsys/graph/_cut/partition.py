@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rpcsys.errors import UsageError
-from rpcsys.graph._cut.annotation import Annotation, marks
 from rpcsys.graph._cut.extract import Part, extract
-from rpcsys.graph._cut.region import Region, chosen
-from rpcsys.graph._ir.dataflow import Dataflow, optimised
-from rpcsys.graph._ir.shape_inference import infer_shapes
+from rpcsys.graph._cut.region import Annotation, Region, chosen, marks
+from rpcsys.graph._ir.dataflow import Dataflow, optimised, reached
 from rpcsys.graph._ir.stage import Stages
+from rpcsys.graph._ir.tensor_info import infer_shapes
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 
 
@@ -26,11 +25,9 @@ def partition(model: ModelLike, region: Region | Annotation, *, exact: bool = Fa
     then it becomes as many stages as it has connected pieces (``region0``, ``region1``, …), between those of the rest
     (``rest0``, …): what a target supports, as a compiler's partitioner finds it. ``exact`` is as in `split`.
 
-    Raises
-    ------
-    UsageError : the region is empty or not convex (the message names the path that leaves it and comes back), a
-        name that no node has, stages marked against the flow, a tensor of unknown type between stages
-    ModelError : ``exact``, and onnxruntime cannot load the model
+    Raises `UsageError` for a region that is empty or not convex (the message names the path that leaves it and comes
+    back), a name that no node has, stages marked against the flow, and a tensor of unknown type between stages;
+    `ModelError` with ``exact``, if onnxruntime cannot load the model.
     """
     flow = Dataflow(read(model))
     if isinstance(region, Annotation):
@@ -38,17 +35,13 @@ def partition(model: ModelLike, region: Region | Annotation, *, exact: bool = Fa
     wanted = chosen(flow, region)
     if exact:
         flow, wanted = _optimised(flow, wanted)
-    working = _working(flow, wanted)
+    # Constants follow those that need them; they make a region of their own only where there is nothing else.
+    useful = wanted & flow.useful
+    working = useful & flow.live or useful
     if not working:
         raise UsageError("the region is empty: none of its nodes has work to do in this model")
     infer_shapes(flow.model)
     return extract(flow, _pieces(flow, working) if several else _around(flow, working), exact=exact)
-
-
-def _working(flow: Dataflow, wanted: set[int]) -> set[int]:
-    """Constants follow those that need them, and never make a region of their own but where there is nothing else."""
-    useful = wanted & flow.useful
-    return useful & flow.live or useful
 
 
 def _optimised(flow: Dataflow, wanted: set[int]) -> tuple[Dataflow, set[int]]:
@@ -60,9 +53,6 @@ def _optimised(flow: Dataflow, wanted: set[int]) -> tuple[Dataflow, set[int]]:
         if inside or (not origins[index] and new.after[index] and new.after[index][0] in found):
             found.add(index)
     return new, found
-
-
-# ------------------------------------------------------------------ one region
 
 
 def _around(flow: Dataflow, region: set[int]) -> list[Part]:
@@ -82,9 +72,6 @@ def _around(flow: Dataflow, region: set[int]) -> list[Part]:
 
 def _path_text(flow: Dataflow, path: Iterable[int]) -> str:
     return " -> ".join(flow.name(index) for index in path)
-
-
-# ------------------------------------------------------------------ several regions
 
 
 def _pieces(flow: Dataflow, region: set[int]) -> list[Part]:
@@ -113,22 +100,14 @@ def _pieces(flow: Dataflow, region: set[int]) -> list[Part]:
 
 
 def _connected(flow: Dataflow, nodes: set[int]) -> list[set[int]]:
+    """The pieces of ``nodes`` that hang together."""
     pieces: list[set[int]] = []
     left = set(nodes)
+    around = [[i for i in (*flow.before[n], *flow.after[n]) if i in nodes] for n in range(len(flow.nodes))]
     while left:
-        piece: set[int] = set()
-        todo = [min(left)]
-        while todo:
-            index = todo.pop()
-            if index not in piece:
-                piece.add(index)
-                todo.extend(i for i in (*flow.before[index], *flow.after[index]) if i in left)
-        pieces.append(piece)
-        left -= piece
+        pieces.append(reached([min(left)], around))
+        left -= pieces[-1]
     return pieces
-
-
-# ------------------------------------------------------------------ by annotation
 
 
 def _by_marks(flow: Dataflow, annotation: Annotation, exact: bool) -> Stages:
@@ -136,11 +115,8 @@ def _by_marks(flow: Dataflow, annotation: Annotation, exact: bool) -> Stages:
     _check_order(flow, stage_of)
     if exact:
         old, (flow, origins) = stage_of, optimised(flow)
-        stage_of = {
-            index: max(old[i] for i in origin if i in old)
-            for index, origin in enumerate(origins)
-            if any(i in old for i in origin)
-        }
+        marked = ([old[i] for i in origin if i in old] for origin in origins)
+        stage_of = {index: max(stages) for index, stages in enumerate(marked) if stages}
     placed: dict[int, int] = {}
     for index in sorted(flow.useful & flow.live):
         earlier = [placed[i] for i in flow.before[index] if i in placed]

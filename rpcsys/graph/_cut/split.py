@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from rpcsys.errors import UsageError
 from rpcsys.graph._cut.extract import Part, extract
 from rpcsys.graph._ir.dataflow import Dataflow, optimised
-from rpcsys.graph._ir.shape_inference import infer_shapes
 from rpcsys.graph._ir.stage import Stages
+from rpcsys.graph._ir.tensor_info import infer_shapes
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 
 #: Where to cut: before a node, by its place or name; or behind a tensor, or several of them.
@@ -30,14 +32,15 @@ def split(model: ModelLike, cuts: Cut | Iterable[Cut], *, exact: bool = False) -
     Without it each may be optimised as far as onnxruntime can: faster, with differences around 1e-7. The
     model, a file or its bytes or one of onnx or onnx-ir, is not changed.
 
-    Raises
-    ------
-    UsageError : a cut that names nothing, leaves a stage without work, or goes through a tensor of unknown type
-    ModelError : ``exact``, and onnxruntime cannot load the model
+    Raises `UsageError` for a cut that names nothing, leaves a stage without work, or goes through a tensor of unknown
+    type; `ModelError` with ``exact``, if onnxruntime cannot load the model.
     """
     flow = Dataflow(read(model))
-    heads = sorted((_head(flow, each) for each in _listed(cuts)), key=len)
-    stage_of = [sum(index not in head for head in _nested(heads)) for index in range(len(flow.nodes))]
+    listed: list[Cut] = [cuts] if isinstance(cuts, (int, str)) else list(cuts)
+    heads = sorted((_head(flow, each) for each in listed), key=len)
+    # A later stage needs what the earlier ones made: each head holds what the shorter ones hold.
+    nested = list(itertools.accumulate(heads, operator.or_))
+    stage_of = [sum(index not in head for head in nested) for index in range(len(flow.nodes))]
     if exact:
         flow, stage_of = _optimised(flow, stage_of)
     infer_shapes(flow.model)
@@ -46,20 +49,6 @@ def split(model: ModelLike, cuts: Cut | Iterable[Cut], *, exact: bool = False) -
         for number in range(len(heads) + 1)
     ]
     return extract(flow, parts, exact=exact)
-
-
-def _listed(cuts: Cut | Iterable[Cut]) -> list[Cut]:
-    return [cuts] if isinstance(cuts, (int, str)) else list(cuts)
-
-
-def _nested(heads: list[set[int]]) -> list[set[int]]:
-    """Each head with all that the shorter ones hold: a later stage needs what the earlier ones made."""
-    union: set[int] = set()
-    nested = []
-    for head in heads:
-        union = union | head
-        nested.append(union)
-    return nested
 
 
 def _head(flow: Dataflow, where: Cut) -> set[int]:

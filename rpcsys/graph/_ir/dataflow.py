@@ -16,7 +16,7 @@ from rpcsys.errors import UsageError
 from rpcsys.graph._ir.models import bodies
 from rpcsys.graph._ir.ort import rewritten
 
-#: Operators whose results differ from call to call (those of the onnx operator list that take a seed).
+#: Operators that draw random numbers: those of the onnx operator list that take a seed.
 _RANDOM = {
     "Bernoulli",
     "Dropout",
@@ -31,24 +31,16 @@ _RANDOM = {
 class Dataflow:
     """The main graph of ``model``; its nodes are named by their index in it.
 
-    Attributes
-    ----------
-    nodes : every node, in the graph's order
-    takes : per node, the values of the main graph it reads; what its bodies capture is among them
-    before, after : per node, the nodes it takes values from, and those that take its own
-    useful : nodes that lead to an output of the model
-    live : nodes that differ from call to call
-
-    Raises
-    ------
-    UsageError : the nodes are not in the order in which they can run
+    Raises `UsageError` where the nodes are not in an order in which they can run.
     """
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.nodes: list[ir.Node] = list(model.graph)
         self._place = {node: index for index, node in enumerate(self.nodes)}
+        #: By node, the values of the main graph that it reads; those that its bodies capture are among them.
         self.takes = [tuple(_values_read(node, model.graph)) for node in self.nodes]
+        #: By node, the nodes that it takes values from, and those that take its own.
         self.before = [self._makers(values) for values in self.takes]
         self.after: list[list[int]] = [[] for _ in self.nodes]
         for index, makers in enumerate(self.before):
@@ -59,8 +51,9 @@ class Dataflow:
                         "which makes what it takes; onnx_ir's TopologicalSortPass sorts it"
                     )
                 self.after[maker].append(index)
-        self.useful = self._reach(self._makers(model.graph.outputs), self.before)
-        self.live = self._reach(self._sources(), self.after)
+        #: The nodes that lead to an output of the model; and those whose results differ from call to call.
+        self.useful = reached(self._makers(model.graph.outputs), self.before)
+        self.live = reached(self._sources(), self.after)
 
     def maker(self, value: ir.Value) -> int | None:
         """The node that makes ``value``; None for an input or an initialiser."""
@@ -75,21 +68,26 @@ class Dataflow:
 
     def upstream(self, nodes: Iterable[int]) -> set[int]:
         """``nodes`` and all they depend on."""
-        return self._reach(nodes, self.before)
+        return reached(nodes, self.before)
 
     def downstream(self, nodes: Iterable[int]) -> set[int]:
         """``nodes`` and all that depends on them."""
-        return self._reach(nodes, self.after)
+        return reached(nodes, self.after)
 
     def path(self, start: Collection[int], goal: Collection[int]) -> list[int]:
-        """A shortest way along the flow from ``start`` to ``goal`` through other nodes; [] if there is none."""
+        """A shortest path from ``start`` to ``goal`` through other nodes; [] if there is none."""
         came_from: dict[int, int | None] = dict.fromkeys(start)
         todo = deque(start)
         while todo:
             index = todo.popleft()
             for follower in self.after[index]:
                 if follower in goal and index not in start:
-                    return [*_trace(came_from, index), follower]
+                    path = [follower]
+                    at: int | None = index
+                    while at is not None:
+                        path.append(at)
+                        at = came_from[at]
+                    return path[::-1]
                 if follower not in came_from and follower not in goal:
                     came_from[follower] = index
                     todo.append(follower)
@@ -102,18 +100,18 @@ class Dataflow:
                 yield index
 
     def _makers(self, values: Iterable[ir.Value]) -> list[int]:
-        makers = (self.maker(value) for value in values)
-        return sorted({maker for maker in makers if maker is not None})
+        return sorted({maker for value in values if (maker := self.maker(value)) is not None})
 
-    @staticmethod
-    def _reach(start: Iterable[int], steps: list[list[int]]) -> set[int]:
-        reached = set(start)
-        todo = list(reached)
-        while todo:
-            fresh = set(steps[todo.pop()]) - reached
-            reached |= fresh
-            todo.extend(fresh)
-        return reached
+
+def reached(start: Iterable[int], steps: list[list[int]]) -> set[int]:
+    """``start``, and all that any number of ``steps`` lead to from there."""
+    reached = set(start)
+    todo = list(reached)
+    while todo:
+        fresh = set(steps[todo.pop()]) - reached
+        reached |= fresh
+        todo.extend(fresh)
+    return reached
 
 
 def optimised(flow: Dataflow) -> tuple[Dataflow, list[list[int]]]:
@@ -122,7 +120,7 @@ def optimised(flow: Dataflow) -> tuple[Dataflow, list[list[int]]]:
     Raises `ModelError` if onnxruntime cannot load it.
     """
     makers = {value.name: index for index, node in enumerate(flow.nodes) for value in node.outputs if value.name}
-    new = Dataflow(rewritten(flow.model, "basic"))
+    new = Dataflow(rewritten(flow.model))
     return new, [[makers[value.name] for value in node.outputs if value.name in makers] for node in new.nodes]
 
 
@@ -159,12 +157,3 @@ def _is_random(node: ir.Node, model: ir.Model) -> bool:
             seen.add(node.op_identifier())
             todo.extend(function)
     return False
-
-
-def _trace(came_from: dict[int, int | None], index: int) -> list[int]:
-    path: list[int] = []
-    at: int | None = index
-    while at is not None:
-        path.insert(0, at)
-        at = came_from[at]
-    return path

@@ -22,7 +22,7 @@ EMBEDDED_BYTES = 1 << 30
 def save(model: ModelLike, path: str | os.PathLike[str], *, embedded_bytes: int = EMBEDDED_BYTES) -> None:
     """Write ``model`` to ``path``; more than ``embedded_bytes`` of weights (1 GiB) go into ``PATH.data`` beside it.
 
-    Weights that lay in other files are copied, a piece at a time: the file and its data stand for themselves.
+    Weights that lie in other files are copied, a piece at a time.
     """
     if not isinstance(model, ir.Model):
         model = read(model)
@@ -38,12 +38,7 @@ def data_path(path: str | os.PathLike[str]) -> Path:
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """The model for other libraries, all weights inside.
-
-    Raises
-    ------
-    UsageError : it would be larger than protobuf can hold; `save` it instead
-    """
+    """The model for other libraries, all weights inside. Raises `UsageError` for one larger than protobuf can hold."""
     size = weight_bytes(model)
     if size > EMBEDDED_BYTES:
         raise UsageError(f"a model with {size >> 20} MiB of weights does not fit into one file; save it instead")

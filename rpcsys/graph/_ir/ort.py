@@ -1,10 +1,8 @@
 """onnxruntime: models opened in it, run, and rewritten by its optimizer.
 
-Stages of an exact split are cut from a model that was rewritten. At the level ``basic`` onnxruntime folds constants
-and merges nodes in ways that hold for any processor; a model that has been through it once does not change when it,
-or a part of it, goes through again. That is why stages cut from it afterwards, and run at the same level, compute the
-same bits as the whole. The higher levels fuse further, across what would be a cut, into operators of onnxruntime's
-own.
+Stages of an exact split are cut from a rewritten model. At the level ``basic`` onnxruntime folds constants and merges
+nodes in ways that hold for any processor, and a second pass changes nothing. So stages cut afterwards, and run at that
+level, compute the same bits as the whole. Higher levels fuse further, across cuts, into operators of onnxruntime's own.
 """
 
 from __future__ import annotations
@@ -22,26 +20,20 @@ from rpcsys.graph._ir import models
 if TYPE_CHECKING:
     import onnxruntime
 
-#: What each level is called in onnxruntime's GraphOptimizationLevel.
-LEVELS = {"disabled": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "all": "ORT_ENABLE_ALL"}
-
-#: onnxruntime refuses a stamp newer than it knows, though what it knows of the model has not changed since.
+#: The IR version that any onnxruntime takes. It refuses a newer one, even where the model has nothing new.
 _IR_VERSION = 10
-
-#: More weights than this lie beside the model on its way to onnxruntime and back: protobuf would copy them each time.
+#: More bytes of weights than this lie beside the model on its way to onnxruntime and back: protobuf would copy them each time.
 _EMBEDDED_BYTES = 1 << 24
 
 
-def rewritten(model: ir.Model, level: str) -> ir.Model:
-    """The model as onnxruntime would run it at ``level``, written back as ONNX; it has no node names any more.
+def rewritten(model: ir.Model) -> ir.Model:
+    """The model as onnxruntime runs it at its level ``basic``, written back as ONNX, without names of nodes.
 
-    Raises
-    ------
-    ModelError : onnxruntime cannot load it
+    Raises `ModelError` if onnxruntime cannot load it.
     """
     with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
         target = Path(folder, "optimised.onnx")
-        open_session(model, level, target)
+        open_session(model, target)
         result = ir.load(target)
         if models.weight_bytes(result) <= models.EMBEDDED_BYTES:
             ir.external_data.load_to_model(result)
@@ -53,16 +45,14 @@ def rewritten(model: ir.Model, level: str) -> ir.Model:
 
 
 def open_session(
-    model: ir.Model, level: str, target: Path | None = None, *, profile: Path | None = None
+    model: ir.Model, target: Path | None = None, *, profile: Path | None = None, optimise: bool = True
 ) -> onnxruntime.InferenceSession:
-    """The model in an onnxruntime session; written to ``target`` as it then is, its large weights beside it.
+    """The model in an onnxruntime session, at the level ``basic`` or not optimised at all.
 
-    With ``profile``, the beginning of a file's name, it computes in one thread, and its ``end_profiling`` writes what
-    each node took.
+    ``target`` is a file to write it to as it then is, its large weights beside it. With ``profile``, the beginning of
+    a file's name, it computes in one thread, and its ``end_profiling`` writes what each node took.
 
-    Raises
-    ------
-    ModelError : onnxruntime cannot load it
+    Raises `ModelError` if onnxruntime cannot load it.
     """
     import onnxruntime
 
@@ -72,7 +62,8 @@ def open_session(
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
         options.intra_op_num_threads = 1
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[level])
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_BASIC if optimise else levels.ORT_DISABLE_ALL
     with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
         source = Path(folder, "model.onnx")
         models.save(_stamped(model), source, embedded_bytes=_EMBEDDED_BYTES)
@@ -89,12 +80,7 @@ def open_session(
 
 
 def run(session: onnxruntime.InferenceSession, outputs: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
-    """The outputs of these names, from arrays by the inputs' names.
-
-    Raises
-    ------
-    ModelError : the model does not run with these inputs
-    """
+    """The outputs of these names, from arrays by the inputs' names. Raises `ModelError` if it does not run with these."""
     from rpcsys.module.kinds.onnx_session import Runner
 
     try:
@@ -105,7 +91,7 @@ def run(session: onnxruntime.InferenceSession, outputs: Sequence[str], feeds: Ma
 
 
 def _stamped(model: ir.Model) -> ir.Model:
-    """A copy that onnxruntime takes: of an older IR version, without what only newer ones have."""
+    """A copy of an IR version that onnxruntime takes, without what only newer ones have."""
     stamped = model.clone()
     if model.ir_version > _IR_VERSION:
         stamped.ir_version = _IR_VERSION

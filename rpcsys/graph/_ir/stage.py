@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, overload
@@ -14,7 +14,7 @@ from rpcsys.errors import UsageError
 from rpcsys.graph._ir import models
 from rpcsys.graph._ir.tensor_info import TensorInfo
 
-#: A tensor as modules tell it: a dict with name, dtype, and shape where it is known.
+#: A tensor as modules describe it: a dict with name, dtype, and shape where it is known.
 TensorSpec: TypeAlias = dict[str, Any]
 
 
@@ -76,15 +76,14 @@ class Stages(Sequence[Stage]):
 
     def __init__(
         self,
-        stages: Sequence[Stage],
-        inputs: Sequence[TensorInfo],
-        outputs: Sequence[TensorInfo],
+        stages: Iterable[Stage],
+        inputs: Iterable[TensorInfo],
+        outputs: Iterable[TensorInfo],
         *,
         exact: bool = False,
     ) -> None:
         self._stages = tuple(stages)
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.exact = exact
 
     def __len__(self) -> int:
@@ -110,26 +109,22 @@ class Stages(Sequence[Stage]):
         return f"Stages({', '.join(stage.name for stage in self)})"
 
     def source(self, tensor: str) -> str:
-        """The name of the stage that makes ``tensor``; "" if it is an input of the whole.
-
-        Raises
-        ------
-        UsageError : no stage makes it, and it is no input
-        """
-        for stage in self:
-            if any(output.name == tensor for output in stage.outputs):
-                return stage.name
-        if any(item.name == tensor for item in self.inputs):
-            return ""
+        """The name of the stage that makes ``tensor``; "" for an input of the whole. Raises `UsageError` for any other."""
+        for name, made in self._made():
+            if made.name == tensor:
+                return name
         raise UsageError(f"no stage makes a tensor {tensor!r} that others can take")
+
+    def _made(self) -> Iterator[tuple[str, TensorInfo]]:
+        """Every tensor with its source, in the order they are made."""
+        yield from (("", tensor) for tensor in self.inputs)
+        yield from ((stage.name, tensor) for stage in self for tensor in stage.outputs)
 
     def crossings(self) -> list[Crossing]:
         """Every tensor between stages, with the inputs and outputs of the whole, in the order they are made."""
         results = {tensor.name for tensor in self.outputs}
-        made = [("", tensor) for tensor in self.inputs]
-        made += [(stage.name, tensor) for stage in self for tensor in stage.outputs]
         found = []
-        for source, tensor in made:
+        for source, tensor in self._made():
             takers = [stage.name for stage in self if any(i.name == tensor.name for i in stage.inputs)]
             found.append(Crossing(tensor, source, (*takers, *([""] if tensor.name in results else []))))
         return found
@@ -151,7 +146,6 @@ class Signature(NamedTuple):
 
 
 def signature_of(stage: Stage) -> Signature:
-    """The signature of a stage."""
     return Signature(
         [tensor_spec(tensor) for tensor in stage.inputs if tensor.required],
         [tensor_spec(tensor) for tensor in stage.outputs],
@@ -159,7 +153,7 @@ def signature_of(stage: Stage) -> Signature:
 
 
 def tensor_spec(tensor: TensorInfo) -> TensorSpec:
-    """A tensor as modules tell it."""
+    """A tensor as modules describe it."""
     value: TensorSpec = {"name": tensor.name, "dtype": tensor.dtype}
     if tensor.shape is not None:
         value["shape"] = list(tensor.shape)

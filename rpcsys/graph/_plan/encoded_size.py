@@ -28,7 +28,7 @@ def encoded_bytes(flow: Dataflow, nbytes: Mapping[str, int], feeds: Mapping[str,
     made = {value.name: value for node in model.graph for value in node.outputs if value.name in nbytes}
     given = {value.name for value in model.graph.outputs}
     model.graph.outputs.extend(value for name, value in made.items() if name not in given)
-    session = open_session(model, "basic")
+    session = open_session(model)
     found = {name: _encoded(value, how) for name, value in feeds.items()}
     for names in _portions(made, nbytes):
         values = run(session, names, feeds)

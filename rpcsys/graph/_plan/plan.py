@@ -17,7 +17,7 @@ from rpcsys.graph._pipeline.resolve import CALLS
 from rpcsys.graph._plan.bench import load_on, open_sessions
 from rpcsys.graph._plan.devices import PlanDevice, TrackerLike
 from rpcsys.graph._plan.export import export
-from rpcsys.graph._show.table import ms_text, size_text, table
+from rpcsys.graph._show.show import ms_text, size_text, table
 
 if TYPE_CHECKING:
     from rpcsys.graph._ir.stage import Stages

@@ -52,7 +52,7 @@ def profile(flow: Dataflow, feeds: Mapping[str, Any]) -> Profile:
     for index, node in enumerate(flow.nodes):
         node.name = f"{_MARK}{index}"
     with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
-        session = open_session(flow.model, "basic", profile=Path(folder, "profile"))
+        session = open_session(flow.model, profile=Path(folder, "profile"))
         try:
             for _ in range(_RUNS):
                 run(session, [output.name for output in session.get_outputs()], feeds)

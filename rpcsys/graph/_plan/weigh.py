@@ -15,7 +15,7 @@ from rpcsys.graph._build.codec import Codec, CoderPair
 from rpcsys.graph._build.targets import Remote
 from rpcsys.graph._ir.stage import Stages, signature_of
 from rpcsys.graph._plan.measure import timed
-from rpcsys.graph._show.table import ms_text, size_text, table
+from rpcsys.graph._show.show import ms_text, size_text, table
 from rpcsys.wire import encoding
 
 Values = dict[str, Any]

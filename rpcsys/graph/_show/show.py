@@ -1,20 +1,34 @@
-"""Stages printed as tables, and drawn into a file."""
+"""Stages printed as tables, and drawn as SVG; tables, sizes and times as text.
+
+The drawing has a column for each step of the flow, a box for each stage, and a line for what crosses. A stage stands one
+column right of the last stage that it needs; what stands in one column can run at the same time.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from rpcsys.graph._cut.split import split
 from rpcsys.graph._ir.stage import Crossing, Stage, Stages
-from rpcsys.graph._show.svg import svg_text
-from rpcsys.graph._show.table import ms_text, size_text, table
 from rpcsys.module.kinds.onnx_model import ModelLike
 
 _LISTED = 3  # names in one cell
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+_BOX, _ROW = (150, 64), 104
+_GAP = 150  # between columns: room for the words on a line
+_MARGIN = 24
+_STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#1b1f24}.t{font-weight:600}.s{fill:#57606a;font-size:11px}"
+    ".b{fill:#f6f8fa;stroke:#57606a}.e{fill:#fff;stroke:#8c959f;stroke-dasharray:3 3}"
+    ".l{fill:none;stroke:#0969da;stroke-width:1.5}"
+)
+_INPUTS, _OUTPUTS = "\0inputs", "\0outputs"  # boxes that are no stages
 
 
 def show(
@@ -29,36 +43,148 @@ def show(
     ``svg`` names a file to draw them into. A model that was not split is shown as one stage.
     """
     given = stages if isinstance(stages, Stages) else split(stages, [])
-    out = file or sys.stdout
-    out.write(text(given, times or {}))
+    (file or sys.stdout).write(_tables(given, times or {}))
     if svg is not None:
-        Path(svg).write_text(svg_text(given, times or {}), encoding="utf-8")
+        Path(svg).write_text(_drawing(given, times or {}), encoding="utf-8")
 
 
-def text(stages: Stages, times: Mapping[str, float]) -> str:
-    """What `show` prints: a table of the stages, and one of what crosses."""
-    timed = bool(times)
-    head = ["STAGE", "TARGET", "NODES", "WEIGHTS", "NEEDS", *(["TIME"] if timed else [])]
-    rows = [[*_stage_cells(stage), *([_time(stage, times)] if timed else [])] for stage in stages]
-    tensors = [_crossing_cells(crossing) for crossing in stages.crossings()]
-    return table(head, rows) + "\n" + table(["TENSOR", "TYPE", "BYTES", "FROM", "TO"], tensors)
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns under their headings, a line for each row."""
+    lines = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = (map(str.ljust, line, widths) for line in lines)
+    return "".join("  ".join(cells).rstrip() + "\n" for cells in padded)
 
 
-def _stage_cells(stage: Stage) -> list[str]:
-    nodes = len(list(stage.model.graph))
-    return [stage.name, stage.target or "-", str(nodes), size_text(stage.weight_bytes), _listed(stage.needs)]
+def size_text(count: int | None) -> str:
+    """``16.0 kB``; ``?`` for what is not known before it runs."""
+    if count is None:
+        return "?"
+    size, unit = float(count), 0
+    while size >= 1000 and unit < len(_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
 
 
-def _time(stage: Stage, times: Mapping[str, float]) -> str:
-    return ms_text(times[stage.name]) if stage.name in times else "?"
+def ms_text(seconds: float) -> str:
+    """``12.50 ms``."""
+    return f"{seconds * 1e3:.2f} ms"
 
 
-def _crossing_cells(crossing: Crossing) -> list[str]:
-    tensor = crossing.tensor
-    targets = [target or "(output)" for target in crossing.targets]
-    return [tensor.name, tensor.text(), size_text(tensor.nbytes), crossing.source or "(input)", _listed(targets)]
+def _tables(stages: Stages, times: Mapping[str, float]) -> str:
+    """A table of the stages, and one of what crosses."""
+    head = ["STAGE", "TARGET", "NODES", "WEIGHTS", "NEEDS"]
+    rows = [
+        [stage.name, stage.target or "-", str(_nodes(stage)), size_text(stage.weight_bytes), _listed(stage.needs)]
+        for stage in stages
+    ]
+    if times:
+        head.append("TIME")
+        for row in rows:
+            row.append(ms_text(times[row[0]]) if row[0] in times else "?")
+    crossing = [
+        [tensor.name, tensor.text(), size_text(tensor.nbytes), source or "(input)", _listed([t or "(output)" for t in to])]
+        for tensor, source, to in ((each.tensor, each.source, each.targets) for each in stages.crossings())
+    ]
+    return table(head, rows) + "\n" + table(["TENSOR", "TYPE", "BYTES", "FROM", "TO"], crossing)
+
+
+def _nodes(stage: Stage) -> int:
+    return sum(1 for _ in stage.model.graph)
 
 
 def _listed(names: Sequence[str]) -> str:
     more = f" +{len(names) - _LISTED}" if len(names) > _LISTED else ""
     return (", ".join(names[:_LISTED]) or "-") + more
+
+
+class _Box(NamedTuple):
+    title: str
+    lines: tuple[str, ...]
+    style: str
+    x: float
+    y: float
+
+
+def _drawing(stages: Stages, times: Mapping[str, float]) -> str:
+    """The text of an ``.svg`` file."""
+    boxes = _placed(stages, times)
+    width = max(box.x for box in boxes.values()) + _BOX[0] + _MARGIN
+    height = max(box.y for box in boxes.values()) + _BOX[1] * 1.75 + _MARGIN  # lines that pass boxes go below
+    parts = [*_lines(stages.crossings(), boxes), *map(_box_text, boxes.values())]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
+        f"<style>{_STYLE}</style>"
+        '<defs><marker id="a" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0L8 4L0 8z" fill="#0969da"/></marker></defs>' + "".join(parts) + "</svg>\n"
+    )
+
+
+def _placed(stages: Stages, times: Mapping[str, float]) -> dict[str, _Box]:
+    columns: dict[str, int] = {_INPUTS: 0}
+    for stage in stages:
+        columns[stage.name] = 1 + max((columns[name] for name in stage.needs), default=0)
+    columns[_OUTPUTS] = 1 + max(columns.values())
+    words = {stage.name: _words(stage, times) for stage in stages}
+    words |= {_INPUTS: ("inputs", (), "e"), _OUTPUTS: ("outputs", (), "e")}
+    rows = [[name for name in columns if columns[name] == column] for column in range(columns[_OUTPUTS] + 1)]
+    tallest = max(map(len, rows))
+    boxes = {}
+    for column, names in enumerate(rows):
+        top = _MARGIN + (tallest - len(names)) * _ROW / 2
+        for row, name in enumerate(names):
+            boxes[name] = _Box(*words[name], _MARGIN + column * (_BOX[0] + _GAP), top + row * _ROW)
+    return boxes
+
+
+def _words(stage: Stage, times: Mapping[str, float]) -> tuple[str, tuple[str, ...], str]:
+    title = f"{stage.name} · {stage.target}" if stage.target else stage.name
+    nodes = _nodes(stage)
+    facts = [f"{nodes} node{'s' if nodes > 1 else ''} · {size_text(stage.weight_bytes)}"]
+    if stage.name in times:
+        facts.append(ms_text(times[stage.name]))
+    return title, tuple(facts), "b"
+
+
+def _lines(crossings: Iterable[Crossing], boxes: Mapping[str, _Box]) -> list[str]:
+    """A line between each two boxes, for all tensors that go that way."""
+    ways: dict[tuple[str, str], list[Crossing]] = {}
+    for crossing in crossings:
+        for target in crossing.targets:
+            ways.setdefault((crossing.source or _INPUTS, target or _OUTPUTS), []).append(crossing)
+    return [_line(boxes[source], boxes[target], tensors) for (source, target), tensors in ways.items()]
+
+
+def _line(source: _Box, target: _Box, crossings: list[Crossing]) -> str:
+    x1, y1 = source.x + _BOX[0], source.y + _BOX[1] / 2
+    x2, y2 = target.x, target.y + _BOX[1] / 2
+    dip = _BOX[1] if x2 - x1 > _GAP else 0  # a line that passes other columns goes below their boxes
+    sizes = [crossing.tensor.nbytes for crossing in crossings]
+    total = size_text(None if None in sizes else sum(size or 0 for size in sizes))
+    label = crossings[0].tensor.name if len(crossings) == 1 else f"{len(crossings)} tensors"
+    each = "\n".join(f"{c.tensor.name}: {c.tensor.text()}, {size_text(c.tensor.nbytes)}" for c in crossings)
+    middle = (x1 + x2) / 2
+    return (
+        f"<g><title>{escape(each)}</title>"
+        f'<path class="l" marker-end="url(#a)" d="M{x1} {y1}C{x1 + _GAP / 2} {y1 + dip}'
+        f' {x2 - _GAP / 2} {y2 + dip} {x2} {y2}"/>'
+        + _centred(middle, (y1 + y2) / 2 + dip * 0.75 - 6, "", _short(label))
+        + _centred(middle, (y1 + y2) / 2 + dip * 0.75 + 14, "s", total)
+        + "</g>"
+    )
+
+
+def _box_text(box: _Box) -> str:
+    middle, top = box.x + _BOX[0] / 2, box.y + _BOX[1] / 2 - 6 * len(box.lines) + 4
+    words = [_centred(middle, top, "t", _short(box.title))]
+    words += [_centred(middle, top + 16 * (i + 1), "s", line) for i, line in enumerate(box.lines)]
+    rectangle = f'<rect class="{box.style}" x="{box.x}" y="{box.y}" width="{_BOX[0]}" height="{_BOX[1]}" rx="6"/>'
+    return f"<g>{rectangle}{''.join(words)}</g>"
+
+
+def _centred(x: float, y: float, style: str, words: str) -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="middle" class="{style}">{escape(words)}</text>'
+
+
+def _short(words: str, limit: int = 22) -> str:
+    return words if len(words) <= limit else words[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""Types of tensors that cross."""
+"""Types and shapes of tensors that cross, told by the model or inferred."""
 
 from __future__ import annotations
 
@@ -61,3 +61,26 @@ def test_a_tensor_of_unknown_type_cannot_cross() -> None:
     )
     with pytest.raises(UsageError, match="nothing tells the type of tensor 'a'"):
         graph.split(model, 1)
+
+
+def test_operators_that_onnx_does_not_know_are_asked_of_onnxruntime() -> None:
+    model = make(
+        [node("Gelu", "x", "a", domain="com.microsoft"), node("Neg", "a", "y")],
+        values("x"),
+        values("y"),
+        domains={"com.microsoft": 1},
+    )
+    stages = graph.split(model, 1)
+    assert stages[0].outputs[0].text() == "float32[2, 3]"
+    assert_same(run_stages(stages, {"x": numbers(2, 3)}), run(model, {"x": numbers(2, 3)}))
+
+
+def test_free_extents_stay_free() -> None:
+    model = make(
+        [node("Relu", "x", "a"), node("Neg", "a", "y")],
+        values("x", shape=("batch", None)),
+        values("y", shape=("batch", None)),
+    )
+    (tensor,) = graph.split(model, 1)[0].outputs
+    assert (tensor.shape, tensor.nbytes) == (("batch", None), None)
+    assert tensor.text() == "float32[batch, ?]"
