@@ -83,7 +83,13 @@ def _tables(stages: Stages, times: Mapping[str, float]) -> str:
         for row in rows:
             row.append(ms_text(times[row[0]]) if row[0] in times else "?")
     crossing = [
-        [tensor.name, tensor.text(), size_text(tensor.nbytes), source or "(input)", _listed([t or "(output)" for t in to])]
+        [
+            tensor.name,
+            tensor.text(),
+            size_text(tensor.nbytes),
+            source or "(input)",
+            _listed([t or "(output)" for t in to]),
+        ]
         for tensor, source, to in ((each.tensor, each.source, each.targets) for each in stages.crossings())
     ]
     return table(head, rows) + "\n" + table(["TENSOR", "TYPE", "BYTES", "FROM", "TO"], crossing)
