@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import json
+import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +28,7 @@ from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames, handshake
 
 ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "tests" / "device_process.py"
 #: Far more than anything here takes: a test that meets it has found something that waits for ever.
 PATIENCE_S = 20.0
 OURS = handshake.Options(session=handshake.SESSION)
@@ -38,20 +43,8 @@ class Device:
         self.workdir.mkdir()
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.address: tuple[str, int] = listener.getsockname()
-            options = {
-                "workdir": str(self.workdir),
-                "limit_s": limit_s,
-                "hide": hide,
-                "job": job,
-                "fd": listener.fileno(),
-            }
-            self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "tests" / "device_process.py"), json.dumps(options)],
-                pass_fds=[listener.fileno()],
-                stdout=subprocess.PIPE,
-                stdin=subprocess.DEVNULL,
-                text=True,
-            )
+            options = {"workdir": str(self.workdir), "limit_s": limit_s, "hide": hide, "job": job}
+            self.process = _start(options, listener) if hide else _fork(options, listener)
 
     def session(self, session_timeout: float | None = None) -> Session:
         """The client's session."""
@@ -95,6 +88,60 @@ class Device:
         self.process.kill()
         self.process.communicate(timeout=PATIENCE_S)
         self._folder.cleanup()
+
+
+def _start(options: dict[str, Any], listener: socket.socket) -> subprocess.Popen[str]:
+    """A process of its own interpreter, for what has to be so before it imports anything."""
+    words = [sys.executable, str(PROGRAM), json.dumps({**options, "fd": listener.fileno()})]
+    fds = [listener.fileno()]
+    return subprocess.Popen(words, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+
+
+class _Forked:
+    """A child of the process that forks, as far as a `subprocess.Popen` is used here."""
+
+    def __init__(self, pid: int, pidfd: int, stdout: int) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        self.stdout = os.fdopen(stdout, encoding="utf-8")
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        return 0 if select.select([self._pidfd], [], [], 0)[0] else None
+
+    def wait(self, timeout: float) -> None:
+        assert select.select([self._pidfd], [], [], timeout)[0], f"process {self.pid} has not ended in {timeout} s"
+
+    def communicate(self, timeout: float) -> tuple[str, None]:
+        self.wait(timeout)
+        return self.stdout.read(), None
+
+    def __del__(self) -> None:
+        self.stdout.close()
+        os.close(self._pidfd)
+
+
+@functools.cache
+def _forking() -> socket.socket:
+    """The socket of a process that forks devices, with all imported; it ends with this one."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        words = [sys.executable, str(PROGRAM), "--fork", str(its.fileno())]
+        subprocess.Popen(words, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    ours.settimeout(PATIENCE_S)
+    return ours
+
+
+def _fork(options: dict[str, Any], listener: socket.socket) -> _Forked:
+    out, its_out = os.pipe()
+    message = json.dumps({**options, "environ": dict(os.environ)}).encode()
+    socket.send_fds(_forking(), [message], [its_out, 2, listener.fileno()])
+    os.close(its_out)
+    pid, fds, _, _ = socket.recv_fds(_forking(), 32, 1)
+    return _Forked(int(pid), fds[0], out)
 
 
 class Raw:

@@ -1,4 +1,8 @@
-"""What `tests.device.Device` runs. Standard library only, Python 3.8 and later, as on a bare board."""
+"""What `tests.device.Device` runs. Standard library only, Python 3.8 and later, as on a bare board.
+
+``device_process.py OPTIONS`` is one session's process. ``device_process.py --fork FD`` forks one for each message that
+comes over the socket, as a zygote does; a message is options, with the child's standard output and error and a listener.
+"""
 
 import importlib.abc
 import json
@@ -10,7 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-options = json.loads(sys.argv[1])
+FORKS = sys.argv[1] == "--fork"
+options = {"hide": []} if FORKS else json.loads(sys.argv[1])
 
 
 class Hidden(importlib.abc.MetaPathFinder):
@@ -167,15 +172,48 @@ def greeted(listener):
     return sock
 
 
-if __name__ == "__main__":
+def forked(control):
+    """Returns in each child, with its options; the parent exits when nobody sends any more."""
+    while True:
+        data, fds, _, _ = socket.recv_fds(control, 1 << 20, 3)
+        if not data:
+            os._exit(0)
+        child = os.fork()
+        if not child:
+            return _begun(control, json.loads(data), *fds)
+        pidfd = os.pidfd_open(child)
+        socket.send_fds(control, [b"%d" % child], [pidfd])
+        for fd in (pidfd, *fds):
+            os.close(fd)
+        _reap()
+
+
+def _begun(control, asked, stdout, stderr, listener):
+    control.close()
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    os.close(stdout)
+    os.close(stderr)
+    os.environ.clear()
+    os.environ.update(asked["environ"])
+    return {**asked, "fd": listener}
+
+
+def _reap():
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def main(options):
     sock = greeted(socket.socket(fileno=options["fd"]))
     os.chdir(options["workdir"])
-    reply = handshake.encode_greeting(
-        handshake.Greeting(handshake.SERVER, "key", handshake.Options(session=handshake.SESSION))
-    )
+    ours = handshake.Options(session=handshake.SESSION)
     job = Job(
         kind="rpcsys/1",
-        reply=reply,
+        reply=handshake.encode_greeting(handshake.Greeting(handshake.SERVER, "key", ours)),
         workdir=options["workdir"],
         key="key",
         peer="test",
@@ -185,3 +223,9 @@ if __name__ == "__main__":
     outcome = serve(sock, job, lambda told: print(json.dumps(told), flush=True))
     print(json.dumps({"served": outcome}), flush=True)
     os._exit(0)
+
+
+if __name__ == "__main__":
+    if FORKS:
+        options = forked(socket.socket(fileno=int(sys.argv[2])))
+    main(options)
