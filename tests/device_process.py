@@ -29,7 +29,7 @@ class Hidden(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Hidden())
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rpcsys.server.sandbox.job import Job  # noqa: E402 - found only now
+from rpcsys.server.sandbox.messages import Job  # noqa: E402 - found only now
 from rpcsys.server.session.registry import register  # noqa: E402
 from rpcsys.server.session.session import serve  # noqa: E402
 from rpcsys.wire import handshake  # noqa: E402

@@ -21,7 +21,7 @@ from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunc
 from rpcsys.server import capabilities
 from rpcsys.server.models.store import SUFFIXES, Store, is_name
 from rpcsys.server.sandbox import messages, processes
-from rpcsys.server.sandbox.job import Job
+from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session.faults import described
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.outgoing import Outgoing

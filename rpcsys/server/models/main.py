@@ -17,7 +17,7 @@ from rpcsys.server.models.call_queue import Desk
 from rpcsys.server.models.calls import Calls
 from rpcsys.server.models.host import WINDOW_CALLS, Host
 from rpcsys.server.sandbox import messages, processes
-from rpcsys.server.sandbox.job import Job
+from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session.session import VERSION, _memory, _window_bytes
 
 #: Functions of a module that the supervisor is told of: it lists them.

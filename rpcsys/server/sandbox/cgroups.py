@@ -17,7 +17,7 @@ import time
 from typing import AbstractSet, Dict, List, Optional, Sequence, Tuple
 
 from rpcsys.server.sandbox import work_folders
-from rpcsys.server.sandbox.mounts import close
+from rpcsys.server.sandbox.mount_namespace import make_read_only
 
 MARGIN = (8, 32 << 20)
 """The kernel allows an eighth more than the limit, and 32 MB: page tables, stacks, an init, and what a fork copies."""
@@ -214,7 +214,7 @@ def hide(folders: Folders) -> None:
     """In the mount namespace of this process, let nobody write to the hierarchies; it is said where that is refused."""
     try:
         for folder in _each(folders):
-            close(_mount_of(folder))
+            make_read_only(_mount_of(folder))
     except OSError as error:
         sys.stderr.write(f"rpcsys-server: a session may leave its cgroup ({error.strerror})\n")
 

@@ -1,4 +1,4 @@
-"""A session process: waits on its tether for a client's connection, serves that one session, and exits.
+"""A child of the zygote: waits on its tether for a job, does it, and exits.
 
 It dies with its init; where it has no PID namespace of its own, with its parent (PR_SET_PDEATHSIG), and there it is
 the subreaper of all that daemonises below it, so that none of it can slip away while the session lives.
@@ -6,6 +6,7 @@ the subreaper of all that daemonises below it, so that none of it can slip away 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -18,14 +19,14 @@ from rpcsys.server.sandbox import (
     launch,
     limits,
     messages,
-    mount_namespace,
     pid_namespace,
     preload,
     privileges,
     processes,
     work_folders,
 )
-from rpcsys.server.sandbox.job import DEPLOYER, HOST, RPCSYS, TVM_END, Job
+from rpcsys.server.sandbox.messages import DEPLOYER, HOST, RPCSYS, TVM_END, Job
+from rpcsys.server.sandbox.mount_namespace import MountNamespace
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
@@ -33,7 +34,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
     tether = socket.socket(fileno=launch.HANDED)
     tether.set_inheritable(False)
     try:
-        rooms = _rooms(settings)  # ahead of the imports, which may start threads
+        namespace = _entered(settings)  # ahead of the imports, which may start threads
         preload.everything(settings, tether)
         if settings["confined"]:
             privileges.bound(privileges.kept(settings["read_only"]))
@@ -42,59 +43,48 @@ def main(settings: dict[str, Any]) -> NoReturn:
         os._exit(1)
     except (BrokenPipeError, ConnectionResetError):
         os._exit(1)  # the supervisor is gone
-    _live(tether, settings, settings["parent"], rooms)
+    _run(tether, settings, settings["parent"], namespace)
 
 
-def live(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoReturn:
+def run(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoReturn:
     """The life of a child that its ``parent`` has just forked."""
-    _live(tether, settings, parent, _rooms(settings))
+    _run(tether, settings, parent, _entered(settings))
 
 
-def _rooms(settings: dict[str, Any]) -> mount_namespace.Rooms | None:
+def _entered(settings: dict[str, Any]) -> MountNamespace | None:
+    """The namespaces of a session to come, where it has some."""
     if not settings["isolate"]:
         return None
-    processes.note_number()
+    processes.note_host_pid()
     pid_namespace.leave(pid_namespace.MOUNTS)
-    wanted = ("left", "folder", "keep", "memory", "shared", "read_only", "own_pids")
-    rooms = mount_namespace.Rooms(*(settings[name] for name in wanted))
+    wanted = ("host_mounts", "folder", "keep", "memory", "shared", "read_only", "own_pids")
+    namespace = MountNamespace(*(settings[name] for name in wanted))
     cgroups.hide(settings["cgroups"])
-    return rooms
+    return namespace
 
 
-def _live(
-    tether: socket.socket, settings: dict[str, Any], parent: int, rooms: mount_namespace.Rooms | None
-) -> NoReturn:
-    """Wait for a session, serve it, tell its outcome, exit. Nothing else of Python runs at the exit."""
+def _run(tether: socket.socket, settings: dict[str, Any], parent: int, namespace: MountNamespace | None) -> NoReturn:
+    """Wait for a job, do it, tell its outcome, exit. Nothing else of Python runs at the exit."""
     status = 1
     try:
-        limits.be_ended(limits.FIRST)
+        limits.set_oom_score(limits.OOM_FIRST)
         if not settings["own_pids"]:
             processes.die_with_parent(parent)
             processes.become_subreaper()
-        processes.leave_without_destructors()
+        processes.exit_without_destructors()
         os.setsid()
         _rehearse()
         messages.tell(tether, ready=True)
         data, descriptor = messages.receive(tether)
-        if data:
-            job = Job.from_bytes(data)
-            if not _furnished(job, settings, rooms):
-                _flush()
-                os._exit(status)
-            if settings["confined"]:
-                privileges.drop(privileges.kept(settings["read_only"]))
-            outcome = _serve(descriptor, job, tether)
-            messages.tell(tether, outcome=outcome)  # at once, so that the next child is made meanwhile
-            removed = ipc_cleanup.seen(settings) if rooms else []
-            if removed:
-                messages.tell(tether, outcome=outcome, removed=removed)
-        status = 0
+        status = _do(Job.from_bytes(data), descriptor, tether, settings, namespace) if data else 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the supervisor is gone, and the zygote will say so with a signal
     except BaseException:  # noqa: BLE001 - whatever a session raises ends this process, and is told
         traceback.print_exc()
     finally:
-        _flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
         os._exit(status)
 
 
@@ -104,26 +94,39 @@ def _rehearse() -> None:
     session.rehearse({})
 
 
-def _furnished(job: Job, settings: dict[str, Any], rooms: mount_namespace.Rooms | None) -> bool:
-    """Whether the session has its place. Not if its folder is gone: somebody killed the server, or removed it."""
+def _do(
+    job: Job, descriptor: int | None, tether: socket.socket, settings: dict[str, Any], namespace: MountNamespace | None
+) -> int:
+    """Do the job in its own folder, and tell its outcome; the exit status."""
     try:
-        _furnish(job, settings, rooms)
-    except OSError as error:
+        _enter_folder(job, settings, namespace)
+    except OSError as error:  # the folder is gone: somebody killed the server, or removed it
         sys.stderr.write(f"rpcsys-server: no place for a session: {error}\n")
-        return False
-    return True
+        return 1
+    if settings["confined"]:
+        privileges.drop(privileges.kept(settings["read_only"]))
+    outcome = _serve(descriptor, job, tether)
+    messages.tell(tether, outcome=outcome)  # at once, so that the next child is made meanwhile
+    removed = ipc_cleanup.seen(settings) if namespace else []
+    if removed:
+        messages.tell(tether, outcome=outcome, removed=removed)
+    return 0
 
 
-def _furnish(job: Job, settings: dict[str, Any], rooms: mount_namespace.Rooms | None) -> None:
-    """Give the session its place: directory and memory (its CPUs it has from the supervisor). A deployed module has a place already."""
+def _enter_folder(job: Job, settings: dict[str, Any], namespace: MountNamespace | None) -> None:
+    """Give a session its directory and memory (its CPUs it has from the supervisor); a deployed module has its own."""
     if job.kind in (HOST, DEPLOYER):
         os.chdir(job.workdir)
         return
-    if rooms is not None and job.kind != TVM_END:
-        rooms.open(os.path.dirname(job.workdir))
-    _stay_in(job.workdir)
+    if namespace is not None and job.kind != TVM_END:
+        namespace.open(os.path.dirname(job.workdir))
+    os.chdir(job.workdir)
+    temporary = work_folders.temporary(job.workdir)  # removed with the session
+    os.environ["TMPDIR"] = temporary
+    if "tempfile" in sys.modules:
+        vars(sys.modules["tempfile"])["tempdir"] = None  # it remembers what it found in the zygote
     if settings["read_only"]:
-        os.environ["XDG_CACHE_HOME"] = work_folders.temporary(job.workdir)  # where libraries want to write unasked
+        os.environ["XDG_CACHE_HOME"] = temporary  # where libraries want to write unasked
     if settings["memory"] is not None:
         limits.allow_memory(settings["memory"])
 
@@ -154,19 +157,3 @@ def _serve(descriptor: int | None, job: Job, tether: socket.socket) -> str:
     from rpcsys.server.session import tvm_python
 
     return tvm_python.serve(sock, job)
-
-
-def _stay_in(workdir: str) -> None:
-    """Relative names and temporary files go where they are removed with the session."""
-    os.chdir(workdir)
-    os.environ["TMPDIR"] = work_folders.temporary(workdir)
-    if "tempfile" in sys.modules:
-        vars(sys.modules["tempfile"])["tempdir"] = None  # it remembers what it found in the zygote
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError, AttributeError):
-            pass

@@ -1,10 +1,7 @@
-"""What a session may use of the board: its CPUs, and its memory.
+"""What a session may use of the board: its CPUs, and its memory, without privileges and without control groups.
 
-Memory is limited twice. The kernel refuses a process of the session more private memory than the limit
-(RLIMIT_DATA: what is mapped from files and shared with others does not count, so that libraries and models
-do not), which Python raises as MemoryError: a call fails, and the session goes on. All processes of a session
-together, with what they share, are measured from outside a few times a second and ended when they
-have more (:mod:`rpcsys.server.sandbox.usage`). Both work without privileges and without control groups.
+Memory is limited twice. The kernel refuses a process more private memory than the limit: :func:`allow_memory`. All processes
+of a session together are measured from outside: :mod:`rpcsys.server.sandbox.memory_usage`.
 """
 
 from __future__ import annotations
@@ -18,17 +15,16 @@ from rpcsys.server.sandbox import processes
 NEARLY = 0.8
 """A process that crashed with so much of its limit in memory did so for want of more."""
 
+OOM_FIRST, OOM_LAST = 800, -900
+"""When the board's memory ends, the kernel ends sessions and model hosts first, and the supervisor last (oom_score_adj)."""
 
 _NO_MEMORY = ("MemoryError", "bad_alloc", "allocate memory", "no memory", "Cannot allocate")
 """How Python, C++, onnxruntime, this package and the C library say that there is no memory."""
 
-FIRST, LAST = 800, -900
-"""When the board's memory ends, the kernel ends sessions and model hosts first, and the supervisor last (oom_score_adj)."""
-
 _allowed: int | None = None
 
 
-def be_ended(score: int) -> None:
+def set_oom_score(score: int) -> None:
     """How soon the kernel is to end this process, and those it will start, when memory ends. To be ended later needs root."""
     try:
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
@@ -46,18 +42,22 @@ def keep_on(roots: Sequence[int], cpus: AbstractSet[int]) -> bool:
     """
     found = False
     for pid in members(roots):
-        for task in _tasks(pid):
+        for task in listed(f"/proc/{pid}/task"):
             try:
-                if not os.sched_getaffinity(task) <= cpus:
+                if not os.sched_getaffinity(int(task)) <= cpus:
                     found = True
-                    os.sched_setaffinity(task, cpus)
+                    os.sched_setaffinity(int(task), cpus)
             except (ProcessLookupError, PermissionError):
                 pass  # it has ended; or it is another user's, of a server of root that may not do this
     return found
 
 
 def allow_memory(size: int) -> None:
-    """Let this process, and each that it starts, take ``size`` bytes more of private memory than it has now."""
+    """Let this process, and each that it starts, take ``size`` bytes more of private memory than it has now.
+
+    What is mapped from files and shared with others does not count (RLIMIT_DATA), so that libraries and models do not.
+    Python raises MemoryError for more: a call fails, and the session goes on.
+    """
     global _allowed
     bound = field("self", "status", b"VmData:") + size
     resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
@@ -94,9 +94,10 @@ def members(roots: Sequence[int]) -> list[int]:
     return [*roots[:1], *(pid for root in roots for pid in processes.descendants(root))]
 
 
-def _tasks(pid: int) -> list[int]:
+def listed(folder: str) -> list[str]:
+    """The names in a folder; none where it is gone or closed to this process."""
     try:
-        return [int(task) for task in os.listdir(f"/proc/{pid}/task")]
+        return os.listdir(folder)
     except OSError:
         return []
 

@@ -1,17 +1,7 @@
-"""Messages between the server's own processes, over AF_UNIX SOCK_SEQPACKET sockets.
+"""Messages between the server's own processes, over AF_UNIX SOCK_SEQPACKET sockets: one JSON object, at most one descriptor beside it.
 
-A message is one JSON object and at most one descriptor beside it. To the zygote: ``{"spawn": child, "kind": kind}`` with
-the child's end of its tether, ``{"kill": child}``. From it: ``{"importing": what}`` before each import, then
-``{"ready": true, "shared": why}`` or ``{"failed": why}``, and for each child ``{"born": child, "pid": …, "init": …}`` (0 for none) and
-``{"dead": child, "status": …}`` with what :class:`rpcsys.server.supervisor.events.ChildDead` says, and ``{"stuck": names}``. On a tether, to the child: its job
-(:mod:`rpcsys.server.sandbox.job`) with the client's descriptor, and ``{"until": time}`` (monotonic, or null) when its lease is
-renewed; from it: ``{"importing": what}`` where it imports for
-itself, ``{"ready": true}`` or ``{"failed": why}``, then ``{"opened": true}``, ``{"limit_s": seconds}`` if its client asks
-for a limit, ``{"printed": number}`` with the descriptor of what it prints, and ``{"outcome": word}``,
-again with ``"removed": […]`` if there is something to name. Hosts and deployers (:mod:`rpcsys.server.models`) say more.
-
-User code runs in these processes, so what they say is held to a table of fields, and to a number of messages, before
-anything is made of it: :func:`heard`, :class:`Allowance`.
+User code runs in children, so what those say is held to a table of fields, and to a number of messages, before anything is
+made of it: :func:`parse`, :class:`Allowance`.
 """
 
 from __future__ import annotations
@@ -21,6 +11,7 @@ import json
 import math
 import os
 import socket
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Dict, Mapping
 
@@ -31,10 +22,9 @@ MAX_BYTES = 65536
 """Of a message. The longest is a job: a greeting and a few paths."""
 
 MAX_NAMES = 32
-"""Names of processes that had to be killed, in one report."""
+"""Names of processes that had to be killed, or of files that were removed, in one report."""
 
-MAX_LINE = 1000
-MAX_NAME = 200
+MAX_LINE, MAX_NAME = 1000, 200
 """Characters of a sentence, and of a name: what is longer is cut."""
 
 ALLOWED = 256
@@ -52,6 +42,46 @@ class ChildKind(str, Enum):
     SESSION = "session"
     HOST = "host"
     DEPLOYER = "deployer"
+
+
+RPCSYS, TVM, TVM_END, HOST, DEPLOYER = "rpcsys/1", "tvm", "tvm-end", "host", "deployer"
+"""Kinds of jobs."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a waiting child is handed together with a client's connection.
+
+    ``kind``: a session of ``rpcsys/1`` or ``tvm``, or ``tvm-end`` (tell a TVM client in ``words`` why its session has ended);
+    or ``host``, the host of a deployed module, which begins without a client, and ``deployer``, which takes modules in;
+    ``reply``: the handshake's answer, which the child sends first; ``workdir``: the session's directory,
+    made and removed by the supervisor; ``limit_s``: seconds the session may last, None for no limit;
+    ``options``: facts of the server (``load_library``, ``tvm``, ``allow_pickle``, ``imports``).
+    """
+
+    kind: str
+    reply: bytes
+    workdir: str
+    key: str
+    peer: str
+    limit_s: float | None = None
+    lease: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    words: str = ""
+
+    def to_bytes(self) -> bytes:
+        """One message to a child, beside which the client's descriptor goes."""
+        return json.dumps({**vars(self), "reply": self.reply.decode("latin-1")}).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Job:
+        """The inverse of :meth:`to_bytes`."""
+        plain = json.loads(data)
+        return cls(**{**plain, "reply": plain["reply"].encode("latin-1")})
+
+
+# The tables. To a zygote: {"spawn": child, "kind": kind} with the child's end of its socket, {"kill": child}. To a child: its job, and
+# {"until": time} (monotonic, or null) when its lease is renewed.
 
 
 def _line(value: Any, name: str) -> str:
@@ -86,13 +116,13 @@ def _several(check: Check, count: int) -> Check:
 _MOST = 2**31 - 1
 
 OF_ZYGOTE: Dict[str, Check] = {
-    "importing": _line,
+    "importing": _line,  # before each import that a flag asks for
     "ready": flag,
-    "shared": _line,
+    "shared": _line,  # why sessions share what they could have of their own
     "failed": _line,
     "born": integer(1, _MOST),
     "pid": integer(1, _MOST),
-    "init": integer(0, _MOST),
+    "init": integer(0, _MOST),  # 0 for none
     "dead": integer(1, _MOST),
     "status": integer(-255, 255),
     "starved": flag,
@@ -100,15 +130,15 @@ OF_ZYGOTE: Dict[str, Check] = {
     "stuck": _names,
     "removed": _names,
 }
-"""Fields of what a zygote says, and what they may hold."""
+"""Fields of what a zygote says, and what they may hold; those of a death are :class:`rpcsys.server.supervisor.events.ChildDead`'s."""
 
 OF_CHILD: Dict[str, Check] = {
     "importing": _line,
     "ready": flag,
     "failed": _line,
-    "printed": integer(0, _MOST),
+    "printed": integer(0, _MOST),  # with the descriptor of what it prints
     "opened": flag,
-    "limit_s": seconds,
+    "limit_s": seconds,  # that its client asks for
     "outcome": text,
     "removed": _names,
 }
@@ -130,7 +160,7 @@ OF_SERVICE: Dict[str, Check] = {
 """The same of a host or a deployer."""
 
 
-def heard(data: bytes, fields: Mapping[str, Check]) -> Dict[str, Any]:
+def parse(data: bytes, fields: Mapping[str, Check]) -> Dict[str, Any]:
     """A message that may hold ``fields``, each checked; what else it has is left out. Raises `ProtocolError`."""
     try:
         said = json.loads(data)
@@ -156,6 +186,9 @@ class Allowance:
         self._left -= 1 + size // 1024
         if self._left < 0:
             raise ProtocolError("it says too much")
+
+
+# Sockets
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

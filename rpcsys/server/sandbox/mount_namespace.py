@@ -1,184 +1,190 @@
-"""Namespaces of a session's own, where the kernel allows them: what it leaves behind is gone with it.
+"""A mount and an IPC namespace for each session, where the kernel allows them: what it leaves behind is gone with it.
 
-In a private mount namespace ``/tmp``, ``/var/tmp`` and ``/dev/shm`` are empty file systems of the session's own, in
-memory (its own directory, which is on the disk, is its TMPDIR); in a private IPC namespace no semaphore,
-queue or segment of System V outlives it; ``/proc`` shows its own processes alone. Furnishing them takes half a
-millisecond, so a waiting child does it ahead; its session's directory appears when its job comes, with two system calls.
-How they are entered: :mod:`rpcsys.server.sandbox.pid_namespace`.
+``/tmp``, ``/var/tmp`` and ``/dev/shm`` are empty file systems of the session's own, in memory (its own directory, which is
+on the disk, is its TMPDIR); no semaphore, queue or segment of System V outlives it; ``/proc`` shows its own processes alone.
+How namespaces are entered: :mod:`rpcsys.server.sandbox.pid_namespace`.
 
 Root enters them as it is, everyone else in a user namespace (where ``sudo`` does not work). Mounts that the
 host makes or takes away meanwhile are seen inside; nothing goes the other way. With ``read_only`` a session can write
 to no disk but its own directory and the cache. Known weakness: without, files that it writes elsewhere stay.
+
+Disks are closed mount by mount, with what every kernel has (a bind mount mounted again with other flags). What else is
+set on a mount is kept: in a user namespace the kernel insists on it. Pseudo file systems and those in memory (``/proc``,
+``/sys``, ``/dev``, ``/run``) stay as they are: through them a board is used, and nothing of them outlives it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import os
-from typing import Iterable, Optional, Sequence
+import stat
+from typing import Iterable, Iterator, Sequence
 
 from rpcsys.server.sandbox import pid_namespace, processes
-from rpcsys.server.sandbox.libc import fork
-from rpcsys.server.sandbox.mounts import (
-    BIND,
-    NODEV,
-    NOEXEC,
-    NOSUID,
-    REC,
-    SLAVE,
-    close_disks,
-    close_kernel,
-    mount,
-    open_again,
-)
+from rpcsys.server.sandbox.processes import LIBC, check, fork
 
 SHARED = ("/tmp", "/var/tmp", "/dev/shm")
 """Directories that everyone may write to; a session has its own."""
 
 _GRANTED = b"granted"
 
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _SLAVE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 19
+_OPTIONS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
+"""Options in /proc/self/mountinfo that have to be given again, with their flags of mount(2)."""
+
+_BITS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
+"""The same as bits of statvfs."""
+
+_PSEUDO = frozenset(
+    [
+        "autofs",
+        "binfmt_misc",
+        "bpf",
+        "cgroup",
+        "cgroup2",
+        "configfs",
+        "debugfs",
+        "devpts",
+        "devtmpfs",
+        "efivarfs",
+        "fusectl",
+        "hugetlbfs",
+        "mqueue",
+        "nsfs",
+        "proc",
+        "pstore",
+        "ramfs",
+        "securityfs",
+        "selinuxfs",
+        "sysfs",
+        "tmpfs",
+        "tracefs",
+    ]
+)
+"""File systems with no disk behind them, or none of this machine's."""
+
 
 def probe(folder: str, read_only: bool = False, own_pids: bool = False) -> str:
-    """Why sessions cannot have namespaces of their own here; empty when they can. Parameters as for :class:`Rooms`.
+    """Why sessions cannot have namespaces of their own here; empty when they can. Parameters as for :class:`MountNamespace`.
 
     Tried out in a process that ends at once: there is no way back from half of it.
     """
-    left = pid_namespace.mounts()
+    host = pid_namespace.mounts()
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         try:
-            _try_out(left, folder, read_only, own_pids)
+            _try_out(host, folder, read_only, own_pids)
             os.write(writing, _GRANTED)
         except OSError as error:
             os.write(writing, (error.strerror or str(error)).encode())
         finally:
             os._exit(0)
     os.close(writing)
-    said = os.read(reading, 1000)
+    answer = os.read(reading, 1000)
     os.close(reading)
     os.waitpid(pid, 0)
-    return "" if said == _GRANTED else said.decode() or "for a reason unknown"
+    return "" if answer == _GRANTED else answer.decode() or "for a reason unknown"
 
 
-def _try_out(left: int, folder: str, read_only: bool, own_pids: bool) -> None:
-    def furnish() -> None:
+def _try_out(host: int, folder: str, read_only: bool, own_pids: bool) -> None:
+    def enter() -> None:
         pid_namespace.leave(pid_namespace.MOUNTS)
-        Rooms(left, folder, read_only=read_only, own_pids=own_pids)
+        MountNamespace(host, folder, read_only=read_only, own_pids=own_pids)
 
-    def furnish_inside(_: int) -> int:
+    def enter_inside(_: int) -> int:
         pid = fork()
         if not pid:
             try:
-                furnish()
+                enter()
                 os._exit(0)
             except OSError as error:
                 os._exit(error.errno or errno.EIO)
         return pid
 
     if not own_pids:
-        furnish()
+        enter()
         return
     processes.become_subreaper()
-    inits = pid_namespace.Inits(lambda: None)
-    init = inits.open()
-    status = os.waitpid(inits.start_below(init, furnish_inside), 0)[1]
-    for pid in (init, inits.maker):
+    maker = pid_namespace.InitMaker(lambda: None)
+    init = maker.make_init()
+    status = os.waitpid(maker.start_below(init, enter_inside), 0)[1]
+    for pid in (init, maker.pid):
         processes.kill(pid)
         os.waitpid(pid, 0)
     if status:
         raise OSError(os.WEXITSTATUS(status), os.strerror(os.WEXITSTATUS(status)))
 
 
-class Rooms:
-    """The namespaces that this process has entered, furnished; to be made before it has a second thread.
+class MountNamespace:
+    """The mounts of a namespace that this process has entered; made ahead of a job, before a second thread.
 
-    ``left``: the mount namespace that it has left for that (:func:`rpcsys.server.sandbox.pid_namespace.mounts`), in which nothing is mounted.
-    ``folder`` holds the directories of all sessions, none of which is seen after :meth:`open` but one. The paths in
-    ``keep`` stay where they are. ``size``: bytes that each of the directories in memory may take, by default
-    half of the machine's. ``shared``: a directory that all may write to. ``read_only``: nothing else on a disk can be written to.
-    ``own_pids``: it is in a PID namespace of its own, too. Raises OSError.
+    ``host``: the mount namespace that the process has left (:func:`rpcsys.server.sandbox.pid_namespace.mounts`), in which
+    nothing is mounted. ``folder`` holds the directories of all sessions, none of which is seen after :meth:`open` but one.
+    The paths in ``keep`` stay where they are. ``size``: bytes that each of the directories in memory may take, by default
+    half of the machine's. ``shared``: a directory that all may write to. ``read_only``: nothing else on a disk can be
+    written to. ``own_pids``: the process is in a PID namespace of its own, too. Raises OSError.
     """
 
     def __init__(
         self,
-        left: int,
+        host: int,
         folder: str,
         keep: Sequence[str] = (),
-        size: Optional[int] = None,
-        shared: Optional[str] = None,
+        size: int | None = None,
+        shared: str | None = None,
         read_only: bool = False,
         own_pids: bool = False,
     ) -> None:
         self._folder = folder
         self._read_only = read_only
         self._in_shared = _below_shared(os.path.realpath(folder))
-        if pid_namespace.mounts() == left:
+        if pid_namespace.mounts() == host:
             raise OSError("these are still the host's own mounts")
-        mount(None, "/", REC | SLAVE)
+        _mount(None, "/", _REC | _SLAVE)
         if own_pids:
-            _own_proc()
-        _bound_more(size)
+            # In some containers /proc must stay the outer one: it names what no signal reaches.
+            with contextlib.suppress(PermissionError):
+                _mount("proc", "/proc", _NOSUID | _NODEV | _NOEXEC, "proc")
+        _limit_kernel_memory(size)
         # By its parent: the folder itself may be made anew while this process waits.
-        self._parent = _handle(os.path.dirname(folder))
-        kept = [(path, _handle(path)) for path in sorted(set(hidden(keep))) if os.path.exists(path)]
+        self._parent = _path_descriptor(os.path.dirname(folder))
+        kept = [(path, _path_descriptor(path)) for path in sorted(set(hidden(keep))) if os.path.exists(path)]
         if read_only:
-            close_disks()
-            close_kernel()
+            _close_disks()
+            _close_kernel()
         for place in sorted({os.path.realpath(place) for place in SHARED if os.path.isdir(place)}):
             limit = "50%" if size is None else str(size)
-            mount("tmpfs", place, NOSUID | NODEV, "tmpfs", f"mode=1777,size={limit}")
-        for path, handle in kept:
-            _make_place(path, f"/proc/self/fd/{handle}")
-            mount(f"/proc/self/fd/{handle}", path, BIND | REC)
-            os.close(handle)
+            _mount("tmpfs", place, _NOSUID | _NODEV, "tmpfs", f"mode=1777,size={limit}")
+        for path, descriptor in kept:
+            _make_mount_point(path, f"/proc/self/fd/{descriptor}")
+            _mount(f"/proc/self/fd/{descriptor}", path, _BIND | _REC)
+            os.close(descriptor)
         if read_only and shared and os.path.isdir(shared):
-            mount(shared, shared, BIND)
-            open_again(shared)
+            _mount(shared, shared, _BIND)
+            _make_writable(shared)
         if self._in_shared:
             self._cover()
 
     def open(self, home: str) -> None:
-        """Let the directory ``home`` in the folder be seen, and no other. Raises OSError."""
+        """Let the directory ``home`` in the folder be seen, and no other: two system calls. Raises OSError."""
         beside, name = os.path.split(home)
-        handle = _handle(f"/proc/self/fd/{self._parent}/{os.path.basename(beside)}/{name}")
+        descriptor = _path_descriptor(f"/proc/self/fd/{self._parent}/{os.path.basename(beside)}/{name}")
         os.close(self._parent)
         if not self._in_shared:
             self._cover()  # only now: what is mounted on the folder itself lies in the way from its parent
         os.makedirs(home, 0o700, exist_ok=True)
-        mount(f"/proc/self/fd/{handle}", home, BIND)
+        _mount(f"/proc/self/fd/{descriptor}", home, _BIND)
         if self._read_only:
-            open_again(home)
-        os.close(handle)
+            _make_writable(home)
+        os.close(descriptor)
 
     def _cover(self) -> None:
         """Hide the directories of all sessions."""
         os.makedirs(self._folder, 0o700, exist_ok=True)
-        mount("tmpfs", self._folder, NOSUID | NODEV, "tmpfs", "mode=700,size=64k")
-
-
-def _own_proc() -> None:
-    """Have ``/proc`` show the processes of this PID namespace. In some containers it must stay the outer one: it names what no signal reaches."""
-    try:
-        mount("proc", "/proc", NOSUID | NODEV | NOEXEC, "proc")
-    except PermissionError:
-        pass
-
-
-def _bound_more(size: Optional[int]) -> None:
-    """What the kernel bounds for a namespace: System V shared memory, and user namespaces inside, with file systems in memory of their own."""
-    if size is not None:
-        _set("kernel/shmall", size // os.sysconf("SC_PAGE_SIZE"))
-    if os.geteuid():  # for root the bound would be the whole machine's
-        _set("user/max_user_namespaces", 0)
-
-
-def _set(name: str, value: int) -> None:
-    try:
-        with open(f"/proc/sys/{name}", "w") as file:
-            file.write(str(value))
-    except OSError:
-        pass  # a kernel that bounds none, or lets only root do it
+        _mount("tmpfs", self._folder, _NOSUID | _NODEV, "tmpfs", "mode=700,size=64k")
 
 
 def hidden(paths: Iterable[str]) -> list[str]:
@@ -190,11 +196,22 @@ def _below_shared(path: str) -> bool:
     return path.startswith(tuple(place + "/" for place in SHARED))
 
 
-def _handle(path: str) -> int:
+def _limit_kernel_memory(size: int | None) -> None:
+    """What the kernel bounds for a namespace: System V shared memory, and user namespaces inside, with file systems in memory of their own."""
+    settings = {} if size is None else {"kernel/shmall": size // os.sysconf("SC_PAGE_SIZE")}
+    if os.geteuid():  # for root the bound would be the whole machine's
+        settings["user/max_user_namespaces"] = 0
+    for name, value in settings.items():
+        # Some kernels bound none, or let only root do it.
+        with contextlib.suppress(OSError), open(f"/proc/sys/{name}", "w") as file:
+            file.write(str(value))
+
+
+def _path_descriptor(path: str) -> int:
     return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 
-def _make_place(path: str, like: str) -> None:
+def _make_mount_point(path: str, like: str) -> None:
     """Something at ``path`` that ``like`` can be mounted on."""
     if os.path.exists(path):
         return
@@ -203,3 +220,53 @@ def _make_place(path: str, like: str) -> None:
     else:
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+
+
+def _mount(source: str | None, target: str, flags: int, kind: str = "none", data: str = "") -> None:
+    """The system call. Raises OSError."""
+    words = ((source or "none").encode(), target.encode(), kind.encode())
+    check(LIBC.mount(*words, ctypes.c_ulong(flags), data.encode() or None))
+
+
+def make_read_only(path: str) -> None:
+    """Have nothing written through the mount at ``path``. Raises OSError."""
+    _mount(None, path, _REMOUNT | _BIND | _RDONLY | _flags_of(path))
+
+
+def _make_writable(path: str) -> None:
+    """Have the mount at ``path``, which this process has made, written to. Raises OSError."""
+    _mount(None, path, _REMOUNT | _BIND | _flags_of(path))
+
+
+def _flags_of(path: str) -> int:
+    bits = os.statvfs(path).f_flag
+    return sum(flag for bit, flag in _BITS.items() if bits & bit)
+
+
+def _close_disks() -> None:
+    """Have nothing written to any disk any more, through any path that exists now. Raises OSError."""
+    for path, flags in _disks():
+        if os.path.lexists(path):  # else another mount hides it
+            _mount(None, path, _REMOUNT | _BIND | _RDONLY | flags)
+
+
+def _close_kernel() -> None:
+    """Have the kernel's settings and the disks' devices, through which root writes past a mount, not written to. Raises OSError."""
+    for path in ("/proc/sys", "/proc/sysrq-trigger"):
+        if os.path.exists(path):
+            _mount(path, path, _BIND | _REC)
+            make_read_only(path)
+    for entry in os.scandir("/dev"):
+        if stat.S_ISBLK(entry.stat(follow_symlinks=False).st_mode):
+            _mount("/dev/null", entry.path, _BIND)
+
+
+def _disks() -> Iterator[tuple[str, int]]:
+    """Mounts that can be written to and outlive a session: where, and with which flags (proc(5), mountinfo)."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            fields = line.split()
+            options, kind = fields[5].split(","), fields[fields.index("-") + 1]
+            if "rw" in options and kind not in _PSEUDO:
+                escaped = fields[4].encode("utf-8", "surrogateescape").decode("unicode_escape")
+                yield os.fsdecode(escaped.encode("latin-1")), sum(_OPTIONS.get(option, 0) for option in options)

@@ -10,9 +10,7 @@ The kernel kills whatever is in a PID namespace when its init ends, also what fo
 init is dead only when all of it is. Processes of other sessions, and the server's, cannot be named from inside.
 
 A session's process is not itself the init: the kernel keeps signals without a handler from an init, such as its own
-SIGSEGV and SIGABRT, and native code counts on those. Inits come from a maker, a copy of the zygote as it was before it
-imported anything: with TVM, onnxruntime and numpy inside a fork and its end take 3 ms of CPU, without them 0.6.
-An init ends when the zygote does, and has nothing that its session could want.
+SIGSEGV and SIGABRT, and native code counts on those. An init ends when the zygote does, and has nothing that its session could want.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import socket
 from typing import Callable, NoReturn
 
 from rpcsys.server.sandbox import messages, privileges, processes
-from rpcsys.server.sandbox.libc import LIBC, check, fork
+from rpcsys.server.sandbox.processes import LIBC, check, fork
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID = 0x00020000, 0x08000000, 0x10000000, 0x20000000
 
@@ -45,22 +43,30 @@ def leave(which: int) -> None:
         return
     if os.geteuid() == 0:
         check(-1)
-    identity = [("uid_map", os.geteuid()), ("gid_map", os.getegid())]
+    settings = {
+        "setgroups": "deny",
+        "uid_map": f"{os.geteuid()} {os.geteuid()} 1",
+        "gid_map": f"{os.getegid()} {os.getegid()} 1",
+    }
     check(LIBC.unshare(which | _NEWUSER))
-    _write("setgroups", "deny")
-    for name, number in identity:
-        _write(name, f"{number} {number} 1")
+    for name, text in settings.items():
+        descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
 
 
-class Inits:
+class InitMaker:
     """Makes inits, and starts processes below them. For a subreaper with one thread, which has them all as its children.
 
-    ``let_go`` closes, in a copy of this process, what is its alone. ``maker``: the process that makes inits, a copy of
-    this one as it is now.
+    The maker is a process of its own, number ``pid``: a copy of the zygote as it was before it imported anything. With TVM,
+    onnxruntime and numpy inside a fork and its end take 3 ms of CPU, without them 0.6. ``close_others`` closes, in a copy of
+    this process, what else is its alone.
     """
 
-    def __init__(self, let_go: Callable[[], None]) -> None:
-        self._let_go_others = let_go
+    def __init__(self, close_others: Callable[[], None]) -> None:
+        self._close_others = close_others
         self._own = os.open("/proc/self/ns/pid", os.O_RDONLY)
         self._alive, self._ours = os.pipe()  # inits see by its end that this process is gone
         self._start()
@@ -69,27 +75,27 @@ class Inits:
         """Start a maker. Raises OSError."""
         self._requests, theirs = messages.pair()
         parent = os.getpid()
-        self.maker = fork()
-        if not self.maker:
-            self.let_go()
+        self.pid = fork()
+        if not self.pid:
+            self.close_own()
             _make_inits(theirs, self._alive, parent)
         theirs.close()
 
-    def let_go(self) -> None:
+    def close_own(self) -> None:
         """Close, in a copy of this process, what is its alone."""
-        self._let_go_others()
+        self._close_others()
         os.close(self._own)
         os.close(self._ours)
         self._requests.close()
 
-    def open(self) -> int:
+    def make_init(self) -> int:
         """Make a PID namespace; the number of its init. Raises OSError."""
-        said = self._ask()
-        if not said:  # the maker was killed
+        answer = self._ask()
+        if not answer:  # the maker was killed
             self._requests.close()
             self._start()
-            said = self._ask()
-        return _number(said, "the maker of inits")
+            answer = self._ask()
+        return _number(answer, "the maker of inits")
 
     def _ask(self) -> bytes:
         try:
@@ -98,16 +104,16 @@ class Inits:
         except ConnectionError:
             return b""
 
-    def start_below(self, init: int, make: Callable[[int], int]) -> int:
-        """Have ``make`` start a process in the PID namespace of ``init``; its number. Raises OSError.
+    def start_below(self, init: int, start: Callable[[int], int]) -> int:
+        """Have ``start`` start a process in the PID namespace of ``init``; its number. Raises OSError.
 
-        ``make`` returns that number, and is told a descriptor that the new process closes; -1 for none.
+        ``start`` returns that number, and is told a descriptor that the new process closes; -1 for none.
         """
         if os.geteuid():
-            return _elsewhere(lambda: _join(init, "user", "pid"), make)  # who is not root cannot come back
+            return _elsewhere(lambda: _join(init, "user", "pid"), start)  # who is not root cannot come back
         _join(init, "pid")
         try:
-            return make(-1)
+            return start(-1)
         finally:
             check(LIBC.setns(self._own, _NEWPID))
 
@@ -127,7 +133,7 @@ def _make_inits(requests: socket.socket, alive: int, parent: int) -> NoReturn:
     What it can do itself no init does: each page that an init writes to is another copy for every slot.
     """
 
-    def make(other: int) -> int:
+    def start(other: int) -> int:
         pid = fork()
         if not pid:
             os.close(other)
@@ -138,7 +144,7 @@ def _make_inits(requests: socket.socket, alive: int, parent: int) -> NoReturn:
 
     try:
         processes.die_with_parent(parent)
-        processes.call_this("rpcsys-inits")
+        processes.set_name("rpcsys-inits")
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects the dead, of an init too
         privileges.drop(privileges.OF_INITS)
@@ -146,7 +152,7 @@ def _make_inits(requests: socket.socket, alive: int, parent: int) -> NoReturn:
         poll.register(alive, 0)
         while requests.recv(1):
             try:
-                number = _elsewhere(lambda: leave(PIDS), make)
+                number = _elsewhere(lambda: leave(PIDS), start)
             except OSError as error:
                 number = -(error.errno or errno.EIO)
             requests.send(b"%d" % number)
@@ -154,38 +160,30 @@ def _make_inits(requests: socket.socket, alive: int, parent: int) -> NoReturn:
         os._exit(0)
 
 
-def _elsewhere(enter: Callable[[], None], make: Callable[[int], int]) -> int:
-    """Have a copy of this process ``enter`` where it cannot leave again, and ``make`` a process there; its number. Raises OSError."""
+def _elsewhere(enter: Callable[[], None], start: Callable[[int], int]) -> int:
+    """Have a copy of this process ``enter`` where it cannot leave again, and ``start`` a process there; its number. Raises OSError."""
     reading, writing = os.pipe()
     copy = fork()
     if not copy:
         try:
             os.close(reading)
             enter()
-            os.write(writing, b"%d" % make(writing))
+            os.write(writing, b"%d" % start(writing))
         except OSError as error:
             os.write(writing, b"-%d" % (error.errno or errno.EIO))
         finally:
             os._exit(0)
     os.close(writing)
-    said = os.read(reading, 100)  # one write, or nothing at all
+    answer = os.read(reading, 100)  # one write, or nothing at all
     os.close(reading)
     with contextlib.suppress(ChildProcessError):  # the kernel has collected it
         os.waitpid(copy, 0)
-    return _number(said, "a process on the way to namespaces")
+    return _number(answer, "a process on the way to namespaces")
 
 
-def _number(said: bytes, who: str) -> int:
-    """The number of a process that ``who`` made, from what it says. Raises OSError for the one it met, or its death."""
-    number = int(said or b"0")
+def _number(answer: bytes, who: str) -> int:
+    """The number of a process that ``who`` made, from its answer. Raises OSError for the one it met, or its death."""
+    number = int(answer or b"0")
     if number <= 0:
         raise OSError(-number, os.strerror(-number) if number else f"{who} died")
     return number
-
-
-def _write(name: str, text: str) -> None:
-    descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)

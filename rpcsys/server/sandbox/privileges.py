@@ -7,9 +7,9 @@ makes a device node and writes to the disk behind it. Linux only (capabilities(7
 from __future__ import annotations
 
 import ctypes
-from typing import AbstractSet, FrozenSet
+from typing import AbstractSet
 
-from rpcsys.server.sandbox.libc import LIBC, check
+from rpcsys.server.sandbox.processes import LIBC, check, prctl
 
 _CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID = 0, 1, 3, 4, 5, 6, 7
 _NET_BIND_SERVICE, _NET_RAW, _IPC_LOCK, _SYS_RAWIO, _SYS_ADMIN, _MKNOD, _PERFMON = 10, 13, 14, 17, 21, 27, 38
@@ -23,15 +23,18 @@ KEPT = frozenset(
 RAW = frozenset([_SYS_RAWIO, _MKNOD])
 """Also kept where disks are not closed: registers by /dev/mem, and device nodes."""
 
-_PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 23, 24, 38
-_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
-_VERSION_3 = 0x20080522
-_MOST = 64
-
 OF_INITS = frozenset([_SYS_ADMIN])
 """What the inits of PID namespaces keep: no process that lacks it may trace them or take their descriptors."""
 
-_HEADER = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 23, 24, 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CAPABILITIES = 64
+_HEADER = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this process
+
+
+def kept(read_only: bool) -> frozenset[int]:
+    """What sessions of root keep."""
+    return KEPT if read_only else KEPT | RAW
 
 
 def bound(kept: AbstractSet[int]) -> None:
@@ -39,11 +42,11 @@ def bound(kept: AbstractSet[int]) -> None:
 
     What this process has itself stays: that is for :func:`drop`, which is ten times as quick.
     """
-    check(_prctl(_PR_SET_NO_NEW_PRIVS, 1))
-    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)  # EINVAL before Linux 4.3, which has none
-    for number in range(_MOST):
-        if number not in kept and _prctl(_PR_CAPBSET_READ, number) == 1:
-            _prctl(_PR_CAPBSET_DROP, number)  # EPERM for who is not root, whose programs get none
+    check(prctl(_PR_SET_NO_NEW_PRIVS, 1))
+    prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)  # EINVAL before Linux 4.3, which has none
+    for number in range(_CAPABILITIES):
+        if number not in kept and prctl(_PR_CAPBSET_READ, number) == 1:
+            prctl(_PR_CAPBSET_DROP, number)  # EPERM for who is not root, whose programs get none
 
 
 def drop(kept: AbstractSet[int]) -> None:
@@ -56,13 +59,3 @@ def drop(kept: AbstractSet[int]) -> None:
         sets[3 * half + 1] &= mask  # permitted
         sets[3 * half + 2] = 0  # inheritable
     check(LIBC.capset(_HEADER, sets))
-
-
-def kept(read_only: bool) -> FrozenSet[int]:
-    """What sessions of root keep."""
-    return KEPT if read_only else KEPT | RAW
-
-
-def _prctl(option: int, first: int) -> int:
-    zero = ctypes.c_ulong(0)
-    return int(LIBC.prctl(option, ctypes.c_ulong(first), zero, zero, zero))

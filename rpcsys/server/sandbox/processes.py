@@ -1,14 +1,14 @@
-"""Processes below this one: who they are, and how they are ended. Linux only.
+"""Processes of this server: forked, bound to their parents, found, and ended. Linux only, through the C library.
 
 What makes it certain that nothing outlives a session:
 
 - Each session has a PID namespace, whose end is the end of all in it (:mod:`rpcsys.server.sandbox.pid_namespace`).
 - Where it has none, each session process is a *subreaper*: what daemonises below it becomes its own child.
 - So is the zygote: when a session process dies, everything below it becomes the zygote's child. A child
-  of the zygote that it did not make is an orphan of a dead session (:mod:`rpcsys.server.sandbox.orphans`).
+  of the zygote that it did not make is an orphan of a dead session (:class:`Orphans`).
 - So is the supervisor, for the case that the zygote dies.
-- Sessions die with their zygote: by their init, which sees its end, or by PR_SET_PDEATHSIG; a zygote that loses its supervisor
-  kills everything below it and leaves.
+- Sessions die with their zygote: by their init, which sees its end, or by PR_SET_PDEATHSIG; a zygote that loses its
+  supervisor kills everything below it and leaves.
 
 A process is only ever killed while it is an unreaped descendant, so its number cannot have been given to
 another. Known weakness: a kernel without ``/proc`` hides descendants, and where there are no subreapers (Linux
@@ -17,33 +17,75 @@ before 3.4, qemu's user emulation) what daemonises outlives its session.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import signal
-from typing import Iterable, NamedTuple
+import time
+from typing import AbstractSet, Callable, Dict, Iterable, List, NamedTuple, Tuple
 
-from rpcsys.server.sandbox.libc import LIBC, check
+LIBC = ctypes.CDLL(None, use_errno=True)
+"""The C library, opened once: every `ctypes.CDLL` makes classes of its own, which in a forked child would copy half
+a megabyte of memory that it shares with its zygote."""
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
-_PR_SET_CHILD_SUBREAPER = 36
+_LIBC_WITH_GIL = ctypes.PyDLL(None, use_errno=True)
+"""The same, called with the interpreter's lock held: a copy finds it so."""
 
-_number = 0
+RESCAN_S = 0.005
+"""Between two bursts of scans for orphans."""
+
+BURST_S = 0.02
+"""Of scans without a pause."""
+
+KILL_TIMEOUT_S = 5.0
+"""A process seen alive so long after it was killed is taken for stuck in the kernel."""
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+
+_host_pid = 0
 
 
-class Dead(NamedTuple):
-    """A child that was collected. ``status``: exit status or minus the signal; ``peak``: bytes it had resident."""
+# System calls
 
-    pid: int
-    status: int
-    peak: int
+
+def check(result: int) -> None:
+    """Raise the OSError of a call that did not return 0."""
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def prctl(option: int, value: int) -> int:
+    """The system call; its result, -1 for an error."""
+    zero = ctypes.c_ulong(0)
+    return int(LIBC.prctl(option, ctypes.c_ulong(value), zero, zero, zero))
+
+
+def fork() -> int:
+    """A fork as C does it, for a process of one thread: its copy runs on here, with nothing of Python's done for it.
+
+    Python's own writes to 200 pages more, and so copies them, to repair what a copy of many threads would need. Raises OSError.
+    """
+    pid = int(_LIBC_WITH_GIL.fork())
+    if pid < 0:
+        check(pid)
+    return pid
+
+
+def finish_fork() -> None:
+    """In a copy that :func:`fork` made and that is to run anything: what Python's own fork does there."""
+    ctypes.pythonapi.PyOS_BeforeFork()
+    ctypes.pythonapi.PyOS_AfterFork_Child()
+
+
+# This process
 
 
 def become_subreaper() -> bool:
     """Descendants that lose their parent become children of this process; False where the system cannot."""
     try:
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        check(prctl(_PR_SET_CHILD_SUBREAPER, 1))
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
@@ -51,37 +93,35 @@ def become_subreaper() -> bool:
     return True
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ``parent`` dies; at once if it is dead already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def note_number() -> None:
-    """Remember by which number the processes outside of its PID namespace know this one, while its ``/proc`` is still theirs."""
-    global _number
-    _number = int(os.readlink("/proc/self"))
-
-
-def number() -> int:
-    """That number, which people and the server's log use; without :func:`note_number` the process's own."""
-    return _number or os.getpid()
-
-
-def call_this(name: str) -> None:
-    """Have lists of processes show this one, and its copies to come, by ``name`` (at most 15 characters)."""
-    LIBC.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()), *map(ctypes.c_ulong, (0, 0, 0)))
-
-
-def hear_of_the_end_of(parent: int, number: int) -> None:
-    """Have the kernel send this process the signal ``number`` when its parent ``parent`` dies; 0 is none."""
-    _prctl(_PR_SET_PDEATHSIG, number)
+def signal_at_parent_death(parent: int, number: int) -> None:
+    """Have the kernel send this process the signal ``number`` when its parent ``parent`` dies, at once if it is dead; 0 is none."""
+    check(prctl(_PR_SET_PDEATHSIG, number))
     if number and os.getppid() != parent:
         os.kill(os.getpid(), number)
 
 
-def leave_without_destructors() -> None:
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ``parent`` dies; at once if it is dead already."""
+    signal_at_parent_death(parent, signal.SIGKILL)
+
+
+def note_host_pid() -> None:
+    """Remember the process number that this one has outside of its PID namespace, while its ``/proc`` is still that one's."""
+    global _host_pid
+    _host_pid = int(os.readlink("/proc/self"))
+
+
+def number() -> int:
+    """That number, which people and the server's log use; without :func:`note_host_pid` the process's own."""
+    return _host_pid or os.getpid()
+
+
+def set_name(name: str) -> None:
+    """Have lists of processes show this one, and its copies to come, by ``name`` (at most 15 characters)."""
+    LIBC.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()), *map(ctypes.c_ulong, (0, 0, 0)))
+
+
+def exit_without_destructors() -> None:
     """Have ``exit()``, called by a library of the user's, end this process at once.
 
     The C library would first run the destructors of what the zygote had imported, and onnxruntime's wait for
@@ -89,6 +129,9 @@ def leave_without_destructors() -> None:
     """
     if hasattr(LIBC, "on_exit"):  # glibc has it, musl has not
         LIBC.on_exit(LIBC._exit, None)
+
+
+# Others
 
 
 def children(pid: int) -> list[int]:
@@ -104,6 +147,11 @@ def children(pid: int) -> list[int]:
     except (ProcessLookupError, NotADirectoryError):
         return []
     return found
+
+
+def _children_by_search(pid: int) -> list[int]:
+    """For kernels built without CONFIG_PROC_CHILDREN."""
+    return [int(other) for other in os.listdir("/proc") if other.isdigit() and _stat(other)[1] == pid]
 
 
 def descendants(pid: int) -> list[int]:
@@ -124,6 +172,16 @@ def parent(pid: int) -> int:
     return _stat(pid)[1]
 
 
+def _stat(pid: int | str) -> tuple[str, int]:
+    """State and parent. The program's name before them may hold spaces and brackets: search from the end."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+    except (OSError, ValueError):
+        return "", 0
+    return state.decode(), int(parent)
+
+
 def name_of(pid: int) -> str:
     """What the kernel calls the program of ``pid`` (at most 15 characters); empty when it is gone."""
     try:
@@ -138,42 +196,84 @@ def names(pids: Iterable[int]) -> tuple[str, ...]:
     return tuple(name_of(pid) for pid in pids if alive(pid))
 
 
+def kill(pid: int) -> None:
+    """SIGKILL ``pid``, an unreaped child of this process or something below one."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+class Dead(NamedTuple):
+    """A child that was collected. ``status``: exit status or minus the signal; ``peak``: bytes it had resident."""
+
+    pid: int
+    status: int
+    peak: int
+
+
 def reap() -> list[Dead]:
     """Collect dead children, without waiting."""
     dead: list[Dead] = []
-    while True:
-        try:
+    with contextlib.suppress(ChildProcessError):
+        while True:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
-        except ChildProcessError:
-            return dead
-        if not pid:
-            return dead
-        ended = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        dead.append(Dead(pid, ended, usage.ru_maxrss * 1024))
+            if not pid:
+                break
+            ended = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            dead.append(Dead(pid, ended, usage.ru_maxrss * 1024))
+    return dead
 
 
-def _prctl(option: int, value: int) -> None:
-    check(LIBC.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)))
+class Orphans:
+    """Processes that lost their parent and became this one's: killed as they are seen, until no scan finds another.
 
+    A process that forks and exits every 50 us is gone before a list of all is read, but leaves another child here. So
+    each is killed the moment it is seen, and what is below it comes here by that; scans follow each other without a pause.
 
-def kill(pid: int) -> None:
-    """SIGKILL ``pid``, an unreaped child of this process or something below one."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+    ``names``: of those that were killed; ``stuck``: by number, the names of those that SIGKILL has not ended in time.
+    Knows what it has killed until it is collected: a process number is nobody else's so far.
+    """
 
+    def __init__(self) -> None:
+        self.names: List[str] = []
+        self.stuck: Dict[int, str] = {}
+        self._killed: Dict[int, Tuple[float, str]] = {}
 
-def _stat(pid: int | str) -> tuple[str, int]:
-    """State and parent. The program's name before them may hold spaces and brackets: search from the end."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state, parent = file.read().rpartition(b")")[2].split()[:2]
-    except (OSError, ValueError):
-        return "", 0
-    return state.decode(), int(parent)
+    def burst(self, spared: Callable[[List[Dead]], AbstractSet[int]]) -> bool:
+        """Collect the dead and kill the others, for a while; whether none but those that are stuck is left.
 
+        ``spared`` takes the dead, and returns the numbers of those children that are to live.
+        """
+        until = time.monotonic() + BURST_S
+        while True:
+            dead = reap()
+            for one in dead:
+                self._collected(one)
+            left = set(children(os.getpid())) - spared(dead)
+            for pid in left - self._killed.keys():
+                kill(pid)  # first, and named then: it may live for 50 us
+                self._killed[pid] = (time.monotonic(), name_of(pid))
+            now = time.monotonic()
+            for pid in left - self.stuck.keys():
+                since, name = self._killed[pid]
+                if now >= since + KILL_TIMEOUT_S and alive(pid):
+                    self.stuck[pid] = name
+            if left <= self.stuck.keys():
+                return True
+            if now >= until:
+                return False
 
-def _children_by_search(pid: int) -> list[int]:
-    """For kernels built without CONFIG_PROC_CHILDREN."""
-    return [int(other) for other in os.listdir("/proc") if other.isdigit() and _stat(other)[1] == pid]
+    def collect_stuck(self) -> None:
+        """Collect those of them that have ended after all, and nobody else."""
+        for pid in list(self.stuck):
+            try:
+                ended = os.waitpid(pid, os.WNOHANG)[0]
+            except ChildProcessError:
+                ended = pid
+            if ended:
+                del self.stuck[pid], self._killed[pid]
+
+    def _collected(self, dead: Dead) -> None:
+        _, name = self._killed.pop(dead.pid, (0.0, ""))
+        self.stuck.pop(dead.pid, None)
+        if name and dead.status == -signal.SIGKILL:  # else it had ended by itself
+            self.names.append(name)

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 from rpcsys.errors import ProtocolError
 from rpcsys.server import capabilities
 from rpcsys.server.sandbox import limits, processes
-from rpcsys.server.sandbox.job import Job
+from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session.faults import described, error_fields
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.incoming import WINDOW_CALLS, Incoming

@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from typing import Any, Deque, Dict, List
 
-from rpcsys.server.sandbox.libc import LIBC
+from rpcsys.server.sandbox.processes import LIBC
 from rpcsys.server.session.outgoing import Outgoing
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames

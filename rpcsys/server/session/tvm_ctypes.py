@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rpcsys.ffi import calls, library, tvm
-from rpcsys.server.sandbox.job import Job
+from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import filling, tvm_session
 
 

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from rpcsys.server.sandbox.job import Job
+from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import tvm_session
 
 MODULE = "tvm.rpc.server"

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rpcsys.server.sandbox.job import TVM_END, Job
+from rpcsys.server.sandbox.messages import TVM_END, Job
 from rpcsys.server.session.linking import link
 from rpcsys.server.session.paths import confine
 

@@ -96,7 +96,7 @@ class Kill(Action):
 
 @dataclass(frozen=True)
 class Start(Action):
-    """Hand a client's connection to a waiting child. ``kind`` as in :class:`rpcsys.server.sandbox.job.Job`.
+    """Hand a client's connection to a waiting child. ``kind`` as in :class:`rpcsys.server.sandbox.messages.Job`.
 
     ``slot``: from 0 on, of no other session at the time. ``note``: first note what shared memory there is.
     ``words``: what is left to be told to a TVM client.

@@ -5,7 +5,7 @@ The part of :class:`rpcsys.server.supervisor.state.State` that knows of greeting
 
 from __future__ import annotations
 
-from rpcsys.server.sandbox.job import RPCSYS, TVM
+from rpcsys.server.sandbox.messages import RPCSYS, TVM
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.offers import Key

@@ -15,8 +15,8 @@ until the processes that no signal ended have ended.
 from __future__ import annotations
 
 from rpcsys.link.backoff import Backoff
-from rpcsys.server.sandbox.job import TVM, TVM_END
 from rpcsys.server.sandbox.limits import breach
+from rpcsys.server.sandbox.messages import TVM, TVM_END
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.imports import Imports

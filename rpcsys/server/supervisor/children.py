@@ -16,9 +16,8 @@ from typing import Any
 
 from rpcsys.errors import ProtocolError
 from rpcsys.server.sandbox import launch, messages, processes
-from rpcsys.server.sandbox.job import Job
-from rpcsys.server.sandbox.messages import ChildKind
-from rpcsys.server.sandbox.orphans import AGAIN_S, Orphans
+from rpcsys.server.sandbox.messages import ChildKind, Job
+from rpcsys.server.sandbox.processes import RESCAN_S, Orphans
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.crash_output import LastWords
 from rpcsys.server.supervisor.loop import Loop
@@ -181,7 +180,7 @@ class Spawner:
         if extra is not None:
             os.close(extra)
         try:
-            self._hear_zygote(messages.heard(data, messages.OF_ZYGOTE))
+            self._hear_zygote(messages.parse(data, messages.OF_ZYGOTE))
         except (ProtocolError, KeyError, TypeError):
             self._lost()  # it is gone, or user code has written to it
 
@@ -222,7 +221,7 @@ class Spawner:
         try:
             self._allowed[child].spend(self._clock(), len(data))
             of_session = self._kinds[child] is ChildKind.SESSION
-            said = messages.heard(data, messages.OF_CHILD if of_session else messages.OF_SERVICE)
+            said = messages.parse(data, messages.OF_CHILD if of_session else messages.OF_SERVICE)
             if not of_session and self.on_service is not None:
                 extra = self.on_service(child, said, extra)
             elif "printed" in said and extra is not None:
@@ -293,7 +292,7 @@ class Spawner:
     def due(self) -> float | None:
         """When :meth:`look` is wanted."""
         if self._sweeping:
-            return self._clock() + AGAIN_S
+            return self._clock() + RESCAN_S
         return self._clock() + STUCK_S if self._orphans.stuck else None
 
     def look(self) -> None:
@@ -326,9 +325,9 @@ class Spawner:
         by_itself, by_force = (time.monotonic() + span for span in LEAVE_S)
         while time.monotonic() < by_itself and processes.children(os.getpid()):
             processes.reap()
-            time.sleep(AGAIN_S)
+            time.sleep(RESCAN_S)
         while time.monotonic() < by_force and not self._sweep():
-            time.sleep(AGAIN_S)
+            time.sleep(RESCAN_S)
         self._prints.close()
 
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from rpcsys.server.sandbox import work_folders
-from rpcsys.server.sandbox.ipc_cleanup import Leftovers
+from rpcsys.server.sandbox.ipc_cleanup import IpcCleanup
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import Loop
 
@@ -33,7 +33,7 @@ class Cleaner:
         self._ready: collections.deque[str] = collections.deque()
         self._feed = feed
         self._clock = clock
-        self._leftovers = Leftovers()
+        self._ipc = IpcCleanup()
         self._orders: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._results: collections.deque[tuple[int, tuple[str, ...], str]] = collections.deque()
         self._reading, self._writing = os.pipe()
@@ -51,7 +51,7 @@ class Cleaner:
 
     def note(self) -> None:
         """No session runs, and one is about to: what there is now is not its doing."""
-        self._leftovers.idle()
+        self._ipc.note_idle()
 
     def place(self, session: int) -> str:
         """The directory of a new session, made ahead if there is such a one. Raises OSError."""
@@ -82,7 +82,7 @@ class Cleaner:
             session, sweep = self._orders.get()
             home = work_folders.home(self._folder, session)
             try:
-                removed = self._leftovers.remove(sweep == "idle") if sweep else ()
+                removed = self._ipc.remove(sweep == "idle") if sweep else ()
                 for _ in work_folders.removal(home):
                     pass
                 self._results.append((session, removed, work_folders.left_in(home)))

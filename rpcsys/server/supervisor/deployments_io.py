@@ -7,7 +7,7 @@ import os
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rpcsys.server.models.store import Store, Version, is_name
-from rpcsys.server.sandbox.job import DEPLOYER, HOST, Job
+from rpcsys.server.sandbox.messages import DEPLOYER, HOST, Job
 from rpcsys.server.supervisor import deployment_events
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.children import Spawner

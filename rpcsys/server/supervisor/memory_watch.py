@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from rpcsys.server.sandbox.limits import keep_on, members
-from rpcsys.server.sandbox.usage import Usage
+from rpcsys.server.sandbox.memory_usage import MemoryUsage
 from rpcsys.server.supervisor import events as ev
 
 EVERY_S = 0.2
@@ -82,7 +82,7 @@ class MemoryWatch:
         if self._killed(child):
             self._feed(ev.MemoryExceeded(self._clock(), child))
             return
-        usage, pids = Usage(), members(roots)
+        usage, pids = MemoryUsage(), members(roots)
         for one in pids:
             usage.look_at(one)
             yield

@@ -22,7 +22,7 @@ from rpcsys.server.cache import Cache
 from rpcsys.server.capabilities import kinds, labels, loads
 from rpcsys.server.config import Config
 from rpcsys.server.sandbox import cgroups, limits, mount_namespace, processes, work_folders
-from rpcsys.server.sandbox.job import RPCSYS, TVM_END, Job
+from rpcsys.server.sandbox.messages import RPCSYS, TVM_END, Job
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor import metrics
@@ -87,7 +87,7 @@ class Service:
 
     def run(self) -> int:
         """Serve until told to stop; the exit status. Raises ConfigError if sessions cannot be served at all."""
-        limits.be_ended(limits.LAST)
+        limits.set_oom_score(limits.OOM_LAST)
         signals = serve.Signals(signal.SIGUSR1)
         self._loop.add(signals.fileno(), lambda: self._stop(signals))
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rpcsys.server.sandbox.job import TVM
+from rpcsys.server.sandbox.messages import TVM
 from rpcsys.server.supervisor.parking import Place
 
 LATE_S = 0.5

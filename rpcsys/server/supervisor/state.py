@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rpcsys.server.sandbox.job import TVM
+from rpcsys.server.sandbox.messages import TVM
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.admission import Visited

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from rpcsys.client import connect
-from rpcsys.server.sandbox.job import Job
+from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session.session import Session
 from rpcsys.wire import handshake
 from tests.device import OURS, PATIENCE_S

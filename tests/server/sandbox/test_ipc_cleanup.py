@@ -19,7 +19,7 @@ open("/dev/shm/" + sys.argv[1], "w").close()
 
 @pytest.fixture
 def private():
-    """Run this test's code where no other process makes such things; skipped where that cannot be had."""
+    """Run this test's code where no other process makes such cleanup; skipped where that cannot be had."""
     from rpcsys.server.sandbox import mount_namespace
 
     why = mount_namespace.probe("/tmp/rpcsys-probe")
@@ -34,7 +34,7 @@ def inside(code, *arguments):
     whole = (
         "from rpcsys.server.sandbox import mount_namespace, pid_namespace\n"
         "left = pid_namespace.mounts(); pid_namespace.leave(pid_namespace.MOUNTS)\n"
-        f"rooms = mount_namespace.Rooms(left, '/tmp/rpcsys-probe', {needed!r})\n{code}"
+        f"namespace = mount_namespace.MountNamespace(left, '/tmp/rpcsys-probe', {needed!r})\n{code}"
     )
     done = subprocess.run(
         [sys.executable, "-c", whole, *arguments], capture_output=True, text=True, timeout=60, check=False
@@ -45,12 +45,12 @@ def inside(code, *arguments):
 
 BOARD = """
 import subprocess, sys, os, ctypes
-from rpcsys.server.sandbox.ipc_cleanup import Leftovers, found
+from rpcsys.server.sandbox.ipc_cleanup import IpcCleanup, found
 LEAVE = sys.argv[1]
 leave = lambda name: subprocess.run([sys.executable, "-c", LEAVE, name], check=True, stdout=subprocess.DEVNULL)
 leave("before")
-things = Leftovers()
-things.idle()
+cleanup = IpcCleanup()
+cleanup.note_idle()
 """
 
 
@@ -60,7 +60,7 @@ def test_what_is_new_goes_and_what_was_there_stays():
         BOARD
         + """
 leave("after")
-first, second = things.remove(True), things.remove(True)
+first, second = cleanup.remove(True), cleanup.remove(True)
 print(len(found(os.geteuid())), second)
 print(*(name.rpartition(" ")[0] or name for name in first), sep="\\n")
 """
@@ -78,9 +78,9 @@ def test_what_may_be_anothers_stays_until_the_board_is_idle():
 leave("after")
 libc = ctypes.CDLL(None)
 mine = libc.shmget(0, 4096, 0o600)
-busy = things.remove(False)
+busy = cleanup.remove(False)
 print(*(name.rpartition(" ")[0] for name in busy))
-print(any(thing.number == mine and thing.kind == "shm" for thing in found(os.geteuid())))
+print(any(one.number == mine and one.kind == "shm" for one in found(os.geteuid())))
 """
     )
     assert inside(code, LEAVE).splitlines() == ["System V shared memory", "True"]

@@ -3,7 +3,7 @@
 import os
 
 from rpcsys.server.sandbox import messages
-from rpcsys.server.sandbox.job import Job
+from rpcsys.server.sandbox.messages import Job
 
 
 def test_one_message_with_a_descriptor():

@@ -14,13 +14,13 @@ WHY_NOT = mount_namespace.probe("/tmp/rpcsys-probe")
 
 INSIDE = """
 import ctypes, json, os, sys
-from rpcsys.server.sandbox.mount_namespace import Rooms
+from rpcsys.server.sandbox.mount_namespace import MountNamespace
 from rpcsys.server.sandbox import ipc_cleanup, pid_namespace
 folder, home, keep = sys.argv[1], sys.argv[2], sys.argv[3:]
 left = pid_namespace.mounts()
 pid_namespace.leave(pid_namespace.MOUNTS)
-rooms = Rooms(left, folder, keep, 1 << 20)
-rooms.open(home)
+namespace = MountNamespace(left, folder, keep, 1 << 20)
+namespace.open(home)
 libc = ctypes.CDLL(None)
 libc.shmget(0, 4096, 0o600); libc.semget(0, 1, 0o600); libc.msgget(0, 0o600)
 for place in ("/tmp/stray-of-a-test", "/dev/shm/stray-of-a-test", home + "/files/kept"):
@@ -97,7 +97,7 @@ if why:
     print(why); sys.exit()
 left = pid_namespace.mounts()
 pid_namespace.leave(pid_namespace.MOUNTS)
-mount_namespace.Rooms(left, folder)
+mount_namespace.MountNamespace(left, folder)
 open("/tmp/mine", "w").close()
 print(os.geteuid(), os.listdir("/dev/shm"), os.stat("/tmp/mine").st_uid)
 """
@@ -122,6 +122,6 @@ def test_a_folder_that_is_not_there_is_a_reason():
 
 
 def test_nothing_is_mounted_in_the_hosts_own_namespace(monkeypatch):
-    monkeypatch.setattr(mount_namespace, "mount", None)
+    monkeypatch.setattr(mount_namespace, "_mount", None)
     with pytest.raises(OSError, match="the host's own mounts"):
-        mount_namespace.Rooms(pid_namespace.mounts(), "/tmp/rpcsys-probe")
+        mount_namespace.MountNamespace(pid_namespace.mounts(), "/tmp/rpcsys-probe")

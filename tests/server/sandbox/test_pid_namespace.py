@@ -17,13 +17,13 @@ PROGRAM = """
 import json, os, signal, sys, time
 sys.path.insert(0, sys.argv[1])
 from rpcsys.server.sandbox import limits, pid_namespace, processes
-from rpcsys.server.sandbox.libc import fork
+from rpcsys.server.sandbox.processes import fork
 
 processes.become_subreaper()
-inits = pid_namespace.Inits(lambda: None)
+maker = pid_namespace.InitMaker(lambda: None)
 
 def start(command):
-    init = inits.open()
+    init = maker.make_init()
     def make(other):
         pid = fork()
         if not pid:
@@ -31,7 +31,7 @@ def start(command):
                 os.close(other)
             os.execvp("sh", ["sh", "-c", command])
         return pid
-    return init, inits.start_below(init, make)
+    return init, maker.start_below(init, make)
 
 def numbers(pid):
     return [line.split() for line in open(f"/proc/{pid}/status") if line.startswith("NSpid")][0][1:]
@@ -102,11 +102,11 @@ def test_inits_end_with_who_had_them_made_and_another_maker_leaves_them_alone(us
     said = run(
         """
 first, pid = start("exec sleep 60")
-processes.kill(inits.maker)
-ended(inits.maker)
+processes.kill(maker.pid)
+ended(maker.pid)
 second, other = start("exec sleep 60")
 lived = [processes.alive(one) for one in (first, pid, second, other)]
-inits.let_go()
+maker.close_own()
 print(json.dumps([lived, ended(pid, other, first, second)]))
 """,
         user,
@@ -117,11 +117,11 @@ print(json.dumps([lived, ended(pid, other, first, second)]))
 def test_a_process_in_a_namespace_that_has_ended_is_an_error(user):
     said = run(
         """
-init = inits.open()
+init = maker.make_init()
 processes.kill(init)
 ended(init)
 try:
-    inits.start_below(init, lambda other: fork() or os._exit(3))
+    maker.start_below(init, lambda other: fork() or os._exit(3))
     said = ""
 except OSError as error:
     said = type(error).__name__

@@ -12,7 +12,7 @@ from tests.native import ROOT, bare, compiled
 
 CODE = """
 import ctypes, json
-from rpcsys.server.sandbox import pages
+from rpcsys.server.sandbox import preload
 
 def resident():
     total = 0
@@ -32,9 +32,9 @@ def use():
     library.set(41)
     return library.total(), library.get()
 first, before = use(), resident()
-released, after = pages.release(("libbig",)), resident()
+released, after = preload.release_pages(("libbig",)), resident()
 again = use()
-print(json.dumps([first, before, released, after, again, pages.release(("libnone",))]))
+print(json.dumps([first, before, released, after, again, preload.release_pages(("libnone",))]))
 """
 
 BIG = """

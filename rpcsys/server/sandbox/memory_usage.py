@@ -1,0 +1,286 @@
+"""How much memory a session has, counted from outside by the kernel's tables; sockets by sock_diag, without privileges.
+
+Not seen: files in memory, and sockets, on their way through a socket, open in nobody; buffers of pipes; System V memory that
+nobody has attached (the kernel bounds it, see :mod:`rpcsys.server.sandbox.mount_namespace`); and, by who is not root, what a
+process holds that has made itself undumpable: only its resident pages are then known.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import socket
+import struct
+from typing import AbstractSet, Dict, Iterator, NamedTuple, Optional, Sequence, Set, Tuple
+
+from rpcsys.server.sandbox.limits import field, listed, members
+from rpcsys.server.sandbox.mount_namespace import SHARED
+
+LITTLE = 8 << 20
+"""While all connections of the machine hold no more than this, whose it is is not asked: that takes a millisecond."""
+
+_HELD = ("/memfd:", "/dev/zero", "/SYSV", "/run/", *(place + "/" for place in SHARED))
+"""How links to open files in memory begin. Others are not looked at: the disk they are on may not answer."""
+
+_DELETED, _SOCKET = " (deleted)", "socket:["
+
+_Inode = Tuple[int, int]
+
+
+class MemoryUsage:
+    """What the processes of one session have: :meth:`look_at` each, then, where ``bound`` is too much, :meth:`look_at_sockets`, then :meth:`measure` each.
+
+    - What they have mapped for themselves; pages they share count once.
+    - Files in memory that they hold open and no folder names: memfds, and deleted ones. Each counts once, mapped or not.
+    - What lies in the folders in memory that their mount namespace has for itself.
+    - What their sockets hold.
+
+    A file that is mapped and held is in the first sum too, and is taken out of it by :meth:`measure`.
+    """
+
+    def __init__(self) -> None:
+        self._resident = self._mapped = 0
+        self._files: Dict[_Inode, int] = {}
+        self._folders: Dict[int, int] = {}
+        self._sockets: Set[int] = set()
+        self._buffered: Optional[int] = None
+
+    @property
+    def bound(self) -> int:
+        """At most so many bytes: never less than ``taken``, and ten times as quick."""
+        buffered = len(self._sockets) * most_buffered() if self._buffered is None else self._buffered
+        return self._resident + self._held + buffered
+
+    @property
+    def taken(self) -> int:
+        """Bytes of memory, when all processes are measured."""
+        return self._mapped + self._held + (self._buffered or 0)
+
+    @property
+    def _held(self) -> int:
+        files = sum(size for (device, _), size in self._files.items() if device not in self._folders)
+        return files + sum(self._folders.values())
+
+    def look_at(self, pid: int) -> None:
+        """Add a process's resident pages, and what it holds."""
+        self._resident += _resident(pid)
+        self._add_folders(pid)
+        for task in listed(f"/proc/{pid}/task"):  # a thread may have descriptors of its own
+            self._add_files(f"/proc/{pid}/task/{task}/fd")
+
+    def look_at_sockets(self) -> None:
+        """Add what the sockets of all of them hold."""
+        self._buffered = buffered(self._sockets) if self._sockets else 0
+
+    def measure(self, pid: int) -> None:
+        """Add what a process has mapped and does not hold."""
+        anonymous, shared = (field(str(pid), "smaps_rollup", name) for name in (b"Pss_Anon:", b"Pss_Shmem:"))
+        if shared and (self._files or self._folders):
+            shared -= min(shared, self._mapped_of_held(pid))
+        self._mapped += anonymous + shared or field(str(pid), "smaps_rollup", b"Pss:") or _undumpable(pid)
+
+    def _add_folders(self, pid: int) -> None:
+        for place in SHARED:
+            try:
+                device = os.stat(f"/proc/{pid}/root{place}").st_dev
+                if device not in self._folders and device != os.stat(place).st_dev:
+                    space = os.statvfs(f"/proc/{pid}/root{place}")
+                    self._folders[device] = (space.f_blocks - space.f_bfree) * space.f_frsize
+            except OSError:
+                pass  # no such place, or nobody to ask
+
+    def _add_files(self, folder: str) -> None:
+        for name in listed(folder):
+            try:
+                link = os.readlink(f"{folder}/{name}")
+                if link.startswith(_SOCKET):
+                    self._sockets.add(int(link[len(_SOCKET) : -1]))
+                elif link.endswith(_DELETED) and link.startswith(_HELD):
+                    file = os.stat(f"{folder}/{name}")
+                    if file.st_dev in _memory_devices():
+                        self._files[file.st_dev, file.st_ino] = file.st_blocks * 512
+            except (OSError, ValueError):
+                pass  # closed meanwhile
+
+    def _mapped_of_held(self, pid: int) -> int:
+        """Bytes of what a process holds that it has mapped as well; copies of its own, made by writing, are none of that."""
+        total = share = 0
+        held = False
+        try:
+            with open(f"/proc/{pid}/smaps", "rb") as lines:
+                for line in lines:
+                    name, *rest = line.split()
+                    if not name.endswith(b":"):
+                        major, minor = (int(part, 16) for part in rest[2].split(b":"))
+                        device = os.makedev(major, minor)
+                        held = device in self._folders or (device, int(rest[3])) in self._files
+                    elif held and name == b"Pss:":
+                        share = int(rest[0])
+                    elif held and name == b"Anonymous:":
+                        total += max(0, share - int(rest[0]))
+        except (OSError, ValueError, IndexError):
+            pass  # it has ended
+        return total * 1024
+
+
+def taken(roots: Sequence[int]) -> int:
+    """Bytes of memory that the session below ``roots`` has.
+
+    What can be read from disks again is not counted, where the kernel tells the difference (Linux 5.4).
+    """
+    usage = MemoryUsage()
+    for pid in members(roots):
+        usage.look_at(pid)
+        usage.measure(pid)
+    usage.look_at_sockets()
+    return usage.taken
+
+
+def _resident(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _undumpable(pid: int) -> int:
+    """What everyone may know of a process that shows its mappings to nobody."""
+    return sum(field(str(pid), "status", name) for name in (b"RssAnon:", b"RssShmem:"))
+
+
+@functools.lru_cache(maxsize=None)
+def _memory_devices() -> frozenset[int]:
+    """The numbers of the file systems in memory that this process knows: those mounted, and the kernel's own for memfds."""
+    found = set()
+    with open("/proc/self/mountinfo", "rb") as lines:
+        for line in lines:
+            fields, _, kind = line.partition(b" - ")
+            if kind.split()[0] in (b"tmpfs", b"ramfs"):
+                major, minor = fields.split()[2].split(b":")
+                found.add(os.makedev(int(major), int(minor)))
+    if hasattr(os, "memfd_create"):
+        memfd = os.memfd_create("rpcsys")
+        found.add(os.fstat(memfd).st_dev)
+        os.close(memfd)
+    return frozenset(found)
+
+
+# Sockets. A local one's message counts for who sent it as long as that lives. Where the sender is gone, or not yet
+# accepted, the kernel does not tell what its messages take: the most that a socket may hold is assumed.
+
+_SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301
+_DONE, _ERROR = 3, 2
+_ALIGNMENT, _REPLY_BYTES = 4, 65536
+
+_LISTENING = 10
+_STATES = 0xFFFFFFFF & ~(1 << 6)  # all, but those that only wait for late packets
+
+_UNIX_PEER, _UNIX_QUEUE, _UNIX_MEMORY, _INET_MEMORY = 2, 4, 5, 7
+_UNIX_SHOW = 0x04 | 0x10 | 0x20
+_RECEIVED, _SENT, _QUEUED = 0, 2, 5
+"""Where the memory of what was received, what was sent, and what is to be sent is, in what the kernel tells of a socket's memory."""
+
+_INET = [(f, p) for f in (socket.AF_INET, socket.AF_INET6) for p in (socket.IPPROTO_TCP, socket.IPPROTO_UDP)]
+
+
+class _Socket(NamedTuple):
+    """What the kernel says of one socket: its state and inode, and attributes by number."""
+
+    state: int
+    inode: int
+    attributes: Dict[int, Tuple[int, ...]]
+
+
+def most_buffered() -> int:
+    """Bytes that one socket's buffers may take, at most."""
+    return 2 * sum(map(_setting, ("core/rmem_max", "core/wmem_max", "ipv4/tcp_rmem", "ipv4/tcp_wmem")))
+
+
+def buffered(inodes: AbstractSet[int]) -> int:
+    """Bytes that these sockets hold, up to `LITTLE` in connections left out. 0 where the kernel tells nothing."""
+    total = 0
+    try:
+        for one in _unix_sockets():
+            if one.inode in inodes:
+                total += _of_unix(one)
+        for family, protocol in _INET if _of_all_connections() > LITTLE else ():
+            for one in _inet_sockets(family, protocol):
+                if one.inode in inodes:
+                    total += _memory(one.attributes.get(_INET_MEMORY))
+    except (OSError, struct.error, IndexError, ValueError):
+        pass  # a kernel without
+    return total
+
+
+def _of_unix(one: _Socket) -> int:
+    total = _memory(one.attributes.get(_UNIX_MEMORY))
+    waiting = one.attributes.get(_UNIX_QUEUE, (0,))[0]
+    if one.state == _LISTENING:
+        return total + waiting * 2 * _setting("core/wmem_max")
+    if waiting and not one.attributes.get(_UNIX_PEER, (0,))[0]:
+        return total + 2 * _setting("core/wmem_max")
+    return total
+
+
+def _of_all_connections() -> int:
+    with open("/proc/net/sockstat", "rb") as file:
+        words = file.read().split()
+    return sum(int(words[at + 1]) for at, word in enumerate(words) if word == b"mem") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _memory(sizes: Optional[Tuple[int, ...]]) -> int:
+    return sizes[_RECEIVED] + max(sizes[_SENT], sizes[_QUEUED]) if sizes else 0
+
+
+def _unix_sockets() -> Iterator[_Socket]:
+    request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _UNIX_SHOW, 0, 0)
+    for body in _dump(request):
+        yield _Socket(body[2], struct.unpack_from("=I", body, 4)[0], _attributes(body[16:]))
+
+
+def _inet_sockets(family: int, protocol: int) -> Iterator[_Socket]:
+    request = struct.pack("=BBBBI48x", family, protocol, 1 << (_INET_MEMORY - 1), 0, _STATES)
+    for body in _dump(request):
+        yield _Socket(body[1], struct.unpack_from("=I", body, 68)[0], _attributes(body[72:]))
+
+
+def _dump(request: bytes) -> Iterator[bytes]:
+    """What the kernel tells of each socket that ``request`` asks for. Raises OSError."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as netlink:
+        netlink.setblocking(False)
+        netlink.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, _DUMP, 0, 0) + request)
+        while True:
+            data = netlink.recv(_REPLY_BYTES)
+            while data:
+                length, kind = struct.unpack_from("=IH", data)
+                if kind in (_DONE, _ERROR) or length < 16:
+                    return
+                yield data[16:length]
+                data = data[_aligned(length) :]
+
+
+def _attributes(data: bytes) -> Dict[int, Tuple[int, ...]]:
+    """Each attribute as the numbers of four bytes that it consists of."""
+    found = {}
+    while len(data) >= _ALIGNMENT:
+        length, kind = struct.unpack_from("=HH", data)
+        if length < _ALIGNMENT:
+            break
+        found[kind] = struct.unpack_from(f"={(length - 4) // 4}I", data, 4)
+        data = data[_aligned(length) :]
+    return found
+
+
+def _aligned(length: int) -> int:
+    return (length + _ALIGNMENT - 1) & -_ALIGNMENT
+
+
+def _setting(name: str) -> int:
+    """A bound of the kernel's, the last where it has several; 0 where it tells none."""
+    try:
+        with open(f"/proc/sys/net/{name}", encoding="ascii") as file:
+            return int(file.read().split()[-1])
+    except (OSError, ValueError, IndexError):
+        return 0
