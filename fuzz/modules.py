@@ -7,7 +7,7 @@ import struct
 import zlib
 
 from rpcsys.errors import ModelError
-from rpcsys.module import container, elfwriter, layout, olderlayout, packed, registry
+from rpcsys.module import container, elfwriter, layout, packed, registry
 from rpcsys.module.elf import ElfError
 from rpcsys.module.layout import FormatError, Record
 from rpcsys.module.module import Module
@@ -111,7 +111,7 @@ def feed_tree(data: bytes, rng: random.Random) -> None:
 
 
 def feed_older(data: bytes, rng: random.Random) -> None:
-    _check(olderlayout.decode(memoryview(data)))
+    _check(layout.decode_older(memoryview(data)))
 
 
 def _check(records: list[Record]) -> None:

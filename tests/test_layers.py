@@ -79,10 +79,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "selftest": ("server", "client"),
     "module": ("wire", "ffi", "data", "module.container", "module.packed"),
     # Reading the files of models, of which a client has to know what it sends.
-    "module.container": ("module.elf", "module.layout", "module.olderlayout", "ffi"),
+    "module.container": ("module.elf", "module.layout", "ffi"),
     "module.elf": (),
     "module.layout": (),
-    "module.olderlayout": ("module.layout",),
     "module.packed": ("module.layout",),
     "tvm": ("module",),
     "module.kinds.remote": ("module", "client"),

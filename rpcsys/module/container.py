@@ -1,45 +1,40 @@
 """The modules inside a shared library, read from its file: mapped, never loaded, whatever machine it is for.
 
-Opening one costs the same whatever its size: the tables are read, and of the modules what stands before their bytes.
-The bytes themselves are views of the mapped file; the pages that nobody looks at take no memory.
-
 Known weakness: a file that is cut off while it is mapped takes the process with it (SIGBUS). Replace models by
 renaming another file over them, as `export_library` does; never write into one.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple
 
-from rpcsys.ffi.module import LIBRARY_BIN
-from rpcsys.module import elf, layout, olderlayout
-from rpcsys.module.elf import Elf, ElfError
+from rpcsys.ffi.module import LIBRARY_BIN, PREFIX
+from rpcsys.module import elf, layout
+from rpcsys.module.elf import Elf
 from rpcsys.module.layout import LIBRARY, Record
 
 #: Where TVM had the modules before tvm-ffi.
 OLDER_BIN = "__tvm_dev_mblob"
+#: Symbols that are no functions: the modules inside, and what tvm-ffi says about functions.
+_DATA = ("_library_", "_metadata_", "_doc_")
 
 
 class Container(NamedTuple):
-    """What a library holds.
-
-    Attributes
-    ----------
-    elf : what it says of itself
-    records : the modules, the root first; the library alone where nothing else is inside
-    older : whether they are in the layout that TVM had before tvm-ffi
-    """
+    """What a library holds."""
 
     elf: Elf
-    records: List[Record]
-    older: bool = False
+    records: List[Record]  # the modules, the root first; the library alone where nothing else is inside
+    older: bool = False  # whether they are in the layout that TVM had before tvm-ffi
 
     @property
     def is_plain(self) -> bool:
         """Whether it holds no modules beside its own functions."""
         return [record.kind for record in self.records] == [LIBRARY]
+
+    @property
+    def kinds(self) -> List[str]:
+        """The kinds of the modules in it, sorted; ``_lib`` left out."""
+        return sorted({record.kind for record in self.records} - {LIBRARY})
 
 
 def read(path: str) -> Container:
@@ -48,24 +43,21 @@ def read(path: str) -> Container:
     Raises `ElfError` for what is no shared library, or a broken one, `FormatError` for broken modules
     inside, OSError for what cannot be read. Both messages fit behind the file's name.
     """
-    with open(path, "rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            raise ElfError("is an empty file")
-        return parse(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    return parse(elf.mapped(path))
 
 
 def parse(data: elf.Data) -> Container:
     """The library that ``data`` is. Raises `ElfError`, `FormatError`."""
     file = elf.parse(data)
-    blob = _blob(file, data, LIBRARY_BIN)
-    if blob is not None:
-        return Container(file, layout.decode(blob))
-    blob = _blob(file, data, OLDER_BIN)
-    if blob is not None:
-        return Container(file, olderlayout.decode(blob), True)
+    for symbol, decode in ((LIBRARY_BIN, layout.decode), (OLDER_BIN, layout.decode_older)):
+        place = file.place(symbol)
+        if place is not None:
+            return Container(file, decode(memoryview(data)[place.start : place.stop]), symbol == OLDER_BIN)
     return Container(file, [Record(LIBRARY, ())])
 
 
-def _blob(file: Elf, data: elf.Data, symbol: str) -> Optional[memoryview]:
-    place = file.place(symbol)
-    return None if place is None else memoryview(data)[place.start : place.stop]
+def functions_of(file: Elf) -> List[str]:
+    """The TVM-FFI functions that a library defines, sorted."""
+    defined = [symbol.name for symbol in file.symbols.values() if symbol.section]
+    functions = [symbol[len(PREFIX) :] for symbol in defined if symbol.startswith(PREFIX)]
+    return sorted(function for function in functions if not function.startswith(_DATA))

@@ -1,8 +1,7 @@
 """A shared library's symbols and needs, read from the file alone: any architecture, nothing is loaded.
 
-From the ELF specification (System V ABI, chapters 4 and 5) and the processors' supplements. Everything
-the file says of places and sizes is checked against the file before it is used, so that a broken or
-hostile one is an `ElfError`; loading such a file could end the process instead.
+From the ELF specification (System V ABI, chapters 4 and 5) and the processors' supplements. Every place and size is
+checked against the file before it is used: a broken file is an `ElfError`, where loading it could end the process.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import sys
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 Data = Union[bytes, mmap.mmap, memoryview]
-
 
 #: e_machine -> what Linux calls the architecture.
 MACHINES = {
@@ -47,12 +45,12 @@ class ElfError(ValueError):
 
 
 class Symbol(NamedTuple):
-    """One entry of .dynsym. ``section`` 0 means that another library has to define it."""
+    """One entry of .dynsym."""
 
     name: str
     value: int
     size: int
-    section: int
+    section: int  # 0: another library has to define it
     weak: bool
 
 
@@ -64,21 +62,22 @@ class Segment(NamedTuple):
     size: int
 
 
-class _Layout(NamedTuple):
-    """What the fields are, for 32 or 64 bits. ``word`` is an address or a size."""
+class Layout(NamedTuple):
+    """The fields of a file's tables, as `struct` writes them; behind each the field's name in the specification."""
 
-    header: str
-    section: str
-    segment: str
-    symbol: str
-    word: str
+    header: str  # what follows e_ident: type machine version entry phoff shoff flags ehsize phentsize phnum shentsize shnum shstrndx
+    section: str  # name type flags addr offset size link info addralign entsize
+    segment: str  # 64 bits: type flags offset vaddr paddr filesz memsz align; 32 bits: flags stand before align
+    symbol: str  # 64 bits: name info other shndx value size; 32 bits: name value size info other shndx
+    word: str  # an address or a size
 
 
-_LAYOUTS = {
-    32: _Layout("HHIIIIIHHHHHH", "IIIIIIIIII", "IIIIIIII", "IIIBBH", "I"),
-    64: _Layout("HHIQQQIHHHHHH", "IIQQQQIIQQ", "IIQQQQQQ", "IBBHQQ", "Q"),
+#: By the machine's width.
+LAYOUTS = {
+    32: Layout("HHIIIIIHHHHHH", "IIIIIIIIII", "IIIIIIII", "IIIBBH", "I"),
+    64: Layout("HHIQQQIHHHHHH", "IIQQQQIIQQ", "IIQQQQQQ", "IBBHQQ", "Q"),
 }
-_IDENT_BYTES = 16
+IDENT_BYTES = 16
 #: Entries of a table that are read; the largest libraries have some hundred thousand.
 _MAX_ENTRIES = 1 << 22
 #: Bytes of a name: most have less than the first; those of C++ templates reach some ten thousand.
@@ -87,25 +86,14 @@ _MAX_NAME = 1 << 16
 
 
 class Elf(NamedTuple):
-    """What a shared library says of itself.
+    """What a shared library says of itself."""
 
-    Attributes
-    ----------
-    machine : what Linux calls its architecture (``x86_64``, ``aarch64``, ``arm``, …)
-    bits : 32 or 64
-    order : ``"<"`` little-endian, ``">"`` big-endian
-    symbols : its .dynsym by name
-    needed : names of the libraries that must be there
-    jump_slots : functions that are bound when they are first called -> where each is then written
-    segments : the parts of the file that are mapped
-    """
-
-    machine: str
-    bits: int
-    order: str
-    symbols: Dict[str, Symbol]
-    needed: List[str]
-    jump_slots: Dict[str, int]
+    machine: str  # what Linux calls its architecture (``x86_64``, ``aarch64``, ``arm``, …)
+    bits: int  # 32 or 64
+    order: str  # ``"<"`` little-endian, ``">"`` big-endian
+    symbols: Dict[str, Symbol]  # its .dynsym by name
+    needed: List[str]  # names of the libraries that must be there
+    jump_slots: Dict[str, int]  # functions that are bound when they are first called -> where each is then written
     segments: List[Segment]
 
     def place(self, name: str) -> Optional[range]:
@@ -134,12 +122,16 @@ class Elf(NamedTuple):
 
 def read(path: str) -> Elf:
     """The shared library at ``path``. Raises `ElfError` for what is none, OSError for what cannot be read."""
+    with mapped(path) as data:
+        return parse(data)
+
+
+def mapped(path: str) -> mmap.mmap:
+    """The file at ``path``, for reading. Raises `ElfError` for an empty one, OSError for what cannot be read."""
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
             raise ElfError("is an empty file")
-        # Mapped: only the tables are read, whatever the size of the library.
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return parse(data)
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def parse(data: Data) -> Elf:
@@ -150,7 +142,7 @@ def parse(data: Data) -> Elf:
     order = {1: "<", 2: ">"}.get(data[5] if len(data) > 5 else 0)
     if bits is None or order is None:
         raise ElfError("has a broken ELF header")
-    return _Reader(data, bits, order).elf()
+    return _ElfReader(data, bits, order).elf()
 
 
 def here() -> Tuple[str, int]:
@@ -168,18 +160,18 @@ def machine_of(processor: str) -> str:
     return _SAME.get(processor.lower(), processor)
 
 
-class _Reader:
+class _ElfReader:
     """Reads the tables of one file; every place and size is checked here."""
 
     def __init__(self, data: Data, bits: int, order: str) -> None:
         self._data = data
         self._bits = bits
         self._order = order
-        self._layout = _LAYOUTS[bits]
+        self._layout = LAYOUTS[bits]
         self._sections: List[Tuple[int, ...]] = []
 
     def elf(self) -> Elf:
-        fields = next(self._table(self._layout.header, _IDENT_BYTES, 1))
+        fields = next(self._table(self._layout.header, IDENT_BYTES, 1))
         if fields[0] != _SHARED:
             raise ElfError("is an ELF file, but no shared library (link it with -shared)")
         machine = MACHINES.get(fields[1], f"machine {fields[1]}")

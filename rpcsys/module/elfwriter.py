@@ -1,14 +1,7 @@
 """Writes ELF files without code: a shared library of data, which no linker has to make, and an object file for one.
 
-Both define two symbols: the data, and one zeroed word that can be written to. Having
-no code they need no compiler, and the machine they are for matters in the header only. The front is one
-page, and the data follows from the second on, so that whatever is page-aligned in the data is so in the file::
-
-    header | segments | hash | names | .dynamic | sections          the first page
-    data                                                            to the end of the file
-
-From the ELF specification (System V ABI, chapters 4 and 5) and the processors' supplements. Same data, same
-bytes: there is no build id, no time and no path.
+Both define two symbols: the data, and one zeroed word that can be written to. They need no compiler. From the ELF
+specification (System V ABI, chapters 4 and 5) and the processors' supplements. Same data, same bytes.
 """
 
 from __future__ import annotations
@@ -16,22 +9,20 @@ from __future__ import annotations
 import struct
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-#: Where the data begins in the file.
+from rpcsys.module.elf import IDENT_BYTES, LAYOUTS
+
+#: Where the data begins in the file, so that what is page-aligned in the data is so in the file. All tables are before it.
 PAGE = 4096
 
 
 class Machine(NamedTuple):
-    """What a file's header says of a machine.
-
-    ``page`` is the largest page its systems map with; ``large`` the flag of a section that code does
-    not reach with a short address (x86-64 alone has one).
-    """
+    """What a file's header says of a machine."""
 
     number: int
     bits: int
     flags: int
-    page: int
-    large: int = 0
+    page: int  # the largest page its systems map with
+    large: int = 0  # the flag of a section that code does not reach with a short address (x86-64 alone has one)
 
 
 #: Machines by their names in `rpcsys.module.elf` and their width; all little-endian. Flags: the ABI in use, as
@@ -66,53 +57,45 @@ class _Section(NamedTuple):
     entry: int = 0
 
 
-class _Format(NamedTuple):
-    """How a machine's width writes the tables."""
+class _Format:
+    """Packs the tables as a machine's width has them."""
 
-    machine: Machine
-
-    @property
-    def word(self) -> int:
-        """Bytes of an address."""
-        return self.machine.bits // 8
-
-    def sizes(self) -> Tuple[int, int, int, int]:
-        """Bytes of the file's header, and of an entry of segments, sections and symbols."""
-        return (64, 56, 64, 24) if self.machine.bits == 64 else (52, 32, 40, 16)
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._layout = layout = LAYOUTS[machine.bits]
+        self._wide = machine.bits == 64
+        self.word = machine.bits // 8  # bytes of an address
+        self.header_size = IDENT_BYTES + struct.calcsize("<" + layout.header)
+        self.segment_size = struct.calcsize("<" + layout.segment)
+        self.symbol_size = struct.calcsize("<" + layout.symbol)
 
     def words(self, *values: int) -> bytes:
-        return struct.pack("<{}{}".format(len(values), "Q" if self.word == 8 else "I"), *values)
+        return struct.pack("<" + self._layout.word * len(values), *values)
 
-    def header(self, kind: int, segments: Tuple[int, int], sections: Tuple[int, int]) -> bytes:
-        """The file's header; ``segments`` and ``sections`` are each an offset and a count; names stand in the last."""
-        size, segment, section, _ = self.sizes()
+    def header(self, kind: int, segments: int, sections_at: int, sections: int) -> bytes:
+        """The file's header; segments stand right behind it, and names in the last section."""
+        machine, size = self._machine, self.header_size
+        rows = (size, self.segment_size, segments) if segments else (size, 0, 0)
+        section = struct.calcsize("<" + self._layout.section)
+        places = (0, size if segments else 0, sections_at)
+        fields = (kind, machine.number, 1, *places, machine.flags, *rows, section, sections, sections - 1)
         ident = b"\x7fELF" + bytes([self.word // 4, 1, 1]) + bytes(9)
-        return (
-            ident
-            + struct.pack("<HHI", kind, self.machine.number, 1)
-            + self.words(0, segments[0], sections[0])
-            + struct.pack("<IHHH", self.machine.flags, size, segment if segments[1] else 0, segments[1])
-            + struct.pack("<HHH", section, sections[1], sections[1] - 1)
-        )
+        return ident + struct.pack("<" + self._layout.header, *fields)
 
     def segment(self, kind: int, rights: int, offset: int, address: int, size: int, memory: int, align: int) -> bytes:
-        if self.word == 8:
-            return struct.pack("<II6Q", kind, rights, offset, address, address, size, memory, align)
-        return struct.pack("<8I", kind, offset, address, address, size, memory, rights, align)
+        places = (offset, address, address, size, memory)
+        fields = (kind, rights, *places, align) if self._wide else (kind, *places, rights, align)
+        return struct.pack("<" + self._layout.segment, *fields)
 
     def symbol(self, name: int, section: int, value: int, size: int, info: int = _GLOBAL) -> bytes:
-        if self.word == 8:
-            return struct.pack("<IBBHQQ", name, info, 0, section, value, size)
-        return struct.pack("<IIIBBH", name, value, size, info, 0, section)
+        fields = (name, info, 0, section, value, size) if self._wide else (name, value, size, info, 0, section)
+        return struct.pack("<" + self._layout.symbol, *fields)
 
     def sections(self, sections: Sequence[_Section]) -> Tuple[bytes, bytes]:
         """The table, and the names in it."""
         names, places = _strings([section.name for section in sections])
-        rows = []
-        for (_, kind, flags, address, offset, size, link, info, align, entry), name in zip(sections, places):
-            ends = self.words(flags, address, offset, size) + struct.pack("<II", link, info)
-            rows.append(struct.pack("<II", name, kind) + ends + self.words(align, entry))
-        return b"".join(rows), names
+        layout = "<" + self._layout.section
+        return b"".join(struct.pack(layout, at, *section[1:]) for at, section in zip(places, sections)), names
 
 
 class _Symbol(NamedTuple):
@@ -143,13 +126,11 @@ def function_library(machine: Machine, functions: Mapping[str, int]) -> bytes:
 def _library(machine: Machine, cell: str, symbols: Sequence[_Symbol], data: Optional[Tuple[int, int]]) -> bytes:
     """A library up to its data, which are ``data``: an address, and so many bytes from the file's second page on."""
     make = _Format(machine)
-    page, word = machine.page, make.word
-    header, segment, _, symbol = make.sizes()
-
+    page, word, symbol = machine.page, make.word, make.symbol_size
     strings, names = _strings([cell, *(one.name for one in symbols)])
     hashes = _one_bucket(len(names))
-    segments = (header, 5 if data else 4)
-    hash_at = header + segments[1] * segment
+    segments = 5 if data else 4
+    hash_at = make.header_size + segments * make.segment_size
     symbols_at = _up(hash_at + len(hashes), 8)
     symbols_size = (1 + len(names)) * symbol
     strings_at = symbols_at + symbols_size
@@ -183,8 +164,8 @@ def _library(machine: Machine, cell: str, symbols: Sequence[_Symbol], data: Opti
     rows, section_names = _with_names(make, sections, end)
     rows_at = _up(end + len(section_names), 8)
     front = [
-        (0, make.header(_SHARED, segments, (rows_at, len(sections) + 1))),
-        (header, b"".join(loads)),
+        (0, make.header(_SHARED, segments, rows_at, len(sections) + 1)),
+        (make.header_size, b"".join(loads)),
         (hash_at, hashes),
         (symbols_at + symbol, b"".join(make.symbol(name, *one[1:]) for name, one in zip(names, table))),
         (strings_at, strings),
@@ -192,7 +173,7 @@ def _library(machine: Machine, cell: str, symbols: Sequence[_Symbol], data: Opti
         (end, section_names),
         (rows_at, rows),
     ]
-    return _placed(front, rows_at + len(rows))
+    return _placed(front)
 
 
 def object_file(machine: Machine, data: str, cell: str, size: int) -> bytes:
@@ -202,9 +183,9 @@ def object_file(machine: Machine, data: str, cell: str, size: int) -> bytes:
     """
     make = _Format(machine)
     _check_size(machine, size + 4 * machine.page)
-    header, _, _, symbol = make.sizes()
+    symbol = make.symbol_size
     strings, (data_name, cell_name) = _strings([data, cell])
-    symbols_at = _up(header, 8)
+    symbols_at = _up(make.header_size, 8)
     strings_at = symbols_at + 3 * symbol
     names_at = strings_at + len(strings)
     # Where code and data lie further apart than a short address reaches, only a large section can be linked.
@@ -222,13 +203,13 @@ def object_file(machine: Machine, data: str, cell: str, size: int) -> bytes:
     table_at = _up(names_at + len(names), 8)
     symbols = make.symbol(data_name, 1, 0, size) + make.symbol(cell_name, 2, 0, make.word, _WEAK)
     front = [
-        (0, make.header(_OBJECT_FILE, (0, 0), (table_at, len(sections) + 1))),
+        (0, make.header(_OBJECT_FILE, 0, table_at, len(sections) + 1)),
         (symbols_at + symbol, symbols),
         (strings_at, strings),
         (names_at, names),
         (table_at, table),
     ]
-    return _placed(front, table_at + len(table)).ljust(PAGE, b"\0")
+    return _placed(front).ljust(PAGE, b"\0")
 
 
 def _with_names(make: _Format, sections: Sequence[_Section], at: int) -> Tuple[bytes, bytes]:
@@ -256,11 +237,11 @@ def _strings(texts: Sequence[str]) -> Tuple[bytes, List[int]]:
     return bytes(table), places
 
 
-def _placed(parts: Sequence[Tuple[int, bytes]], size: int) -> bytes:
-    block = bytearray(size)
+def _placed(parts: Sequence[Tuple[int, bytes]]) -> bytes:
+    """The parts, each at its place, the last one at the end."""
+    block = bytearray()
     for at, part in parts:
-        block[at : at + len(part)] = part
-    assert len(block) == size
+        block += bytes(at - len(block)) + part
     return bytes(block)
 
 

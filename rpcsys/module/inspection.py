@@ -5,46 +5,33 @@ Read from the file alone, for any architecture. Only the hashes look at all of i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from rpcsys.errors import ModelError, UsageError
-from rpcsys.ffi.module import PREFIX
 from rpcsys.module import container, elf, packed
+from rpcsys.module.container import functions_of
 from rpcsys.module.elf import Elf, ElfError
 from rpcsys.module.layout import FormatError, Record
 
 #: Of a hash, and of functions, as much as a person reads.
 _HASH_DIGITS = 16
 _NAMED = 12
-#: Symbols that are no functions: the modules inside, and what tvm-ffi says about functions.
-_DATA = ("_library_", "_metadata_", "_doc_")
 
 
 class Inspected(NamedTuple):
-    """One module of a library.
+    """One module of a library."""
 
-    Attributes
-    ----------
-    number : its place in the file; 0 is the root
-    kind : what loads it
-    imports : the numbers of the modules it imports
-    size : bytes of its own; 0 for ``_lib``, whose code is the library's
-    functions : its own functions, as far as the file tells
-    target : the machine its code is for, ``x86_64 (64 bits)``; empty where it has none
-    about : what else the file says of it: inputs and outputs, weights, where a remote function is
-    data : its bytes, a view of the mapped file
-    """
-
-    number: int
-    kind: str
-    imports: Tuple[int, ...]
-    size: int
-    functions: List[str]
-    target: str
-    about: Dict[str, Any]
-    data: Optional[memoryview]
+    number: int  # its place in the file; 0 is the root
+    kind: str  # what loads it
+    imports: Tuple[int, ...]  # the numbers of the modules it imports
+    size: int  # bytes of its own; 0 for ``_lib``, whose code is the library's
+    functions: List[str]  # its own functions, as far as the file tells
+    target: str  # the machine its code is for, ``x86_64 (64 bits)``; empty where it has none
+    about: Dict[str, Any]  # what else the file says of it: inputs and outputs, weights, where a remote function is
+    data: Optional[memoryview]  # its bytes, a view of the mapped file
 
     @property
     def sha256(self) -> Optional[str]:
@@ -53,32 +40,24 @@ class Inspected(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """A library and the modules in it, the root first.
-
-    Attributes
-    ----------
-    path, size : of the file
-    target : the machine it is for
-    layout : ``"tvm-ffi"``, ``"tvm"`` (the one before it), or ``"functions"`` where it holds no modules
-    needed : libraries that must be there to load it
-    modules : its modules
-    """
+    """A library and the modules in it, the root first."""
 
     path: str
-    size: int
-    target: str
-    layout: str
-    needed: List[str]
+    size: int  # of the file
+    target: str  # the machine it is for
+    layout: str  # ``"tvm-ffi"``, ``"tvm"`` (the one before it), or ``"functions"`` where it holds no modules
+    needed: List[str]  # libraries that must be there to load it
     modules: List[Inspected]
 
     def to_json(self) -> Dict[str, Any]:
         """All of it, with the hashes, as values that JSON has."""
-        modules = [
+        rows = [
             {**module._asdict(), "imports": list(module.imports), "sha256": module.sha256} for module in self.modules
         ]
-        for module in modules:
-            del module["data"]
-        return {**self._asdict(), "modules": modules}
+        return {
+            **self._asdict(),
+            "modules": [{name: value for name, value in row.items() if name != "data"} for row in rows],
+        }
 
     def __str__(self) -> str:
         """The tree, indented; a module that several import is shown once, and named where it comes again."""
@@ -117,13 +96,6 @@ def inspect(path: Union[str, os.PathLike[str]]) -> Inspection:
     return Inspection(text, os.path.getsize(text), target_of(found.elf), layout, found.elf.needed, modules)
 
 
-def functions_of(file: Elf) -> List[str]:
-    """The TVM-FFI functions that a library defines, sorted."""
-    defined = [symbol.name for symbol in file.symbols.values() if symbol.section]
-    functions = [symbol[len(PREFIX) :] for symbol in defined if symbol.startswith(PREFIX)]
-    return sorted(function for function in functions if not function.startswith(_DATA))
-
-
 def target_of(file: Elf) -> str:
     """The machine a library is for, with its width, and its byte order where that is not the usual one."""
     return f"{file.machine} ({file.bits} bits{', big-endian' if file.order == '>' else ''})"
@@ -134,38 +106,26 @@ def target_of(file: Elf) -> str:
 
 #: Kinds whose functions are always the same.
 _FUNCTIONS = {
-    "rpcsys.onnx": ["main"],
-    "rpcsys.graph": ["main"],
+    **{kind: ["main"] for kind in ("rpcsys.onnx", "rpcsys.graph", "rpcsys.remote")},
     "rpcsys.params": ["get_param", "param_names"],
-    "rpcsys.remote": ["main"],
 }
-#: The kind that carries another library.
-_CARRIED = "rpcsys.library"
-#: The kind of a function on a server, and what is stored of where it is.
-_REMOTE = "rpcsys.remote"
-_WHERE = ("key", "tracker", "address")
 
 
 def _inspected(number: int, record: Record, file: Elf) -> Inspected:
     if record.data is None:
         return Inspected(number, record.kind, record.imports, 0, functions_of(file), target_of(file), {}, None)
-    about, buffers = _unpacked(record.data)
+    about: Dict[str, Any] = {}
+    buffers: Sequence[memoryview] = ()
+    with contextlib.suppress(FormatError):  # bytes that are not of our form, or broken, say nothing
+        about, buffers = packed.unpack(record.data)
     functions, target = _FUNCTIONS.get(record.kind, []), ""
-    if record.kind == _CARRIED:
+    if record.kind == "rpcsys.library":
         functions, target = _carried(buffers)
     listed = about.get("functions")
     if isinstance(listed, list):
         functions = [str(name) for name in listed]
     size = len(record.data)
     return Inspected(number, record.kind, record.imports, size, functions, target, _short(about), record.data)
-
-
-def _unpacked(data: memoryview) -> Tuple[Dict[str, Any], Sequence[memoryview]]:
-    """What a module's bytes say of it; nothing where they are not of our form, or broken."""
-    try:
-        return packed.unpack(data)
-    except FormatError:
-        return {}, []
 
 
 def _carried(buffers: Sequence[memoryview]) -> Tuple[List[str], str]:
@@ -204,28 +164,25 @@ def _words(module: Inspected) -> Iterator[str]:
         if isinstance(values, list) and values:
             yield f"{name}: " + ", ".join(map(_value, values))
     if isinstance(module.about.get("stages"), list):
-        yield "stages: " + ", ".join(_stage(stage) for stage in module.about["stages"])
-    if module.kind == _REMOTE:
-        yield from _there(module.about)
+        stages = (stage.get("name") if isinstance(stage, dict) else "?" for stage in module.about["stages"])
+        yield "stages: " + ", ".join(map(str, stages))
+    if module.kind == "rpcsys.remote":
+        yield from _endpoint(module.about)
     for what in ("weights", "shared"):
         count = module.about.get(what)
         if count:
             yield f"{count} {'weight' if (what, count) == ('weights', 1) else what}"
 
 
-def _there(about: Dict[str, Any]) -> Iterator[str]:
+def _endpoint(about: Dict[str, Any]) -> Iterator[str]:
     """What a remote function is called and where, and how tensors cross."""
     name = [str(about[part]) for part in ("serve", "function") if about.get(part)]
-    where = [str(about[part]) for part in _WHERE if about.get(part)]
+    where = [str(about[part]) for part in ("key", "tracker", "address") if about.get(part)]
     if name and where:
         yield f"{'.'.join(name)} at {' '.join(where)}"
     encode = about.get("encode")
     if isinstance(encode, dict) and encode:
         yield "encoded: " + ", ".join(f"{tensor} {how}" for tensor, how in encode.items())
-
-
-def _stage(stage: Any) -> str:
-    return str(stage.get("name")) if isinstance(stage, dict) else "?"
 
 
 def _value(value: Any) -> str:

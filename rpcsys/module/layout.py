@@ -1,16 +1,7 @@
-"""A tree of modules as bytes: the layout that TVM-FFI libraries carry behind ``__tvm_ffi__library_bin``.
+"""A tree of modules as bytes: the layouts that TVM's libraries have, since tvm-ffi and before.
 
-::
-
-    u64 nbytes | vec indptr | vec children | for each module: str kind [str bytes]
-
-Little-endian; a vec is a u64 count and so many u64, a str a u64 length and so many bytes; ``nbytes`` counts
-what follows it. ``indptr`` and ``children`` are the imports in compressed rows: module ``i`` imports
-``children[indptr[i]:indptr[i + 1]]``, in that order. Module 0 is the root. Kind ``_lib`` has no bytes: it is
-the library that carries all this. (Source: tvm-ffi, ``src/ffi/extra/library_module.cc``.)
-
-Pure functions. Nothing large is copied, neither way: `encode` gives pieces, `decode` gives views. Every
-count and length is checked against what is there before it is used.
+Pure functions. Nothing large is copied, neither way: `encode` gives pieces, `decode` gives views. Every count and length
+is checked against what is there before it is used.
 """
 
 from __future__ import annotations
@@ -40,11 +31,21 @@ class FormatError(ValueError):
 
 
 class Record(NamedTuple):
-    """One module of a tree: its kind, the numbers of what it imports, and its bytes (None for ``_lib``)."""
+    """One module of a tree."""
 
     kind: str
-    imports: Tuple[int, ...]
-    data: Optional[memoryview] = None
+    imports: Tuple[int, ...]  # the numbers of the modules it imports
+    data: Optional[memoryview] = None  # its bytes; None for ``_lib``
+
+
+# ------------------------------------------------------------------ since tvm-ffi
+
+# u64 nbytes | vec indptr | vec children | for each module: str kind [str bytes]
+#
+# This is behind the symbol ``__tvm_ffi__library_bin``. Little-endian; a vec is a u64 count and so many u64, a str a u64
+# length and so many bytes; ``nbytes`` counts what follows it. ``indptr`` and ``children`` are the imports in compressed
+# rows: module ``i`` imports ``children[indptr[i]:indptr[i + 1]]``, in that order. Module 0 is the root. Kind ``_lib`` has
+# no bytes: it is the library that carries all this. (Source: tvm-ffi, ``src/ffi/extra/library_module.cc``.)
 
 
 def encode(nodes: Sequence[Tuple[str, Sequence[int]]], save: Save) -> List[Buffer]:
@@ -103,8 +104,7 @@ def decode(blob: memoryview) -> List[Record]:
 
     Raises `FormatError` for anything that breaks the layout, and for imports that form a circle.
     """
-    reader = Reader(blob)
-    reader = Reader(reader.take(reader.number(), "the modules"))
+    reader = _Cursor(_Cursor(blob).string("the modules"))
     records = []
     for imports in reader.imports():
         kind = reader.kind()
@@ -113,7 +113,86 @@ def decode(blob: memoryview) -> List[Record]:
     return records
 
 
-class Reader:
+def in_order(records: Sequence[Record]) -> List[int]:
+    """The numbers of the modules, each behind all that it imports. Raises `FormatError` where there is a circle."""
+    importers: List[List[int]] = [[] for _ in records]
+    waiting = [len(record.imports) for record in records]
+    for number, record in enumerate(records):
+        for child in record.imports:
+            importers[child].append(number)
+    order = [number for number, left in enumerate(waiting) if not left]
+    for number in order:  # grows while it is walked
+        for importer in importers[number]:
+            waiting[importer] -= 1
+            if not waiting[importer]:
+                order.append(importer)
+    if len(order) < len(records):
+        raise FormatError("is broken (its modules import each other in a circle)")
+    return order
+
+
+# ------------------------------------------------------------------ before tvm-ffi
+
+# u64 nbytes | u64 count | for each: str kind, bytes of the kind's own
+#
+# This is behind the symbol ``__tvm_dev_mblob``. Kind ``_lib`` is the library itself and has no bytes; ``_import_tree`` is
+# no module: it has the two vectors from above. Where it is missing, the library is the root and every module its import.
+# (Source: TVM 0.6 to 0.20, ``src/runtime/library_module.cc``.)
+#
+# Known weakness: only a kind's own loader knew where its bytes ended. Most wrote one string, and the kinds of graphics
+# processors (`_GPU_KINDS`) their functions, too; after any other the rest is read wrongly, and refused.
+_TREE = "_import_tree"
+#: Kinds that wrote a string, their functions and a string. (``cuda_module.cc``, ``rocm_module.cc``, ``opencl_module.cc``.)
+_GPU_KINDS = ("cuda", "hip", "opencl")
+_DTYPE_BYTES = 4
+
+
+def decode_older(blob: memoryview) -> List[Record]:
+    """The modules in ``blob``, whose data are views of it, as `decode` gives them. Raises `FormatError`."""
+    reader = _Cursor(_Cursor(blob).string("the modules"))
+    found: List[Tuple[str, Optional[memoryview]]] = []
+    imports: Optional[List[Tuple[int, ...]]] = None
+    for _ in range(reader.count("modules", MAX_MODULES)):
+        kind = reader.kind()
+        if kind == _TREE:
+            imports = reader.imports()
+        else:
+            found.append((kind, None if kind == LIBRARY else _own(reader, kind)))
+    if imports is None:
+        found.insert(0, (LIBRARY, None))
+        imports = [tuple(range(1, len(found))), *[()] * (len(found) - 1)]
+    if len(imports) != len(found):
+        raise FormatError("has a broken import tree")
+    records = [Record(kind, imported, data) for (kind, data), imported in zip(found, imports)]
+    in_order(records)
+    return records
+
+
+def _own(reader: _Cursor, kind: str) -> memoryview:
+    """The bytes of a module, as its kind wrote them; of one string, what is in it."""
+    if kind not in _GPU_KINDS:
+        return reader.string("a module's bytes")
+    start = reader.at
+    reader.string("a module's bytes")
+    _skip_functions(reader)
+    reader.string("a module's bytes")
+    return reader.since(start)
+
+
+def _skip_functions(reader: _Cursor) -> None:
+    """A map from names to what a function takes: name, element types, tags of launch parameters."""
+    for _ in range(reader.count("functions")):
+        reader.string("a function's name")
+        reader.string("a function's name")
+        reader.take(_DTYPE_BYTES * reader.count("arguments"), "a function's arguments")
+        for _ in range(reader.count("tags")):
+            reader.string("a function's tags")
+
+
+# ------------------------------------------------------------------ both
+
+
+class _Cursor:
     """Takes numbers and bytes off the front of a view. Raises `FormatError` where they are not there."""
 
     def __init__(self, data: memoryview) -> None:
@@ -154,7 +233,7 @@ class Reader:
         count = len(indptr) - 1
         if count < 1 or indptr[0] != 0 or indptr[-1] != len(children) or max(children, default=0) >= count:
             raise FormatError("has a broken import tree")
-        if any(start > end for start, end in zip(indptr, indptr[1:])):
+        if sorted(indptr) != list(indptr):
             raise FormatError("has a broken import tree")
         return [children[start:end] for start, end in zip(indptr, indptr[1:])]
 
@@ -166,21 +245,3 @@ class Reader:
             return str(self.take(size, "a kind's name"), "utf-8")
         except UnicodeDecodeError:
             raise FormatError("is broken (a kind's name is no text)") from None
-
-
-def in_order(records: Sequence[Record]) -> List[int]:
-    """The numbers of the modules, each behind all that it imports. Raises `FormatError` where there is a circle."""
-    importers: List[List[int]] = [[] for _ in records]
-    waiting = [len(record.imports) for record in records]
-    for number, record in enumerate(records):
-        for child in record.imports:
-            importers[child].append(number)
-    order = [number for number, left in enumerate(waiting) if not left]
-    for number in order:  # grows while it is walked
-        for importer in importers[number]:
-            waiting[importer] -= 1
-            if not waiting[importer]:
-                order.append(importer)
-    if len(order) < len(records):
-        raise FormatError("is broken (its modules import each other in a circle)")
-    return order

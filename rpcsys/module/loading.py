@@ -1,22 +1,19 @@
 """From a file to a module that runs: which kind of file is loaded by what.
 
-The packages that a kind needs are imported when the first file of that kind is loaded. Files are mapped, not
-read: what nobody touches takes no memory.
+The packages that a kind needs are imported when the first file of that kind is loaded. Files are mapped: what nobody
+touches takes no memory.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Callable, Dict, List, Tuple, Union
+from typing import Callable, Dict, List, Tuple, Union
 
 from rpcsys.errors import ModelError, UsageError
 from rpcsys.module import elf, registry, tree
-from rpcsys.module.layout import LIBRARY, FormatError
+from rpcsys.module.layout import FormatError
 from rpcsys.module.module import Module
 from rpcsys.module.registry import Context, File
-
-if TYPE_CHECKING:
-    from rpcsys.module.container import Container
 
 #: Ending of a file -> the packages that must be there to load it.
 SUFFIXES: Dict[str, Tuple[str, ...]] = {".onnx": ("numpy", "onnxruntime"), ".so": ()}
@@ -70,21 +67,11 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
         raise ModelError(
             f"{name} is in the layout that TVM had before tvm-ffi, which nothing here loads; compile it again with a newer TVM"
         )
-    if not ours(inside):
-        return native.load(path, name, kinds_of(inside))
+    if set(inside.kinds).isdisjoint(registry.known()):  # TVM loads modules that are all of kinds unknown here
+        return native.load(path, name, inside.kinds)
     native.check(inside.elf, name)
     context = Context(name, lambda: native.load_own(path, name, inside.elf), allow_pickle, file)
     return tree.load(inside.records, context)
-
-
-def kinds_of(inside: Container) -> List[str]:
-    """The kinds of the modules in a library, sorted; ``_lib`` left out."""
-    return sorted({record.kind for record in inside.records} - {LIBRARY})
-
-
-def ours(inside: Container) -> bool:
-    """Whether the modules are for us to load: TVM loads those that are all of kinds unknown here."""
-    return not set(kinds_of(inside)).isdisjoint(registry.known())
 
 
 def kinds(installed: Callable[[str], bool]) -> List[str]:

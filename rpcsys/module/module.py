@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Callable, ClassVar, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
 
 Function = Callable[..., Any]
+Stops = List[Callable[[], None]]
 #: Functions that a message names.
 _NAMED = 20
 
@@ -16,13 +18,6 @@ class Module:
 
     ``module["name"]`` is a function of this module or, where it has none of that name, of what it imports, in
     order. Calling the module runs ``main``. A context manager, which closes it.
-
-    Attributes
-    ----------
-    kind : what saves and loads it (``"rpcsys.onnx"``)
-    imports : the modules it imports
-    inputs, outputs : of its own ``main``, where they are known: dicts with name, dtype and shape (an extent that is
-        free is its name or None)
     """
 
     #: Functions that are methods, by name. A module does not hold these, or it would hold itself: dropped, it is gone at
@@ -38,8 +33,9 @@ class Module:
         inputs: Sequence[Dict[str, Any]] = (),
         outputs: Sequence[Dict[str, Any]] = (),
     ) -> None:
-        self.kind = kind
+        self.kind = kind  # what saves and loads it (``"rpcsys.onnx"``)
         self.imports: Tuple[Module, ...] = tuple(imports)
+        #: Of its own ``main``, where they are known: dicts with name, dtype and shape (a free extent is its name or None).
         self.inputs: List[Dict[str, Any]] = list(inputs)
         self.outputs: List[Dict[str, Any]] = list(outputs)
         self._functions: Dict[str, Function] = dict(functions or {})
@@ -176,3 +172,18 @@ def walk(root: Module) -> Iterator[Module]:
             seen.add(id(module))
             yield module
             todo.extend(reversed(module.imports))
+
+
+# ------------------------------------------------------------------ the process that runs modules
+
+
+class _Process:
+    threads: Optional[int] = None  # what one call may compute with, where nothing else is said; None for all there is
+
+
+class _RunningCall(threading.local):
+    stops: Optional[Stops] = None  # what stops the call that this thread runs; None where nobody would stop it
+
+
+process = _Process()
+running_call = _RunningCall()

@@ -20,6 +20,7 @@ import os
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
+from rpcsys.module import elf
 from rpcsys.module.layout import LIBRARY, Buffer, FormatError
 from rpcsys.module.module import Module
 
@@ -27,22 +28,16 @@ GROUP = "rpcsys.kinds"
 
 
 class File(NamedTuple):
-    """A mapped file. The mapping lasts for as long as anybody has a view of it.
+    """A mapped file. The mapping lasts for as long as anybody has a view of it."""
 
-    ``path`` is empty for one that has no name, so that nobody else can open it: it is in memory alone, or was removed.
-    """
-
-    path: str
+    path: str  # empty for one that nobody else can open: it is in memory alone, or was removed
     mapping: mmap.mmap
     view: memoryview
 
     @classmethod
     def map(cls, path: str) -> File:
-        """Map the file at ``path``, for reading. Raises OSError, `FormatError` for an empty one."""
-        with open(path, "rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                raise FormatError("is an empty file")
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        """Map the file at ``path``, for reading. Raises OSError, `ElfError` for an empty one."""
+        mapping = elf.mapped(path)
         real = os.path.realpath(path)
         return cls(real if os.path.isfile(real) else "", mapping, memoryview(mapping))
 
@@ -54,20 +49,12 @@ class File(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What a loader may need to know of the file its bytes are from.
+    """What a loader may need to know of the file its bytes are from."""
 
-    Attributes
-    ----------
-    name : what the file is called in messages
-    library : the module of the library's own functions (kind ``_lib``); a new one each time
-    allow_pickle : whether Python code in the file may run
-    file : the mapped file, where the bytes are views of one
-    """
-
-    name: str
-    library: Callable[[], Module]
-    allow_pickle: bool = False
-    file: Optional[File] = None
+    name: str  # what messages call the file
+    library: Callable[[], Module]  # the module of the library's own functions (kind ``_lib``); a new one each time
+    allow_pickle: bool = False  # whether Python code in the file may run
+    file: Optional[File] = None  # the mapped file, where the bytes are views of one
 
 
 class Kind(Protocol):
@@ -80,20 +67,15 @@ class Kind(Protocol):
         """The module. Raises `FormatError`, `ModelError`; other exceptions become a `ModelError`."""
 
 
-class _Builtin(NamedTuple):
-    home: str
-    needs: Tuple[str, ...] = ()
-
-
-#: Our own kinds, where their code is, and the packages that loading one takes.
-_BUILTIN: Dict[str, _Builtin] = {
-    "rpcsys.graph": _Builtin("rpcsys.module.kinds.graph"),
-    "rpcsys.group": _Builtin("rpcsys.module.kinds.group"),
-    "rpcsys.library": _Builtin("rpcsys.module.kinds.library"),
-    "rpcsys.onnx": _Builtin("rpcsys.module.kinds.onnx", ("numpy", "onnxruntime")),
-    "rpcsys.params": _Builtin("rpcsys.module.kinds.params"),
-    "rpcsys.python": _Builtin("rpcsys.module.kinds.python", ("cloudpickle",)),
-    "rpcsys.remote": _Builtin("rpcsys.module.kinds.remote"),
+#: Our own kinds, each in the file of its name below ``kinds``, and the packages that loading one takes.
+_BUILTIN: Dict[str, Tuple[str, ...]] = {
+    "rpcsys.graph": (),
+    "rpcsys.group": (),
+    "rpcsys.library": (),
+    "rpcsys.onnx": ("numpy", "onnxruntime"),
+    "rpcsys.params": (),
+    "rpcsys.python": ("cloudpickle",),
+    "rpcsys.remote": (),
 }
 _registered: Dict[str, Kind] = {}
 
@@ -108,7 +90,7 @@ def find(name: str) -> Kind:
     if name in _registered:
         return _registered[name]
     if name in _BUILTIN:
-        kind: Any = importlib.import_module(_BUILTIN[name].home)
+        kind: Any = importlib.import_module(name.replace("rpcsys.", "rpcsys.module.kinds."))
     elif name in _brought():
         kind = _brought()[name].load()
     else:
@@ -127,27 +109,20 @@ def known() -> List[str]:
 
 def needs(name: str) -> Tuple[str, ...]:
     """The packages that loading a module of that kind takes; those of another package's kinds came with it."""
-    return _BUILTIN[name].needs if name in _BUILTIN and name not in _registered else ()
+    return _BUILTIN[name] if name in _BUILTIN and name not in _registered else ()
 
 
 @functools.lru_cache(maxsize=None)
 def _brought() -> Dict[str, Any]:
     """The kinds of other packages: name -> entry point."""
-    if not any(_mentions(path) for path in _entry_point_files()):
+    files = (os.path.join(glob.escape(folder or os.curdir), "*.dist-info", "entry_points.txt") for folder in sys.path)
+    if not any(_mentions(path) for pattern in files for path in glob.glob(pattern)):
         return {}
     from importlib import metadata  # a megabyte of modules: not for a board whose packages bring no kind
 
     found: Any = metadata.entry_points()
     group = found.select(group=GROUP) if hasattr(found, "select") else found.get(GROUP, ())
     return {entry.name: entry for entry in group}
-
-
-def _entry_point_files() -> List[str]:
-    return [
-        path
-        for folder in sys.path
-        for path in glob.glob(os.path.join(glob.escape(folder or os.curdir), "*.dist-info", "entry_points.txt"))
-    ]
 
 
 def _mentions(path: str) -> bool:

@@ -1,22 +1,37 @@
-"""Native functions that are still source: C and C++ files, object files and archives, linked when a tree is exported."""
+"""Native functions that are still source: C and C++ files, object files and archives, compiled and linked."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
+import subprocess
 import tempfile
-from typing import List, Optional, Sequence, Set, Union
+from importlib.util import find_spec
+from typing import Callable, List, Optional, Sequence, Set, Union
 
 from rpcsys.errors import UsageError
-from rpcsys.module.layout import LIBRARY
+from rpcsys.module.layout import LIBRARY, Buffer
 from rpcsys.module.module import Function, Module
 
-C_PLUS_PLUS = (".cc", ".cpp", ".cxx")
+_C_PLUS_PLUS = (".cc", ".cpp", ".cxx")
 #: What is compiled; anything else is for the linker.
-COMPILED = (".c", *C_PLUS_PLUS)
-_LINKED = (".o", ".a")
+_COMPILED = (".c", *_C_PLUS_PLUS)
+_FILES = (*_COMPILED, ".o", ".a")
 #: A function by its symbol, or by the macro that tvm-ffi has for C++. An underscore more begins what is no function.
 _EXPORTED = re.compile(rb"(?:__tvm_ffi_|TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*)([A-Za-z0-9]\w*)")
+#: Code at any address; no build id, and no names but those that can be looked up, which may tell paths.
+_COMPILE_FLAGS = ("-O2", "-fPIC")
+_LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-s", "-Wl,-z,noexecstack")
+#: Bytes that are written at once. What is mapped from a file, as a loaded model's weights are, is copied from the
+#: processor's cache then: measured on 500 MB, 0.12 s against 0.29 in one go (the kernel's own copy of the file: 0.13).
+_WRITE_BYTES = 1 << 20
+#: Letters of what a compiler says, as many as a person reads.
+_MAX_MESSAGE = 600
+
+#: How a command line of the C compiler (False) or C++ compiler (True) begins.
+Compiler = Callable[[bool], List[str]]
 
 
 class Sources(Module):
@@ -25,10 +40,8 @@ class Sources(Module):
     In a tree that is exported they become the library's own code (kind ``_lib``). Before, they are compiled for this
     machine when the first of them is asked for.
 
-    Attributes
-    ----------
-    files : paths of ``.c``, ``.cc``, ``.cpp``, ``.cxx``, ``.o`` and ``.a`` files
-    flags : more arguments for the compiler and linker (``-O3``, ``-lm``)
+    ``files``: paths of ``.c``, ``.cc``, ``.cpp``, ``.cxx``, ``.o`` and ``.a`` files; ``flags``: more arguments for the
+    compiler and linker (``-O3``, ``-lm``).
     """
 
     def __init__(self, files: Sequence[Union[str, os.PathLike[str]]], flags: Sequence[str] = ()) -> None:
@@ -36,43 +49,102 @@ class Sources(Module):
         super().__init__(LIBRARY)
         self.files = [os.path.abspath(os.fspath(file)) for file in files]
         self.flags = list(flags)
-        self._compiled: Optional[Module] = None
-        self._named: Optional[List[str]] = None
+        self._library: Optional[Module] = None
+        self._names: Optional[List[str]] = None
         if not self.files:
             raise UsageError("native functions need at least one file to be compiled or linked from")
         for file in self.files:
-            if not file.endswith((*COMPILED, *_LINKED)):
-                raise UsageError(
-                    f"{file} is neither source nor object file; known are " + ", ".join((*COMPILED, *_LINKED))
-                )
+            if not file.endswith(_FILES):
+                raise UsageError(f"{file} is neither source nor object file; known are " + ", ".join(_FILES))
             if not os.path.isfile(file):
                 raise UsageError(f"{file}: there is no such file")
 
     def names(self) -> List[str]:
         """The names as they stand in the files, for whatever machine those are."""
-        if self._named is None:
+        if self._names is None:
             found: Set[str] = set()
             for file in self.files:
                 with open(file, "rb") as content:
                     found.update(match[1].decode() for match in _EXPORTED.finditer(content.read()))
-            self._named = sorted(found)
-        return self._named
+            self._names = sorted(found)
+        return self._names
 
     def own(self, name: str) -> Optional[Function]:
-        return self._library().own(name)
-
-    def release(self) -> None:
-        super().release()
-        self._compiled = None
-
-    def _library(self) -> Module:
-        """The functions, compiled for this machine."""
-        if self._compiled is None:
-            from rpcsys.module.export import compile_functions  # it knows this class
+        if self._library is None:
             from rpcsys.module.kinds import native
 
             with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
                 path = os.path.join(folder, "functions.so")
-                compile_functions(self, path)
-                self._compiled = native.load(path, os.path.basename(self.files[0]))
-        return self._compiled
+                link(own_compiler, [self], path)
+                self._library = native.load(path, os.path.basename(self.files[0]))
+        return self._library.own(name)
+
+    def release(self) -> None:
+        super().release()
+        self._library = None
+
+
+def own_compiler(cxx: bool) -> List[str]:
+    """The `Compiler` for this machine: ``$CC`` or ``$CXX``, else the usual one. Raises `UsageError` where there is none."""
+    variable, names, package = ("CXX", ("c++", "g++"), "g++") if cxx else ("CC", ("cc", "gcc"), "gcc")
+    for command in (os.environ.get(variable, ""), *names):
+        words = shlex.split(command)  # CC="ccache gcc"
+        found = shutil.which(words[0]) if words else None
+        if found:
+            return [found, *words[1:]]
+    raise UsageError(
+        f"there is no {'C++' if cxx else 'C'} compiler here, and the model has native code to be linked; "
+        f"type: sudo apt-get install {package}"
+    )
+
+
+def link(compiler: Compiler, sources: Sequence[Sources], path: str, modules: Sequence[Buffer] = ()) -> None:
+    """Make a library of code, and of an object file, ``modules``, where there is one. Raises `UsageError`."""
+    files = [file for module in sources for file in module.files]
+    flags = [flag for module in sources for flag in module.flags]
+    cxx = any(file.endswith(_C_PLUS_PLUS) for file in files)
+    # Beside the result: what is large may not fit elsewhere.
+    with tempfile.TemporaryDirectory(prefix=".rpcsys-", dir=os.path.dirname(path) or None) as folder:
+        objects = [_compiled(compiler, file, flags, folder, number) for number, file in enumerate(files)]
+        if modules:
+            objects.append(os.path.join(folder, "modules.o"))
+            write(objects[-1], modules)
+        _run([*compiler(cxx), *_LINK_FLAGS, "-o", path, *objects, *flags], "link", files[0])
+
+
+def write(path: str, pieces: Sequence[Buffer]) -> None:
+    """Make a file of ``pieces``. Raises OSError."""
+    with open(path, "wb", buffering=0) as file:
+        for piece in pieces:
+            left = memoryview(piece).cast("B")
+            while left.nbytes:
+                left = left[file.write(left[:_WRITE_BYTES]) :]
+
+
+def _compiled(compiler: Compiler, file: str, flags: Sequence[str], folder: str, number: int) -> str:
+    """The object file of one source; ``file`` itself where it is none."""
+    if not file.endswith(_COMPILED):
+        return file
+    made = os.path.join(folder, f"{number}.o")
+    # What compilers put into code of their own accord: the source's path, and names made at random.
+    same = [f"-ffile-prefix-map={os.path.dirname(file)}=.", f"-frandom-seed={number}"]
+    command = [*compiler(file.endswith(_C_PLUS_PLUS)), *_COMPILE_FLAGS, *_headers(), *same, *flags]
+    _run([*command, "-c", "-o", made, file], "compile", file)
+    return made
+
+
+def _headers() -> List[str]:
+    """Where the TVM-FFI ABI is declared, if its package is installed."""
+    spec = find_spec("tvm_ffi")
+    folders = [os.path.join(place, "include") for place in (spec.submodule_search_locations or ())] if spec else []
+    return [f"-I{folder}" for folder in folders if os.path.isdir(folder)]
+
+
+def _run(command: Sequence[str], verb: str, file: str) -> None:
+    environment = {**os.environ, "LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, check=False)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("collect2")]
+        lines = [line for line in lines if "error:" in line] or lines
+        said = " ".join(" ".join(lines[:3]).split())[:_MAX_MESSAGE] or f"status {done.returncode}"
+        raise UsageError(f"{os.path.basename(command[0])} could not {verb} {os.path.basename(file)}: {said}")

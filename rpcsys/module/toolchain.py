@@ -1,8 +1,7 @@
 """A target's compiler, as its CMake toolchain file says: for the desk, where models are compiled and packed.
 
-The files in ``toolchains/`` say what a target is in plain ``set(NAME value)`` lines and leave the search for
-compilers to ``cross.cmake``; here the same is found without CMake. A file of one's own is read likewise, if
-it names its compilers in plain lines: ``set(CMAKE_C_COMPILER /opt/vendor/bin/vendor-gcc)``.
+The files in ``toolchains/`` have plain ``set(NAME value)`` lines and leave the search for compilers to ``cross.cmake``;
+here the same is found without CMake. A file of one's own is read if it names its compilers in such lines.
 """
 
 from __future__ import annotations
@@ -29,25 +28,16 @@ _MAX_INCLUDES = 16
 
 
 class Toolchain(NamedTuple):
-    """What builds for a target.
+    """What builds for a target. ``cc``, ``cxx`` and ``strip`` are paths of the programs."""
 
-    Attributes
-    ----------
-    name : the target's, such as ``aarch64-linux-gnu``
-    machine, bits : what an ELF file of it says (`rpcsys.module.elf`): ``"aarch64"`` and 64
-    cc, cxx, strip : paths of the programs
-    flags : what they need for this target
-    sysroot : the target's headers and libraries; None for those that the compiler knows
-    """
-
-    name: str
-    machine: str
-    bits: int
+    name: str  # the target's, such as ``aarch64-linux-gnu``
+    machine: str  # what an ELF file of it says (`rpcsys.module.elf`), such as ``aarch64``
+    bits: int  # 32 or 64
     cc: str
     cxx: str
     strip: str
-    flags: Tuple[str, ...] = ()
-    sysroot: Optional[str] = None
+    flags: Tuple[str, ...] = ()  # what the programs need for this target
+    sysroot: Optional[str] = None  # the target's headers and libraries; None for those that the compiler knows
 
     def command(self, *, cxx: bool = False) -> List[str]:
         """How a command line that compiles or links begins."""
@@ -86,11 +76,8 @@ def find(
     vendor's toolchain (above its ``bin``), else ``$RPCSYS_TOOLCHAIN_ROOT``; ``sysroot`` the target's headers and
     libraries, else ``$RPCSYS_SYSROOT``, else those that the compiler knows.
 
-    Raises
-    ------
-    UsageError : no such target, a file that does not say enough, or a compiler that is not here, with the
-        package to install
-    ConfigError : ``root`` or ``sysroot`` is no folder
+    Raises `UsageError` for no such target, a file that does not say enough, or a compiler that is not here, with the
+    package to install; `ConfigError` where ``root`` or ``sysroot`` is no folder.
     """
     file = _file(wanted)
     says = _read(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,10 @@ from tests.device_files import ROOT, device_files
 
 def test_our_own_kinds_are_in_the_device_tier():
     files = device_files()
-    for name, builtin in registry._BUILTIN.items():
-        path = ROOT.joinpath(*builtin.home.split(".")).with_suffix(".py").relative_to(ROOT)
-        assert files[path] <= set(registry.needs(name)), name
+    for name in registry._BUILTIN:
         kind = registry.find(name)
+        path = Path(kind.__file__).relative_to(ROOT)
+        assert files[path] <= set(registry.needs(name)), name
         assert callable(kind.save_to_bytes)
         assert callable(kind.load_from_bytes)
 

@@ -21,20 +21,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    ClassVar,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError, UsageError
 from rpcsys.module import packed
@@ -47,9 +34,6 @@ from rpcsys.module.registry import Context
 from rpcsys.wire import dtypes
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.tensor import Tensor, as_array, as_tensor
-
-if TYPE_CHECKING:
-    from rpcsys.module.names import Names  # for who exports: no board has it
 
 KIND = "rpcsys.graph"
 Value = Dict[str, Any]
@@ -332,29 +316,6 @@ def create(
 
 
 # ------------------------------------------------------------------ saving
-
-
-def rename(module: Module, names: Names) -> Module:
-    """The same graph; stages and tensors by other names."""
-    assert isinstance(module, GraphModule)
-    given = module.graph
-    stages = [
-        {
-            **stage,
-            "name": f"s{number}",
-            "inputs": [names(name) for name in stage["inputs"]],
-            "outputs": [names(name) for name in stage["outputs"]],
-        }
-        for number, stage in enumerate(given["stages"])
-    ]
-    described = {
-        **given,
-        "inputs": names.values(given["inputs"]),
-        "outputs": names.values(given["outputs"]),
-        "weights": [names(name) for name in given["weights"]],
-        "stages": stages,
-    }
-    return GraphModule(checked(described))
 
 
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterable, Sequence
+from typing import Iterable, Sequence
 
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
 from rpcsys.module.registry import Context
-
-if TYPE_CHECKING:
-    from rpcsys.module.names import Names  # for who exports: no board has it
 
 KIND = "rpcsys.group"
 
@@ -32,11 +29,6 @@ class GroupModule(Module):
 def group(modules: Iterable[Module]) -> GroupModule:
     """One module that imports these."""
     return GroupModule(modules)
-
-
-def rename(module: Module, names: Names) -> Module:
-    """A group without its imports; it has no names but its functions'."""
-    return GroupModule()
 
 
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:

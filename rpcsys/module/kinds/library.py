@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from rpcsys.errors import ModelError, RemoteFunctionError, UsageError
 from rpcsys.module import container, elf, packed
-from rpcsys.module.kinds.native import functions_of
-from rpcsys.module.layout import LIBRARY, Buffer, FormatError
+from rpcsys.module.container import functions_of
+from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Function, Module
 from rpcsys.module.registry import Context
-
-if TYPE_CHECKING:
-    from rpcsys.module.names import Names  # for who exports: no board has it
 
 KIND = "rpcsys.library"
 #: Bytes that are loaded -> the path they were loaded from, which stays open: a linker knows libraries by their paths.
@@ -137,16 +134,10 @@ def library(
         "target": target or inside.elf.machine,
         "machine": inside.elf.machine,
         "bits": inside.elf.bits,
-        "kinds": sorted({record.kind for record in inside.records} - {LIBRARY}),
+        "kinds": inside.kinds,
         "functions": functions_of(inside.elf) if functions is None else list(functions),
     }
     return LibraryModule(source, about, imports=imports)
-
-
-def rename(module: Module, names: Names) -> Module:
-    """The same library, called nothing in particular; what it exports stays."""
-    assert isinstance(module, LibraryModule)
-    return LibraryModule(module.data, {**module.about(), "name": "a library"})
 
 
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:

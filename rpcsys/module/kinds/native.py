@@ -20,6 +20,7 @@ from rpcsys.ffi.memory import Memory, address_of, locate
 from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Lacking, Library
 from rpcsys.ffi.tensors import TensorView
 from rpcsys.module import elf
+from rpcsys.module.container import functions_of
 from rpcsys.module.layout import LIBRARY
 from rpcsys.module.module import Function, Module
 from rpcsys.wire.memory import ALIGNMENT, Pool
@@ -29,8 +30,6 @@ Lookup = Callable[[str], Callable[..., Any]]
 
 #: How code finds functions by their names, through the module that its library belongs to.
 _LOOKUP = "TVMFFIEnvModLookupFromImports"
-#: Symbols that are no functions: the modules inside, and what tvm-ffi says about functions.
-_DATA = ("_library_", "_metadata_", "_doc_")
 
 
 class NativeModule(Module):
@@ -177,13 +176,6 @@ def _read(path: str, name: str) -> elf.Elf:
         raise ModelError(f"{name} {error}") from None
     check(file, name)
     return file
-
-
-def functions_of(file: elf.Elf) -> List[str]:
-    """The functions of a library, sorted."""
-    defined = [symbol.name for symbol in file.symbols.values() if symbol.section]
-    functions = [symbol[len(PREFIX) :] for symbol in defined if symbol.startswith(PREFIX)]
-    return sorted(function for function in functions if not function.startswith(_DATA))
 
 
 def _wanted(file: elf.Elf) -> List[str]:

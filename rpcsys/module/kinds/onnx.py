@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from rpcsys.errors import ModelError, RemoteArgumentError, UsageError
 from rpcsys.module import packed
@@ -22,9 +22,6 @@ from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
 from rpcsys.module.registry import Context, File
 from rpcsys.wire.tensor import Tensor
-
-if TYPE_CHECKING:
-    from rpcsys.module.names import Names  # for who exports: no board has it
 
 KIND = "rpcsys.onnx"
 #: Bytes of a model without its weights that are unpacked: a hundred times those of the largest known.
@@ -235,23 +232,6 @@ def _opened(by_runtime: Callable[[], Any], by_reference: Callable[[], Any], name
 
 
 # ------------------------------------------------------------------ saving
-
-
-def rename(module: Module, names: Names) -> Module:
-    """The same model; its tensors by other names. Raises `UsageError`."""
-    assert isinstance(module, OnnxModule)
-    from rpcsys.module.kinds import onnx_names
-
-    model = module.model
-    made = model._replace(
-        proto=onnx_names.renamed(bytes(model.proto), names),
-        weights={names(name): tensor for name, tensor in model.weights.items()},
-        shared={names(name): wanted for name, wanted in model.shared.items()},
-        inputs=names.values(model.inputs),
-        outputs=names.values(model.outputs),
-        deflated=True,
-    )
-    return OnnxModule(lambda: made)
 
 
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:

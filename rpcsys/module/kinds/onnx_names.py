@@ -1,13 +1,12 @@
 """An ONNX model by other names: on the host, with the package onnx.
 
-What is renamed: tensors, in the bodies of If, Loop and Scan and in the model's own functions, too; those functions, which
-are operators of its own. What goes: names of nodes and graphs, documentation, metadata, who made it. Operators of the
-standard keep their names, or nobody could run them.
+Renamed are tensors, also in the bodies of If, Loop and Scan, and the model's own functions, which are operators of its
+own. Names of nodes and graphs, documentation, metadata and the producer go. Operators of the standard keep their names.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, Tuple
+from typing import Any, Callable, Iterator, Tuple
 
 import onnx
 
@@ -18,46 +17,79 @@ Operator = Tuple[str, str, str]
 def renamed(proto: bytes, rename: Rename) -> bytes:
     """A serialised ModelProto with ``rename`` applied to the name of every tensor."""
     model = onnx.load_from_string(proto)
-    operators = _own_operators(model)
-    domains = _own_domains(model, operators)
-    for field in ("producer_name", "producer_version", "domain", "doc_string", "metadata_props", "training_info"):
-        model.ClearField(field)
-    for function in model.functions:
-        function.name = operators[_key(function)]
-        for field in ("input", "output"):
-            _rename_all(getattr(function, field), rename)
-        _clean(function)
-        for value in function.value_info:
-            _rename_value(value, rename)
-        _rename_nodes(function.node, rename, operators, domains)
-        _rename_domains(function, domains)
-        function.domain = domains.get(function.domain, function.domain)
-    _rename_domains(model, domains)
-    _rename_graph(model.graph, rename, operators, domains)
+    _Renaming(model, rename).apply(model)
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def _key(function: Any) -> Operator:
-    return function.domain, function.name, getattr(function, "overload", "")
+class _Renaming:
+    """New names for a model's tensors, for its own functions, and for the domains in which those are alone."""
+
+    def __init__(self, model: Any, rename: Rename) -> None:
+        self._rename = rename
+        self._operators = {_key(function, function.name): f"f{n}" for n, function in enumerate(model.functions)}
+        nodes = [node for owner in (model.graph, *model.functions) for node in _nodes(owner.node)]
+        others = {node.domain for node in nodes if _key(node, node.op_type) not in self._operators}
+        own = sorted({domain for domain, _, _ in self._operators} - others)
+        self._domains = {domain: f"d{n}" for n, domain in enumerate(own)}
+
+    def apply(self, model: Any) -> None:
+        _clear(model, "producer_name", "producer_version", "domain", "training_info")
+        for function in model.functions:
+            function.name = self._operators[_key(function, function.name)]
+            self._texts(function.input, function.output)
+            self._values(function.value_info)
+            self._owner(function)
+            self._nodes(function.node)
+            function.domain = self._domain(function.domain)
+        self._owner(model)
+        self._graph(model.graph)
+
+    def _owner(self, owner: Any) -> None:
+        _clear(owner)
+        for imported in owner.opset_import:
+            imported.domain = self._domain(imported.domain)
+
+    def _domain(self, domain: str) -> str:
+        return self._domains.get(domain, domain)
+
+    def _graph(self, graph: Any) -> None:
+        _clear(graph)
+        graph.name = "g"  # the checker wants one
+        self._values((*graph.input, *graph.output, *graph.value_info, *graph.initializer))
+        self._values(part for sparse in graph.sparse_initializer for part in (sparse.values, sparse.indices))
+        for note in graph.quantization_annotation:
+            note.tensor_name = self._rename(note.tensor_name)
+            for pair in note.quant_parameter_tensor_names:
+                pair.value = self._rename(pair.value)
+        self._nodes(graph.node)
+
+    def _nodes(self, nodes: Any) -> None:
+        for node in nodes:
+            node.op_type = self._operators.get(_key(node, node.op_type), node.op_type)
+            node.domain = self._domain(node.domain)
+            _clear(node, "name", "device_configurations")
+            self._texts(node.input, node.output)
+            for attribute in node.attribute:
+                attribute.ClearField("doc_string")
+                for tensor in (attribute.t, *attribute.tensors):
+                    if tensor.ByteSize():  # else touching it would make one
+                        _clear(tensor, "name")
+            for graph in _bodies(node):
+                self._graph(graph)
+
+    def _values(self, values: Any) -> None:
+        for value in values:
+            _clear(value)
+            value.name = self._rename(value.name)
+
+    def _texts(self, *fields: Any) -> None:
+        for names in fields:
+            names[:] = [self._rename(name) for name in names]
 
 
-def _own_operators(model: Any) -> Dict[Operator, str]:
-    """The model's own functions and their new names."""
-    return {_key(function): f"f{number}" for number, function in enumerate(model.functions)}
-
-
-def _own_domains(model: Any, operators: Dict[Operator, str]) -> Dict[str, str]:
-    """The domains in which there are the model's own functions alone, and their new names."""
-    nodes = list(_nodes(model.graph.node))
-    for function in model.functions:
-        nodes += _nodes(function.node)
-    others = {node.domain for node in nodes if _operator(node) not in operators}
-    own = sorted({domain for domain, _, _ in operators} - others)
-    return {domain: f"d{number}" for number, domain in enumerate(own)}
-
-
-def _operator(node: Any) -> Operator:
-    return node.domain, node.op_type, getattr(node, "overload", "")
+def _key(owner: Any, name: str) -> Operator:
+    """What tells operators apart: of a function or of a node that calls one."""
+    return owner.domain, name, getattr(owner, "overload", "")
 
 
 def _nodes(nodes: Any) -> Iterator[Any]:
@@ -75,73 +107,8 @@ def _bodies(node: Any) -> Iterator[Any]:
         yield from attribute.graphs
 
 
-def _rename_graph(graph: Any, rename: Rename, operators: Dict[Operator, str], domains: Dict[str, str]) -> None:
-    _clean(graph)
-    graph.name = "g"  # the checker wants one
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        _rename_value(value, rename)
-    for tensor in graph.initializer:
-        _rename_tensor(tensor, rename)
-    for sparse in graph.sparse_initializer:
-        _rename_tensor(sparse.values, rename)
-        _rename_tensor(sparse.indices, rename)
-    for note in graph.quantization_annotation:
-        note.tensor_name = rename(note.tensor_name)
-        for pair in note.quant_parameter_tensor_names:
-            pair.value = rename(pair.value)
-    _rename_nodes(graph.node, rename, operators, domains)
-
-
-def _rename_nodes(nodes: Any, rename: Rename, operators: Dict[Operator, str], domains: Dict[str, str]) -> None:
-    for node in nodes:
-        node.op_type = operators.get(_operator(node), node.op_type)
-        node.domain = domains.get(node.domain, node.domain)
-        _clean(node)
-        for field in ("name", "device_configurations"):
-            _clear(node, field)
-        _rename_all(node.input, rename)
-        _rename_all(node.output, rename)
-        for attribute in node.attribute:
-            attribute.ClearField("doc_string")
-            for tensor in (attribute.t, *attribute.tensors):
-                _forget_tensor(tensor)
-        for graph in _bodies(node):
-            _rename_graph(graph, rename, operators, domains)
-
-
-def _rename_value(value: Any, rename: Rename) -> None:
-    value.name = rename(value.name)
-    _clean(value)
-
-
-def _rename_tensor(tensor: Any, rename: Rename) -> None:
-    name = rename(tensor.name)
-    _clean(tensor)
-    tensor.name = name
-
-
-def _forget_tensor(tensor: Any) -> None:
-    """A constant in an attribute needs no name."""
-    if tensor.ByteSize():
-        _clean(tensor)
-        tensor.ClearField("name")
-
-
-def _rename_all(names: Any, rename: Rename) -> None:
-    names[:] = [rename(name) for name in names]
-
-
-def _rename_domains(owner: Any, domains: Dict[str, str]) -> None:
-    for imported in owner.opset_import:
-        imported.domain = domains.get(imported.domain, imported.domain)
-
-
-def _clean(message: Any) -> None:
-    for field in ("doc_string", "metadata_props"):
-        _clear(message, field)
-
-
-def _clear(message: Any, field: str) -> None:
-    """Empty a field that this version of onnx may not have."""
-    if field in message.DESCRIPTOR.fields_by_name:
-        message.ClearField(field)
+def _clear(message: Any, *fields: str) -> None:
+    """Empty fields, documentation and metadata always, as far as this version of onnx has them."""
+    for field in ("doc_string", "metadata_props", *fields):
+        if field in message.DESCRIPTOR.fields_by_name:
+            message.ClearField(field)

@@ -21,9 +21,9 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 import numpy as np
 import onnxruntime
 
-from rpcsys.module import surroundings
 from rpcsys.module.kinds.onnx_proto import NUMBERS, external_weight, with_ir_version
 from rpcsys.module.kinds.onnx_values import RAW, Value, from_ort, to_ort
+from rpcsys.module.module import Stops, process, running_call
 from rpcsys.module.registry import File
 from rpcsys.wire.tensor import Tensor
 
@@ -75,7 +75,7 @@ class Runner:
         return self._run(outputs, feeds)
 
     def _run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
-        stops = surroundings.thread.stops
+        stops = running_call.stops
         how = None if stops is None else _stoppable(stops)
         if not self._raw:
             results: List[Any] = self._session.run(outputs, feeds, how)
@@ -88,7 +88,7 @@ class Runner:
         return results
 
 
-def _stoppable(stops: surroundings.Stops) -> Any:
+def _stoppable(stops: Stops) -> Any:
     """Options for a run that ends with an error soon after one of ``stops`` is called, which is added to them."""
     options = onnxruntime.RunOptions()
     stops.append(lambda: setattr(options, "terminate", True))
@@ -153,7 +153,7 @@ def _stamped(act: Callable[[], Runner], with_version: Callable[[int], Runner]) -
 def _settings(options: Mapping[str, Any]) -> Any:
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3  # what it would warn of comes back as an exception, or concerns nobody
-    threads = options.get("threads") or len(options.get("cpus", ())) or surroundings.process.threads
+    threads = options.get("threads") or len(options.get("cpus", ())) or process.threads
     settings.intra_op_num_threads = threads or len(_cpus_here())
     settings.graph_optimization_level = _LEVELS[options.get("level", "all")]
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -5,7 +5,7 @@ Saved in the order of their names, so that the same weights give the same bytes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from rpcsys.errors import ProtocolError, RemoteArgumentError, UsageError
 from rpcsys.module import packed
@@ -14,9 +14,6 @@ from rpcsys.module.module import Module
 from rpcsys.module.registry import Context, File
 from rpcsys.wire import dtypes
 from rpcsys.wire.tensor import Tensor, as_array, as_tensor
-
-if TYPE_CHECKING:
-    from rpcsys.module.names import Names  # for who exports: no board has it
 
 KIND = "rpcsys.params"
 _MAX_RANK = 64
@@ -96,12 +93,6 @@ def _fits(dtype: Any, shape: Any, size: int) -> bool:
         return dtypes.item_bytes(dtype) * dtypes.count(tuple(shape)) == size
     except ProtocolError:
         return False
-
-
-def rename(module: Module, names: Names) -> Module:
-    """The same weights by other names."""
-    assert isinstance(module, ParamsModule)
-    return ParamsModule({names(name): tensor for name, tensor in module.tensors.items()}, module.file)
 
 
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:

@@ -13,7 +13,7 @@ import functools
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from rpcsys.client.endpoint import WAIT_S, Endpoint, open_at
 from rpcsys.client.reconnect import OpenConnection, ReconnectingConnection
@@ -35,9 +35,6 @@ from rpcsys.module.module import Module
 from rpcsys.module.registry import Context
 from rpcsys.wire import encoding
 from rpcsys.wire.tensor import as_tensor
-
-if TYPE_CHECKING:
-    from rpcsys.module.names import Names  # for who exports: no board has it
 
 KIND = "rpcsys.remote"
 Address = Union[str, Tuple[str, int]]
@@ -310,13 +307,6 @@ def _positions(values: Sequence[Mapping[str, Any]], encode: Mapping[str, str]) -
         for position, value in enumerate(values)
         if value["name"] in encode
     }
-
-
-def rename(module: Module, names: Names) -> Module:
-    """The same endpoint; its inputs and outputs by other names."""
-    assert isinstance(module, RemoteModule)
-    encode = {names(name): how for name, how in module.encode.items()}
-    return RemoteModule(module.endpoint, names.values(module.inputs), names.values(module.outputs), encode=encode)
 
 
 def _text(address: Address) -> str:

@@ -9,8 +9,8 @@ import sys
 from typing import Any, Dict
 
 from rpcsys.errors import RemoteArgumentError, RpcsysError, one_line
-from rpcsys.module import loading, surroundings
-from rpcsys.module.module import Module
+from rpcsys.module import loading
+from rpcsys.module.module import Module, process
 from rpcsys.server import capabilities
 from rpcsys.server.capabilities import installed
 from rpcsys.server.models.call_queue import Desk
@@ -30,7 +30,7 @@ def serve(tether: socket.socket, job: Job) -> str:
     """Serve the module that ``job`` names; the outcome. Returns only where it cannot be loaded."""
     about = job.options["deployed"]
     # Each worker has its share of the CPUs: onnxruntime would start as many threads as there are for every call.
-    surroundings.process.threads = max(1, len(os.sched_getaffinity(0)) // about["workers"])
+    process.threads = max(1, len(os.sched_getaffinity(0)) // about["workers"])
     try:
         module = load(about["path"], about["name"], allow_pickle=about["allow_pickle"])
         described = module.describe()

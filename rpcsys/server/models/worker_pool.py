@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any, Callable, List, Optional, Set, Tuple
 
-from rpcsys.module import surroundings
+from rpcsys.module.module import running_call
 from rpcsys.server.models.call_queue import Call, Desk
 from rpcsys.server.models.calls import Calls
 from rpcsys.server.models.line import Line
@@ -172,9 +172,9 @@ class Crew:
     def _answered(self, call: Call) -> Tuple[List[Buffer], bool]:
         """Run a call: its answer, and whether it was quick."""
         started = time.perf_counter()
-        surroundings.thread.stops = call.on_stop
+        running_call.stops = call.on_stop
         pieces = self._calls.answer(call.frame)
-        surroundings.thread.stops = None
+        running_call.stops = None
         return pieces, time.perf_counter() - started <= QUICK_S
 
     def _finished(self, call: Call, quick: bool) -> bool:

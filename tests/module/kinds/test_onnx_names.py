@@ -12,7 +12,7 @@ from onnx import helper
 
 from rpcsys.graph import samples
 from rpcsys.module.kinds import onnx_names
-from rpcsys.module.names import Names
+from rpcsys.module.strip_names import Names
 from tests.graph import onnx_cases
 
 #: Every name in it begins with "secret"; its inputs and outputs are x, n and y.

@@ -15,8 +15,8 @@ from rpcsys import module
 from rpcsys.errors import UsageError
 from rpcsys.module.kinds.graph import Stage, graph
 from rpcsys.module.kinds.group import group
-from rpcsys.module.names import Names, replaced
 from rpcsys.module.sources import Sources
+from rpcsys.module.strip_names import Names, stripped
 from tests.native import FUNCTIONS
 
 FLOATS = {"dtype": "float32", "shape": [2, 32]}
@@ -89,7 +89,7 @@ def test_it_can_be_exported_again(libraries: tuple[Path, Path], tmp_path: Path) 
 def test_the_tree_that_was_given_is_not_changed() -> None:
     root = network()
     before = [dict(each.graph) if hasattr(each, "graph") else each.imports for each in module.walk(root)]
-    replaced(root)
+    stripped(root)
     assert [dict(each.graph) if hasattr(each, "graph") else each.imports for each in module.walk(root)] == before
 
 
@@ -99,7 +99,7 @@ def test_other_kinds(tmp_path: Path) -> None:
     module.export_library(root, tmp_path / "m.so", strip_names=True)
     assert b"secretw" not in (tmp_path / "m.so").read_bytes()
     with pytest.raises(UsageError, match=r"rpcsys\.python' cannot be exported without its names"):
-        replaced(module.python({"f": len}))
+        stripped(module.python({"f": len}))
 
 
 @given(st.lists(st.text(max_size=3)), st.lists(st.sampled_from(["t0", "t1", "t3", "x"])))

@@ -1,0 +1,108 @@
+"""A tree of modules without the names that tell what is in it: for a library that is given away.
+
+Tensors, stages and carried libraries are renamed. Functions keep their names: whoever calls them knows those.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any, Callable, Dict, Iterable, List
+
+from rpcsys.errors import UsageError
+from rpcsys.module.layout import LIBRARY
+from rpcsys.module.module import Module, walk
+
+
+class Names:
+    """New names for old: the same for the same wherever it stands; names in ``kept`` stay."""
+
+    def __init__(self, kept: Iterable[str]) -> None:
+        self.kept = frozenset(kept)
+        self._given: Dict[str, str] = {}
+        self._unused = (name for number in itertools.count() if (name := f"t{number}") not in self.kept)
+
+    def __call__(self, name: str) -> str:
+        """The name in the place of ``name``. No name, as ONNX has it for what is left out, stays none."""
+        if not name or name in self.kept:
+            return name
+        if name not in self._given:
+            self._given[name] = next(self._unused)
+        return self._given[name]
+
+    def all(self, names: Iterable[str]) -> List[str]:
+        """The names in the place of these."""
+        return [self(name) for name in names]
+
+    def keys(self, named: Dict[str, Any]) -> Dict[str, Any]:
+        """The same values by their new names."""
+        return {self(name): value for name, value in named.items()}
+
+    def values(self, described: Iterable[Dict[str, Any]]) -> List[Dict[str, Any]]:
+        """Inputs or outputs as they are described, by their new names."""
+        return [{**value, "name": self(value["name"])} for value in described]
+
+
+def stripped(root: Module) -> Module:
+    """A copy of the tree in which only the names of the root's inputs and outputs are left.
+
+    Shared modules stay shared, and no weight is copied. Raises `UsageError` for a module of any kind but our own, and for
+    Python functions.
+    """
+    described = root.describe()
+    names = Names(value["name"] for value in [*described["inputs"], *described["outputs"]])
+    modules = list(walk(root))
+    for module in modules:
+        if module.kind not in _COPIES:
+            raise UsageError(f"a module of kind {module.kind!r} cannot be exported without its names")
+    copies = {id(module): _COPIES[module.kind](module, names) for module in modules}
+    for module in modules:
+        copies[id(module)].attach(copies[id(child)] for child in module.imports)
+    return copies[id(root)]
+
+
+def _graph(module: Any, names: Names) -> Any:
+    stages = [
+        {**stage, "name": f"s{number}", "inputs": names.all(stage["inputs"]), "outputs": names.all(stage["outputs"])}
+        for number, stage in enumerate(module.graph["stages"])
+    ]
+    described = {
+        **module.graph,
+        "inputs": names.values(module.inputs),
+        "outputs": names.values(module.outputs),
+        "weights": names.all(module.graph["weights"]),
+        "stages": stages,
+    }
+    return type(module)(described)
+
+
+def _onnx(module: Any, names: Names) -> Any:
+    from rpcsys.module.kinds import onnx_names  # onnx: only for trees that have such a model
+
+    model = module.model
+    renamed = model._replace(
+        proto=onnx_names.renamed(bytes(model.proto), names),
+        weights=names.keys(model.weights),
+        shared=names.keys(model.shared),
+        inputs=names.values(model.inputs),
+        outputs=names.values(model.outputs),
+        deflated=True,
+    )
+    return type(module)(lambda: renamed)
+
+
+def _remote(module: Any, names: Names) -> Any:
+    encode = names.keys(module.encode)
+    return type(module)(module.endpoint, names.values(module.inputs), names.values(module.outputs), encode=encode)
+
+
+#: Kind -> a copy of one of its modules by other names, without what it imports.
+_COPIES: Dict[str, Callable[[Any, Names], Module]] = {
+    LIBRARY: lambda module, names: copy.copy(module),
+    "rpcsys.graph": _graph,
+    "rpcsys.group": lambda module, names: type(module)(),
+    "rpcsys.library": lambda module, names: type(module)(module.data, {**module.about(), "name": "a library"}),
+    "rpcsys.onnx": _onnx,
+    "rpcsys.params": lambda module, names: type(module)(names.keys(module.tensors), module.file),
+    "rpcsys.remote": _remote,
+}
