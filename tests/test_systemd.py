@@ -65,7 +65,7 @@ def test_tracker_and_proxy_are_hardened(name: str) -> None:
 
 
 def test_a_stop_leaves_sessions_their_grace() -> None:
-    assert seconds("rpcsys-proxy.service", "TimeoutStopSec") > proxy_config.Config.grace
+    assert seconds("rpcsys-proxy.service", "TimeoutStopSec") > proxy_config.ProxyConfig.grace
     grace = server_config.parse(["--key", "rpi4"]).grace_s
     assert seconds("rpcsys-server@.service", "TimeoutStopSec") > grace
 

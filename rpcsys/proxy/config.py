@@ -16,7 +16,7 @@ Address = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Config:
+class ProxyConfig:
     """How a proxy is started. ``port_end`` is exclusive; ``web_port`` and ``http_port`` 0 are off; times are seconds.
 
     ``public``: the host at which clients find the proxy, None for the one the tracker sees. ``next``: another proxy, to
@@ -41,41 +41,30 @@ class Config:
     log_format: str = "text"
 
 
-def parse(arguments: Sequence[str] | None = None) -> Config:
+def parse(arguments: Sequence[str] | None = None) -> ProxyConfig:
     """The configuration that the command line asks for; exits with 2 on a bad flag."""
     parser = _parser()
     flags = parser.parse_args(arguments)
     if flags.tracker and flags.next:
         parser.error("give --tracker or --next: with --next, the other proxy has the tracker")
-    return Config(
-        host=flags.host,
-        port=flags.port,
-        port_end=flags.port_end,
-        web_port=flags.web_port,
-        http_port=flags.http_port,
-        tracker=flags.tracker,
-        next=flags.next,
-        public=flags.custom_addr,
-        timeout_client=flags.timeout_client,
-        timeout_server=flags.timeout_server,
-        grace=flags.grace,
-        max_waiting=flags.max_waiting,
-        max_waiting_per_address=flags.max_waiting_per_address,
-        web_origins=tuple(flags.web_origin),
-        silent=flags.silent,
-        log_format=flags.log_format,
-    )
+    return ProxyConfig(**{**vars(flags), "web_origins": tuple(flags.web_origins)})
 
 
 def _parser() -> Parser:
     parser = Parser(NAME, description="Join clients with servers that dial out because nobody can reach them.")
     add = parser.add_argument
-    add("--host", default=Config.host, help="address to listen on (default: %(default)s)")
-    add("--port", type=port_number, default=Config.port, help="first port to try; 0 takes any free one")
-    add("--port-end", type=port_number, default=Config.port_end, help="try ports below this one (default: %(default)s)")
+    add("--host", default=ProxyConfig.host, help="address to listen on (default: %(default)s)")
+    add("--port", type=port_number, default=ProxyConfig.port, help="first port to try; 0 takes any free one")
+    add(
+        "--port-end",
+        type=port_number,
+        default=ProxyConfig.port_end,
+        help="try ports below this one (default: %(default)s)",
+    )
     add("--web-port", type=port_number, default=0, help="take WebSockets there, at /ws (TVM: 8888); 0 is off")
     add(
         "--web-origin",
+        dest="web_origins",
         action="append",
         default=[],
         metavar="ORIGIN",
@@ -84,32 +73,25 @@ def _parser() -> Parser:
     add("--http-port", type=port_number, default=0, help="/metrics and /healthz; 0 is off")
     add("--tracker", type=_address, metavar="HOST:PORT", help="register servers there, and relay their links to it")
     add("--next", type=_address, metavar="HOST:PORT", help="relay all that comes to another proxy")
-    add("--custom-addr", metavar="ADDR", help="the host at which clients find this proxy, for the tracker to tell")
-    for side, other in (("client", "server"), ("server", "client")):
-        add(
-            f"--timeout-{side}",
-            type=_seconds,
-            default=600.0,
-            metavar="S",
-            help=f"how long a {side} waits for its {other}, without a tracker (default: %(default)g)",
-        )
     add(
-        "--grace",
-        type=_seconds,
-        default=Config.grace,
-        metavar="S",
-        help="what running sessions get when the proxy stops (default: %(default)g)",
+        "--custom-addr",
+        dest="public",
+        metavar="ADDR",
+        help="the host at which clients find this proxy, for the tracker to tell",
     )
-    add("--max-waiting", type=_count, default=Config.max_waiting, metavar="N", help="streams that may wait, in all")
-    add(
-        "--max-waiting-per-address",
-        type=_count,
-        default=Config.max_waiting_per_address,
-        metavar="N",
-        help="streams of one address that may wait (default: %(default)d)",
-    )
+    for flag, default, text in (
+        ("--timeout-client", ProxyConfig.timeout_client, "how long a client waits for its server, without a tracker"),
+        ("--timeout-server", ProxyConfig.timeout_server, "how long a server waits for its client, without a tracker"),
+        ("--grace", ProxyConfig.grace, "what running sessions get when the proxy stops"),
+    ):
+        add(flag, type=_seconds, default=default, metavar="S", help=f"{text} (default: %(default)g)")
+    for flag, most, text in (
+        ("--max-waiting", ProxyConfig.max_waiting, "streams that may wait, in all"),
+        ("--max-waiting-per-address", ProxyConfig.max_waiting_per_address, "streams of one address that may wait"),
+    ):
+        add(flag, type=_count, default=most, metavar="N", help=f"{text} (default: %(default)d)")
     add("--silent", action="store_true", help="log warnings and errors only")
-    add("--log-format", choices=FORMATS, default=Config.log_format, help="lines for people or JSON")
+    add("--log-format", choices=FORMATS, default=ProxyConfig.log_format, help="lines for people or JSON")
     return parser
 
 

@@ -1,120 +1,110 @@
 """What the proxy offers its tracker for servers that cannot do it themselves, as TVM's proxy does.
 
-The tracker is told one match key for each parked stream, and asked every 2 s which of them it has not handed out. One that
-was handed out and brought no client is replaced. TVM's protocol has no word to take an offer back, so when a parked
-stream ends while its match key can still be handed out, the connection to the tracker is begun anew: what was offered on
-the old one vanishes with it.
+The tracker is told one match key for each such stream, and asked every 2 s which of them it has not handed out. TVM's
+protocol cannot take an offer back: when a stream ends whose match key can still be handed out, the proxy connects to the
+tracker again, which ends all offers of the old connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from rpcsys.proxy.events import Action, Offer, Pending, Present, Reconnect, TrackerUp
+from rpcsys.proxy.events import Action, KeysPending, OfferStream, PresentKeys, Reconnect, TrackerUp
+from rpcsys.proxy.waiting import (
+    HANDED_OUT,
+    NOT_OFFERED,
+    OFFER,
+    OFFERED,
+    RETURNED,
+    TAKEN,
+    TRACKER_LEFT,
+    WaitingStream,
+    WaitingStreams,
+)
 
 UNUSED_S = 5.0
 """How long a client may take from the tracker to its stream, as TVM's proxy has it."""
 
 MAX_PRESENTED = 64 << 10
-"""Characters of all keys that the tracker is told to be served here: its frames have a limit. What is beyond is offered
-all the same.
+"""Characters of all keys that the tracker is told to be served here: its frames have a limit. Others are offered all the
+same.
 """
-
-Rename = Callable[[int, str], None]
 
 
 @dataclass
-class Parked:
-    """A stream to offer; ``taken_at``: when its match key was first seen to be handed out."""
+class ProxyOffers:
+    """The streams to offer, by number."""
 
-    key: str
-    name: str
-    taken_at: float | None = None
+    waiting: WaitingStreams
+    up: bool = False  # whether the tracker answers
+    streams: dict[int, WaitingStream] = field(default_factory=dict)
+    _presented: set[str] = field(default_factory=set)
+    _withdrawn: set[str] = field(default_factory=set)  # match keys whose streams have ended
 
+    def add(self, stream: WaitingStream) -> list[Action]:
+        """A stream waits for the client that the tracker sends."""
+        stream.state = NOT_OFFERED
+        self.streams[stream.conn] = stream
+        return [self._offer(stream), *self._present({stream.key})] if self.up else []
 
-class Offers:
-    """The streams the tracker knows of, by number."""
-
-    def __init__(self) -> None:
-        self.up = False
-        self.parked_streams: dict[int, Parked] = {}
-        self._presented: set[str] = set()
-        self._dead: set[str] = set()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Offers) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __len__(self) -> int:
-        return len(self.parked_streams)
-
-    def parked(self, conn: int, key: str, name: str) -> list[Action]:
-        """A stream waits for whom the tracker sends."""
-        self.parked_streams[conn] = Parked(key, name)
-        if not self.up:
-            return []
-        return [Offer(key, name), *self._present({key})]
-
-    def taken(self, conn: int) -> None:
+    def joined(self, stream: WaitingStream) -> None:
         """Its client is there."""
-        self.parked_streams.pop(conn, None)
+        self.streams.pop(stream.conn, None)
 
-    def lost(self, conn: int) -> None:
-        """It ended, or waited too long."""
-        one = self.parked_streams.pop(conn, None)
-        if one is not None and self.up:
-            self._dead.add(one.name)
+    def ended(self, stream: WaitingStream) -> None:
+        """It has ended."""
+        if self.streams.pop(stream.conn, None) is not None and self.up:
+            self._withdrawn.add(stream.name)
 
-    def tracker_up(self, event: TrackerUp, rename: Rename) -> list[Action]:
-        """Offer all, under new names: what was handed out before is void, but for clients on their way."""
+    def tracker_up(self, event: TrackerUp) -> list[Action]:
+        """Offer all, under new match keys, but those that were handed out: their clients are on their way."""
         self.up = True
         self._presented.clear()
-        self._dead.clear()
-        late = [conn for conn, one in self.parked_streams.items() if one.taken_at is None]
-        keys = {one.key for one in self.parked_streams.values()}
-        return [*self._renew(late, event.fresh, rename), *self._present(keys)]
+        self._withdrawn.clear()
+        new = [stream for stream in self.streams.values() if stream.state is NOT_OFFERED]
+        return [*self._renew(new, event.fresh), *self._present({stream.key for stream in self.streams.values()})]
 
     def tracker_down(self) -> None:
         """Nothing is offered any more."""
         self.up = False
+        for stream in self.streams.values():
+            stream.change(TRACKER_LEFT)
 
-    def pending(self, event: Pending, rename: Rename) -> list[Action]:
+    def pending(self, event: KeysPending) -> list[Action]:
         """Some match keys have not been handed out yet; the others have."""
-        still = set(event.match_keys)
+        if not self.up:
+            return []
+        pending = set(event.match_keys)
         unused = []
-        for conn, one in self.parked_streams.items():
-            if one.name in still:
-                one.taken_at = None
-            elif one.taken_at is None:
-                one.taken_at = event.at
-            elif event.at - one.taken_at > UNUSED_S:
-                unused.append(conn)
-        dead, self._dead = self._dead, set()
-        if dead & still:
-            return [Reconnect()]
-        return self._renew(unused, event.fresh, rename)
+        for stream in self.streams.values():
+            if stream.name in pending:
+                stream.change(RETURNED)
+            elif stream.state is OFFERED:
+                stream.change(TAKEN)
+                stream.handed_out_at = event.at
+            elif stream.state is HANDED_OUT and event.at - stream.handed_out_at > UNUSED_S:
+                unused.append(stream)
+        withdrawn, self._withdrawn = self._withdrawn, set()
+        return [Reconnect()] if withdrawn & pending else self._renew(unused, event.fresh)
 
-    def _renew(self, conns: list[int], fresh: tuple[str, ...], rename: Rename) -> list[Action]:
+    def _renew(self, streams: Iterable[WaitingStream], fresh: tuple[str, ...]) -> list[Action]:
         actions: list[Action] = []
-        for conn, random in zip(conns, fresh, strict=False):
-            one = self.parked_streams[conn]
-            one.name, one.taken_at = f"{one.key}:{random}", None
-            rename(conn, one.name)
-            actions.append(Offer(one.key, one.name))
+        for stream, random in zip(streams, fresh, strict=False):
+            self.waiting.rename(stream, f"{stream.key}:{random}")
+            actions.append(self._offer(stream))
         return actions
+
+    def _offer(self, stream: WaitingStream) -> Action:
+        stream.change(OFFER)
+        return OfferStream(stream.key, stream.name)
 
     def _present(self, keys: set[str]) -> list[Action]:
         """The keys served, if the tracker has not heard of one of ``keys``."""
-        new = sorted(keys - self._presented)
-        room = MAX_PRESENTED - sum(map(len, self._presented))
-        shown = []
-        for key in new:
-            if len(key) <= room:
-                room -= len(key)
-                shown.append(key)
-        if not shown:
-            return []
-        self._presented.update(shown)
-        return [Present(tuple(sorted(self._presented)))]
+        left = MAX_PRESENTED - sum(map(len, self._presented))
+        known = len(self._presented)
+        for key in sorted(keys - self._presented):
+            if len(key) <= left:
+                left -= len(key)
+                self._presented.add(key)
+        return [PresentKeys(tuple(sorted(self._presented)))] if len(self._presented) > known else []

@@ -20,7 +20,7 @@ import mmap
 import socket
 from collections.abc import Callable
 
-from rpcsys.proxy.hangups import BROKEN, Hangups
+from rpcsys.daemon.sockets import BREAKS, FAILED, Sockets
 
 BUFFER = 1 << 20
 """Bytes of a buffer, and what one direction keeps at most."""
@@ -54,7 +54,7 @@ def _pages() -> memoryview:
     return memoryview(mmap.mmap(-1, BUFFER))
 
 
-class Pool:
+class BufferPool:
     """The buffer everybody reads into, and those that are kept or in hand."""
 
     def __init__(self) -> None:
@@ -148,9 +148,13 @@ class Flow:
         else:
             self._resume()
 
-    def source_broke(self) -> None:
+    def source_broke(self, found: int) -> None:
         """What is left of the source is read at once: uvloop tells but once of a stream that is broken."""
-        self._broken = True
+        if found & FAILED:
+            self._broken = True
+            self._read_rest()
+
+    def _read_rest(self) -> None:
         if self.stuck:
             self._pair.broken(self.source)
             return
@@ -189,7 +193,7 @@ class Flow:
         self._rest = None
         self._pair.loop.remove_writer(self.sink.fileno())
         if self._broken:
-            self.source_broke()
+            self._read_rest()
         else:
             self.start()
 
@@ -232,7 +236,7 @@ class Pair:
         """Relay from now on."""
         for flow in self.flows:
             flow.start()
-            self._relay.hangups.add(flow.source, BROKEN, flow.source_broke)
+            self._relay.sockets.add(flow.source.fileno(), flow.source_broke, BREAKS)
 
     def finished(self) -> None:
         """A direction has ended."""
@@ -255,7 +259,7 @@ class Pair:
         if self._closing is not None:
             self._closing.cancel()
         for flow in self.flows:
-            self._relay.hangups.remove(flow.source)
+            self._relay.sockets.remove(flow.source.fileno())
             flow.stop()
         for flow in self.flows:
             flow.source.close()
@@ -264,9 +268,9 @@ class Pair:
 
 
 class Relay:
-    """All pairs' common means. To be made inside the event loop."""
+    """What all pairs share. To be made inside the event loop."""
 
-    def __init__(self, hangups: Hangups) -> None:
+    def __init__(self, sockets: Sockets) -> None:
         self.loop = asyncio.get_running_loop()
-        self.pool = Pool()
-        self.hangups = hangups
+        self.pool = BufferPool()
+        self.sockets = sockets

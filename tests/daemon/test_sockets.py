@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
+import uvloop
 
-from rpcsys.daemon.sockets import BATCH, BROKEN, READ, WRITE, Sockets
+from rpcsys.daemon.sockets import BATCH, BREAKS, BROKEN, ENDED, FAILED, READ, WRITE, Sockets
 
+RDHUP = select.EPOLLRDHUP
 Pair = tuple[socket.socket, socket.socket]
 
 
@@ -92,3 +96,71 @@ def test_one_that_was_removed_in_the_same_turn_is_not_called(pairs: list[Pair]) 
 
     run(watch)
     assert told == [READ]
+
+
+# Ends and breaks of streams that nobody reads.
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest):
+    made = request.param()
+    yield made
+    made.close()
+
+
+def ends() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        outer = socket.create_connection(listener.getsockname())
+        return outer, listener.accept()[0]
+
+
+async def watched(wanted: int, act) -> tuple[list[int], bytes]:
+    """What was told of a stream after ``act(its other end)``, and what can still be read."""
+    sockets = Sockets()
+    outer, inner = ends()
+    told: list[int] = []
+    sockets.add(inner.fileno(), told.append, wanted)
+    act(outer)
+    for _ in range(10):
+        await asyncio.sleep(0.01)
+    sockets.remove(inner.fileno())
+    sockets.remove(inner.fileno())
+    sockets.close()
+    inner.setblocking(False)
+    try:
+        rest = inner.recv(100)
+    except OSError:
+        rest = b""
+    outer.close()
+    inner.close()
+    return told, rest
+
+
+def says_and_ends(outer: socket.socket) -> None:
+    outer.sendall(b"words")
+    outer.shutdown(socket.SHUT_WR)
+
+
+def says_and_breaks(outer: socket.socket) -> None:
+    outer.sendall(b"words")
+    outer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    outer.close()
+
+
+def test_an_end_is_told_once_and_nothing_is_read(loop) -> None:
+    assert loop.run_until_complete(watched(ENDED, says_and_ends)) == ([RDHUP], b"words")
+
+
+@pytest.mark.parametrize("wanted", [ENDED, BREAKS])
+def test_a_break_is_told_once_and_nothing_is_read(loop, wanted: int) -> None:
+    (found,), rest = loop.run_until_complete(watched(wanted, says_and_breaks))
+    assert found & FAILED
+    assert rest == b"words"
+
+
+def test_words_alone_are_no_end(loop) -> None:
+    assert loop.run_until_complete(watched(ENDED, lambda outer: outer.sendall(b"words"))) == ([], b"words")
+
+
+def test_an_end_is_no_break(loop) -> None:
+    assert loop.run_until_complete(watched(BREAKS, says_and_ends)) == ([], b"words")

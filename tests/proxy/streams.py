@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 import time
 
+import psutil
+
 from tests.live.daemons import Daemon
 from tests.live.probe import SESSION_MAGIC, Probe
 
@@ -45,3 +47,9 @@ def gone(stream: Probe, within_s: float) -> float:
     stream.socket.settimeout(within_s)
     assert stream.ended()
     return time.monotonic() - started
+
+
+def streams_of(proxy: Daemon) -> int:
+    """How many streams the proxy has taken."""
+    found = psutil.Process(proxy.pid).net_connections("tcp")
+    return sum(connection.status == psutil.CONN_ESTABLISHED for connection in found)

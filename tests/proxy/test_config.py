@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rpcsys.proxy.config import Config, parse
+from rpcsys.proxy.config import ProxyConfig, parse
 
 
 def test_defaults_are_those_of_the_class() -> None:
-    assert parse([]) == Config()
+    assert parse([]) == ProxyConfig()
 
 
 def test_every_flag() -> None:
@@ -17,7 +17,7 @@ def test_every_flag() -> None:
         "--timeout-client 0.5 --timeout-server 7 --grace 0 --max-waiting 10 --max-waiting-per-address 5 "
         "--web-origin https://a.example --web-origin https://b.example --silent --log-format json"
     )
-    assert parse(line.split()) == Config(
+    assert parse(line.split()) == ProxyConfig(
         host="127.0.0.1",
         port=1,
         port_end=3,

@@ -7,16 +7,16 @@ import socket
 
 import pytest
 
-from rpcsys.proxy.config import Config
-from rpcsys.proxy.service import Service
+from rpcsys.proxy.config import ProxyConfig
+from rpcsys.proxy.service import ProxyService
 from tests.proxy.streams import opening
 
 
-class Room:
+class Proxy:
     """A service without a listener; streams are put into its hands."""
 
     def __init__(self) -> None:
-        self.service = Service(Config())
+        self.service = ProxyService(ProxyConfig())
 
     def comes(self, text: str) -> socket.socket:
         outer, inner = socket.socketpair()
@@ -33,12 +33,12 @@ async def settle() -> None:
 
 
 @pytest.fixture
-def room():
+def running():
     loop = asyncio.new_event_loop()
     made = []
 
-    async def make() -> Room:
-        made.append(Room())
+    async def make() -> Proxy:
+        made.append(Proxy())
         return made[0]
 
     yield loop, loop.run_until_complete(make())
@@ -46,8 +46,8 @@ def room():
     loop.close()
 
 
-def test_the_client_of_a_server_that_has_just_died_meets_the_next(room) -> None:
-    loop, proxy = room
+def test_the_client_of_a_server_that_has_just_died_meets_the_next(running) -> None:
+    loop, proxy = running
 
     async def main() -> None:
         dead = proxy.comes("server:k -server=7")
@@ -65,14 +65,14 @@ def test_the_client_of_a_server_that_has_just_died_meets_the_next(room) -> None:
         server.close()
         await settle()
         assert not proxy.service.pairs
-        assert not proxy.service.state.running
+        assert not proxy.service.state.joined
 
     loop.run_until_complete(main())
 
 
-def test_the_server_of_a_client_that_has_just_died_is_let_go(room) -> None:
+def test_the_server_of_a_client_that_has_just_died_is_let_go(running) -> None:
     """It has been told of a client: it must dial again."""
-    loop, proxy = room
+    loop, proxy = running
 
     async def main() -> None:
         dead = proxy.comes("client:k")
@@ -82,14 +82,14 @@ def test_the_server_of_a_client_that_has_just_died_is_let_go(room) -> None:
         assert server.recv(100) == opening("client:k")
         assert server.recv(100) == b""
         assert not proxy.service.waiting
-        assert not proxy.service.state.running
+        assert not proxy.service.state.joined
         server.close()
 
     loop.run_until_complete(main())
 
 
-def test_both_may_die(room) -> None:
-    loop, proxy = room
+def test_both_may_die(running) -> None:
+    loop, proxy = running
 
     async def main() -> None:
         dead = proxy.comes("server:k")

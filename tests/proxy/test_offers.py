@@ -10,13 +10,13 @@ from tests.proxy.transcripts import Scene
 
 @pytest.fixture
 def scene() -> Scene:
-    scene = Scene(tracker=True)
+    scene = Scene(tracked=True)
     scene.tracker_up()
     return scene
 
 
 def test_what_parked_before_the_tracker_was_there_is_offered_then() -> None:
-    scene = Scene(tracker=True)
+    scene = Scene(tracked=True)
     server = scene.server()
     assert scene.offered == []
     scene.tracker_up()
@@ -107,12 +107,12 @@ def test_names_of_our_servers_move_with_their_match_keys(scene: Scene) -> None:
     server = scene.server(id="7")
     scene.tracker_down()
     scene.tracker_up()
-    assert dict(scene.state.owned) == {scene.offered[0]: 1}
+    assert dict(scene.state.waiting.owned) == {scene.offered[0]: 1}
     client = scene.client(scene.offered[0])
     scene.leave(server)
     assert scene.pairs == [(client, server)]
-    assert not scene.state.owned
-    assert scene.replayed() == scene.state
+    assert not scene.state.waiting.owned
+    assert scene.is_replayed()
 
 
 def test_a_draining_proxy_offers_nothing(scene: Scene) -> None:

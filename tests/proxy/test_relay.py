@@ -10,7 +10,6 @@ import mmap
 import os
 import socket
 import struct
-import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -19,10 +18,9 @@ from typing import Any
 import pytest
 import uvloop
 
+from rpcsys.daemon.sockets import Sockets
 from rpcsys.proxy import relay
-from rpcsys.proxy.hangups import Hangups
-from rpcsys.proxy.outward import dial
-from rpcsys.proxy.relay import BUFFER, COPIED, MAX_FREE, MAX_KEPT, Pair, Pool, Relay
+from rpcsys.proxy.relay import BUFFER, COPIED, MAX_FREE, MAX_KEPT, BufferPool, Pair, Relay
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 BLOB = os.urandom(1 << 20) * 16
@@ -55,14 +53,14 @@ class Joined:
     """Two ends with a pair between them."""
 
     def __init__(self) -> None:
-        self.relay = Relay(Hangups())
+        self.relay = Relay(Sockets())
         (self.left, inner_left), (self.right, inner_right) = _ends(), _ends()
         self.ended = asyncio.Event()
         self.pair = Pair(self.relay, inner_left, inner_right, lambda pair: self.ended.set())
         self.pair.start()
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> BufferPool:
         return self.relay.pool
 
 
@@ -84,7 +82,7 @@ async def joined() -> AsyncIterator[Joined]:
         one.pair.close()
         one.left.close()
         one.right.close()
-        one.relay.hangups.close()
+        one.relay.sockets.close()
 
 
 async def send(sock: socket.socket, data: bytes) -> None:
@@ -235,32 +233,7 @@ def test_what_has_ended_is_gone_without_the_collector(run: Run, collector: None,
         await one.ended.wait()
         await asyncio.sleep(0.1)  # the loop lets go of what it called
         assert pair() is None
-        one.relay.hangups.close()
-
-    run(main())
-
-
-def test_a_connection_that_was_refused_is_gone_without_the_collector(run: Run, collector: None) -> None:
-    async def main() -> None:
-        with socket.socket() as nobody:
-            nobody.bind(("127.0.0.1", 0))
-            for _ in range(2):
-                gc.collect()  # of the first try: what is made once
-                with pytest.raises(ConnectionRefusedError):
-                    await dial(*nobody.getsockname())
-                await asyncio.sleep(0.1)
-        assert gc.collect() == 0
-
-    run(main())
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="options of Linux")
-def test_what_is_dialled_within_the_machine_is_no_other_than_what_is_accepted(run: Run) -> None:
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            with await dial(*listener.getsockname()) as sock:
-                used = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-                assert used.rstrip(b"\0") == b"reno"
+        one.relay.sockets.close()
 
     run(main())
 
@@ -269,7 +242,7 @@ def test_what_is_dialled_within_the_machine_is_no_other_than_what_is_accepted(ru
 
 
 def test_buffers_begin_where_pages_do() -> None:
-    pool = Pool()
+    pool = BufferPool()
     kept = [pool.keep(0, BUFFER) for _ in range(3)]
     for memory in (pool.buffer, *kept):
         assert len(memory) == BUFFER
@@ -279,7 +252,7 @@ def test_buffers_begin_where_pages_do() -> None:
 
 
 def test_small_remainders_are_copied() -> None:
-    pool = Pool()
+    pool = BufferPool()
     pool.buffer[:4] = b"abcd"
     rest = pool.keep(1, 3)
     pool.buffer[:4] = b"wxyz"
@@ -289,7 +262,7 @@ def test_small_remainders_are_copied() -> None:
 
 
 def test_large_remainders_keep_their_buffer_and_the_last_given_back_is_used_first() -> None:
-    pool = Pool()
+    pool = BufferPool()
     first = pool.buffer
     first[:4] = b"abcd"
     rest = pool.keep(1, COPIED + 2)
@@ -305,7 +278,7 @@ def test_large_remainders_keep_their_buffer_and_the_last_given_back_is_used_firs
 
 
 def test_beyond_a_number_everybody_reads_little() -> None:
-    pool = Pool()
+    pool = BufferPool()
     kept = [pool.keep(0, BUFFER) for _ in range(MAX_KEPT)]
     assert pool.kept == MAX_KEPT
     assert len(pool.buffer) == COPIED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -10,23 +9,14 @@ import struct
 import subprocess
 import sys
 import time
-import urllib.request
 
-import psutil
 import pytest
 
 from tests.live.daemons import ROOT, free_port, rss_mb, wait_until
-from tests.live.probe import TRACKER_MAGIC, Probe, TrackerProbe
-from tests.proxy.streams import DUPLICATE, MISMATCH, Stream, gone, joined, met, opening
+from tests.live.probe import Probe, TrackerProbe
+from tests.proxy.streams import DUPLICATE, MISMATCH, Stream, gone, joined, met, opening, streams_of
 
 pytestmark = pytest.mark.live
-
-HELLO = [1, {"op": "hello", "version": "0"}]
-
-
-def frame(value) -> bytes:
-    data = json.dumps(value).encode()
-    return struct.pack("<i", len(data)) + data
 
 
 def run_proxy(*flags: str) -> subprocess.CompletedProcess:
@@ -99,22 +89,6 @@ def test_when_the_grace_is_over_sessions_are_cut(daemons) -> None:
     assert proxy.process.wait(5) == 0
 
 
-def test_a_proxy_of_a_chain_that_stops_waits_for_sessions_only(daemons) -> None:
-    outer = daemons.proxy()
-    inner = daemons.proxy("--next", outer.where, "--grace", "20")
-    parked = Stream(inner.address, "server:parked")
-    server, client = Stream(inner.address, "server:k"), Stream(outer.address, "client:k")
-    met(server)
-    met(client)
-    inner.process.terminate()
-    gone(parked, 10)
-    client.socket.sendall(b"on")
-    assert server.read(2) == b"on"
-    server.close()
-    client.close()
-    assert inner.process.wait(10) == 0
-
-
 def test_a_second_signal_waits_for_nobody(daemons) -> None:
     proxy = daemons.proxy("--grace", "1000")
     client, _server = joined(proxy)
@@ -141,7 +115,7 @@ def test_bytes_behind_a_greeting_are_not_lost(proxy, first) -> None:
     """Neither those sent with it, nor those sent while nobody is there to read them."""
     second = {"client": "server", "server": "client"}[first]
     eager = Stream(proxy.address, f"{first}:k", more=b"at once,")
-    wait_until(lambda: waiting(proxy), 5, "it waits")
+    wait_until(lambda: streams_of(proxy), 5, "it waits")
     blob = bytes(range(256)) * 4000
     eager.socket.sendall(b"later," + blob)
     late = Stream(proxy.address, f"{second}:k", more=b"too")
@@ -149,12 +123,6 @@ def test_bytes_behind_a_greeting_are_not_lost(proxy, first) -> None:
     met(eager)
     assert late.read(14 + len(blob)) == b"at once,later," + blob
     assert eager.read(3) == b"too"
-
-
-def waiting(proxy) -> int:
-    """Streams the proxy has taken."""
-    found = psutil.Process(proxy.pid).net_connections("tcp")
-    return sum(connection.status == psutil.CONN_ESTABLISHED for connection in found)
 
 
 def test_the_end_of_one_direction_leaves_the_other_open(proxy) -> None:
@@ -167,7 +135,7 @@ def test_the_end_of_one_direction_leaves_the_other_open(proxy) -> None:
     assert client.read(6) == b"answer"
     server.close()
     assert client.ended()
-    wait_until(lambda: not waiting(proxy), 5, "both are closed")
+    wait_until(lambda: not streams_of(proxy), 5, "both are closed")
 
 
 @pytest.mark.parametrize("who", ["client", "server"])
@@ -180,7 +148,7 @@ def test_a_stream_that_breaks_breaks_the_other(proxy, who) -> None:
     broken.close()
     assert gone(other, 10) < 2
     other.close()
-    wait_until(lambda: not waiting(proxy), 10, "both are closed")
+    wait_until(lambda: not streams_of(proxy), 10, "both are closed")
 
 
 def test_a_client_that_vanishes_ends_a_server_that_takes_nothing(proxy) -> None:
@@ -195,13 +163,13 @@ def test_a_client_that_vanishes_ends_a_server_that_takes_nothing(proxy) -> None:
             time.sleep(0.02)
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
-    wait_until(lambda: not waiting(proxy), 15, "both are closed")
+    wait_until(lambda: not streams_of(proxy), 15, "both are closed")
     gone(server, 5)
 
 
 def test_who_waits_and_leaves_is_forgotten(proxy) -> None:
     Stream(proxy.address, "server:k").close()
-    wait_until(lambda: not waiting(proxy), 5, "it is gone")
+    wait_until(lambda: not streams_of(proxy), 5, "it is gone")
     client = Stream(proxy.address, "client:k")
     client.socket.settimeout(0.5)
     with pytest.raises(TimeoutError):
@@ -222,7 +190,7 @@ def test_a_duplicate_and_a_mismatch_have_their_codes(daemons) -> None:
 def test_limits(daemons) -> None:
     proxy = daemons.proxy("--max-waiting-per-address", "2")
     parked = [Stream(proxy.address, f"server:{number}") for number in range(2)]
-    wait_until(lambda: waiting(proxy) == 2, 5, "both wait")
+    wait_until(lambda: streams_of(proxy) == 2, 5, "both wait")
     gone(Stream(proxy.address, "server:more"), 5)
     wait_until(lambda: "--max-waiting-per-address" in proxy.stderr(), 5, "the log says why")
     met(Stream(proxy.address, "client:1"))
@@ -296,7 +264,7 @@ def test_many_strangers_leave_nothing(proxy) -> None:
         for number in range(count // 4):
             for stream in joined(proxy, str(number % 50)):
                 stream.close()
-        wait_until(lambda: not waiting(proxy), 10, "all are gone")
+        wait_until(lambda: not streams_of(proxy), 10, "all are gone")
 
     crowd(200)
     before = rss_mb([proxy.pid])
@@ -304,180 +272,7 @@ def test_many_strangers_leave_nothing(proxy) -> None:
     assert rss_mb([proxy.pid]) - before < 4
 
 
-# --- figures -----------------------------------------------------------------------------------
-
-
-def test_figures_and_health(daemons) -> None:
-    port = free_port()
-    proxy = daemons.proxy("--http-port", str(port), "--log-format", "json")
-    client, server = joined(proxy, "a:b")
-    client.socket.sendall(bytes(1000))
-    server.read(1000)
-    parked = Stream(proxy.address, "server:c")
-    assert fetch(port, "/healthz") == "ok\n"
-    wait_until(lambda: 'rpcsys_proxy_waiting{key="c",role="server"} 1.0' in fetch(port, "/metrics"), 5, "c waits")
-    page = fetch(port, "/metrics")
-    for line in (
-        'rpcsys_proxy_pairings_total{key="a:b"} 1.0',
-        'rpcsys_proxy_bytes_total{kind="session"} 1000.0',
-        'rpcsys_proxy_pairs{kind="session"} 1.0',
-        "rpcsys_proxy_streams_total 3.0",
-    ):
-        assert line in page
-    client.close()
-    server.close()
-    wait_until(lambda: 'rpcsys_proxy_pairs{kind="session"} 0.0' in fetch(port, "/metrics"), 5, "the pair is over")
-    assert 'rpcsys_proxy_bytes_total{kind="session"} 1000.0' in fetch(port, "/metrics")
-    wait_until(lambda: '"joined"' in proxy.stderr(), 5, "the log")
-    lines = [json.loads(line) for line in proxy.stderr().splitlines()]
-    (told,) = [line for line in lines if line.get("event") == "joined"]
-    assert told["key"] == "a:b"
-    parked.close()
-
-
-def fetch(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as reply:
-        return reply.read().decode()
-
-
-# --- links to the tracker ----------------------------------------------------------------------
-
-
-class ToldTracker:
-    """Takes connections and shows what they say; ``hello`` is its answer to a hello. Keeps them open."""
-
-    def __init__(self, hello) -> None:
-        self.hello = hello
-        self.taken: list[Probe] = []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.listener.settimeout(20)
-
-    @property
-    def where(self) -> str:
-        return f"127.0.0.1:{self.listener.getsockname()[1]}"
-
-    def greeted(self) -> Probe:
-        """The next connection, past the magic."""
-        probe = Probe.__new__(Probe)
-        probe.socket, _ = self.listener.accept()
-        probe.socket.settimeout(20)
-        self.taken.append(probe)
-        assert probe.read_int() == TRACKER_MAGIC
-        probe.socket.sendall(struct.pack("<i", TRACKER_MAGIC))
-        return probe
-
-    def introduce(self, proxy) -> None:
-        """Take the proxy's own connection, and wait until it knows whom it has before it."""
-        probe = self.greeted()
-        assert read_frame(probe)[0] == 1
-        probe.socket.sendall(frame(self.hello))
-        wait_until(lambda: "registered" in proxy.stderr(), 10, "the proxy knows its tracker")
-
-    def close(self) -> None:
-        for one in (*self.taken, self.listener):
-            one.close()
-
-
-def read_frame(probe: Probe):
-    return json.loads(probe.read(probe.read_int()))
-
-
-@pytest.fixture
-def ours():
-    with_hello = ToldTracker({"ok": True, "tracker": "rpcsys"})
-    yield with_hello
-    with_hello.close()
-
-
-@pytest.fixture
-def theirs():
-    without = ToldTracker(0)
-    yield without
-    without.close()
-
-
-def test_a_link_is_relayed_marked_with_where_it_is_from(daemons, ours) -> None:
-    proxy = daemons.proxy("--tracker", ours.where, "--custom-addr", "lab.example")
-    ours.introduce(proxy)
-    link = Probe(proxy.address)
-    link.socket.sendall(struct.pack("<i", TRACKER_MAGIC) + frame(HELLO))
-    told = ours.greeted()
-    me = list(link.socket.getsockname())
-    assert read_frame(told) == {"op": "via", "address": me, "proxy": ["lab.example", proxy.address[1]]}
-    assert read_frame(told) == HELLO
-    assert link.read_int() == TRACKER_MAGIC
-    told.socket.sendall(frame({"ok": True}))
-    assert read_frame(link) == {"ok": True}
-    proxy.process.terminate()  # a link does not keep it
-    assert link.ended()
-    assert proxy.process.wait(5) == 0
-
-
-def test_a_chain_marks_a_link_once_for_each_proxy(daemons, ours) -> None:
-    outer = daemons.proxy("--tracker", ours.where)
-    ours.introduce(outer)
-    inner = daemons.proxy("--next", outer.where)
-    link = Probe(inner.address)
-    link.socket.sendall(struct.pack("<i", TRACKER_MAGIC) + frame(HELLO))
-    told = ours.greeted()
-    first, second = read_frame(told), read_frame(told)
-    assert first["proxy"] == [None, outer.address[1]]
-    assert second["address"] == list(link.socket.getsockname())
-    assert second["proxy"] == [None, inner.address[1]]
-    assert read_frame(told) == HELLO
-
-
-def test_streams_of_a_chain_meet_at_its_end(daemons) -> None:
-    outer = daemons.proxy()
-    inner = daemons.proxy("--next", outer.where)
-    server = Stream(inner.address, "server:k", more=b"early")
-    client = Stream(outer.address, "client:k")
-    assert client.answer() == "server:k"
-    assert server.answer() == "client:k"
-    assert client.read(5) == b"early"
-    server.close()
-    assert client.ended()
-    wait_until(lambda: not waiting(inner), 5, "the chain is empty")
-
-
-def test_links_and_chains_have_limits(daemons) -> None:
-    outer = daemons.proxy()
-    inner = daemons.proxy("--next", outer.where, "--max-waiting-per-address", "1")
-    first = Stream(inner.address, "server:k")
-    wait_until(lambda: waiting(inner) == 2, 10, "the first is relayed")
-    gone(Stream(inner.address, "server:l"), 10)
-    first.close()
-    wait_until(lambda: not waiting(inner), 10, "the first is gone")
-    server = Stream(inner.address, "server:l")
-    met(Stream(outer.address, "client:l"))
-    met(server)
-
-
-def test_a_chain_whose_next_is_gone_hangs_up(daemons) -> None:
-    proxy = daemons.proxy("--next", f"127.0.0.1:{free_port()}")
-    gone(Stream(proxy.address, "server:k"), 10)
-    wait_until(lambda: "cannot relay" in proxy.stderr(), 5, "the log says why")
-
-
-@pytest.mark.parametrize("tracker", ["none", "theirs"])
-def test_where_there_is_no_tracker_of_ours_a_link_is_told_so(daemons, theirs, tracker) -> None:
-    proxy = daemons.proxy(*(() if tracker == "none" else ("--tracker", theirs.where)))
-    if tracker == "theirs":
-        theirs.introduce(proxy)
-    with Probe(proxy.address) as link:
-        link.socket.sendall(struct.pack("<i", TRACKER_MAGIC) + frame(HELLO))
-        assert link.read_int() == TRACKER_MAGIC
-        told = read_frame(link)
-        assert (told["ok"], told["error"]) == (False, "NoControlLink")
-        assert link.ended()
-
-
-def test_a_link_while_the_tracker_is_away_is_hung_up(daemons) -> None:
-    """Not refused: it may be ours."""
-    proxy = daemons.proxy("--tracker", f"127.0.0.1:{free_port()}")
-    with Probe(proxy.address) as link:
-        link.socket.sendall(struct.pack("<i", TRACKER_MAGIC))
-        assert link.ended()
+# --- with a tracker --------------------------------------------------------------------------------
 
 
 def test_a_server_that_dies_is_no_longer_free(daemons) -> None:

@@ -1,17 +1,31 @@
-"""Frames of WebSockets: any cut, any damage, and no message is held."""
+"""WebSockets at the proxy: frames, in any cut and with any damage; then streams like any other, whoever is at the other end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import os
 import socket
 import struct
+import threading
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.iostream import IOStream
+from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from rpcsys.proxy.websocket import CHUNK, NOT_BINARY, VIOLATION, Refused, WebSocket
+from rpcsys.proxy.websocket import CHUNK, NOT_BINARY, VIOLATION, WebSocket, WebSocketError
+from tests.live.daemons import free_port, rss_mb, wait_until
+from tests.proxy.streams import MISMATCH, Stream, gone, met, opening
+
+BLOB = os.urandom(1 << 20) * 24
+TIMEOUT_S = 60.0
+
+
+# Frames.
 
 
 def frame(opcode: int, data: bytes = b"", *, final: bool = True, mask: bytes = b"abcd", length: int | None = None):
@@ -47,7 +61,7 @@ def read(sent: bytes, cut: int = 0) -> tuple[list[bytes], object, bytes]:
             async for piece in websocket.pieces():
                 assert 0 < len(piece) <= CHUNK
                 pieces.append(piece)
-        except Refused as problem:
+        except WebSocketError as problem:
             end = problem.code
         except OSError:
             end = "gone"
@@ -107,3 +121,239 @@ def test_what_a_client_may_not_send() -> None:
         frame(2, length=1 << 63),
     ):
         assert read(wrong)[1] == VIOLATION, wrong
+
+
+# Streams.
+
+
+@pytest.fixture
+def web_port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def proxy(daemons, web_port):
+    return daemons.proxy("--web-port", str(web_port), "--timeout-client", "1", "--web-origin", "https://lab.example")
+
+
+class WebStream:
+    """A WebSocket that says a greeting; bytes come out as they came in, whatever the messages."""
+
+    def __init__(self, connection: WebSocketClientConnection) -> None:
+        self.connection = connection
+        self._buffer = b""
+
+    @classmethod
+    async def open(cls, port: int, text: str) -> WebStream:
+        """As TVM's server does: the greeting in three messages."""
+        connection = await websocket_connect(f"ws://127.0.0.1:{port}/ws")
+        whole = opening(text)
+        for piece in (whole[:4], whole[4:8], whole[8:]):
+            await connection.write_message(piece, binary=True)
+        return cls(connection)
+
+    async def send(self, data: bytes) -> None:
+        for start in range(0, len(data), 3 << 20):
+            await self.connection.write_message(data[start : start + (3 << 20)], binary=True)
+
+    async def read(self, count: int) -> bytes:
+        while len(self._buffer) < count:
+            message = await asyncio.wait_for(self.connection.read_message(), TIMEOUT_S)
+            if message is None:
+                raise EOFError
+            self._buffer += message
+        data, self._buffer = self._buffer[:count], self._buffer[count:]
+        return data
+
+    async def answer(self) -> str | int:
+        code = int.from_bytes(await self.read(4), "little")
+        if code != 0xFF271:
+            return code
+        return (await self.read(int.from_bytes(await self.read(4), "little"))).decode()
+
+    async def ended(self) -> bool:
+        return await asyncio.wait_for(self.connection.read_message(), TIMEOUT_S) is None
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("web", ["client", "server"])
+def test_a_websocket_meets_a_tcp_stream(proxy, web_port, web) -> None:
+    tcp = {"client": "server", "server": "client"}[web]
+
+    async def meet() -> None:
+        stream = await WebStream.open(web_port, f"{web}:a:b -timeout=3")
+        other = Stream(proxy.address, f"{tcp}:a:b -server=7")
+        assert await stream.answer() == f"{tcp}:a:b -server=7"
+        assert other.answer() == f"{web}:a:b -timeout=3"
+        await both_ways(stream, other)
+        other.close()
+        assert await stream.ended()
+
+    asyncio.run(meet())
+
+
+async def both_ways(stream: WebStream, other: Stream) -> None:
+    """Much, in both directions at once; every byte in order."""
+    digests: list[str] = []
+    threads = [
+        threading.Thread(target=other.socket.sendall, args=(BLOB,)),
+        threading.Thread(target=lambda: digests.append(hashlib.sha256(other.read(len(BLOB))).hexdigest())),
+    ]
+    for thread in threads:
+        thread.start()
+    _, received = await asyncio.gather(stream.send(BLOB), stream.read(len(BLOB)))
+    for thread in threads:
+        await asyncio.to_thread(thread.join, TIMEOUT_S)
+    assert received == BLOB
+    assert digests == [hashlib.sha256(BLOB).hexdigest()]
+
+
+@pytest.mark.live
+def test_two_websockets_meet(proxy, web_port) -> None:
+    async def meet() -> None:
+        server = await WebStream.open(web_port, "server:k")
+        client = await WebStream.open(web_port, "client:k")
+        assert await client.answer() == "server:k"
+        assert await server.answer() == "client:k"
+        await client.send(b"question")
+        assert await server.read(8) == b"question"
+        client.connection.close()
+        assert await server.ended()
+
+    asyncio.run(meet())
+
+
+@pytest.mark.live
+def test_a_refusal_is_said_before_the_end(proxy, web_port) -> None:
+    async def meet() -> None:
+        client = await WebStream.open(web_port, "client:nobody")
+        assert await client.answer() == MISMATCH
+        assert await client.ended()
+
+    asyncio.run(meet())
+
+
+@pytest.mark.live
+def test_a_websocket_that_leaves_is_forgotten(proxy, web_port) -> None:
+    async def come_and_go() -> None:
+        server = await WebStream.open(web_port, "server:k")
+        server.connection.close()
+        assert await server.ended()
+
+    asyncio.run(come_and_go())
+    assert Stream(proxy.address, "client:k").answer() == MISMATCH
+
+
+@pytest.mark.live
+def test_a_slow_end_is_felt_by_the_other(proxy, web_port) -> None:
+    """The proxy does not store what a TCP client does not read; nor what a WebSocket does not."""
+
+    async def meet() -> None:
+        for fast, slow in (("server", "client"), ("client", "server")):
+            stream = await WebStream.open(web_port, f"{fast}:k")
+            other = Stream(proxy.address, f"{slow}:k")
+            await stream.answer()
+            met(other)
+            before = rss_mb([proxy.pid])
+            sending = asyncio.ensure_future(stream.send(BLOB * 4))
+            await asyncio.sleep(1)
+            assert not sending.done()
+            assert rss_mb([proxy.pid]) - before < 40
+            digest = await asyncio.to_thread(lambda other=other: hashlib.sha256(other.read(4 * len(BLOB))).digest())
+            await sending
+            assert digest == hashlib.sha256(BLOB * 4).digest()
+            stream.connection.close()
+            await asyncio.to_thread(gone, other, 10)
+            other.close()
+
+    asyncio.run(meet())
+
+
+@pytest.mark.live
+def test_text_is_no_session(proxy, web_port) -> None:
+    async def meet() -> None:
+        stream = await WebStream.open(web_port, "server:k")
+        await stream.connection.write_message("hello")
+        assert await stream.ended()
+        assert stream.connection.close_code == 1003
+
+    asyncio.run(meet())
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("origin", "taken"), [("http://evil.example", False), ("https://lab.example", True), ("http://{host}", True)]
+)
+def test_only_pages_of_the_lab_may_open_one(proxy, web_port, origin, taken) -> None:
+    async def meet() -> None:
+        headers = {"Origin": origin.format(host=f"127.0.0.1:{web_port}")}
+        request = HTTPRequest(f"ws://127.0.0.1:{web_port}/ws", headers=headers)
+        if taken:
+            (await websocket_connect(request)).close()
+        else:
+            with pytest.raises(HTTPClientError, match="403"):
+                await websocket_connect(request)
+
+    asyncio.run(meet())
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_what_is_no_websocket_is_answered_and_dropped(proxy, web_port) -> None:
+    with socket.create_connection(("127.0.0.1", web_port), timeout=20) as stranger:
+        stranger.sendall(b"GET /ws HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert stranger.recv(100).startswith(b"HTTP/1.1 400")
+    with socket.create_connection(("127.0.0.1", web_port), timeout=20) as silent:
+        silent.sendall(b"GET /ws HTTP/1.1\r\n")
+        assert silent.recv(100) == b""  # after 10 s
+    wait_until(lambda: "Traceback" not in proxy.stderr(), 1, "no traceback")
+
+
+def upgraded(port: int) -> socket.socket:
+    """A WebSocket of which nothing was said yet."""
+    sock = socket.create_connection(("127.0.0.1", port), timeout=20)
+    sock.sendall(
+        b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n"):
+        answer += sock.recv(1)
+    assert answer.startswith(b"HTTP/1.1 101 "), answer
+    return sock
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("final", [True, False])
+def test_unfinished_messages_take_no_memory(proxy, web_port, final) -> None:
+    before = rss_mb([proxy.pid])
+    socks = [upgraded(web_port) for _ in range(24)]
+    first = (0x82 if final else 0x02).to_bytes(1, "big")
+    for sock in socks:
+        sock.settimeout(0.2)
+        with contextlib.suppress(OSError):  # it is not taken any more, or ended
+            sock.sendall(first + b"\xff" + (60 << 20).to_bytes(8, "big") + b"mask")
+            for _ in range(20):
+                sock.sendall(bytes(1 << 20))
+    assert rss_mb([proxy.pid]) - before < 30
+    for sock in socks:
+        sock.close()
+    assert Stream(proxy.address, "client:k").answer() == MISMATCH
+
+
+@pytest.mark.live
+def test_a_message_of_any_length_is_passed_on(proxy, web_port) -> None:
+    async def meet() -> None:
+        stream = await WebStream.open(web_port, "server:k")
+        other = Stream(proxy.address, "client:k")
+        await stream.answer()
+        met(other)
+        before = rss_mb([proxy.pid])
+        sending = asyncio.ensure_future(stream.connection.write_message(BLOB * 4, binary=True))
+        digest = await asyncio.to_thread(lambda: hashlib.sha256(other.read(4 * len(BLOB))).digest())
+        await sending
+        assert digest == hashlib.sha256(BLOB * 4).digest()
+        assert rss_mb([proxy.pid]) - before < 40
+        other.close()
+
+    asyncio.run(meet())

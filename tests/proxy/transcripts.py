@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from rpcsys.proxy import events as ev
-from rpcsys.proxy.state import State
+from rpcsys.proxy.config import ProxyConfig
+from rpcsys.proxy.state import ProxyState
 
 START = 1000.0
 
 
 class Scene:
-    """Events go in through JSON, and so do actions on their way out, as if both had been logged."""
+    """Events go in, and are noted; ``tracked``: there is a tracker."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, tracked: bool = False, **options: Any) -> None:
         self.now = START
-        started = ev.Started(self.now, **options)
-        self.log: list[dict[str, Any]] = [ev.to_json(started)]
-        self.state = State(started)
+        self.config = ProxyConfig(tracker=("127.0.0.1", 9190) if tracked else None, **options)
+        self.state = ProxyState(self.config)
+        self.log: list[ev.Event | float] = []
         self.pairs: list[tuple[int, int]] = []
         self.refused: dict[int, str] = {}
         self.reasons: dict[int, str] = {}
@@ -35,60 +35,66 @@ class Scene:
         return self._open("client", key, "", address, False)
 
     def leave(self, conn: int) -> None:
-        self.apply(ev.Left(self.now, conn))
+        self.apply(ev.StreamEnded(conn))
 
     def drain(self) -> None:
-        self.apply(ev.Draining(self.now))
+        self.apply(ev.Draining())
 
     def tracker_up(self) -> None:
         self.offered.clear()
-        self.apply(ev.TrackerUp(self.now, self._fresh(len(self.state.offers))))
+        self.apply(ev.TrackerUp(self._fresh(len(self.state.offers.streams))))
 
     def tracker_down(self) -> None:
-        self.apply(ev.TrackerDown(self.now))
+        self.apply(ev.TrackerDown())
 
     def pending(self, *match_keys: str) -> None:
         """The tracker says what it has not handed out."""
-        self.apply(ev.Pending(self.now, match_keys, self._fresh(len(self.state.offers))))
+        self.apply(ev.KeysPending(self.now, match_keys, self._fresh(len(self.state.offers.streams))))
 
     def wait(self, seconds: float) -> None:
-        """Time passes, with a tick at each deadline."""
+        """Time passes, with a look at each deadline."""
         end = self.now + seconds
         while (due := self.state.next_deadline) is not None and due <= end:
             self.now = max(self.now, due)
-            self.apply(ev.Tick(self.now))
+            self.log.append(self.now)
+            self._note_all(self.state.expire(self.now))
         self.now = end
 
     def apply(self, event: ev.Event) -> None:
-        plain = json.loads(json.dumps(ev.to_json(event)))
-        self.log.append(plain)
-        for action in self.state.apply(ev.from_json(plain)):
-            assert ev.from_json(json.loads(json.dumps(ev.to_json(action)))) == action
-            self._note(action)
+        self.log.append(event)
+        self._note_all(self.state.apply(event))
 
-    def replayed(self) -> State:
-        return ev.replay(ev.from_json(plain) for plain in self.log)
+    def is_replayed(self) -> bool:
+        """Whether the same events make the same state."""
+        state = ProxyState(self.config)
+        for event in self.log:
+            state.expire(event) if isinstance(event, float) else state.apply(event)
+        return vars(state) == vars(self.state)
 
     def _open(self, role: str, key: str, id: str, address: str, offered: bool) -> int:
         self._conns += 1
         fresh = self._fresh(1)
-        self.apply(ev.Opened(self.now, self._conns, address, role, key, id, offered, fresh))
+        self.apply(ev.StreamOpened(self.now, self._conns, address, role, key, id, offered, fresh))
         return self._conns
 
     def _fresh(self, count: int) -> tuple[str, ...]:
         self._randoms += count
         return tuple(f"r{number}" for number in range(self._randoms - count, self._randoms))
 
+    def _note_all(self, actions: list[ev.Action]) -> None:
+        for action in actions:
+            self._note(action)
+
     def _note(self, action: ev.Action) -> None:
-        if isinstance(action, ev.Join):
+        if isinstance(action, ev.JoinStreams):
             self.pairs.append((action.client, action.server))
-        elif isinstance(action, ev.Refuse):
+        elif isinstance(action, ev.RefuseStream):
             assert action.conn not in self.refused
             self.refused[action.conn] = action.code
             self.reasons[action.conn] = action.reason
-        elif isinstance(action, ev.Offer):
+        elif isinstance(action, ev.OfferStream):
             self.offered.append(action.match_key)
-        elif isinstance(action, ev.Present):
+        elif isinstance(action, ev.PresentKeys):
             self.presented.append(action.keys)
         else:
             self.reconnects += 1

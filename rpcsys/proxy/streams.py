@@ -1,23 +1,37 @@
-"""What a stream opens with, read without a byte too much: a session's greeting, or a link to the tracker."""
+"""A connection that came in, and what it opens with: a session's greeting, or a link to the tracker."""
 
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 from rpcsys.wire.handshake import Greeting, OpeningReader
 from rpcsys.wire.tracker import MAGIC_BYTES
 
 
-class Opening:
-    """``raw`` is what was read; ``greeting`` stays None for a link to the tracker."""
+class ProxyStream:
+    """A connection that came in, from ``address`` as `accept` gave it. Its opening must be whole at ``due``.
 
-    def __init__(self, sock: socket.socket) -> None:
+    ``raw`` is what was read of it, without a byte too much; ``greeting`` stays None for a link to the tracker; ``conn``
+    is the stream's number for the state, 0 without a greeting.
+    """
+
+    def __init__(self, sock: socket.socket, address: Any, due: float = 0.0) -> None:
+        self.sock = sock
+        self.address = str(address[0]).removeprefix("::ffff:") if address else ""
+        self.port: int = address[1] if address else 0
+        self.due = due
+        self.conn = 0
         self.raw = bytearray()
         self.greeting: Greeting | None = None
-        self._sock = sock
         self._reader: OpeningReader | None = None
 
-    def read(self) -> bool:
+    @property
+    def where(self) -> str:
+        """Its address, for people."""
+        return f"{self.address}:{self.port}"
+
+    def read_opening(self) -> bool:
         """Read what is there; whether the opening is whole.
 
         Raises
@@ -30,7 +44,7 @@ class Opening:
             reader = self._reader
             wanted = len(MAGIC_BYTES) - len(self.raw) if reader is None else reader.needed
             try:
-                data = self._sock.recv(wanted)
+                data = self.sock.recv(wanted)
             except BlockingIOError:
                 return False
             if not data:
@@ -46,3 +60,11 @@ class Opening:
             self.greeting = reader.receive(data)
             if self.greeting is not None:
                 return True
+
+
+def send_first(sock: socket.socket, data: bytes | bytearray) -> bool:
+    """Send what is the first thing in an empty buffer; whether the stream took it."""
+    try:
+        return sock.send(data) == len(data)
+    except OSError:
+        return False

@@ -55,7 +55,7 @@ class DirectMachine(RuleBasedStateMachine):
         joined = self.joined()
         assert len(set(joined)) == len(joined)
         assert not set(joined) & set(self.scene.refused)
-        waiting = set(self.scene.state.waiting)
+        waiting = set(self.scene.state.waiting.by_conn)
         assert waiting == set(self.said) - set(joined) - set(self.scene.refused) - self.gone
 
     @invariant()
@@ -70,7 +70,7 @@ class DirectMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_who_is_there(self):
-        waiting = [self.said[conn] for conn in self.scene.state.waiting]
+        waiting = [self.said[conn] for conn in self.scene.state.waiting.by_conn]
         for key in {key for _, key in waiting}:
             assert not {("client", key), ("server", key)} <= set(waiting)
 
@@ -78,21 +78,21 @@ class DirectMachine(RuleBasedStateMachine):
     def bounds_hold(self):
         state = self.scene.state
         assert len(state.waiting) <= LIMIT
-        for address in {one.address for one in state.waiting.values()}:
-            assert sum(one.address == address for one in state.waiting.values()) <= LIMIT_PER_ADDRESS
-        assert all(one.until is not None and one.until > self.scene.now for one in state.waiting.values())
+        for address in {one.address for one in state.waiting}:
+            assert sum(one.address == address for one in state.waiting) <= LIMIT_PER_ADDRESS
+        assert all(one.until is not None and one.until > self.scene.now for one in state.waiting)
 
     @invariant()
     def a_key_has_one_owner(self):
         parked = {}
-        for one in self.scene.state.waiting.values():
+        for one in self.scene.state.waiting:
             if one.role == "server":
                 parked.setdefault(one.name, []).append(one.server)
         for ids in parked.values():
             assert len(ids) == 1 or (len(set(ids)) == 1 and ids[0])
 
     def teardown(self):
-        assert self.scene.replayed() == self.scene.state
+        assert self.scene.is_replayed()
 
 
 class TrackedMachine(RuleBasedStateMachine):
@@ -102,7 +102,7 @@ class TrackedMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scene = Scene(tracker=True)
+        self.scene = Scene(tracked=True)
         self.alive: set[int] = set()
         self.pending: set[str] = set()
         self.up = False
@@ -179,7 +179,7 @@ class TrackedMachine(RuleBasedStateMachine):
             server = self.scene.pairs[-1][1]
             assert server in self.alive
         else:
-            assert client in self.scene.state.waiting
+            assert client in self.scene.state.waiting.by_conn
 
     @invariant()
     def a_server_is_met_once(self):
@@ -189,9 +189,9 @@ class TrackedMachine(RuleBasedStateMachine):
     @invariant()
     def parked_servers_are_alive_and_not_taken(self):
         taken = {server for _, server in self.scene.pairs}
-        parked = {conn for conn, one in self.scene.state.waiting.items() if one.role == "server"}
+        parked = {conn for conn, one in self.scene.state.waiting.by_conn.items() if one.role == "server"}
         assert parked == self.alive - taken
-        assert set(self.scene.state.offers.parked_streams) <= parked
+        assert set(self.scene.state.offers.streams) <= parked
 
     @rule()
     def settles(self):
@@ -199,10 +199,10 @@ class TrackedMachine(RuleBasedStateMachine):
         for _ in range(4):
             self.polls(6)
         if self.up:
-            assert self.pending == {one.name for one in self.scene.state.offers.parked_streams.values()}
+            assert self.pending == {one.name for one in self.scene.state.offers.streams.values()}
 
     def teardown(self):
-        assert self.scene.replayed() == self.scene.state
+        assert self.scene.is_replayed()
 
 
 TestDirect = DirectMachine.TestCase

@@ -1,4 +1,4 @@
-"""The proxy's own connection to the tracker: begun again for ever, with growing pauses.
+"""The proxy's own connection to the tracker: made again for ever, with growing pauses.
 
 It speaks TVM's messages, which TVM's tracker and ours both know; replies come in the order of the requests.
 """
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 POLL_S = 2.0
 """How often the tracker is asked what it has handed out, as TVM's proxy does."""
 
-SILENCE_S = 10.0
+REPLY_TIMEOUT_S = 10.0
 """A tracker that answers nothing for so long is as good as gone."""
 
 FIRST_S, LONGEST_S = 0.25, 15.0
 """Pauses between tries. Each is made up to half longer by chance, so that proxies do not all come back at once."""
 
 
-class TrackerLink:
+class ProxyTrackerLink:
     """``on_up()``, ``on_down()`` and ``on_pending(match keys)`` are called as it happens.
 
     ``ours``: whether the tracker is rpcsys's; None while nobody knows, and kept while the connection is away.
@@ -54,18 +54,20 @@ class TrackerLink:
         self._timer: asyncio.TimerHandle | None = None
         self._connect()
 
-    def offer(self, key: str, port: int, match_key: str, address: str | None) -> None:
-        """Offer one session."""
-        self._give(tracker.Put(key, port, match_key, address))
-
-    def present(self, keys: tuple[str, ...], port: int, address: str | None) -> None:
-        """Say which keys are served here."""
-        self._give(tracker.UpdateInfo(f"server:proxy[{','.join(keys)}]", address, port))
+    def give(self, command: tracker.TvmMessage) -> None:
+        """Send the tracker a command, if it is there."""
+        if not self.up or self._link is None:
+            return
+        try:
+            self._commands.give(self._link, command)
+        except RpcsysError as error:
+            # Not here: the caller is in the middle of something.
+            self._loop.call_soon(self._failed, str(error))
 
     def reconnect(self) -> None:
-        """Begin anew at once."""
+        """Connect again at once."""
         if not self._closed:
-            self._drop()
+            self._disconnect()
             self._connect()
 
     def close(self) -> None:
@@ -73,30 +75,28 @@ class TrackerLink:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._drop()
-
-    # The connection.
+        self._disconnect()
 
     def _connect(self) -> None:
         self._link = Link(self._address, capabilities=("proxy/1",))
         self._loop.add_reader(self._link.fileno(), self._advance)
-        self._again_in(self._beat, POLL_S)
+        self._after(POLL_S, self._poll)
         self._advance()
 
-    def _again_in(self, what: Callable[[], None], seconds: float) -> None:
+    def _after(self, seconds: float, callback: Callable[[], None]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, what)
+        self._timer = self._loop.call_later(seconds, callback)
 
-    def _beat(self) -> None:
-        """Look at the clock: the link has timeouts of its own, and the tracker is to be asked now and then."""
-        self._again_in(self._beat, POLL_S)
+    def _poll(self) -> None:
+        """Ask the tracker what is pending, and have the link look at its own timeouts."""
+        self._after(POLL_S, self._poll)
         if self.up:
             unanswered = self._commands.unanswered
-            if unanswered and time.monotonic() - unanswered[0][1] > SILENCE_S:
-                self._failed(f"the tracker has not answered for {SILENCE_S:g} s")
+            if unanswered and time.monotonic() - unanswered[0][1] > REPLY_TIMEOUT_S:
+                self._failed(f"the tracker has not answered for {REPLY_TIMEOUT_S:g} s")
                 return
-            self._give(tracker.GetPending())
+            self.give(tracker.GetPending())
         self._advance()
 
     def _advance(self) -> None:
@@ -106,19 +106,16 @@ class TrackerLink:
         try:
             messages = link.advance()
             if link.ready and not self.up:
-                self._came_up(link)
+                self.up, self.ours = True, link.ours
+                self._backoff.worked()
+                log.info("registered with the tracker at %s:%d", *self._address)
+                self._on_up()
             for message in messages:
-                self._take(message)
+                self._receive(message)
         except RpcsysError as error:
             self._failed(str(error))
 
-    def _came_up(self, link: Link) -> None:
-        self.up, self.ours = True, link.ours
-        self._backoff.worked()
-        log.info("registered with the tracker at %s:%d", *self._address)
-        self._on_up()
-
-    def _take(self, message: Any) -> None:
+    def _receive(self, message: Any) -> None:
         if isinstance(message, dict) or self._link is None:
             return  # nothing of ours was asked
         try:
@@ -129,25 +126,16 @@ class TrackerLink:
         if command is tracker.GetPending:
             self._on_pending(match_keys)
 
-    def _give(self, command: tracker.TvmMessage) -> None:
-        if not self.up or self._link is None:
-            return
-        try:
-            self._commands.give(self._link, command)
-        except RpcsysError as error:
-            # Not here: whoever asks is in the middle of something.
-            self._loop.call_soon(self._failed, str(error))
-
     def _failed(self, reason: str) -> None:
         if self._link is None:
             return
         pause = self._backoff.pause() * (1 + jitter() / 2)
         if self.up or self._backoff.failures == 1:
             log.warning("%s; trying again", reason)
-        self._drop()
-        self._again_in(self._connect, pause)
+        self._disconnect()
+        self._after(pause, self._connect)
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         if self._link is None:
             return
         self._loop.remove_reader(self._link.fileno())

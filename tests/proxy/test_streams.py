@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.errors import LimitExceeded, ProtocolError
-from rpcsys.proxy.opening import Opening
+from rpcsys.proxy.streams import ProxyStream, send_first
 from rpcsys.wire.handshake import MAX_GREETING, Greeting
 from tests.proxy.streams import opening
 
@@ -19,19 +19,19 @@ LINK = struct.pack("<i", 0x2F271)
 
 
 class Ends:
-    """A stream that is fed, and the opening that is read from it."""
+    """A stream whose other end is fed."""
 
     def __init__(self) -> None:
         self.outer, self.inner = socket.socketpair()
         self.inner.setblocking(False)
-        self.opening = Opening(self.inner)
+        self.stream = ProxyStream(self.inner, ("::ffff:10.0.0.7", 5))
 
     def feed(self, data: bytes, step: int) -> bool:
         """In pieces of ``step`` bytes; whether the opening was whole before the last byte was sent, or with it."""
         whole = False
         for start in range(0, len(data), step):
             self.outer.sendall(data[start : start + step])
-            whole = whole or self.opening.read()
+            whole = whole or self.stream.read_opening()
         return whole
 
     def rest(self) -> bytes:
@@ -51,21 +51,34 @@ def ends() -> Iterator[Ends]:
     made.close()
 
 
+def test_an_ipv4_address_is_written_as_people_write_it(ends: Ends) -> None:
+    assert ends.stream.where == "10.0.0.7:5"
+    assert ProxyStream(ends.inner, None).where == ":0"
+
+
+def test_what_is_sent_first_is_taken_whole_or_not_at_all(ends: Ends) -> None:
+    assert send_first(ends.inner, bytearray(b"greeting"))
+    assert ends.outer.recv(100) == b"greeting"
+    assert not send_first(ends.inner, bytes(64 << 20))
+    ends.outer.close()
+    assert not send_first(ends.inner, b"greeting")
+
+
 @pytest.mark.parametrize("step", [1, 3, 4, 5, 1000])
 def test_a_session_leaves_what_follows(ends: Ends, step: int) -> None:
     data = opening("server:a:b -server=7")
     assert ends.feed(data + b"what follows", step)
-    assert ends.opening.greeting is not None
-    assert ends.opening.greeting.key == "a:b"
-    assert bytes(ends.opening.raw) == data
+    assert ends.stream.greeting is not None
+    assert ends.stream.greeting.key == "a:b"
+    assert bytes(ends.stream.raw) == data
     assert ends.rest() == b"what follows"
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 5, 1000])
 def test_a_link_leaves_what_follows(ends: Ends, step: int) -> None:
     assert ends.feed(LINK + b"what follows", step)
-    assert ends.opening.greeting is None
-    assert bytes(ends.opening.raw) == LINK
+    assert ends.stream.greeting is None
+    assert bytes(ends.stream.raw) == LINK
     assert ends.rest() == b"what follows"
 
 
@@ -73,7 +86,7 @@ def test_half_an_opening_is_not_whole(ends: Ends) -> None:
     for part in (b"q", b"\xf2", b"\x0f\x00", b"\x08\x00\x00\x00", b"client:"):
         assert not ends.feed(part, 100)
     assert ends.feed(b"k", 1)
-    assert ends.opening.greeting == Greeting("client", "k")
+    assert ends.stream.greeting == Greeting("client", "k")
 
 
 @pytest.mark.parametrize("data", [b"", b"q\xf2", LINK[:3], opening("client:k")[:9]])
@@ -81,7 +94,7 @@ def test_a_stream_may_end_early(ends: Ends, data: bytes) -> None:
     assert not ends.feed(data, 100)
     ends.outer.close()
     with pytest.raises(EOFError):
-        ends.opening.read()
+        ends.stream.read_opening()
 
 
 @pytest.mark.parametrize(
@@ -110,6 +123,6 @@ def test_any_bytes_are_an_opening_or_an_error(data: bytes, start: bytes, step: i
         return
     finally:
         ends.close()
-    assert len(ends.opening.raw) <= 8 + MAX_GREETING
-    assert (start + data).startswith(bytes(ends.opening.raw))
-    assert whole or ends.opening.greeting is None
+    assert len(ends.stream.raw) <= 8 + MAX_GREETING
+    assert (start + data).startswith(bytes(ends.stream.raw))
+    assert whole or ends.stream.greeting is None

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from rpcsys.proxy import trackerlink
-from rpcsys.proxy.trackerlink import TrackerLink
+from rpcsys.proxy import tracker_link
+from rpcsys.proxy.tracker_link import ProxyTrackerLink
+from rpcsys.wire import tracker as wire
 
 MAGIC = struct.pack("<i", 0x2F271)
 
@@ -64,16 +65,16 @@ class Heard:
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.events: list[Any] = []
-        self.link = TrackerLink(
+        self.link = ProxyTrackerLink(
             address, lambda: self.events.append("up"), lambda: self.events.append("down"), self.events.append
         )
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trackerlink, "POLL_S", 0.05)
-    monkeypatch.setattr(trackerlink, "FIRST_S", 0.02)
-    monkeypatch.setattr(trackerlink, "SILENCE_S", 0.5)
+    monkeypatch.setattr(tracker_link, "POLL_S", 0.05)
+    monkeypatch.setattr(tracker_link, "FIRST_S", 0.02)
+    monkeypatch.setattr(tracker_link, "REPLY_TIMEOUT_S", 0.5)
 
 
 @asynccontextmanager
@@ -101,8 +102,8 @@ def test_it_says_tvms_words_and_knows_whose_tracker_it_is(hello: Any, ours: bool
     async def main() -> None:
         async with linked(hello) as (tracker, heard):
             assert heard.link.ours is ours
-            heard.link.offer("a:b", 9090, "a:b:c", "lab")
-            heard.link.present(("a:b", "c"), 9090, None)
+            heard.link.give(wire.Put("a:b", 9090, "a:b:c", "lab"))
+            heard.link.give(wire.UpdateInfo("server:proxy[a:b,c]", None, 9090))
             await until(lambda: len(tracker.said) >= 3)
             assert [3, "a:b", [9090, "a:b:c"], "lab"] in tracker.said
             assert [5, {"key": "server:proxy[a:b,c]", "addr": [None, 9090]}] in tracker.said
@@ -149,7 +150,7 @@ def test_a_tracker_that_is_not_there_yet_is_waited_for() -> None:
         await asyncio.sleep(0.3)
         assert heard.events == []
         assert heard.link.ours is None
-        heard.link.offer("k", 1, "k:1", None)  # to nobody
+        heard.link.give(wire.Put("k", 1, "k:1", None))  # to nobody
         tracker = Played(0)
         await tracker.start(port)
         await until(lambda: heard.events == ["up"])
@@ -163,7 +164,7 @@ def test_a_refused_offer_is_a_warning_and_no_end(caplog: pytest.LogCaptureFixtur
     async def main() -> None:
         async with linked() as (tracker, heard):
             tracker.put = -1
-            heard.link.offer("k", 1, "k:1", None)
+            heard.link.give(wire.Put("k", 1, "k:1", None))
             await until(lambda: "refused Put" in caplog.text)
             assert heard.link.up
 
@@ -196,18 +197,18 @@ def test_what_was_closed_does_not_begin_anew() -> None:
 def test_pauses_grow_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
-    monkeypatch.setattr(trackerlink, "LONGEST_S", 1.0)
+    monkeypatch.setattr(tracker_link, "LONGEST_S", 1.0)
 
     async def main() -> None:
         heard = Heard(("127.0.0.1", 1))
-        again = heard.link._again_in
+        again = heard.link._after
 
-        def note(what, seconds: float) -> None:
+        def note(seconds: float, what) -> None:
             if what == heard.link._connect:
                 pauses.append(seconds)
-            again(what, seconds / 100)
+            again(seconds / 100, what)
 
-        monkeypatch.setattr(heard.link, "_again_in", note)
+        monkeypatch.setattr(heard.link, "_after", note)
         await until(lambda: len(pauses) > 10)
         heard.link.close()
 

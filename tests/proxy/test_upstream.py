@@ -1,0 +1,256 @@
+"""Streams that are relayed to another daemon: links to the tracker, and chains of proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from rpcsys.proxy import upstream
+from rpcsys.proxy.upstream import dial
+from tests.live.daemons import free_port, wait_until
+from tests.live.probe import TRACKER_MAGIC, Probe
+from tests.proxy.streams import Stream, gone, met, streams_of
+
+HELLO = [1, {"op": "hello", "version": "0"}]
+
+
+def frame(value) -> bytes:
+    data = json.dumps(value).encode()
+    return struct.pack("<i", len(data)) + data
+
+
+# --- dialling ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The collector looks for cycles only where it is told to."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_connection_that_was_refused_is_gone_without_the_collector(collector: None) -> None:
+    async def main() -> None:
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            for _ in range(2):
+                gc.collect()  # of the first try: what is made once
+                with pytest.raises(ConnectionRefusedError):
+                    await dial(*nobody.getsockname())
+                await asyncio.sleep(0.1)
+        assert gc.collect() == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="options of Linux")
+def test_what_is_dialled_within_the_machine_is_no_other_than_what_is_accepted() -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            with await dial(*listener.getsockname()) as sock:
+                used = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+                assert used.rstrip(b"\0") == b"reno"
+
+    asyncio.run(main())
+
+
+def test_the_addresses_of_a_host_are_tried_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, listener.getsockname()[1])) for host in HOSTS]
+
+            async def lookup(*args, **kwargs):
+                return found
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+            (await dial("board.lab", 1)).close()
+            found.pop()
+            with pytest.raises(ConnectionRefusedError):
+                await dial("board.lab", 1)
+            found.clear()
+            with pytest.raises(OSError, match="has no address"):
+                await dial("board.lab", 1)
+
+    monkeypatch.setattr(upstream, "CONNECT_S", 0.5)
+    asyncio.run(main())
+
+
+HOSTS = ("127.1.2.3", "127.0.0.1")  # nobody listens at the first
+
+
+def test_a_name_that_is_no_host() -> None:
+    with pytest.raises(OSError, match="is no host"):
+        asyncio.run(dial("a..b", 1))
+
+
+# --- links to the tracker, and chains ----------------------------------------------------------------------
+
+
+class ToldTracker:
+    """Takes connections and shows what they say; ``hello`` is its answer to a hello. Keeps them open."""
+
+    def __init__(self, hello) -> None:
+        self.hello = hello
+        self.taken: list[Probe] = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(20)
+
+    @property
+    def where(self) -> str:
+        return f"127.0.0.1:{self.listener.getsockname()[1]}"
+
+    def greeted(self) -> Probe:
+        """The next connection, past the magic."""
+        probe = Probe.__new__(Probe)
+        probe.socket, _ = self.listener.accept()
+        probe.socket.settimeout(20)
+        self.taken.append(probe)
+        assert probe.read_int() == TRACKER_MAGIC
+        probe.socket.sendall(struct.pack("<i", TRACKER_MAGIC))
+        return probe
+
+    def introduce(self, proxy) -> None:
+        """Take the proxy's own connection, and wait until it knows whom it has before it."""
+        probe = self.greeted()
+        assert read_frame(probe)[0] == 1
+        probe.socket.sendall(frame(self.hello))
+        wait_until(lambda: "registered" in proxy.stderr(), 10, "the proxy knows its tracker")
+
+    def close(self) -> None:
+        for one in (*self.taken, self.listener):
+            one.close()
+
+
+def read_frame(probe: Probe):
+    return json.loads(probe.read(probe.read_int()))
+
+
+@pytest.fixture
+def ours():
+    with_hello = ToldTracker({"ok": True, "tracker": "rpcsys"})
+    yield with_hello
+    with_hello.close()
+
+
+@pytest.fixture
+def theirs():
+    without = ToldTracker(0)
+    yield without
+    without.close()
+
+
+@pytest.mark.live
+def test_a_link_is_relayed_marked_with_where_it_is_from(daemons, ours) -> None:
+    proxy = daemons.proxy("--tracker", ours.where, "--custom-addr", "lab.example")
+    ours.introduce(proxy)
+    link = Probe(proxy.address)
+    link.socket.sendall(struct.pack("<i", TRACKER_MAGIC) + frame(HELLO))
+    told = ours.greeted()
+    me = list(link.socket.getsockname())
+    assert read_frame(told) == {"op": "via", "address": me, "proxy": ["lab.example", proxy.address[1]]}
+    assert read_frame(told) == HELLO
+    assert link.read_int() == TRACKER_MAGIC
+    told.socket.sendall(frame({"ok": True}))
+    assert read_frame(link) == {"ok": True}
+    proxy.process.terminate()  # a link does not keep it
+    assert link.ended()
+    assert proxy.process.wait(5) == 0
+
+
+@pytest.mark.live
+def test_a_chain_marks_a_link_once_for_each_proxy(daemons, ours) -> None:
+    outer = daemons.proxy("--tracker", ours.where)
+    ours.introduce(outer)
+    inner = daemons.proxy("--next", outer.where)
+    link = Probe(inner.address)
+    link.socket.sendall(struct.pack("<i", TRACKER_MAGIC) + frame(HELLO))
+    told = ours.greeted()
+    first, second = read_frame(told), read_frame(told)
+    assert first["proxy"] == [None, outer.address[1]]
+    assert second["address"] == list(link.socket.getsockname())
+    assert second["proxy"] == [None, inner.address[1]]
+    assert read_frame(told) == HELLO
+
+
+@pytest.mark.live
+def test_a_proxy_of_a_chain_that_stops_waits_for_sessions_only(daemons) -> None:
+    outer = daemons.proxy()
+    inner = daemons.proxy("--next", outer.where, "--grace", "20")
+    parked = Stream(inner.address, "server:parked")
+    server, client = Stream(inner.address, "server:k"), Stream(outer.address, "client:k")
+    met(server)
+    met(client)
+    inner.process.terminate()
+    gone(parked, 10)
+    client.socket.sendall(b"on")
+    assert server.read(2) == b"on"
+    server.close()
+    client.close()
+    assert inner.process.wait(10) == 0
+
+
+@pytest.mark.live
+def test_streams_of_a_chain_meet_at_its_end(daemons) -> None:
+    outer = daemons.proxy()
+    inner = daemons.proxy("--next", outer.where)
+    server = Stream(inner.address, "server:k", more=b"early")
+    client = Stream(outer.address, "client:k")
+    assert client.answer() == "server:k"
+    assert server.answer() == "client:k"
+    assert client.read(5) == b"early"
+    server.close()
+    assert client.ended()
+    wait_until(lambda: not streams_of(inner), 5, "the chain is empty")
+
+
+@pytest.mark.live
+def test_links_and_chains_have_limits(daemons) -> None:
+    outer = daemons.proxy()
+    inner = daemons.proxy("--next", outer.where, "--max-waiting-per-address", "1")
+    first = Stream(inner.address, "server:k")
+    wait_until(lambda: streams_of(inner) == 2, 10, "the first is relayed")
+    gone(Stream(inner.address, "server:l"), 10)
+    first.close()
+    wait_until(lambda: not streams_of(inner), 10, "the first is gone")
+    server = Stream(inner.address, "server:l")
+    met(Stream(outer.address, "client:l"))
+    met(server)
+
+
+@pytest.mark.live
+def test_a_chain_whose_next_is_gone_hangs_up(daemons) -> None:
+    proxy = daemons.proxy("--next", f"127.0.0.1:{free_port()}")
+    gone(Stream(proxy.address, "server:k"), 10)
+    wait_until(lambda: "cannot relay" in proxy.stderr(), 5, "the log says why")
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("tracker", ["none", "theirs"])
+def test_where_there_is_no_tracker_of_ours_a_link_is_told_so(daemons, theirs, tracker) -> None:
+    proxy = daemons.proxy(*(() if tracker == "none" else ("--tracker", theirs.where)))
+    if tracker == "theirs":
+        theirs.introduce(proxy)
+    with Probe(proxy.address) as link:
+        link.socket.sendall(struct.pack("<i", TRACKER_MAGIC) + frame(HELLO))
+        assert link.read_int() == TRACKER_MAGIC
+        told = read_frame(link)
+        assert (told["ok"], told["error"]) == (False, "NoControlLink")
+        assert link.ended()
+
+
+@pytest.mark.live
+def test_a_link_while_the_tracker_is_away_is_hung_up(daemons) -> None:
+    """Not refused: it may be ours."""
+    proxy = daemons.proxy("--tracker", f"127.0.0.1:{free_port()}")
+    with Probe(proxy.address) as link:
+        link.socket.sendall(struct.pack("<i", TRACKER_MAGIC))
+        assert link.ended()
