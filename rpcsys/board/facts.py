@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rpcsys.errors import RpcsysError
 from rpcsys.module import elf, toolchain
@@ -51,51 +51,44 @@ exit 0
 """
 
 
-@dataclass(frozen=True)
-class Python:
-    """A Python of the board: what it is called, its version, and ``libc`` such as ``glibc-2.31``."""
+class Python(NamedTuple):
+    """A Python of the board."""
 
     name: str
     version: tuple[int, int]
     bits: int
-    libc: str
+    libc: str  # such as ``glibc-2.31``
 
 
-@dataclass(frozen=True)
-class Room:
+class Space(NamedTuple):
     """A folder of the board and the bytes that are free there; None where it does not say."""
 
     folder: str
     free: int | None
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a board says of itself.
-
-    ``sudo`` is ``free``, ``asks`` (for a password) or empty. ``version`` is what is installed, ``servers`` the names of those
-    that are configured there.
-    """
+class BoardFacts(NamedTuple):
+    """What a board says of itself."""
 
     machine: str = ""
     system: str = ""
     host: str = ""
     user: int = -1
     pythons: tuple[Python, ...] = ()
-    folders: tuple[Room, ...] = ()
-    base: Room = field(default_factory=lambda: Room("/opt", None))
+    folders: tuple[Space, ...] = ()
+    base: Space = Space("/opt", None)
     writable: bool = False
-    sudo: str = ""
-    version: str = ""
-    servers: tuple[str, ...] = ()
+    sudo: str = ""  # ``free``, ``asks`` (for a password) or empty
+    version: str = ""  # what is installed
+    servers: tuple[str, ...] = ()  # the names of those that are configured there
 
 
 _PYTHON = re.compile(r"(\S+) (\d+)\.(\d+) (32|64) (\S*)")
 #: A folder, then df's line: what it is on, its blocks, those in use, those that are free, the share, where it is mounted.
-_ROOM = re.compile(r"(.+?) \S+ +\d+ +\d+ +(-?\d+) +\S+ /.*")
+_SPACE = re.compile(r"(.+?) \S+ +\d+ +\d+ +(-?\d+) +\S+ /.*")
 
 
-def parse(printed: str) -> Facts:
+def parse(printed: str) -> BoardFacts:
     """What the script's answers say; whatever else a login shell prints is passed over."""
     answers: dict[str, list[str]] = {}
     for line in printed.splitlines():
@@ -105,14 +98,14 @@ def parse(printed: str) -> Facts:
             answers.setdefault(name, []).append(value.strip())
     first = {name: values[0] for name, values in answers.items()}
     user = first.get("user", "")
-    return Facts(
+    return BoardFacts(
         machine=first.get("machine", ""),
         system=first.get("system", ""),
         host=first.get("host", ""),
         user=int(user) if user.isascii() and user.isdigit() and len(user) < 12 else -1,
         pythons=tuple(filter(None, map(_python, answers.get("python", [])))),
-        folders=tuple(map(_room, answers.get("folder", []))),
-        base=_room(first.get("base", "/opt")),
+        folders=tuple(map(_space, answers.get("folder", []))),
+        base=_space(first.get("base", "/opt")),
         writable="writable" in first,
         sudo=first.get("sudo", ""),
         version=first.get("version", "").rpartition("/")[2],
@@ -127,14 +120,14 @@ def _python(text: str) -> Python | None:
     return Python(found[1], (int(found[2]), int(found[3])), int(found[4]), found[5])
 
 
-def _room(text: str) -> Room:
-    found = _ROOM.fullmatch(text)
+def _space(text: str) -> Space:
+    found = _SPACE.fullmatch(text)
     if found is None or len(found[2]) > 15:
-        return Room(text.partition(" ")[0], None)
-    return Room(found[1], max(0, int(found[2]) << 10))
+        return Space(text.partition(" ")[0], None)
+    return Space(found[1], max(0, int(found[2]) << 10))
 
 
-def python(board: Facts, host: str, asked: Sequence[str]) -> Python:
+def python(board: BoardFacts, host: str, asked: Sequence[str]) -> Python:
     """The Python that serves: the first of those asked for that is new enough. Raises RpcsysError."""
     for each in board.pythons:
         if each.version >= OLDEST_PYTHON:
@@ -147,20 +140,23 @@ def python(board: Facts, host: str, asked: Sequence[str]) -> Python:
     raise RpcsysError(f"Python on {host} is too old ({has}): {how}")
 
 
-def target(board: Facts, found: Python, host: str) -> str:
+def target(board: BoardFacts, found: Python, host: str) -> str:
     """The toolchain file that stands for the board. Raises RpcsysError."""
     if board.system != "Linux":
         raise RpcsysError(
             f"{host} runs {board.system or 'no system that says its name'}; the device server needs Linux"
         )
+    targets = {(each.machine, each.bits): each.name for each in map(toolchain.target, toolchain.names())}
+    if machine(board, found) not in targets:
+        known = ", ".join(targets.values())
+        raise RpcsysError(f"{host} is {board.machine} with {found.bits} bits; runtimes are packed for {known}")
+    return targets[machine(board, found)]
+
+
+def machine(board: BoardFacts, found: Python) -> tuple[str, int]:
+    """What the libraries of its Python are built for: a 64-bit machine may run a 32-bit Python."""
     family = elf.machine_of(board.machine)
-    wanted = ("arm", 32) if (family, found.bits) == ("aarch64", 32) else (family, found.bits)
-    targets = [toolchain.target(name) for name in toolchain.names()]
-    for each in targets:
-        if (each.machine, each.bits) == wanted:
-            return each.name
-    known = ", ".join(each.name for each in targets)
-    raise RpcsysError(f"{host} is {board.machine} with {found.bits} bits; runtimes are packed for {known}")
+    return ("arm" if (family, found.bits) == ("aarch64", 32) else family), found.bits
 
 
 def glibc(found: Python) -> str | None:
@@ -169,24 +165,24 @@ def glibc(found: Python) -> str | None:
     return version if kind == "glibc" and re.fullmatch(r"\d{1,4}\.\d{1,4}", version) else None
 
 
-def roomy(board: Facts, needed: int, host: str) -> str:
+def folder_with_space(board: BoardFacts, needed: int, host: str) -> str:
     """A folder for ``needed`` bytes for a moment, with as many free where it is installed. Raises RpcsysError."""
     if board.base.free is not None and board.base.free < needed:
         raise RpcsysError(_full(host, board.base, needed))
-    for room in board.folders:
-        if room.free is None or room.free >= needed:
-            return room.folder
+    for space in board.folders:
+        if space.free is None or space.free >= needed:
+            return space.folder
     if not board.folders:
         raise RpcsysError(f"{host} has no folder to write to; is its disk mounted read-only? Set TMPDIR there")
-    raise RpcsysError(_full(host, max(board.folders, key=lambda room: room.free or 0), needed))
+    raise RpcsysError(_full(host, max(board.folders, key=lambda space: space.free or 0), needed))
 
 
-def _full(host: str, room: Room, needed: int) -> str:
-    free = (room.free or 0) / 1e6
-    return f"{host} has no space: {free:.1f} MB are free in {room.folder}, and {needed / 1e6:.1f} MB are needed"
+def _full(host: str, space: Space, needed: int) -> str:
+    free = (space.free or 0) / 1e6
+    return f"{host} has no space: {free:.1f} MB are free in {space.folder}, and {needed / 1e6:.1f} MB are needed"
 
 
-def rights(board: Facts, root: str, host: str) -> str:
+def rights(board: BoardFacts, root: str, host: str) -> str:
     """How to become who may install: empty for already, ``sudo``, or ``password`` for sudo that asks. Raises RpcsysError."""
     if board.user == 0 or (root and board.writable):
         return ""

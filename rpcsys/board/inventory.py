@@ -1,4 +1,4 @@
-"""The boards that this desk keeps: one file, replaced in one step, changed by one process at a time."""
+"""The boards that are kept from this machine: one file, replaced in one step, changed by one process at a time."""
 
 from __future__ import annotations
 
@@ -21,23 +21,19 @@ MAX_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """A server on a board, and how the board is reached and was packed for.
-
-    ``options`` are ssh's flags; ``python`` and ``root`` are empty where they are the usual ones; ``libraries`` is ``wheels``, a
-    build folder, or empty for none; ``version`` is what this desk installed last.
-    """
+    """A server on a board, and how the board is reached and was packed for. ``root`` and ``python`` are empty where they are the usual ones."""
 
     name: str
     destination: str
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # ssh's flags
     key: str = ""
     tracker: str = ""
     root: str = ""
     python: str = ""
-    libraries: str = ""
+    libraries: str = ""  # ``wheels``, a build folder, or empty for none
     drivers: tuple[str, ...] = ()
     target: str = ""
-    version: str = ""
+    version: str = ""  # what was installed last from here
 
     def same_board(self, other: Entry) -> bool:
         """Whether both are on the same board, installed below the same root."""
@@ -79,8 +75,7 @@ def parse(text: str) -> Boards:
 def _entry(found: Any) -> Entry:
     if not isinstance(found, dict):
         raise ValueError("an entry is no object")
-    known = {field.name for field in fields(Entry)}
-    values = {name: value for name, value in found.items() if name in known}
+    values = {field.name: found[field.name] for field in fields(Entry) if field.name in found}
     for name, value in values.items():
         fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
         if not (fits if name in _LISTS else isinstance(value, str)):
@@ -124,15 +119,11 @@ def changing() -> Iterator[Boards]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             boards = load()
             yield boards
-            _write(file, show(boards))
+            partial = file.with_suffix(".partial")
+            with partial.open("w") as stream:
+                stream.write(show(boards))
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(partial, file)
     except OSError as error:
         raise RpcsysError(f"cannot write {file}: {error.strerror}") from None
-
-
-def _write(file: Path, text: str) -> None:
-    partial = file.with_suffix(".partial")
-    with partial.open("w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, file)

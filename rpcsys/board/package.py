@@ -13,7 +13,6 @@ from pathlib import Path
 from rpcsys.board import facts
 from rpcsys.board.inventory import Entry
 from rpcsys.errors import RpcsysError, UsageError
-from rpcsys.module import elf
 from rpcsys.pack import archive, build, versions
 
 WHEELS = "wheels"
@@ -25,11 +24,11 @@ MARGIN = 1 << 20
 
 @dataclass(frozen=True)
 class Package:
-    """An archive: ``name`` is what the installed version will be called, ``digest`` its SHA-256, sizes are in bytes."""
+    """An archive; sizes are in bytes."""
 
     path: Path
-    name: str
-    digest: str
+    name: str  # what the installed version will be called
+    digest: str  # its SHA-256
     target: str
     machine: str
     bits: int
@@ -72,13 +71,11 @@ def read(path: Path) -> Package:
         raise UsageError(f"{path} is no device runtime; `rpcsys pack` makes one") from None
 
 
-def check(package: Package, board: facts.Facts, python: facts.Python, host: str) -> None:
+def check(package: Package, board: facts.BoardFacts, python: facts.Python, host: str) -> None:
     """Refuse an archive that the board could not load the libraries of. Raises RpcsysError."""
     if not package.native:
         return  # what is Python only runs on all of them
-    family = elf.machine_of(board.machine)
-    own = ("arm", 32) if (family, python.bits) == ("aarch64", 32) else (family, python.bits)
-    if (package.machine, package.bits) != own:
+    if (package.machine, package.bits) != facts.machine(board, python):
         raise RpcsysError(
             f"{package.path} is for {package.target}, and {host} is {board.machine} with {python.bits} bits"
         )
@@ -97,12 +94,10 @@ class Packer:
         self._made: dict[tuple[object, ...], Package] = {}
         self._lock = threading.Lock()
 
-    def package(self, entry: Entry, board: facts.Facts, python: facts.Python, host: str) -> Package:
+    def package(self, entry: Entry, board: facts.BoardFacts, python: facts.Python, host: str) -> Package:
         """The archive for a board, with the libraries that ``entry`` names. Raises as `build.pack` does."""
-        if self._given is not None:
-            package = read(self._given)
-        else:
-            package = self._packed(entry, facts.target(board, python, host), facts.glibc(python))
+        given = self._given
+        package = read(given) if given else self._packed(entry, facts.target(board, python, host), facts.glibc(python))
         check(package, board, python, host)
         return package
 
@@ -111,15 +106,10 @@ class Packer:
         with self._lock:
             if kind not in self._made:
                 path = self._folder / f"{len(self._made)}.tar.gz"
-                from_folder = entry.libraries and entry.libraries != WHEELS
-                packed = build.pack(
-                    target,
-                    path,
-                    folder=Path(entry.libraries) if from_folder else None,
-                    from_wheels=entry.libraries == WHEELS,
-                    drivers=[Path(driver) for driver in entry.drivers],
-                    glibc=glibc,
-                )
+                from_wheels = entry.libraries == WHEELS
+                folder = Path(entry.libraries) if entry.libraries and not from_wheels else None
+                drivers = [Path(driver) for driver in entry.drivers]
+                packed = build.pack(target, path, folder=folder, from_wheels=from_wheels, drivers=drivers, glibc=glibc)
                 for remark in packed.remarks:
                     self._warn(remark)
                 self._made[kind] = read(path)

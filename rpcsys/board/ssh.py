@@ -1,9 +1,5 @@
 """One connection to a board, by OpenSSH's own client: its keys, its configuration, its known hosts.
 
-The first process opens the connection and holds it; every command runs through it (ControlMaster), so that a
-password is typed once. It lives as long as its standard input is open: when this process ends, however it
-ends, the connection does, and with it the folder that was made for it on the board.
-
 Nothing waits for ever: each command has a time, a silent network is noticed in a quarter of a minute, and a
 board that talks without end is cut off.
 """
@@ -19,11 +15,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import IO
+from typing import IO, NamedTuple
 
-from rpcsys.board import trouble
 from rpcsys.errors import ConnectError, RpcsysError, UsageError
 
 CONNECT_S = 10
@@ -35,15 +28,17 @@ TYPING_S = 120.0
 COMMAND_S = 60.0
 """What a command may take that only looks at something; an old board starts Python in seconds."""
 
-MAX_SAID = 1 << 20
+MAX_OUTPUT = 1 << 20
 """Bytes that a command may print: ours print a few hundred."""
 
 _SSH_FAILED = 255
 _READY = "rpcsys-ready"
 """What stands before an answer: a login shell may print things of its own first."""
 
-#: OpenSSH takes the first value it meets of each option: those that were given come before these.
 _DEFAULTS = (f"ConnectTimeout={CONNECT_S}", "ServerAliveInterval=5", "ServerAliveCountMax=3")
+"""OpenSSH takes the first value it meets of each option: those that were given come before these."""
+
+_THROUGH_MASTER = ("BatchMode=yes", "ControlMaster=no")
 _HOLD = f"echo {_READY}; exec cat >/dev/null"
 _FOLDER = """
 folder=$(mktemp -d "$1/rpcsys.XXXXXX") || exit 1
@@ -54,8 +49,7 @@ cat >/dev/null
 """
 
 
-@dataclass(frozen=True)
-class Said:
+class Output(NamedTuple):
     """What a command printed, and how it ended."""
 
     status: int
@@ -63,8 +57,12 @@ class Said:
     err: str
 
 
-class Connection:
+class SshConnection:
     """A connection to ``destination`` (``user@host``, or a name from ssh's configuration); a context manager.
+
+    Its first process, the master, opens the connection and holds it; every command runs through it (ControlMaster), so that a
+    password is typed once. It lives as long as its standard input is open: when this process ends, however it
+    ends, the connection does, and with it the folder that was made for it on the board.
 
     ``options`` are ssh's own flags (``-p``, ``-i``, ``-o``, ``-F``, ``-J``). Only if it is ``interactive`` may ssh ask for
     a password or about a host key. Opening raises ConnectError, or UsageError where there is no ssh.
@@ -80,7 +78,7 @@ class Connection:
         self._master: subprocess.Popen[bytes] | None = None
         self._work = ""
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> SshConnection:
         if shutil.which("ssh") is None:
             raise UsageError("there is no ssh here; type: sudo apt-get install openssh-client")
         # Not in $TMPDIR: the path of a socket has room for about a hundred characters.
@@ -93,20 +91,17 @@ class Connection:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self) -> None:
         mode = ["BatchMode=" + ("no" if self._interactive else "yes"), "ControlMaster=yes", "ControlPersist=no"]
-        master = self._spawn(mode, _HOLD, stdin=subprocess.PIPE)
-        self._master = master
-        said = _listen(master, TYPING_S if self._interactive else 3 * CONNECT_S, until=_READY)
+        self._master = self._spawn(mode, _HOLD, stdin=subprocess.PIPE)
+        said = _listen(self._master, TYPING_S if self._interactive else 3 * CONNECT_S, until=_READY)
         if said is None:
-            raise ConnectError(f"{self.host} does not answer: is it on, and can this machine reach it?")
+            raise ConnectError(_SILENT.format(host=self.host))
         if _READY not in said.out:
-            raise self._trouble(said.err)
+            raise self._error(said.err)
 
     def _spawn(self, settings: Sequence[str], command: str, stdin: int | IO[bytes]) -> subprocess.Popen[bytes]:
         words = ["ssh", "-T", *self._options]
@@ -120,20 +115,18 @@ class Connection:
             env={**os.environ, "LC_ALL": "C"},
         )
 
-    def _trouble(self, said: str) -> ConnectError:
+    def _error(self, said: str) -> ConnectError:
         words = shlex.join([*self._options, self.destination])
         port = self._options[self._options.index("-p") + 1] if "-p" in self._options[:-1] else ""
         known = f"'[{self.host}]:{port}'" if port else self.host
-        return trouble.of_ssh(said, words, self.host, known)
+        return ssh_error(said, words, self.host, known)
 
-    def run(self, script: str, *arguments: str, stdin: IO[bytes] | None = None, timeout_s: float = COMMAND_S) -> Said:
+    def run(self, script: str, *arguments: str, stdin: IO[bytes] | None = None, timeout_s: float = COMMAND_S) -> Output:
         """Run ``script`` by the board's sh, with ``arguments`` as $1 and so on.
 
         Raises ConnectError if the connection is gone, RpcsysError if it is not done in ``timeout_s`` seconds.
         """
-        process = self._spawn(
-            ["BatchMode=yes", "ControlMaster=no"], _shell(script, arguments), stdin or subprocess.DEVNULL
-        )
+        process = self._spawn(_THROUGH_MASTER, _shell(script, arguments), stdin or subprocess.DEVNULL)
         try:
             said = _listen(process, timeout_s)
         finally:
@@ -143,35 +136,25 @@ class Connection:
                 f"{self.host} was not done within {timeout_s:g} s; is the board busy, or its disk failing?"
             )
         if said.status == _SSH_FAILED:
-            raise self._trouble(said.err)
+            raise self._error(said.err)
         return said
 
     @contextlib.contextmanager
     def folder(self, base: str) -> Iterator[str]:
         """A folder of its own on the board, below ``base``; gone afterwards, or with the connection."""
-        process = self._spawn(["BatchMode=yes", "ControlMaster=no"], _shell(_FOLDER, (base,)), stdin=subprocess.PIPE)
+        process = self._spawn(_THROUGH_MASTER, _shell(_FOLDER, (base,)), stdin=subprocess.PIPE)
         try:
             said = _listen(process, COMMAND_S, until=_READY)
             if said is None or _READY not in said.out:
-                raise trouble.of_board(said.err if said else "", self.host, f"making a folder in {base}")
+                raise board_error(said.err if said else "", self.host, f"making a folder in {base}")
             yield said.out.partition(_READY)[2].splitlines()[0].strip()
         finally:
-            assert process.stdin is not None
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(COMMAND_S)
-            _end(process)
+            _end(process, COMMAND_S)
 
     def close(self) -> None:
         """End the connection."""
         if self._master is not None:
-            assert self._master.stdin is not None
-            with contextlib.suppress(OSError):
-                self._master.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._master.wait(CONNECT_S / 2)
-            _end(self._master)
+            _end(self._master, CONNECT_S / 2)
         shutil.rmtree(self._work, ignore_errors=True)
 
 
@@ -180,27 +163,31 @@ def _shell(script: str, arguments: Sequence[str]) -> str:
     return shlex.join(["exec", "sh", "-c", script, "sh", *arguments])
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], by_itself_s: float = 0.0) -> None:
+    """End a process: by the end of its input, where it has the time for that, or by force."""
+    if by_itself_s and process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(by_itself_s)
     process.kill()
     process.wait()
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
+    for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
+        with contextlib.suppress(OSError):
+            stream.close()
 
 
-def _listen(process: subprocess.Popen[bytes], timeout_s: float, until: str = "") -> Said | None:
+def _listen(process: subprocess.Popen[bytes], timeout_s: float, until: str = "") -> Output | None:
     """What ``process`` says until its end, or until a line that begins with ``until`` is whole; None if the time is over.
 
     Raises RpcsysError if it says more than anything of ours does.
     """
-    assert process.stdout is not None
-    assert process.stderr is not None
     out, err = bytearray(), bytearray()
     end = time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ, out)
-        selector.register(process.stderr, selectors.EVENT_READ, err)
+        for stream, heard in ((process.stdout, out), (process.stderr, err)):
+            assert stream is not None
+            selector.register(stream, selectors.EVENT_READ, heard)
         while selector.get_map():
             ready = selector.select(max(0.0, end - time.monotonic()))
             if not ready:
@@ -210,12 +197,66 @@ def _listen(process: subprocess.Popen[bytes], timeout_s: float, until: str = "")
                 key.data.extend(data)
                 if not data:
                     selector.unregister(key.fileobj)
-            if len(out) + len(err) > MAX_SAID:
+            if len(out) + len(err) > MAX_OUTPUT:
                 raise RpcsysError("the board talks without end; is its shell one for people to work in?")
             if until and b"\n" in out.partition(until.encode())[2]:
-                return Said(0, out.decode(errors="replace"), err.decode(errors="replace"))
+                return Output(0, out.decode(errors="replace"), err.decode(errors="replace"))
     try:
         status = process.wait(max(1.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
         return None
-    return Said(status, out.decode(errors="replace"), err.decode(errors="replace"))
+    return Output(status, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+# Errors: what ssh and a board say when something is wrong -> one line that says what to do about it.
+
+_SILENT = "{host} does not answer: is it on, and can this machine reach it?"
+#: OpenSSH's words (they are in no language but English) -> what they come to. {to} is how ssh was called, {host}
+#: the host. The first that is found counts.
+_MEANINGS = {
+    "REMOTE HOST IDENTIFICATION HAS CHANGED": "the host key of {host} is not the one it had: a new system on the board, or "
+    "another machine in its place; if it is the board's, type: ssh-keygen -R {known}, and: ssh {to}",
+    "Host key verification failed": "the host key of {host} is unknown: type: ssh {to}, compare it and accept it "
+    "(or, on a network you trust: -o StrictHostKeyChecking=accept-new)",
+    "Permission denied": "{host} lets nobody in with these credentials (permission denied): type: ssh-copy-id {to}, or "
+    "name a key with -i, or another user",
+    "Too many authentication failures": "{host} was offered too many keys: name the one with -i and -o IdentitiesOnly=yes",
+    "Could not resolve hostname": "there is no host called {host}: is the name right? An address will do, too",
+    "Connection refused": "{host} refuses ssh: is sshd running there, and on this port (-p)?",
+    "not responding": "{host} has stopped answering: is it still on?",
+    "timed out": _SILENT,
+    "No route to host": _SILENT,
+    "Network is unreachable": "{host} is on a network that this machine has no way to",
+    "no matching host key type": "{host} knows only old kinds of host keys: -o HostKeyAlgorithms=+ssh-rsa",
+    "no matching key exchange": "{host} knows only old ways of key exchange: -o KexAlgorithms=+diffie-hellman-group14-sha1",
+}
+
+
+def ssh_error(said: str, words: str, host: str, known: str) -> ConnectError:
+    """The error that ssh's standard error comes to.
+
+    ``words`` is what stands behind ``ssh`` to try it by hand, ``known`` what the host is called among known hosts.
+    """
+    for sign, meaning in _MEANINGS.items():
+        if sign in said:
+            return ConnectError(meaning.format(to=words, host=host, known=known))
+    return ConnectError(f"the connection to {host} broke: {_last_line(said) or 'ssh said nothing'}")
+
+
+def board_error(said: str, host: str, doing: str) -> RpcsysError:
+    """The error that what a command on the board printed comes to, which was ``doing`` something."""
+    if "No space left on device" in said:
+        return RpcsysError(f"{host} has no space left ({doing}): see: df -h; the old version, if any, is as it was")
+    broken = [" ".join(line.split()[1:]) for line in said.splitlines() if line.startswith("broken ")]
+    if broken:
+        return RpcsysError(f"{host} cannot serve: {'; '.join(broken)}")
+    if "incorrect password" in said or "Sorry, try again" in said:
+        return RpcsysError(f"sudo on {host} does not take this password")
+    if "is not in the sudoers file" in said or "may not run sudo" in said:
+        return RpcsysError(f"this user may not use sudo on {host}: connect as root, or as one who may")
+    return RpcsysError(f"{doing} on {host} failed: {_last_line(said) or 'it said nothing'}")
+
+
+def _last_line(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1].removeprefix("install.sh: error: ").removeprefix("rpcsys: error: ")[:300] if lines else ""

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from rpcsys.board import inventory, keeper, seen
+from rpcsys.board import inventory, lifecycle
 from rpcsys.board.inventory import Boards, Entry
 from rpcsys.board.package import WHEELS, Packer
 from rpcsys.cli.groups import Commands
@@ -127,7 +127,7 @@ def add(
     places = _places(wanted)
     _see_that_it_is_new(inventory.load(), entry)
     with _packer(archive) as packer:
-        added = keeper.add(entry, wanted, places, packer, _desk(destination), wait_s)
+        added = lifecycle.add(entry, wanted, places, packer, _terminal(destination), wait_s)
     with inventory.changing() as boards:
         boards[added.name] = added
     click.echo(f"{added.name} serves {key} with rpcsys {added.version}")
@@ -172,9 +172,9 @@ def _places(flags: Sequence[str]) -> list[tuple[str, int]]:
     return [parse_address(says.tracker)]
 
 
-def _desk(prefix: str, *, interactive: bool | None = None) -> keeper.Desk:
+def _terminal(prefix: str, *, interactive: bool | None = None) -> lifecycle.Terminal:
     ask = sys.stdin.isatty() if interactive is None else interactive
-    return keeper.Desk(
+    return lifecycle.Terminal(
         interactive=ask,
         say=lambda text: click.echo(f"{prefix}: {text}", err=True),
         password=(lambda text: str(click.prompt(text, hide_input=True, err=True))) if ask else None,
@@ -203,7 +203,7 @@ def _kept(names: Sequence[str], everything: bool = False) -> list[Entry]:
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=_names)
 @click.option("--all", "everything", is_flag=True, help="All that this desk keeps.")
 @click.option(
-    "--drain-timeout", "drain_s", type=click.IntRange(0), default=int(keeper.DRAIN_S), show_default=True, metavar="S",
+    "--drain-timeout", "drain_s", type=click.IntRange(0), default=int(lifecycle.DRAIN_S), show_default=True, metavar="S",
     help="How long running sessions may go on.",
 )  # fmt: skip
 @_packing
@@ -224,8 +224,8 @@ def upgrade(
 
     def one(entry: Entry) -> str:
         try:
-            done, changed = keeper.upgrade(
-                replace(entry, **changes), packer, _desk(entry.name, interactive=ask), drain_s, wait_s
+            done, changed = lifecycle.upgrade(
+                replace(entry, **changes), packer, _terminal(entry.name, interactive=ask), drain_s, wait_s
             )
         except RpcsysError as error:
             return one_line(error)
@@ -258,7 +258,7 @@ def remove(name: str, forget: bool) -> None:
     Its sessions get the server's --grace; `rpcsys drain` beforehand lets them end.
     """
     (entry,) = _kept([name])
-    there = not forget and keeper.remove(entry, _desk(name))
+    there = not forget and lifecycle.remove(entry, _terminal(name))
     with inventory.changing() as boards:
         boards.pop(name, None)
     click.echo(
@@ -275,12 +275,12 @@ def list_(as_json: bool, offline: bool) -> None:
     found = [{**asdict(entry), "installed": entry.version, "state": ""} for entry in entries]
     if not offline:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            versions = pool.map(keeper.installed, entries)
+            versions = pool.map(lifecycle.installed, entries)
             summaries = {where: pool.submit(_summary, where) for where in {entry.tracker for entry in entries}}
             for row, version in zip(found, versions, strict=True):
                 summary = summaries[row["tracker"]].result()
                 row["installed"] = version
-                row["state"] = "no tracker" if summary is None else seen.state(summary, row["name"])
+                row["state"] = "no tracker" if summary is None else lifecycle.state(summary, row["name"])
     if as_json:
         for row in found:
             click.echo(json.dumps(row))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.board import facts
-from rpcsys.board.facts import Facts, Python, Room
+from rpcsys.board.facts import BoardFacts, Python, Space
 from rpcsys.errors import RpcsysError
 
 PI = """Welcome to the board
@@ -32,14 +32,14 @@ rpcsys-fact server other
 
 def test_answers() -> None:
     board = facts.parse(PI)
-    assert board == Facts(
+    assert board == BoardFacts(
         machine="aarch64",
         system="Linux",
         host="pi",
         user=1000,
         pythons=(Python("python3", (3, 6), 64, "glibc-2.27"), Python("python3.9", (3, 9), 64, "glibc-2.27")),
-        folders=(Room("/tmp", 51200 << 10), Room("/var/tmp", 600000 << 10)),
-        base=Room("/opt", 600000 << 10),
+        folders=(Space("/tmp", 51200 << 10), Space("/var/tmp", 600000 << 10)),
+        base=Space("/opt", 600000 << 10),
         sudo="free",
         version="0.1.0-12345678",
         servers=("rpi4-3", "other"),
@@ -50,7 +50,7 @@ def test_answers() -> None:
 def test_whatever_a_board_prints_is_read(text: str) -> None:
     board = facts.parse("\n".join(f"rpcsys-fact {line}" for line in text.splitlines()) + text)
     assert board.user >= -1
-    assert all(room.free is None or room.free >= 0 for room in board.folders)
+    assert all(space.free is None or space.free >= 0 for space in board.folders)
 
 
 @pytest.mark.parametrize("shell", ["dash", "busybox"])
@@ -74,7 +74,7 @@ def test_this_machine(shell: str, tmp_path: Path) -> None:
     assert [python.name for python in board.pythons] == ["python3"]
     assert board.folders[-1].folder == "/var/tmp"
     assert board.base.folder == str(tmp_path / "opt/rpcsys")
-    assert all(room.free for room in (*board.folders, board.base))
+    assert all(space.free for space in (*board.folders, board.base))
 
 
 def test_the_first_python_that_is_new_enough() -> None:
@@ -91,7 +91,7 @@ def test_the_first_python_that_is_new_enough() -> None:
 )
 def test_no_python_that_will_do(pythons: tuple[Python, ...], asked: tuple[str, ...], says: str) -> None:
     with pytest.raises(RpcsysError) as caught:
-        facts.python(Facts(pythons=pythons), "pi", asked)
+        facts.python(BoardFacts(pythons=pythons), "pi", asked)
     assert says in str(caught.value)
 
 
@@ -106,7 +106,7 @@ def test_no_python_that_will_do(pythons: tuple[Python, ...], asked: tuple[str, .
     ],
 )
 def test_target(machine: str, bits: int, target: str) -> None:
-    board = Facts(machine=machine, system="Linux")
+    board = BoardFacts(machine=machine, system="Linux")
     assert facts.target(board, Python("python3", (3, 9), bits, ""), "pi") == target
 
 
@@ -121,7 +121,7 @@ def test_target(machine: str, bits: int, target: str) -> None:
 )
 def test_no_target(machine: str, system: str, says: str) -> None:
     with pytest.raises(RpcsysError) as caught:
-        facts.target(Facts(machine=machine, system=system), Python("python3", (3, 9), 32, ""), "pi")
+        facts.target(BoardFacts(machine=machine, system=system), Python("python3", (3, 9), 32, ""), "pi")
     assert says in str(caught.value)
 
 
@@ -136,34 +136,36 @@ MB = 1_000_000
 
 
 def test_a_folder_with_room() -> None:
-    board = Facts(folders=(Room("/tmp", 5 * MB), Room("/var/tmp", 9 * MB)), base=Room("/opt", 9 * MB))
-    assert facts.roomy(board, 4 * MB, "pi") == "/tmp"
-    assert facts.roomy(board, 8 * MB, "pi") == "/var/tmp"
+    board = BoardFacts(folders=(Space("/tmp", 5 * MB), Space("/var/tmp", 9 * MB)), base=Space("/opt", 9 * MB))
+    assert facts.folder_with_space(board, 4 * MB, "pi") == "/tmp"
+    assert facts.folder_with_space(board, 8 * MB, "pi") == "/var/tmp"
     with pytest.raises(RpcsysError, match=r"^pi has no space: 9\.0 MB are free in /opt, and 10\.0 MB are needed$"):
-        facts.roomy(board, 10 * MB, "pi")
-    small = Facts(folders=(Room("/tmp", 1), Room("/var/tmp", 2 * MB)), base=Room("/opt", 9 * MB))
+        facts.folder_with_space(board, 10 * MB, "pi")
+    small = BoardFacts(folders=(Space("/tmp", 1), Space("/var/tmp", 2 * MB)), base=Space("/opt", 9 * MB))
     with pytest.raises(RpcsysError, match=r"2\.0 MB are free in /var/tmp"):
-        facts.roomy(small, 3 * MB, "pi")
+        facts.folder_with_space(small, 3 * MB, "pi")
     with pytest.raises(RpcsysError, match="no folder to write to"):
-        facts.roomy(Facts(), 1, "pi")
-    assert facts.roomy(Facts(folders=(Room("/tmp", None),)), 1, "pi") == "/tmp"  # it does not say: it is tried
+        facts.folder_with_space(BoardFacts(), 1, "pi")
+    assert (
+        facts.folder_with_space(BoardFacts(folders=(Space("/tmp", None),)), 1, "pi") == "/tmp"
+    )  # it does not say: it is tried
 
 
 @pytest.mark.parametrize(
     ("board", "root", "how"),
     [
-        (Facts(user=0), "", ""),
-        (Facts(user=1000, writable=True), "/home/pi/r", ""),
-        (Facts(user=1000, writable=True, sudo="free"), "", "sudo"),
-        (Facts(user=1000, sudo="asks"), "/data", "password"),
+        (BoardFacts(user=0), "", ""),
+        (BoardFacts(user=1000, writable=True), "/home/pi/r", ""),
+        (BoardFacts(user=1000, writable=True, sudo="free"), "", "sudo"),
+        (BoardFacts(user=1000, sudo="asks"), "/data", "password"),
     ],
 )
-def test_rights(board: Facts, root: str, how: str) -> None:
+def test_rights(board: BoardFacts, root: str, how: str) -> None:
     assert facts.rights(board, root, "pi") == how
 
 
 def test_no_rights() -> None:
     with pytest.raises(RpcsysError, match="may not install on pi, and there is no sudo"):
-        facts.rights(Facts(user=1000), "", "pi")
+        facts.rights(BoardFacts(user=1000), "", "pi")
     with pytest.raises(RpcsysError, match="may not write to /data on pi"):
-        facts.rights(Facts(user=1000), "/data", "pi")
+        facts.rights(BoardFacts(user=1000), "/data", "pi")

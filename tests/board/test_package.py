@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from rpcsys.board import package
-from rpcsys.board.facts import Facts, Python
+from rpcsys.board.facts import BoardFacts, Python
 from rpcsys.board.inventory import Entry
 from rpcsys.board.package import Packer
 from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.pack import build
 
-PI = Facts(machine="aarch64", system="Linux")
+PI = BoardFacts(machine="aarch64", system="Linux")
 PYTHON = Python("python3", (3, 9), 64, "glibc-2.31")
 ENTRY = Entry("pi", "pi@pi")
 
@@ -70,7 +70,7 @@ def test_the_board_says_what_its_libraries_may_need(
 
 def test_an_archive_without_libraries_is_for_all(plain: package.Package, tmp_path: Path) -> None:
     given = Packer(tmp_path, plain.path, warn)
-    assert given.package(ENTRY, replace(PI, machine="mips"), PYTHON, "pi") == plain
+    assert given.package(ENTRY, PI._replace(machine="mips"), PYTHON, "pi") == plain
 
 
 @pytest.fixture
@@ -80,11 +80,11 @@ def native(plain: package.Package) -> package.Package:
 
 def test_a_board_that_could_not_load_its_libraries(native: package.Package) -> None:
     package.check(native, PI, PYTHON, "pi")
-    package.check(native, PI, replace(PYTHON, libc="-"), "pi")
+    package.check(native, PI, PYTHON._replace(libc="-"), "pi")
     for board, python, says in (
-        (PI, replace(PYTHON, libc="glibc-2.19"), "needs glibc 2.27, and pi has 2.19"),
-        (PI, replace(PYTHON, bits=32), "is for aarch64-linux-gnu, and pi is aarch64 with 32 bits"),
-        (replace(PI, machine="riscv64"), PYTHON, "and pi is riscv64"),
+        (PI, PYTHON._replace(libc="glibc-2.19"), "needs glibc 2.27, and pi has 2.19"),
+        (PI, PYTHON._replace(bits=32), "is for aarch64-linux-gnu, and pi is aarch64 with 32 bits"),
+        (PI._replace(machine="riscv64"), PYTHON, "and pi is riscv64"),
     ):
         with pytest.raises(RpcsysError) as caught:
             package.check(native, board, python, "pi")

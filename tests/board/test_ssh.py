@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
 import pytest
 
-from rpcsys.board import ssh
-from rpcsys.board.ssh import Connection
+from rpcsys.board.ssh import SshConnection, board_error, ssh_error
 from rpcsys.errors import ConnectError, RpcsysError, UsageError
-
-#: What each command of a connection becomes: the first holds it, a later one ends with the words it is to run.
-HOLDS = """#!/bin/sh
-for command; do :; done
-case $command in
-*rpcsys-ready*exec\\ cat*) echo welcome; echo rpcsys-ready; exec cat >/dev/null ;;
-esac
-"""
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The program; write to it. A second stands for thirty, so that nobody waits for long."""
-    program = tmp_path / "bin" / "ssh"
-    program.parent.mkdir()
-    program.touch(mode=0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(ssh, "CONNECT_S", 1)
-    return program
-
-
-def says(fake: Path, later: str) -> None:
-    """The connection opens, and every later command does this."""
-    fake.write_text(HOLDS + later + "\n")
+from tests.board.conftest import HOLDS, says
 
 
 def test_a_command_and_what_it_prints(fake: Path, tmp_path: Path) -> None:
     says(fake, 'eval "$command"')
     (tmp_path / "input").write_bytes(b"typed")
-    with Connection("root@board", ["-p", "2222"]) as board, (tmp_path / "input").open("rb") as file:
+    with SshConnection("root@board", ["-p", "2222"]) as board, (tmp_path / "input").open("rb") as file:
         assert (board.host, board.destination) == ("board", "root@board")
         said = board.run('cat; echo "$2" >&2; exit 3', "one", "it's two; $x", stdin=file)
         assert (said.status, said.out, said.err) == (3, "typed", "it's two; $x\n")
@@ -53,7 +28,7 @@ def test_a_command_and_what_it_prints(fake: Path, tmp_path: Path) -> None:
 def test_flags_that_were_given_come_first(fake: Path, tmp_path: Path) -> None:
     """OpenSSH takes the first value that it meets."""
     fake.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n' + HOLDS.partition("\n")[2])
-    with Connection("board", ["-o", "ConnectTimeout=99"]):
+    with SshConnection("board", ["-o", "ConnectTimeout=99"]):
         pass
     called = (tmp_path / "called").read_text()
     assert called.index("ConnectTimeout=99") < called.index("ConnectTimeout=10")
@@ -64,7 +39,7 @@ def test_flags_that_were_given_come_first(fake: Path, tmp_path: Path) -> None:
 def test_nobody_answers(fake: Path) -> None:
     fake.write_text("#!/bin/sh\nexec sleep 100\n")
     started = time.monotonic()
-    with pytest.raises(ConnectError, match="board does not answer"), Connection("board"):
+    with pytest.raises(ConnectError, match="board does not answer"), SshConnection("board"):
         pass
     assert time.monotonic() - started < 60
 
@@ -72,31 +47,31 @@ def test_nobody_answers(fake: Path) -> None:
 def test_what_ssh_complains_of_is_told(fake: Path) -> None:
     fake.write_text("#!/bin/sh\necho 'root@board: Permission denied (publickey).' >&2; exit 255\n")
     with pytest.raises(ConnectError, match="type: ssh-copy-id -p 2222 root@board"):
-        Connection("root@board", ["-p", "2222"]).__enter__()
+        SshConnection("root@board", ["-p", "2222"]).__enter__()
     says(fake, "echo 'Timeout, server board not responding.' >&2; exit 255")
-    with Connection("board") as board, pytest.raises(ConnectError, match="stopped answering"):
+    with SshConnection("board") as board, pytest.raises(ConnectError, match="stopped answering"):
         board.run("true")
 
 
 def test_a_command_that_never_ends(fake: Path) -> None:
     says(fake, "exec sleep 100")
-    with Connection("board") as board, pytest.raises(RpcsysError, match=r"not done within 0\.3 s"):
+    with SshConnection("board") as board, pytest.raises(RpcsysError, match=r"not done within 0\.3 s"):
         board.run("true", timeout_s=0.3)
 
 
 @pytest.mark.parametrize("where", ["", ">&2"])
 def test_a_board_that_talks_without_end(where: str, fake: Path) -> None:
     says(fake, f"exec yes {where}")
-    with Connection("board") as board, pytest.raises(RpcsysError, match="talks without end"):
+    with SshConnection("board") as board, pytest.raises(RpcsysError, match="talks without end"):
         board.run("true")
     fake.write_text(f"#!/bin/sh\nexec yes {where}\n")
     with pytest.raises(RpcsysError, match="talks without end"):
-        Connection("board").__enter__()
+        SshConnection("board").__enter__()
 
 
 def test_no_folder(fake: Path, tmp_path: Path) -> None:
     says(fake, 'eval "$command"')
-    with Connection("board") as board:
+    with SshConnection("board") as board:
         with pytest.raises(RpcsysError, match="making a folder in /no/such on board failed"), board.folder("/no/such"):
             pass
         assert board.run("echo 1").out == "1\n"
@@ -106,7 +81,7 @@ def test_no_folder(fake: Path, tmp_path: Path) -> None:
 def test_nothing_is_left_here(own: str, fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", own)
     says(fake, 'eval "$command"')
-    with Connection("board") as board:
+    with SshConnection("board") as board:
         work = Path(board._work)
         assert work.is_dir()
         assert len(str(work / "s")) < 60  # a socket's path has room for about a hundred
@@ -119,10 +94,58 @@ def test_nothing_is_left_here(own: str, fake: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("destination", ["", " ", "-oProxyCommand=x"])
 def test_no_destination(destination: str) -> None:
     with pytest.raises(UsageError, match="is no board"):
-        Connection(destination)
+        SshConnection(destination)
 
 
 def test_no_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, match="apt-get install openssh-client"):
-        Connection("board").__enter__()
+        SshConnection("board").__enter__()
+
+
+# What OpenSSH 9.2 prints.
+SAID = {
+    "@@@@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n…\nHost key verification failed.": (
+        "is not the one it had", "ssh-keygen -R '[pi]:22'",
+    ),
+    "No ED25519 host key is known for pi and you have requested strict checking.\nHost key verification failed.": (
+        "is unknown", "type: ssh -p 22 root@pi",
+    ),
+    "root@pi: Permission denied (publickey,password).": ("permission denied", "ssh-copy-id -p 22 root@pi"),
+    "ssh: Could not resolve hostname pi: Name or service not known": ("no host called pi",),
+    "ssh: connect to host pi port 22: Connection refused": ("refuses ssh",),
+    "ssh: connect to host pi port 22: Connection timed out": ("does not answer",),
+    "ssh: connect to host pi port 22: No route to host": ("does not answer",),
+    "Timeout, server pi not responding.": ("stopped answering",),
+    "kex_exchange_identification: Connection closed by remote host": ("broke: kex_exchange",),
+    "": ("ssh said nothing",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_what_ssh_prints_becomes_an_error(said: str) -> None:
+    error = ssh_error(said, "-p 22 root@pi", "pi", "'[pi]:22'")
+    assert isinstance(error, ConnectError)
+    assert all(words in str(error) for words in SAID[said])
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("cat: write error: No space left on device\n", "pi has no space left (copying)"),
+        (
+            "install.sh: error: this board cannot serve:\nok       board  x\nbroken   folder /tmp is small\nbroken   session no\n",
+            "pi cannot serve: folder /tmp is small; session no",
+        ),
+        ("Sorry, try again.\nsudo: no password was provided\nsudo: 1 incorrect password attempt\n", "this password"),
+        ("pi is not in the sudoers file.\n", "may not use sudo on pi"),
+        ("x\ninstall.sh: error: the copy is not whole\n", "copying on pi failed: the copy is not whole"),
+        ("", "copying on pi failed: it said nothing"),
+    ],
+)
+def test_what_a_board_prints_becomes_an_error(said: str, words: str) -> None:
+    error = board_error(said, "pi", "copying")
+    assert isinstance(error, RpcsysError)
+    assert words in str(error)
+    assert "\n" not in str(error)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rpcsys.board import seen
+from rpcsys.board import lifecycle
 from rpcsys.cli import board
 from rpcsys.cli.commands import run_group
 from rpcsys.client import listings as shapes
@@ -147,10 +147,10 @@ def test_boards_of_this_desk(tracker, said):
     summary = board._summary(where)
     if summary is not None:
         for name in ("b", "c"):
-            assert type(seen.state(summary, name)) is str
-            seen.row(summary, name)
+            assert type(lifecycle.state(summary, name)) is str
+            lifecycle.row(summary, name)
     with contextlib.suppress(RpcsysError):
-        seen.wait(tracker.address, "b", "k", 0.0)
+        lifecycle.wait(tracker.address, "b", "k", 0.0)
 
 
 PLACE = {**MODULES[0], "name": "m", "host": "127.0.0.1", "port": 1}

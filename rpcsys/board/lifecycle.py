@@ -1,0 +1,278 @@
+"""What is done with a board: installed, upgraded, removed, asked, and awaited at the tracker.
+
+Every step has a time, and an end leaves nothing half done: ``install.sh`` copies a version beside the one in use, checks it,
+and puts it in its place in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import IO, Any
+
+from rpcsys.board import facts
+from rpcsys.board.inventory import Entry, check_name
+from rpcsys.board.package import Package, Packer
+from rpcsys.board.ssh import SshConnection, board_error
+from rpcsys.client import connect_tracker
+from rpcsys.errors import ConnectError, RpcsysError
+from rpcsys.link import parse_address
+
+COPY_TIMEOUT_S = 600.0
+"""For an archive of some megabytes over a poor line."""
+
+INSTALL_TIMEOUT_S = 300.0
+"""For a copy, two syncs and a self-test on a slow card."""
+
+DRAIN_S = 3600.0
+"""For running sessions at an upgrade, if nothing else is said: as install.sh has it."""
+
+REACH_TIMEOUT_S = 10
+"""For a board to reach the tracker."""
+
+EVERY_S = 0.25
+"""Between two looks at the tracker."""
+
+_COPY = """
+cat >"$1/device.tar" && "$2" -c '
+import hashlib, sys
+with open(sys.argv[1], "rb") as file:
+    print("rpcsys-digest " + hashlib.sha256(file.read()).hexdigest())' "$1/device.tar"
+"""
+_UNPACK = """
+cd "$1" && { gzip -dc device.tar 2>/dev/null || xz -dc device.tar; } | tar xf - && rm device.tar && test -f rpcsys-device/install.sh
+"""
+_REACH = """"$1" -c '
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), float(sys.argv[3])).close()
+except OSError as error:
+    sys.exit(str(error))' "$2" "$3" "$4"
+"""
+_LOG = """
+tail -n 1 "$1/var/log/rpcsys/$2.log" 2>/dev/null ||
+    journalctl --quiet --no-pager --lines=1 --output=cat "_SYSTEMD_UNIT=rpcsys-server@$2.service" 2>/dev/null
+"""
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """What the person who types the command can do."""
+
+    interactive: bool = False  # whether ssh may ask them
+    say: Callable[[str], None] = lambda _text: None  # how they hear of progress
+    password: Callable[[str], str] | None = None  # asks for sudo's
+
+
+class RemoteBoard:
+    """A board at the other end of an open connection, and what it said of itself. Raises RpcsysError if it says nothing."""
+
+    def __init__(self, connection: SshConnection, entry: Entry, terminal: Terminal) -> None:
+        self.connection = connection
+        self.entry = entry
+        self.terminal = terminal
+        self.host = connection.host
+        self._asked = (entry.python,) if entry.python else facts.PYTHONS
+        self.facts = facts.parse(self._run("looking at the board", facts.SCRIPT, entry.root, *self._asked))
+
+    def _run(self, doing: str, script: str, *arguments: str, **options: Any) -> str:
+        """What ``script`` prints there. Raises RpcsysError if it fails."""
+        done = self.connection.run(script, *arguments, **options)
+        if done.status:
+            raise board_error(f"{done.out}\n{done.err}", self.host, doing)
+        return done.out
+
+    def python(self) -> facts.Python:
+        """The Python that serves. Raises RpcsysError."""
+        return facts.python(self.facts, self.host, self._asked)
+
+    def reach(self, places: Sequence[tuple[str, int]]) -> None:
+        """See that the board reaches one of these trackers or proxies. Raises RpcsysError."""
+        failed = ""
+        for host, port in places:
+            done = self.connection.run(_REACH, self.python().name, host, str(port), str(REACH_TIMEOUT_S))
+            if not done.status:
+                return
+            failed = f"{host}:{port} ({(done.err.strip().splitlines() or ['no answer'])[-1]})"
+        raise RpcsysError(
+            f"{self.host} cannot reach the tracker or proxy at {failed}: is it running, and is that its address for boards?"
+        )
+
+    def install(self, package: Package, flags: Sequence[str], drain_s: float) -> None:
+        """Copy ``package`` and have it install itself with ``flags``. Raises RpcsysError."""
+        base = facts.folder_with_space(self.facts, package.needs, self.host)
+        how = facts.rights(self.facts, self.entry.root, self.host)
+        with self.connection.folder(base) as folder, package.path.open("rb") as file:
+            self.terminal.say(f"copies {package.size / 1e6:.1f} MB")
+            copied = self._run("copying", _COPY, folder, self.python().name, stdin=file, timeout_s=COPY_TIMEOUT_S)
+            if f"rpcsys-digest {package.digest}" not in copied:
+                raise RpcsysError(
+                    f"what arrived at {self.host} is not what was sent: try again; is its memory or disk failing?"
+                )
+            self._run("unpacking", _UNPACK, folder, timeout_s=INSTALL_TIMEOUT_S)
+            self.terminal.say(f"installs {package.name}")
+            words = ["--drain-timeout", str(int(drain_s)), *flags]
+            self._installer(f"{folder}/rpcsys-device/install.sh", words, how, INSTALL_TIMEOUT_S + drain_s)
+
+    def uninstall(self) -> None:
+        """Remove this server, and all of rpcsys with the board's last one. Raises RpcsysError."""
+        how = facts.rights(self.facts, self.entry.root, self.host)
+        script = f"{self.entry.root}/opt/rpcsys/current/install.sh"
+        self._installer(script, ["--uninstall", "--name", self.entry.name], how, INSTALL_TIMEOUT_S)
+
+    def _installer(self, script: str, flags: Sequence[str], how: str, timeout_s: float) -> None:
+        words = ["sh", script, *flags]
+        if self.entry.root:
+            words += ["--root", self.entry.root]
+        python = self.python().name
+        if python != "python3":
+            words = ["env", f"RPCSYS_PYTHON={python}", *words]
+        if how == "sudo":
+            words = ["sudo", "-n", *words]
+        elif how == "password":
+            words = ["sudo", "-S", "-p", "", *words]
+        with _typed(self._password() if how == "password" else "") as stdin:
+            self._run("install.sh", 'exec "$@"', *words, stdin=stdin, timeout_s=timeout_s)
+
+    def _password(self) -> str:
+        if self.terminal.password is None:
+            raise RpcsysError(f"sudo on {self.host} asks for a password: type this at a terminal, or connect as root")
+        return self.terminal.password(f"Password for sudo on {self.connection.destination}")
+
+    def await_server(self, timeout_s: float) -> None:
+        """Wait until the tracker shows the server. Raises RpcsysError if it does not in time, with the end of its log."""
+        entry = self.entry
+        self.terminal.say(f"is awaited at the tracker, {entry.tracker}")
+        if not wait(parse_address(entry.tracker), entry.name, entry.key, timeout_s):
+            log = self.connection.run(_LOG, entry.root, entry.name).out.strip()[-300:]
+            raise RpcsysError(
+                f"{entry.name} is installed and not in the tracker at {entry.tracker} after {timeout_s:g} s; "
+                f"its log ends: {log or '(nothing)'}"
+            )
+
+
+def _typed(text: str) -> IO[bytes]:
+    """A file that holds what somebody would type; on no disk."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as stream:
+        stream.write(text.encode() + b"\n")
+    return os.fdopen(reading, "rb")
+
+
+@contextlib.contextmanager
+def _connected(entry: Entry, terminal: Terminal) -> Iterator[RemoteBoard]:
+    with SshConnection(entry.destination, entry.options, interactive=terminal.interactive) as connection:
+        yield RemoteBoard(connection, entry, terminal)
+
+
+def add(
+    entry: Entry, flags: Sequence[str], places: Sequence[tuple[str, int]], packer: Packer, terminal: Terminal, wait_s: float
+) -> Entry:  # fmt: skip
+    """Install a server and wait until the tracker shows it; what to remember of it.
+
+    ``entry.name`` may be empty for the board's own name. ``flags`` are the server's, ``places`` what it will
+    connect to: one of them has to be within the board's reach. Raises RpcsysError.
+    """
+    with _connected(entry, terminal) as board:
+        python = board.python()
+        name = check_name(entry.name or board.facts.host)
+        board.entry = entry = replace(entry, name=name)
+        if name not in board.facts.servers:
+            _check_unused(entry)
+        terminal.say(f"is {board.facts.machine} with Python {python.version[0]}.{python.version[1]}, {python.libc}")
+        board.reach(places)
+        package = packer.package(entry, board.facts, python, board.host)
+        board.install(package, ["--name", name, *flags, f"--name={name}"], DRAIN_S)
+        board.await_server(wait_s)
+        return replace(entry, target=package.target, version=package.name)
+
+
+def _check_unused(entry: Entry) -> None:
+    with connect_tracker(parse_address(entry.tracker)) as tracker:
+        found = row(tracker.summary(), entry.name)
+    if found is not None:
+        raise RpcsysError(
+            f"the tracker has a server called {entry.name} already, at {found.get('address')}: "
+            "give this one another name with --name"
+        )
+
+
+def upgrade(entry: Entry, packer: Packer, terminal: Terminal, drain_s: float, wait_s: float) -> tuple[Entry, bool]:
+    """Put this machine's version in the place of the board's, and wait as `add` does; whether there was anything to do."""
+    with _connected(entry, terminal) as board:
+        if not board.facts.servers:
+            raise RpcsysError(f"nothing is installed on {board.host}: rpcsys board add {entry.destination}")
+        package = packer.package(entry, board.facts, board.python(), board.host)
+        changed = board.facts.version != package.name
+        if changed:
+            board.install(package, [], drain_s)
+        board.await_server(wait_s)
+        return replace(entry, version=package.name), changed
+
+
+def remove(entry: Entry, terminal: Terminal) -> bool:
+    """Remove the server from its board; whether there was one."""
+    with _connected(entry, terminal) as board:
+        if board.facts.version:
+            board.uninstall()
+        return bool(board.facts.version)
+
+
+def installed(entry: Entry) -> str:
+    """The version on the board at this moment, or why it cannot be told."""
+    try:
+        with _connected(entry, Terminal()) as board:
+            return board.facts.version if entry.name in board.facts.servers else "not installed"
+    except ConnectError:
+        return "unreachable"
+    except RpcsysError:
+        return "unknown"
+
+
+# What the tracker's summary says of a board
+
+
+def row(summary: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """The tracker's row of the server that is called ``name``; None if there is none, or the tracker knows no names."""
+    for server in summary.get("servers", []):
+        own = server.get("labels", {}).get("name") or str(server.get("name", "")).rpartition(":")[0]
+        if own == name:
+            return dict(server)
+    return None
+
+
+def shown(summary: dict[str, Any], name: str, key: str) -> bool:
+    """Whether the server is there: by name, or by key where the tracker is one that knows no names."""
+    if "servers" in summary:
+        return row(summary, name) is not None
+    return any(str(server.get("key")) == f"server:{key}" for server in summary.get("server_info", []))
+
+
+def state(summary: dict[str, Any], name: str) -> str:
+    """In a few words: what the server is doing."""
+    found = row(summary, name)
+    if found is None:
+        return "not in the tracker"
+    if found.get("state") not in (None, "ok"):
+        return ": ".join(filter(None, (str(found["state"]), str(found.get("reason") or ""))))
+    if found.get("free"):
+        return f"serves, {found['free']} of {found.get('slots', 0)} free"
+    return f"serves, {found.get('running', 0)} of {found.get('slots', 0)} leased"
+
+
+def wait(address: tuple[str, int], name: str, key: str, timeout_s: float) -> bool:
+    """Whether the server shows in the tracker within ``timeout_s`` seconds, during which the tracker may be away."""
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            with connect_tracker(address) as tracker:
+                if shown(tracker.summary(), name, key):
+                    return True
+        except ConnectError:
+            pass  # it may come back
+        if time.monotonic() > end:
+            return False
+        time.sleep(EVERY_S)
