@@ -1,92 +1,83 @@
 """Which call of a model host runs next, and which is turned away. Decisions only: the host holds a lock around them.
 
-Calls of all clients wait in one hall. Who is served next is taken in turn from the clients that have calls there, so that
-one that sends many at once does not keep the others waiting; a client's own calls begin in the order they were sent.
-
-    offered ──> waiting ──taken──> running ──finished──> (answered)
-       └─ the hall is full: Busy     └─ cancelled, overdue, client gone: answered at once, and told to stop
-
-A call that runs and is given up keeps its thread until its function returns: nothing can end a thread from outside. It is
-``abandoned`` meanwhile; another worker takes its place, for as many as `MAX_ABANDONED`, and one that stays so makes the host
-a case for its successor.
+Clients are served in turn, so that one that sends many calls at once does not keep the others waiting; a client's own
+calls begin in the order they were sent.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from typing import Any, Callable, Deque, Dict, Iterator, List, Optional
+from itertools import chain
+from typing import Any, Callable, Deque, Iterator, Optional
 
 from rpcsys.wire.frames import Frame
 
+#: Calls that nobody waits for and that run in spite of it: above so many, they take the places of others.
 MAX_ABANDONED = 32
-"""Calls that nobody waits for and that run in spite of it: above so many, they take the places of others."""
 
 
 class Call:
     """One call of a client.
 
-    Attributes
-    ----------
-    client : whose it is
-    frame : what was sent; let go of when it is over
-    due : when it must be done, in the desk's time; infinite for no limit
-    state : ``waiting``, ``running``, or ``over``
-    on_stop : what stops it while it runs, as far as its kind can be stopped
-    abandoned_at : since when nobody waits for it, though it runs
+    ::
+
+        offered ──> waiting ──taken──> running ──finished──> over (answered)
+           └─ no room: Busy  └──────────────┴─ cancelled, overdue, client gone: over (answered at once)
+
+    Nothing can end a thread from outside: a call that is given up while it runs is abandoned, and another worker takes
+    its place until its function returns.
     """
 
     __slots__ = ("abandoned_at", "client", "due", "frame", "on_stop", "state")
 
     def __init__(self, client: Any, frame: Frame, due: float = math.inf) -> None:
         self.client = client
-        self.frame: Frame = frame
-        self.due = due
-        self.state = "waiting"
-        self.on_stop: List[Callable[[], None]] = []
-        self.abandoned_at: Optional[float] = None
+        self.frame = frame
+        self.due = due  # when it must be done, in the queue's time; infinite for no limit
+        self.state = "waiting"  # or "running", or "over"
+        self.on_stop: list[Callable[[], None]] = []  # stops it while it runs, as far as its kind can be stopped
+        self.abandoned_at: Optional[float] = None  # since when nobody waits for it, though it runs
 
 
-class Desk:
-    """The calls of one host: at most ``workers`` run, at most ``places`` wait, in ``places_bytes`` bytes of arguments.
+class CallQueue:
+    """The calls of one host: at most ``workers`` run; at most ``capacity`` wait, with ``capacity_bytes`` of arguments.
 
-    ``takes`` tells whether a client takes what it is sent: the calls of one that does not wait, so that it has no more answers
-    waiting for it than there are workers, and take no places from others.
+    ``takes`` tells whether a client takes what it is sent. The calls of one that does not stay in the queue, so that no
+    more answers wait for it than there are workers, and take no room from others.
     """
 
     def __init__(
-        self, workers: int, places: int, places_bytes: int, takes: Callable[[Any], bool] = lambda client: True
+        self, workers: int, capacity: int, capacity_bytes: int, takes: Callable[[Any], bool] = lambda client: True
     ) -> None:
         self._takes = takes
         self.workers = workers
-        self.places = places
-        self._places_bytes = places_bytes
-        self._hall: OrderedDict[Any, Deque[Call]] = OrderedDict()
-        self._calls: Dict[Any, Dict[int, Call]] = {}
-        self._timed = 0
+        self.capacity = capacity
+        self._capacity_bytes = capacity_bytes
+        self._queues: OrderedDict[Any, Deque[Call]] = OrderedDict()  # of clients with calls that wait, the next first
+        self._calls: dict[Any, dict[int, Call]] = {}  # that are under way, by client and number
+        self._timed = 0  # calls under way with a limit
         self.waiting = 0
         self.waiting_bytes = 0
         self.running = 0
-        self.abandoned: List[Call] = []
-
-    # -------------------------------------------------------------- a call's way
+        self.abandoned: list[Call] = []
 
     def offer(self, call: Call) -> bool:
-        """Take a call in; False where there is no place for it now. Raises KeyError for a number that is under way."""
+        """Take a call in; False where there is no room for it now. Raises KeyError for a number that is under way."""
         calls = self._calls.setdefault(call.client, {})
         if call.frame.call_id in calls:
             raise KeyError(call.frame.call_id)
         weight = call.frame.parsed.weight
         staying = self.waiting - max(self.free, 0)  # the others are about to be taken
-        if staying >= self.places:
-            staying -= sum(len(queue) for client, queue in self._hall.items() if not self._takes(client))
-        full = staying >= self.places or self.waiting_bytes + weight > self._places_bytes
+        if staying >= self.capacity:
+            staying -= sum(len(queue) for client, queue in self._queues.items() if not self._takes(client))
+        full = staying >= self.capacity or self.waiting_bytes + weight > self._capacity_bytes
         if staying >= 0 and full:
             return False
         calls[call.frame.call_id] = call
-        queue = self._hall.get(call.client)
+        queue = self._queues.get(call.client)
         if queue is None:
-            queue = self._hall[call.client] = deque()
+            queue = self._queues[call.client] = deque()
         queue.append(call)
         self.waiting += 1
         self.waiting_bytes += weight
@@ -94,28 +85,23 @@ class Desk:
         return True
 
     def adopt(self, call: Call) -> None:
-        """A call runs already, which was begun past this desk."""
+        """A call runs already, which was begun past this queue."""
         self._calls.setdefault(call.client, {})[call.frame.call_id] = call
         call.state = "running"
         self.running += 1
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing runs and nothing waits."""
-        return not (self.running or self.waiting)
 
     def take(self) -> Optional[Call]:
         """The call that runs next, running from now on; None while none waits that may, or every worker has one."""
         if not self.waiting or self.free <= 0:
             return None
-        client = next(filter(self._takes, self._hall), None)
+        client = next(filter(self._takes, self._queues), None)
         if client is None:
             return None
-        queue = self._hall.pop(client)
+        queue = self._queues.pop(client)
         call = queue.popleft()
         if queue:
-            self._hall[client] = queue  # behind the others
-        self._left_hall(call)
+            self._queues[client] = queue  # behind the others
+        self._no_longer_waits(call)
         call.state = "running"
         self.running += 1
         return call
@@ -126,10 +112,8 @@ class Desk:
         if call.abandoned_at is not None:
             self.abandoned.remove(call)
             return False
-        self._forget(call)
+        self._over(call)
         return True
-
-    # -------------------------------------------------------------- giving calls up
 
     def cancel(self, client: Any, call_id: int, now: float) -> Optional[Call]:
         """Give up the call of that number, which is to be answered; None if it is none that is under way."""
@@ -138,17 +122,15 @@ class Desk:
             self._give_up(call, now)
         return call
 
-    def overdue(self, now: float) -> List[Call]:
+    def overdue(self, now: float) -> list[Call]:
         """Give up the calls whose time is over, which are to be answered."""
-        if not self._timed:
-            return []
-        late = [call for call in self._all() if now >= call.due]
+        late = [call for call in self._all() if now >= call.due] if self._timed else []
         for call in late:
             self._give_up(call, now)
         return late
 
-    def gone(self, client: Any, now: float) -> List[Call]:
-        """A client is no more: give up what it has under way. Nobody is to be answered."""
+    def drop(self, client: Any, now: float) -> list[Call]:
+        """A client is gone: give up what it has under way. Nobody is to be answered."""
         calls = list(self._calls.get(client, {}).values())
         for call in calls:
             self._give_up(call, now)
@@ -158,21 +140,21 @@ class Desk:
     def _give_up(self, call: Call, now: float) -> None:
         """It is over for its client; one that runs is abandoned."""
         if call.state == "waiting":
-            queue = self._hall[call.client]
+            queue = self._queues[call.client]
             queue.remove(call)
             if not queue:
-                del self._hall[call.client]
-            self._left_hall(call)
+                del self._queues[call.client]
+            self._no_longer_waits(call)
         else:
             call.abandoned_at = now
             self.abandoned.append(call)
-        self._forget(call)
+        self._over(call)
 
-    def _left_hall(self, call: Call) -> None:
+    def _no_longer_waits(self, call: Call) -> None:
         self.waiting -= 1
         self.waiting_bytes -= call.frame.parsed.weight
 
-    def _forget(self, call: Call) -> None:
+    def _over(self, call: Call) -> None:
         call.state = "over"
         self._timed -= call.due != math.inf
         calls = self._calls[call.client]
@@ -180,11 +162,14 @@ class Desk:
         if not calls:
             del self._calls[call.client]
 
-    # -------------------------------------------------------------- asking
-
-    def of(self, client: Any) -> int:
+    def count(self, client: Any) -> int:
         """How many calls a client has under way."""
         return len(self._calls.get(client, ()))
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not (self.running or self.waiting)
 
     @property
     def free(self) -> int:
@@ -201,4 +186,4 @@ class Desk:
         return min((call.due for call in self._all()), default=math.inf) if self._timed else math.inf
 
     def _all(self) -> Iterator[Call]:
-        return (call for calls in self._calls.values() for call in calls.values())
+        return chain.from_iterable(calls.values() for calls in self._calls.values())

@@ -1,4 +1,4 @@
-"""Taking modules in: the process of a client that deploys. Uploads as a session has them, and three functions; nothing else.
+"""Taking modules in: the process of a client that deploys. Uploads as a session has them, and three functions.
 
 The new file is received beside the old one, its hash verified; it becomes a version, which the supervisor has tried by a
 host; only then does the disk name it, in one step. This process may be killed at any point: the disk is old or new.
@@ -7,7 +7,6 @@ host; only then does the disk name it, in one step. This process may be killed a
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import select
@@ -15,19 +14,20 @@ import shutil
 import socket
 import tempfile
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunctionError, printable
-from rpcsys.server import capabilities
+from rpcsys.server.capabilities import capabilities
 from rpcsys.server.models.store import SUFFIXES, Store, is_name
-from rpcsys.server.sandbox import messages, processes
+from rpcsys.server.sandbox import messages
 from rpcsys.server.sandbox.messages import Job
-from rpcsys.server.session.faults import described
-from rpcsys.server.session.files import Files
+from rpcsys.server.session import hello
+from rpcsys.server.session.calls import listed
+from rpcsys.server.session.directory import Directory, file_errors
+from rpcsys.server.session.faults import exception_frame
+from rpcsys.server.session.files import Files, hashed
 from rpcsys.server.session.outgoing import Outgoing
 from rpcsys.server.session.registry import taking
-from rpcsys.server.session.session import HELLO_S, VERSION, listed
-from rpcsys.server.session.transfers import Directory, translated
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
@@ -35,8 +35,6 @@ from rpcsys.wire.reader import FrameReader
 
 #: A folder may be made and not locked yet for no longer than this.
 FRESH_S = 5.0
-#: Of a file, read at once to be hashed.
-PIECE = 1 << 20
 
 
 def serve(sock: socket.socket, job: Job, tether: socket.socket) -> str:
@@ -79,55 +77,43 @@ class Deployer:
         self._store = Store(job.options["deploy"])
         self._stream = Stream(sock, FrameReader(max_body=frames.MAX_CHUNK))
         self._out = Outgoing(self._stream)
-        self._directory = Directory(folder)
-        self._files = Files(self._out, self._directory, None)
-        self._functions: Dict[str, Callable[..., Any]] = {
+        self._files = Files(self._out, Directory(folder))
+        self._functions: dict[str, Callable[..., Any]] = {
             "deploy.put": taking("deploy.put", self._put, str, str),
             "deploy.list": taking("deploy.list", self._list),
             "deploy.remove": taking("deploy.remove", self._remove, str),
         }
+        self._handlers: dict[int, Callable[[Frame], None]] = {
+            frames.CHUNK: self._files.chunk,
+            frames.CANCEL: self._files.cancel,
+            frames.PING: lambda frame: self._out.send(frames.pack(frames.PONG, frame.call_id)),
+            frames.CALL: self._call,
+        }
 
     def run(self) -> str:
-        """Serve until the client leaves."""
+        """Serve until the client leaves; the outcome."""
         try:
             self._greet()
             while True:
                 frame = self._stream.receive()
                 if frame is None or frame.kind == frames.GOODBYE:
                     return "closed"
-                self._take(frame)
+                handler = self._handlers.get(frame.kind)
+                if handler is None:
+                    return "lost"
+                handler(frame)
         except (Ended, ProtocolError):
             return "lost"
         finally:
             self._files.close()
 
     def _greet(self) -> None:
-        able = capabilities.capabilities(pickle=self._job.options["allow_pickle"])
+        able = capabilities(pickle=self._job.options["allow_pickle"])
         if able["numpy"] and able["onnx"]:  # a model alone runs without onnxruntime, too
             able["loads"] = sorted({*able["loads"], ".onnx"})
-        hello = {
-            "version": VERSION,
-            "key": self._job.key,
-            "pid": processes.number(),
-            "capabilities": able,
-            "window": {"calls": 1, "bytes": frames.MAX_CHUNK},
-        }
-        self._out.send([self._job.reply, *frames.encode(frames.HELLO, 0, hello)])
-        frame = self._stream.receive_within(HELLO_S)
-        if frame is None or frame.kind != frames.HELLO:
-            raise ProtocolError("a session begins with HELLO")
-
-    def _take(self, frame: Frame) -> None:
-        if frame.kind == frames.CHUNK:
-            self._files.chunk(frame)
-        elif frame.kind == frames.CANCEL:
-            self._files.cancel(frame)
-        elif frame.kind == frames.PING:
-            self._out.send(frames.pack(frames.PONG, frame.call_id))
-        elif frame.kind == frames.CALL:
-            self._call(frame)
-        else:
-            raise ProtocolError(f"who deploys does not send {frames.KINDS[frame.kind]}")
+        about = hello.fields(self._job, able, 1, frames.MAX_CHUNK)
+        self._out.send([self._job.reply, *frames.encode(frames.HELLO, 0, about)])
+        hello.received(self._stream)
 
     def _call(self, frame: Frame) -> None:
         name = frame.get("f")
@@ -138,19 +124,19 @@ class Deployer:
             function = self._functions.get(name) if isinstance(name, str) else None
             if function is None:
                 raise RemoteFunctionError("a connection that deploys has " + ", ".join(self._functions))
-            pieces = frames.encode(frames.RESULT, frame.call_id, {"r": function(*listed(frame.get("a", ())))})
-        except OSError as error:
-            pieces = frames.encode(frames.ERROR, frame.call_id, described(translated("--deploy", error)))
+            with file_errors("--deploy"):
+                result = function(*listed(frame.get("a", ())))
+            pieces = frames.encode(frames.RESULT, frame.call_id, {"r": result})
         except Ended:
             raise
         except Exception as error:  # noqa: BLE001 - a wrong number of arguments, say
-            pieces = frames.encode(frames.ERROR, frame.call_id, described(error))
+            pieces = exception_frame(frame.call_id, error)
         self._out.send(pieces)
 
     # -------------------------------------------------------------- functions
 
-    def _put(self, name: str, file: str) -> Dict[str, str]:
-        """Serve the uploaded ``file`` as ``name`` from now on; what it is. Raises `ModelError` if that cannot be loaded."""
+    def _put(self, name: str, file: str) -> dict[str, str]:
+        """Serve the uploaded ``file`` as ``name`` from now on; what it is. Raises `ModelError` if it cannot be loaded."""
         if not is_name(name):
             raise RemoteFileError(
                 f"{str(name)[:100]!r} is no name for a module: letters, digits, dot, _ and -, at most 100, a letter or digit first"
@@ -159,8 +145,9 @@ class Deployer:
             raise RemoteFileError(f"{printable(file)}: a file to deploy has a name that can be printed; rename it")
         if not file.endswith(SUFFIXES):
             raise ModelError(f"{file}: what is deployed is one of " + ", ".join(SUFFIXES))
-        source = self._directory.existing(file)
-        digest = _hash_of(source)
+        source = self._files.directory.existing(file)
+        _, pieces = self._files.directory.pieces(file)
+        digest = hashed(pieces, lambda piece: None)["sha256"]
         with self._store.replacing(name):
             self._store.prune(name)
             try:
@@ -175,13 +162,12 @@ class Deployer:
             self._ask("seen", {"changed": True})
         return version._asdict()
 
-    def _list(self) -> List[Dict[str, Any]]:
+    def _list(self) -> list[dict[str, Any]]:
         """What is served: name, version, file, sha256; state, and calls that run, calls that wait, clients."""
-        states: Dict[str, List[Any]] = self._ask("states", {"states": True})
-        unknown = ["", 0, 0, 0]
+        states: dict[str, list[Any]] = self._ask("states", {"states": True})
         fields = ("state", "running", "waiting", "clients")
         return [
-            {**version._asdict(), **dict(zip(fields, states.get(version.name, unknown)))}
+            {**version._asdict(), **dict(zip(fields, states.get(version.name, ["", 0, 0, 0])))}
             for version in self._store.current()
         ]
 
@@ -194,7 +180,7 @@ class Deployer:
             self._store.withdraw(name)
             self._ask("seen", {"changed": True})
 
-    def _ask(self, answer: str, question: Dict[str, Any]) -> Any:
+    def _ask(self, answer: str, question: dict[str, Any]) -> Any:
         """Tell the supervisor, and wait for its answer. Raises `Ended` if the client goes away meanwhile."""
         messages.tell(self._tether, **question)
         poll = select.poll()
@@ -206,13 +192,3 @@ class Deployer:
         if not data:
             raise Ended("the server is gone")
         return json.loads(data)[answer]
-
-
-def _hash_of(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        piece = file.read(PIECE)
-        while piece:
-            digest.update(piece)
-            piece = file.read(PIECE)
-    return digest.hexdigest()

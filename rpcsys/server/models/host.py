@@ -1,10 +1,7 @@
-"""A model host: the process of one deployed version, with many clients and one copy of its weights.
+"""A model host's clients and its supervisor. Its threads are those of `rpcsys.server.models.worker_pool`.
 
-Its threads and their rules are those of `rpcsys.server.models.worker_pool`. Nothing in it waits for a client: what one does not take
-stays in its line, and nothing more is read from it meanwhile. One that has more calls under way than it may is dropped.
-
-When it is to leave (a new version, or the end), it stops reading, finishes the calls it has, and gives each connection back
-at the end of a frame: the successor goes on with it, and its client never knows.
+Nothing in it waits for a client: what one does not take stays in its connection, and nothing more is read from it
+meanwhile.
 """
 
 from __future__ import annotations
@@ -15,16 +12,17 @@ import os
 import select
 import socket
 import time
-from typing import Any, Dict, NoReturn, Optional, Set, Tuple
+from typing import Any, NoReturn, Optional
 
 from rpcsys.errors import ProtocolError
 from rpcsys.link import KEEPALIVE_S, keep_alive
-from rpcsys.server.models.call_queue import Call, Desk
-from rpcsys.server.models.calls import Calls
-from rpcsys.server.models.line import Line
-from rpcsys.server.models.worker_pool import READ, Crew, begin, function_of
+from rpcsys.server.models.call_queue import Call, CallQueue
+from rpcsys.server.models.connection import ClientConnection
+from rpcsys.server.models.worker_pool import READ, WorkerPool, begin, function_of
 from rpcsys.server.sandbox import messages
-from rpcsys.server.session.faults import error_fields
+from rpcsys.server.session.calls import Calls
+from rpcsys.server.session.faults import error_frame
+from rpcsys.server.session.hello import HELLO_S
 from rpcsys.server.session.incoming import WINDOWS
 from rpcsys.stream import Ended
 from rpcsys.wire import frames
@@ -33,12 +31,11 @@ from rpcsys.wire.memory import Pool
 
 #: Between two reports of the load.
 REPORT_S = 0.5
-#: A client that says nothing after the handshake, or takes nothing that it was sent.
-HELLO_S = 10.0
+#: A client that takes nothing of what it was sent for so long is dropped.
 STALLED_S = 60.0
-#: Calls a client may have under way.
+#: Calls a client may have under way; one that has more is dropped.
 WINDOW_CALLS = 64
-#: A call that nobody waits for and that runs for so long makes the host a case for its successor.
+#: A call that nobody waits for and that runs for so long makes the supervisor start another host.
 STUCK_S = 5.0
 #: Answers that wait for clients to take them, in windows of one client: a quarter of the memory, or a GiB.
 MOST_UNSENT = 4
@@ -50,67 +47,70 @@ _WRITE = select.EPOLLOUT | select.EPOLLRDHUP
 _GONE = select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 
 
-class Host(Crew):
-    """The clients of a host, and its supervisor.
+class ModelHost(WorkerPool):
+    """The process of one deployed version, with many clients and one copy of its weights.
 
     ``hello``: what each client is greeted with; ``tether``: to the supervisor, not blocking; ``window_bytes``: what one
     client's frame may bring.
+
+    When it is to leave (a new version, or the end), it stops reading, finishes the calls it has, and gives each
+    connection back at the end of a frame: the successor goes on with it, and its client never knows.
     """
 
     def __init__(
-        self, calls: Calls, desk: Desk, tether: socket.socket, hello: Dict[str, Any], window_bytes: int
+        self, calls: Calls, queue: CallQueue, tether: socket.socket, hello: dict[str, Any], window_bytes: int
     ) -> None:
-        super().__init__(calls, desk)
+        super().__init__(calls, queue)
         self._tether = tether
         self._hello = frames.encode(frames.HELLO, 0, hello)
         self._name: str = hello["serve"]["name"]
         self._pool = Pool()
         self._window_bytes = window_bytes
-        self._behind: Set[Line] = set()
-        self._lines: Dict[int, Line] = {}
+        self._behind: set[ClientConnection] = set()  # connections whose clients have not taken all that was sent
+        self._connections: dict[int, ClientConnection] = {}  # by descriptor
         self._epoll.register(tether.fileno(), select.EPOLLIN)
         self._leaving = False
-        self._succeeded = False
-        self._told: Tuple[int, ...] = ()
-        self._stuck = False
-        self._look_at = 0.0
+        self._succeeded = False  # whether a successor takes the connections
+        self._told: tuple[int, ...] = ()  # the load, as the supervisor knows it
+        self._stuck = False  # whether the supervisor knows of a call that is
+        self._keepalive_at = 0.0
 
     def run(self) -> NoReturn:
         """Serve until the supervisor wants no more; this thread keeps watch."""
-        for _ in range(self._desk.workers + 1):
+        for _ in range(self._queue.workers + 1):
             begin(self._live)
         while True:
             self._keep_watch()
 
     # -------------------------------------------------------------- calls
 
-    def _put(self, line: Line, frame: Frame) -> None:
+    def _put(self, connection: ClientConnection, frame: Frame) -> None:
         """A client sends a CALL."""
         if self._behind:
             self._shed()
         due = time.monotonic() + frame.deadline_ms / 1000 if frame.deadline_ms else math.inf
         with self._lock:
-            if self._desk.of(line) >= WINDOWS * WINDOW_CALLS:
+            if self._queue.count(connection) >= WINDOWS * WINDOW_CALLS:
                 raise ProtocolError(f"more calls were sent than may be under way: {WINDOW_CALLS}")
             try:
-                taken = self._desk.offer(Call(line, frame, due))
+                taken = self._queue.offer(Call(connection, frame, due))
             except KeyError:
                 raise ProtocolError(f"call {frame.call_id} is under way already") from None
             self._next_look = min(self._next_look, due)
         if not taken:
-            why = (
-                f"{self._desk.places} calls wait for the module {self._name!r} already, which is all that it lets wait; "
-                "call again in a moment"
+            text = (
+                f"{self._queue.capacity} calls wait for the module {self._name!r} already, which is all that it lets "
+                "wait; call again in a moment"
             )
-            self._refuse(line, frame.call_id, "Busy", why, fault="device", retryable=True)
+            connection.send(error_frame(frame.call_id, "Busy", text, fault="device", retryable=True))
 
     def _shed(self) -> None:
         """Part with clients that do not take their answers where these take more than `MOST_UNSENT` windows in all."""
-        while sum(line.unsent for line in self._behind) > MOST_UNSENT * self._window_bytes:
-            self._drop(max(self._behind, key=lambda line: line.unsent))
+        while sum(connection.unsent for connection in self._behind) > MOST_UNSENT * self._window_bytes:
+            self._drop(max(self._behind, key=lambda connection: connection.unsent))
 
     def _stop(self, call: Call) -> None:
-        """A call was given up: stop it if it runs and can be stopped, and have another thread for its own, which it keeps."""
+        """A call was given up. If it runs: stop it if it can be stopped, and start a thread for the one it keeps."""
         if call.abandoned_at is None:
             return
         for stop in call.on_stop:
@@ -120,71 +120,68 @@ class Host(Crew):
         except RuntimeError:
             pass  # no more threads: calls wait until this one is done
 
-    def _refuse(self, line: Line, call_id: int, kind: str, text: str, **more: Any) -> None:
-        line.send(frames.encode(frames.ERROR, call_id, error_fields(kind, text, **more)))
-
-    def _cancel(self, line: Line, call_id: int) -> None:
+    def _cancel(self, connection: ClientConnection, call_id: int) -> None:
         with self._lock:
-            call = self._desk.cancel(line, call_id, time.monotonic())
+            call = self._queue.cancel(connection, call_id, time.monotonic())
         if call is not None:
             self._stop(call)
-            self._refuse(line, call_id, "Cancelled", "the call was cancelled")
+            connection.send(error_frame(call_id, "Cancelled", "the call was cancelled"))
 
     # -------------------------------------------------------------- clients, by the thread that leads
 
     def _attend(self, descriptor: int, events: int, alone: bool) -> Optional[Call]:
-        """A descriptor is ready, ``alone`` if no other is. A call that may be run at once, past the desk."""
-        line = self._lines.get(descriptor)
-        if line is None:
+        """A descriptor is ready, ``alone`` if no other is. A call that may be run at once, past the queue."""
+        connection = self._connections.get(descriptor)
+        if connection is None:
             if descriptor == self._tether.fileno():
                 self._obey()
             return None
         try:
             if events & select.EPOLLOUT:
-                line.by = None if line.greeted else line.by  # it takes something
-                line.flush()
+                connection.by = None if connection.greeted else connection.by  # it takes something
+                connection.flush()
             if events & select.EPOLLIN:
-                found = line.receive(self._leaving)
-                if alone and len(found) == 1 and self._may_run_at_once(line, found[0]):
-                    return Call(line, found[0])
+                found = connection.receive(self._leaving)
+                if alone and len(found) == 1 and self._may_run_at_once(connection, found[0]):
+                    return Call(connection, found[0])
                 for frame in found:
-                    self._take(line, frame)
+                    self._take(connection, frame)
             elif events & _GONE:
                 raise Ended("the connection was closed")
         except Ended:
-            self._drop(line)
+            self._drop(connection)
         except ProtocolError as error:
-            self._refuse(line, 0, "ProtocolError", str(error), fault="network")
-            self._drop(line)
+            connection.send(error_frame(0, "ProtocolError", str(error), fault="network"))
+            self._drop(connection)
         else:
-            if line.watched != READ or line.backlog:
-                self._rewatch(line)
+            if connection.watched != READ or connection.backlog:
+                self._rewatch(connection)
         return None
 
-    def _may_run_at_once(self, line: Line, frame: Frame) -> bool:
+    def _may_run_at_once(self, connection: ClientConnection, frame: Frame) -> bool:
         """Whether a frame is a call of a quick function, and nothing else is to be done."""
         return (
             frame.kind == frames.CALL
-            and line.greeted
+            and connection.greeted
             and not frame.deadline_ms
             and not self._leaving
-            and not line.backlog
-            and self._desk.idle
+            and not connection.backlog
+            and self._queue.idle
             and function_of(frame) in self._quick
         )
 
-    def _take(self, line: Line, frame: Frame) -> None:
+    def _take(self, connection: ClientConnection, frame: Frame) -> None:
         kind = frame.kind
-        if not line.greeted:
+        if not connection.greeted:
             if kind != frames.HELLO:
                 raise ProtocolError("a session begins with HELLO")
-            line.greeted, line.by = True, None
+            connection.greeted, connection.by = True, None
         elif kind == frames.CALL:
-            self._put(line, frame)
+            self._put(connection, frame)
         elif kind == frames.PING:
-            line.send(frames.pack(frames.PONG, frame.call_id))
+            connection.send(frames.pack(frames.PONG, frame.call_id))
         elif kind == frames.CANCEL:
-            self._cancel(line, frame.call_id)
+            self._cancel(connection, frame.call_id)
         elif kind == frames.GOODBYE:
             raise Ended("it said goodbye")
         else:
@@ -192,51 +189,51 @@ class Host(Crew):
                 f"a connection to a deployed module takes CALL, CANCEL and PING, not {frames.KINDS[kind]}"
             )
 
-    def _rewatch(self, line: Line) -> None:
+    def _rewatch(self, connection: ClientConnection) -> None:
         """Wait for what the client may do now: send more, or take what waits for it."""
         with self._lock:
-            if line.closed or line.descriptor not in self._lines:
+            if connection.closed or connection.descriptor not in self._connections:
                 return
-            self._behind.discard(line)
-            if line.backlog:
-                self._behind.add(line)
+            self._behind.discard(connection)
+            if connection.backlog:
+                self._behind.add(connection)
                 wanted = _WRITE
-                line.by = line.by or time.monotonic() + STALLED_S
+                connection.by = connection.by or time.monotonic() + STALLED_S
             else:
-                line.by = line.by if not line.greeted else None
-                parting = self._leaving and not line.reader.missing
+                connection.by = connection.by if not connection.greeted else None
+                parting = self._leaving and not connection.reader.missing
                 wanted = select.EPOLLRDHUP if parting else READ
-            if wanted != line.watched:
-                line.watched = wanted
-                self._epoll.modify(line.descriptor, wanted)
+            if wanted != connection.watched:
+                connection.watched = wanted
+                self._epoll.modify(connection.descriptor, wanted)
 
-    def _drop(self, line: Line) -> None:
+    def _drop(self, connection: ClientConnection) -> None:
         """A client is gone, or has to go."""
         with self._lock:
-            calls = self._desk.gone(line, time.monotonic())
-            self._forget(line)
+            calls = self._queue.drop(connection, time.monotonic())
+            self._forget(connection)
         for call in calls:
             self._stop(call)
-        line.close()
+        connection.close()
 
-    def _forget(self, line: Line) -> None:
+    def _forget(self, connection: ClientConnection) -> None:
         """Wait for nothing of a client any more; with the lock held, and before its descriptor is closed."""
-        del self._lines[line.descriptor]
-        self._behind.discard(line)
-        self._epoll.unregister(line.descriptor)
+        del self._connections[connection.descriptor]
+        self._behind.discard(connection)
+        self._epoll.unregister(connection.descriptor)
 
-    def _welcome(self, sock: socket.socket, order: Dict[str, Any]) -> None:
+    def _welcome(self, sock: socket.socket, order: dict[str, Any]) -> None:
         """A client that the supervisor hands over; ``reply``: the answer to its greeting, if it had none yet."""
-        line = Line(sock, str(order["client"]), self._pool, self._window_bytes)
-        line.greeted = order["greeted"]
-        if not line.greeted:
-            line.by = time.monotonic() + HELLO_S
-        self._lines[line.descriptor] = line
-        line.watched = READ
-        self._epoll.register(line.descriptor, READ)
+        connection = ClientConnection(sock, str(order["client"]), self._pool, self._window_bytes)
+        connection.greeted = order["greeted"]
+        if not connection.greeted:
+            connection.by = time.monotonic() + HELLO_S
+        self._connections[connection.descriptor] = connection
+        connection.watched = READ
+        self._epoll.register(connection.descriptor, READ)
         if order["reply"] is not None:
-            line.send([order["reply"].encode("latin-1"), *self._hello])
-            self._rewatch(line)
+            connection.send([order["reply"].encode("latin-1"), *self._hello])
+            self._rewatch(connection)
 
     # -------------------------------------------------------------- the supervisor
 
@@ -270,56 +267,56 @@ class Host(Crew):
     def _look(self, now: float) -> None:
         """What is due."""
         with self._lock:
-            late = self._desk.overdue(now)
-            stuck = any(now - (call.abandoned_at or now) >= STUCK_S for call in self._desk.abandoned)
+            late = self._queue.overdue(now)
+            stuck = any(now - (call.abandoned_at or now) >= STUCK_S for call in self._queue.abandoned)
         for call in late:
             self._stop(call)
-            self._refuse(call.client, call.frame.call_id, "DeadlineExceeded", "the call was not done in its time")
-        for line in [line for line in self._lines.values() if line.by is not None and now >= line.by]:
-            self._drop(line)
+            text = "the call was not done in its time"
+            call.client.send(error_frame(call.frame.call_id, "DeadlineExceeded", text))
+        connections = list(self._connections.values())
+        for connection in connections:
+            if connection.by is not None and now >= connection.by:
+                self._drop(connection)
         self._keep_alive(now)
         if stuck and not self._stuck:
             self._stuck = self._tell(stuck=True)
-        self._report()
+        load = (self._queue.live - self._queue.waiting, self._queue.waiting, len(self._connections))
+        if load != self._told and self._tell(load=load):
+            self._told = load
         if self._leaving:
             self._leave()
         with self._lock:
-            pause = LEAVE_S if self._leaving else REPORT_S if self._lines or self._told[:2] != (0, 0) else IDLE_S
-            self._next_look = min(now + pause, self._desk.deadline())
+            busy = self._connections or self._told[:2] != (0, 0)
+            pause = LEAVE_S if self._leaving else REPORT_S if busy else IDLE_S
+            self._next_look = min(now + pause, self._queue.deadline())
 
     def _keep_alive(self, now: float) -> None:
         """A client that takes nothing is not taken for dead before its time is over."""
-        if now >= self._look_at:
-            self._look_at = now + KEEPALIVE_S
-            for line in list(self._lines.values()):
-                keep_alive(line.socket)
-                if (
-                    line.watched == select.EPOLLRDHUP
-                ):  # its end may lie behind what is not read: see the watcher of a session
-                    line.send(frames.pack(frames.PONG, 0))
-
-    def _report(self) -> None:
-        desk = self._desk
-        load = (desk.live - desk.waiting, desk.waiting, len(self._lines))
-        if load != self._told and self._tell(load=load):
-            self._told = load
+        if now < self._keepalive_at:
+            return
+        self._keepalive_at = now + KEEPALIVE_S
+        for connection in list(self._connections.values()):
+            keep_alive(connection.socket)
+            if connection.watched == select.EPOLLRDHUP:  # its end may lie behind what is not read, as in a session
+                connection.send(frames.pack(frames.PONG, 0))
 
     def _leave(self) -> None:
         """Part with each client that rests at the end of a frame, all its calls answered; with none left, exit."""
-        for line in list(self._lines.values()):
-            self._rewatch(line)
+        for connection in list(self._connections.values()):
+            self._rewatch(connection)
             with self._lock:
-                busy = self._desk.of(line) or line.answering or line.backlog or line.reader.missing
-            if not busy and self._parted(line):
-                with self._lock:
-                    self._forget(line)
-                line.close(shutdown=not self._succeeded)
-        if not self._lines and self._tell(outcome="closed"):
+                busy = self._queue.count(connection) or connection.answering
+            if busy or connection.backlog or connection.reader.missing or not self._parted(connection):
+                continue
+            with self._lock:
+                self._forget(connection)
+            connection.close(shutdown=not self._succeeded)
+        if not self._connections and self._tell(outcome="closed"):
             os._exit(0)
 
-    def _parted(self, line: Line) -> bool:
+    def _parted(self, connection: ClientConnection) -> bool:
         """Give a client to the successor, or tell it that there is none; whether that could be done now."""
         if self._succeeded:
-            return self._tell(line.descriptor, moved=line.peer, greeted=line.greeted)
+            return self._tell(connection.descriptor, moved=connection.peer, greeted=connection.greeted)
         reason = f"the module {self._name!r} is not served here any more"
-        return line.send(frames.encode(frames.GOODBYE, 0, {"reason": reason}))
+        return connection.send(frames.encode(frames.GOODBYE, 0, {"reason": reason}))

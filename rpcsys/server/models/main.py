@@ -6,19 +6,18 @@ import os
 import resource
 import socket
 import sys
-from typing import Any, Dict
+from typing import Any
 
 from rpcsys.errors import RemoteArgumentError, RpcsysError, one_line
 from rpcsys.module import loading
 from rpcsys.module.module import Module, process
-from rpcsys.server import capabilities
-from rpcsys.server.capabilities import installed
-from rpcsys.server.models.call_queue import Desk
-from rpcsys.server.models.calls import Calls
-from rpcsys.server.models.host import WINDOW_CALLS, Host
-from rpcsys.server.sandbox import messages, processes
+from rpcsys.server.capabilities import capabilities, installed
+from rpcsys.server.models.call_queue import CallQueue
+from rpcsys.server.models.calls import ModuleCalls
+from rpcsys.server.models.host import WINDOW_CALLS, ModelHost
+from rpcsys.server.sandbox import messages
 from rpcsys.server.sandbox.messages import Job
-from rpcsys.server.session.session import VERSION, _memory, _window_bytes
+from rpcsys.server.session import hello
 
 #: Functions of a module that the supervisor is told of: it lists them.
 LISTED = 20
@@ -39,15 +38,16 @@ def serve(tether: socket.socket, job: Job) -> str:
         messages.tell(tether, unloadable=why)
         return "closed"
     sys.setswitchinterval(SWITCH_S)
-    _allow_descriptors()
-    told = {"kind": described["kind"], "functions": described["functions"][:LISTED]}
-    messages.tell(tether, loaded=told)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection is a descriptor
+    messages.tell(tether, loaded={"kind": described["kind"], "functions": described["functions"][:LISTED]})
     tether.setblocking(False)
-    desk = Desk(about["workers"], about["queue"], _memory() // 4, lambda line: not line.backlog)
-    window_bytes = _window_bytes()
-    calls = Calls(module, window_bytes)
-    host = Host(calls, desk, tether, _hello(job, described, about), window_bytes)
-    return host.run()
+    queue = CallQueue(about["workers"], about["queue"], hello.memory() // 4, lambda client: not client.backlog)
+    window_bytes = hello.window_bytes()
+    names = ("name", "version", "sha256", "workers", "queue")
+    serves = {**described, **{name: about[name] for name in names}}
+    fields = hello.fields(job, capabilities(), WINDOW_CALLS, window_bytes, limit_s=None, **hello.board(), serve=serves)
+    return ModelHost(ModuleCalls(module, window_bytes), queue, tether, fields, window_bytes).run()
 
 
 def load(path: str, name: str, *, allow_pickle: bool) -> Module:
@@ -74,24 +74,3 @@ def _by_reference(path: str) -> Module:
 
     described = [[value.describe() for value in values] for values in (runner.inputs, runner.outputs)]
     return Module("rpcsys.onnx", {"main": main}, inputs=described[0], outputs=described[1])
-
-
-def _allow_descriptors() -> None:
-    """Take as many connections as the system lets this process have."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _hello(job: Job, described: Dict[str, Any], about: Dict[str, Any]) -> Dict[str, Any]:
-    names = ("name", "version", "sha256", "workers", "queue")
-    return {
-        "version": VERSION,
-        "key": job.key,
-        "pid": processes.number(),
-        "limit_s": None,
-        "capabilities": capabilities.capabilities(pickle=False, cache=False),
-        "machine": capabilities.machine(),
-        "devices": ["cpu:0"],
-        "window": {"calls": WINDOW_CALLS, "bytes": _window_bytes()},
-        "serve": {**described, **{name: about[name] for name in names}},
-    }

@@ -1,15 +1,7 @@
 """What is deployed, on the disk: it survives restarts, and is old or new after any crash, never half.
 
-::
-
-    DIR/lock                     held by the server that serves DIR
-    DIR/incoming/…               uploads under way
-    DIR/NAME/lock                held by who replaces NAME
-    DIR/NAME/current             one line of JSON: which version is served; written beside it, then renamed
-    DIR/NAME/0003-1f2e3d…/FILE   a version: its number, and the beginning of its SHA-256
-
-A version is whole before ``current`` names it. What no ``current`` names is of no use, and is removed when nobody can be
-at work on it: at the start, and by the next who replaces that name.
+A version is whole before ``current`` names it. What no ``current`` names is removed when nobody can be at work on it: at
+the start, and by the next who replaces that name.
 """
 
 from __future__ import annotations
@@ -19,15 +11,16 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from rpcsys.errors import ConfigError, RemoteFileError
 
+#: Files that can be deployed: of libraries and of ONNX models.
+SUFFIXES = (".so", ".onnx")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _VERSION = re.compile(r"([0-9]{4,9})-([0-9a-f]{12})\Z")
-SUFFIXES = (".so", ".onnx")
-"""Files that can be deployed: of libraries and of ONNX models."""
 
 
 def is_name(name: Any) -> bool:
@@ -36,16 +29,25 @@ def is_name(name: Any) -> bool:
 
 
 class Version(NamedTuple):
-    """One deployed version. ``file``: its name in the version's folder."""
+    """One deployed version."""
 
     name: str
     version: str
-    file: str
+    file: str  # its name in the version's folder
     sha256: str
 
 
 class Store:
-    """The folder of deployed modules. Methods raise OSError where the disk refuses."""
+    """The folder of deployed modules. Methods raise OSError where the disk refuses.
+
+    ::
+
+        ROOT/lock                     held by the server that serves ROOT
+        ROOT/incoming/…               uploads under way
+        ROOT/NAME/lock                held by who replaces NAME
+        ROOT/NAME/current             one line of JSON: which version is served; written beside it, then renamed
+        ROOT/NAME/0003-1f2e3d…/FILE   a version: its number, and the beginning of its SHA-256
+    """
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -53,34 +55,34 @@ class Store:
     # -------------------------------------------------------------- for the server
 
     def open(self) -> int:
-        """Make the folder ready and keep others off it while the returned descriptor is open; ConfigError if that cannot be."""
+        """Make the folder ready and keep others off it while the returned descriptor is open.
+
+        Raises `ConfigError` if that cannot be.
+        """
+        incoming = os.path.join(self.root, "incoming")
         try:
-            os.makedirs(os.path.join(self.root, "incoming"), exist_ok=True)
-            lock = os.open(os.path.join(self.root, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            os.makedirs(incoming, exist_ok=True)
+            lock = _locked(os.path.join(self.root, "lock"))
         except OSError as error:
             raise ConfigError(f"--deploy {self.root}: {error.strerror}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise ConfigError(f"--deploy {self.root}: another server serves what is deployed there") from None
-        for entry in os.listdir(os.path.join(self.root, "incoming")):
-            _remove(os.path.join(self.root, "incoming", entry))
+        if lock is None:
+            raise ConfigError(f"--deploy {self.root}: another server serves what is deployed there")
+        for entry in os.listdir(incoming):
+            _remove(os.path.join(incoming, entry))
         for name in self._names():
             self.prune(name)
         return lock
 
-    def current(self) -> List[Version]:
+    def current(self) -> list[Version]:
         """What is to be served, by name."""
-        found = (self.look(name) for name in self._names())
-        return [version for version in found if version is not None]
+        return [version for version in map(self.look, self._names()) if version is not None]
 
     def look(self, name: str) -> Optional[Version]:
         """The version of ``name`` that is to be served; None if there is none."""
         try:
             with open(os.path.join(self.root, name, "current"), encoding="utf-8") as file:
                 about = json.loads(file.read(4096))
-            version = Version(name, *(str(about[field]) for field in ("version", "file", "sha256")))
+            version = Version(name, *(str(about[field]) for field in Version._fields[1:]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return version if _VERSION.match(version.version) and os.path.isfile(self.path(version)) else None
@@ -89,8 +91,8 @@ class Store:
         """Where the file of a version is."""
         return os.path.join(self.root, version.name, version.version, os.path.basename(version.file))
 
-    def _names(self) -> List[str]:
-        return sorted(name for name in os.listdir(self.root) if is_name(name))
+    def _names(self) -> list[str]:
+        return sorted(filter(is_name, os.listdir(self.root)))
 
     # -------------------------------------------------------------- for who deploys
 
@@ -98,14 +100,12 @@ class Store:
     def replacing(self, name: str) -> Iterator[None]:
         """While nobody else replaces ``name``. Raises `RemoteFileError` if somebody does."""
         os.makedirs(os.path.join(self.root, name), exist_ok=True)
-        lock = os.open(os.path.join(self.root, name, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = _locked(os.path.join(self.root, name, "lock"))
+        if lock is None:
+            raise RemoteFileError(
+                f"{name!r} is being replaced by somebody else; try again when that is done", retryable=True
+            )
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RemoteFileError(
-                    f"{name!r} is being replaced by somebody else; try again when that is done", retryable=True
-                ) from None
             yield
         finally:
             os.close(lock)
@@ -125,12 +125,12 @@ class Store:
     def switch(self, version: Version) -> None:
         """Have ``version`` served from now on."""
         folder = os.path.join(self.root, version.name)
-        about: Dict[str, str] = {field: getattr(version, field) for field in ("version", "file", "sha256")}
+        about = version._asdict()
+        del about["name"]
         fresh = os.path.join(folder, "current.new")
         with open(fresh, "w", encoding="utf-8") as file:
             file.write(json.dumps(about) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        _sync(fresh)
         os.rename(fresh, os.path.join(folder, "current"))
         _sync(folder)
 
@@ -144,9 +144,19 @@ class Store:
         folder = os.path.join(self.root, name)
         current = self.look(name)
         keep = {"current", "lock"} | ({current.version} if current else set())
-        for entry in os.listdir(folder):
-            if entry not in keep:
-                _remove(os.path.join(folder, entry))
+        for entry in set(os.listdir(folder)) - keep:
+            _remove(os.path.join(folder, entry))
+
+
+def _locked(path: str) -> Optional[int]:
+    """The descriptor of a file that is made and locked until it is closed; None where another process has it locked."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
 
 
 def _sync(path: str) -> None:

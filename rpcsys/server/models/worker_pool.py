@@ -1,13 +1,7 @@
-"""The threads of a model host: who leads, who runs which call, and who watches that nobody leads for too long.
+"""The threads of a model host. One thread at a time leads: it waits for all connections together, reads, and puts calls
+into the queue; the others run calls or rest. There is one more than there are workers, so one can always lead.
 
-One thread at a time leads: it waits for all connections together, reads, and puts calls on the desk. The others run calls
-or rest. There is one thread more than there are workers, so somebody can always lead.
-
-- Who leads and finds a call to run hands the lead on and runs it: no call changes threads, which would cost it two
-  switches. Where nothing else is to be done, one that is known to be quick is run without even that, past the desk; a
-  watcher puts it there, and takes the lead away, when its thread was wrong about it.
-- The desk, and who leads, are changed under one lock, which nobody holds while reading, running or sending.
-- Whoever takes a call off the desk answers it, once: the worker that ran it, or the leader that gives it up.
+The queue, and who leads, are changed under one lock, which nobody holds while reading, running or sending.
 """
 
 from __future__ import annotations
@@ -15,12 +9,13 @@ from __future__ import annotations
 import select
 import threading
 import time
-from typing import Any, Callable, List, Optional, Set, Tuple
+from typing import Any, Callable, Optional
 
 from rpcsys.module.module import running_call
-from rpcsys.server.models.call_queue import Call, Desk
-from rpcsys.server.models.calls import Calls
-from rpcsys.server.models.line import Line
+from rpcsys.server.models.call_queue import Call, CallQueue
+from rpcsys.server.models.connection import ClientConnection
+from rpcsys.server.session.calls import Calls
+from rpcsys.server.session.faults import exception_frame
 from rpcsys.wire.frames import Buffer, Frame
 
 #: Calls of a function that took no longer the last time are run by the thread that leads.
@@ -35,19 +30,25 @@ MAX_QUICK = 1024
 READ = select.EPOLLIN | select.EPOLLRDHUP
 
 
-class Crew:
-    """Leading, running, watching. What is read, and what becomes of clients, `rpcsys.server.models.host.Host` knows."""
+class WorkerPool:
+    """Leading, running, watching. What is read, and what becomes of clients, `rpcsys.server.models.host.ModelHost` knows.
 
-    def __init__(self, calls: Calls, desk: Desk) -> None:
+    - A thread that leads and finds a call to run hands the lead on and runs it: no call changes threads, which would
+      cost it two switches. Where nothing else is to be done, a call that is known to be quick is run without even that,
+      past the queue; a watcher puts it there, and takes the lead away, when it lasts after all.
+    - Whoever takes a call off the queue answers it, once: the worker that ran it, or the leader that gives it up.
+    """
+
+    def __init__(self, calls: Calls, queue: CallQueue) -> None:
         self._calls = calls
-        self._desk = desk
+        self._queue = queue
         self._epoll = select.epoll()
         self._lock = threading.Lock()
-        self._leader: Optional[int] = None
-        self._resting: List[Any] = []
-        self._quick: Set[str] = set()
-        self._turn = 0
-        self._at_once: Optional[Call] = None
+        self._leader: Optional[int] = None  # a thread's number
+        self._resting: list[Any] = []  # a held lock for each thread that rests
+        self._quick: set[str] = set()  # functions whose last call was quick
+        self._turn = 0  # counts the calls that were run at once
+        self._at_once: Optional[Call] = None  # the one that runs now
         self._watching = False
         self._watch = threading.Lock()
         self._watch.acquire()
@@ -56,27 +57,27 @@ class Crew:
     # What the leader does
 
     def _attend(self, descriptor: int, events: int, alone: bool) -> Optional[Call]:
-        """A descriptor is ready, ``alone`` if no other is. A call that may be run at once, past the desk."""
+        """A descriptor is ready, ``alone`` if no other is. A call that may be run at once, past the queue."""
         raise NotImplementedError
 
     def _look(self, now: float) -> None:
         """What is due; to be called again at ``_next_look``."""
         raise NotImplementedError
 
-    def _rewatch(self, line: Line) -> None:
+    def _rewatch(self, connection: ClientConnection) -> None:
         """Wait for what the client may do now: send more, or take what waits for it."""
         raise NotImplementedError
 
     # Threads
 
     def _live(self) -> None:
-        """Lead, run calls and rest, until a call has run that was given up: another thread is there in its place."""
+        """FrameTemplate, run calls and rest, until a call has run that was given up: another thread is there in its place."""
         me = threading.get_ident()
         wanted = True
         while wanted:
             rest: Any = None
             with self._lock:
-                call = self._desk.take()
+                call = self._queue.take()
                 if call is not None:
                     self._wake()
                 elif self._leader is None:
@@ -94,9 +95,8 @@ class Crew:
                 wanted = self._lead(me)
 
     def _wake(self) -> None:
-        """Wake whom the lead and the desk have something for; with the lock held."""
-        desk = self._desk
-        wanted = (self._leader is None) + min(desk.waiting, desk.free)
+        """Wake threads for the lead and for the queue's calls; with the lock held."""
+        wanted = (self._leader is None) + min(self._queue.waiting, self._queue.free)
         while wanted > 0 and self._resting:
             self._resting.pop().release()
             wanted -= 1
@@ -114,10 +114,10 @@ class Crew:
             now = time.monotonic()
             if now >= self._next_look:
                 self._look(now)
-            if not self._desk.waiting:
+            if not self._queue.waiting:
                 continue
             with self._lock:
-                call = self._desk.take()
+                call = self._queue.take()
                 if call is None:
                     continue
                 self._leader = None
@@ -153,7 +153,7 @@ class Crew:
             with self._lock:
                 idle = 0.0 if self._turn != turn or self._at_once else idle + WATCH_S
                 if self._at_once is not None and self._turn == turn:
-                    self._desk.adopt(self._at_once)
+                    self._queue.adopt(self._at_once)
                     self._at_once = self._leader = None
                     self._wake()
                 self._watching = idle < WATCHED_S
@@ -169,33 +169,36 @@ class Crew:
             self._reply(call, pieces)
         return wanted
 
-    def _answered(self, call: Call) -> Tuple[List[Buffer], bool]:
-        """Run a call: its answer, and whether it was quick."""
+    def _answered(self, call: Call) -> tuple[list[Buffer], bool]:
+        """Run a call: the pieces of its answer, and whether it was quick."""
         started = time.perf_counter()
         running_call.stops = call.on_stop
-        pieces = self._calls.answer(call.frame)
+        try:
+            pieces = self._calls.answer(call.frame)
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            pieces = exception_frame(call.frame.call_id, error)
         running_call.stops = None
         return pieces, time.perf_counter() - started <= QUICK_S
 
     def _finished(self, call: Call, quick: bool) -> bool:
-        """A call of the desk has run; whether it is to be answered. With the lock held."""
+        """A call of the queue has run; whether it is to be answered. With the lock held."""
         function = function_of(call.frame)
         if not quick:
             self._quick.discard(function)
         elif len(self._quick) < MAX_QUICK:
             self._quick.add(function)
-        wanted = self._desk.finish(call)
+        wanted = self._queue.finish(call)
         call.client.answering += wanted
         return wanted
 
-    def _reply(self, call: Call, pieces: List[Buffer]) -> None:
-        line: Line = call.client
-        line.send(pieces)
+    def _reply(self, call: Call, pieces: list[Buffer]) -> None:
+        connection: ClientConnection = call.client
+        connection.send(pieces)
         if call.state != "waiting":
             with self._lock:
-                line.answering -= 1
-        if line.watched != READ or line.backlog:
-            self._rewatch(line)
+                connection.answering -= 1
+        if connection.watched != READ or connection.backlog:
+            self._rewatch(connection)
 
 
 def function_of(frame: Frame) -> str:

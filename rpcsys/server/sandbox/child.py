@@ -150,10 +150,26 @@ def _serve(descriptor: int | None, job: Job, tether: socket.socket) -> str:
             messages.tell(tether, told.get("printed"), **told)
 
         return session.serve(sock, job, report, lambda: messages.last(tether))
+    from rpcsys.server.session import tvm_session
+
     if job.options.get("tvm") == "ctypes":
-        from rpcsys.server.session import tvm_ctypes
+        from rpcsys.server.session.tvm_ctypes import LibraryRuntime
 
-        return tvm_ctypes.serve(sock, job)
-    from rpcsys.server.session import tvm_python
+        return tvm_session.serve(sock, job, LibraryRuntime())
+    return tvm_session.serve(sock, job, tvm_session.PackageRuntime())
 
-    return tvm_python.serve(sock, job)
+
+def _stay_in(workdir: str) -> None:
+    """Relative names and temporary files go where they are removed with the session."""
+    os.chdir(workdir)
+    os.environ["TMPDIR"] = work_folders.temporary(workdir)
+    if "tempfile" in sys.modules:
+        vars(sys.modules["tempfile"])["tempdir"] = None  # it remembers what it found in the zygote
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass

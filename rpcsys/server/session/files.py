@@ -1,33 +1,34 @@
 """Uploads and downloads under way in one session, and the cache that they may use.
 
-An upload is a CALL and then CHUNKs of its number. With a cache the client first says what it has
-(``session.offer``): a file that is known already is there at once, and an upload that broke off in an
-earlier session goes on where it stopped.
+An upload is a CALL and then CHUNKs of its number. With a cache the client first says what it has (``session.offer``):
+a file that is known is there at once, and an upload that broke off in an earlier session goes on where it stopped.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Optional
 
-from rpcsys.errors import ProtocolError, RpcsysError
-from rpcsys.server import cache as caches
-from rpcsys.server.session.faults import described, error_fields
+from rpcsys.errors import ProtocolError, RemoteFileError, RpcsysError
+from rpcsys.server.cache import Cache, Partial, new_hash, valid, write_all
+from rpcsys.server.session.directory import Directory, file_errors
+from rpcsys.server.session.faults import error_frame, exception_frame
 from rpcsys.server.session.outgoing import Outgoing
-from rpcsys.server.session.transfers import Directory, Upload, begun_elsewhere, hashed, translated
 from rpcsys.wire import frames
-from rpcsys.wire.frames import Buffer, Frame
+from rpcsys.wire.frames import LAST, Buffer, Frame
 
 
 class Files:
     """What moves in and out of a session's directory. ``cache``: its folder and its cap in bytes, if it has one."""
 
-    def __init__(self, out: Outgoing, directory: Directory, cache: Optional[List[Any]]) -> None:
+    def __init__(self, out: Outgoing, directory: Directory, cache: Optional[list[Any]] = None) -> None:
         self._out = out
-        self._directory = directory
+        self.directory = directory
         self._cache = cache
-        self._uploads: Dict[int, Upload] = {}
+        self._uploads: dict[int, Upload] = {}
 
-    def offer(self, name: str, size: int, digest: str) -> Dict[str, Any]:
+    def offer(self, name: str, size: int, digest: str) -> dict[str, Any]:
         """Whether the file ``name`` is here by this, or from which byte on it is wanted.
 
         Raises `RemoteFileError`, `PathError`.
@@ -35,22 +36,29 @@ class Files:
         cache = self._opened(size, digest)
         if cache is None:
             return {"here": False, "offset": 0}
-        target = self._directory.fresh(name)
-        try:
+        target = self.directory.fresh(name)
+        with file_errors(name):
             here = cache.place(digest, target)
-        except OSError as error:
-            raise translated(name, error) from None
         return {"here": here, "offset": 0 if here else cache.offset(digest, size)}
 
-    def begin(self, frame: Frame) -> None:
-        """A CALL of ``session.upload``: name, size, and with a cache the SHA-256 and the byte to begin at."""
-        name, size, digest, offset = _upload_arguments(frame)
-        kept = self._kept(size, digest) if digest is not None else None
-        if kept is None and offset:
-            raise begun_elsewhere(name)
-        self._uploads[frame.call_id] = Upload(self._directory, name, frame.call_id, size, kept, offset)
+    def begin(self, frame: Frame) -> list[Buffer]:
+        """A CALL of ``session.upload``: name, size, and with a cache the SHA-256 and the byte to begin at.
 
-    def _kept(self, size: int, digest: Any) -> Optional[caches.Partial]:
+        It is answered after its last CHUNK.
+        """
+        args = frame.get("a")
+        if not isinstance(args, list) or not args or not isinstance(args[0], str):
+            raise ProtocolError("an upload names one file")
+        name, size, digest, offset = [*args, *(0, None, 0)[len(args) - 1 :]][:4]
+        if type(size) is not int or type(offset) is not int or not 0 <= offset <= size:
+            raise ProtocolError("an upload has a number of bytes, and begins at one of them")
+        cached = self._resumed(size, digest) if digest is not None else None
+        if cached is None and offset:
+            raise begun_elsewhere(name)
+        self._uploads[frame.call_id] = Upload(self.directory, name, frame.call_id, size, cached, offset)
+        return []
+
+    def _resumed(self, size: int, digest: Any) -> Optional[Partial]:
         """Where an upload outlives its session; None if this one does not."""
         cache = self._opened(size, digest)
         try:
@@ -58,13 +66,11 @@ class Files:
         except OSError:
             return None
 
-    def _opened(self, size: Any, digest: Any) -> Optional[caches.Cache]:
+    def _opened(self, size: Any, digest: Any) -> Optional[Cache]:
         """The cache, if there is one and a file of that size has a place in it."""
-        if not caches.valid(digest) or type(size) is not int or size < 0:
+        if not valid(digest) or type(size) is not int or size < 0:
             raise ProtocolError("an offer is a size and a SHA-256 in hexadecimal digits")
-        if self._cache is None or size > self._cache[1]:
-            return None
-        return caches.Cache(*self._cache)
+        return Cache(*self._cache) if self._cache is not None and size <= self._cache[1] else None
 
     def chunk(self, frame: Frame) -> None:
         """A piece of an upload; ignored when the upload has failed already, which the client was told."""
@@ -76,7 +82,7 @@ class Files:
                 return
             pieces = frames.encode(frames.RESULT, frame.call_id, {"r": upload.name})
         except RpcsysError as error:
-            pieces = frames.encode(frames.ERROR, frame.call_id, described(error))
+            pieces = exception_frame(frame.call_id, error)
         del self._uploads[frame.call_id]
         upload.discard()
         self._out.send(pieces)
@@ -86,18 +92,17 @@ class Files:
         upload = self._uploads.pop(cancel.call_id, None)
         if upload is not None:
             upload.leave()
-            fields = error_fields("Cancelled", "the upload was cancelled")
-            self._out.send(frames.encode(frames.ERROR, cancel.call_id, fields))
+            self._out.send(error_frame(cancel.call_id, "Cancelled", "the upload was cancelled"))
 
-    def download(self, frame: Frame) -> List[Buffer]:
+    def download(self, frame: Frame) -> list[Buffer]:
         """A CALL of ``session.download``: a name, and the byte to begin at; its RESULT, the CHUNKs sent."""
-        arguments = frame.get("a")
-        if not isinstance(arguments, list) or not arguments or not isinstance(arguments[0], str):
+        args = frame.get("a")
+        if not isinstance(args, list) or not args or not isinstance(args[0], str):
             raise ProtocolError("a download names one file")
-        offset = arguments[1] if len(arguments) > 1 else 0
+        offset = args[1] if len(args) > 1 else 0
         if type(offset) is not int or offset < 0:
             raise ProtocolError("a download begins at a byte")
-        size, pieces = self._directory.pieces(arguments[0])
+        size, pieces = self.directory.pieces(args[0])
         head, _ = frames.encode_head({"size": size})
         end = hashed(
             pieces, lambda piece: self._out.send(frames.pack(frames.CHUNK, frame.call_id, head, (piece,))), offset
@@ -110,11 +115,103 @@ class Files:
             upload.leave()
 
 
-def _upload_arguments(frame: Frame) -> tuple[str, int, Any, int]:
-    arguments = frame.get("a")
-    if not isinstance(arguments, list) or not arguments or not isinstance(arguments[0], str):
-        raise ProtocolError("an upload names one file")
-    name, size, digest, offset = [*arguments, *[0, None, 0][len(arguments) - 1 :]][:4]
-    if type(size) is not int or type(offset) is not int or not 0 <= offset <= size:
-        raise ProtocolError("an upload has a number of bytes, and begins at one of them")
-    return name, size, digest, offset
+class Upload:
+    """A file of ``size`` bytes on its way in. It appears under its name when all of it is there and the hash is right.
+
+    ``cached``: where it outlives its session, with the first ``offset`` bytes of it, which an earlier session left.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        name: str,
+        call_id: int,
+        size: int,
+        cached: Optional[Partial] = None,
+        offset: int = 0,
+    ) -> None:
+        self.name = name
+        self._size = size
+        self._left = size - offset
+        self._cached = cached
+        self._wanted = cached.wanted if cached is not None else None
+        self._resumed = bool(offset)
+        self._digest = new_hash()
+        self._target = directory.fresh(name)
+        self._path = directory.private(call_id)
+        with file_errors(name):
+            self._stream = open(self._path, "wb", buffering=0)  # noqa: SIM115 - closed by `discard`
+            if cached is not None and not cached.rewind(offset, self._write):
+                self.leave()
+                raise begun_elsewhere(name)
+
+    def take(self, frame: Frame) -> bool:
+        """Write one CHUNK; whether it was the last. Raises `ProtocolError` for more than was announced."""
+        piece = memoryview(frame.buffers[0])
+        self._left -= len(piece)
+        if self._left < 0:
+            raise ProtocolError(
+                f"{self.name!r} is longer than the {self._size} bytes announced; did it change meanwhile?"
+            )
+        with file_errors(self.name):
+            self._write(piece)
+            self._to_cache(lambda cached: cached.write(piece))
+            if not frame.flags & LAST:
+                return False
+            actual = self._digest.hexdigest()
+            if frame.parsed.head.get("sha256") != actual or self._wanted not in (None, actual):
+                text = f"{self.name!r} changed on its way to the device; upload it again"
+                # Bytes that an earlier session left may be the cause; they are removed.
+                raise RemoteFileError(text, retryable=self._resumed)
+            os.replace(self._path, self._target)
+        self._to_cache(Partial.finish)
+        return True
+
+    def _write(self, piece: Any) -> None:
+        self._digest.update(piece)
+        write_all(self._stream, piece)
+
+    def _to_cache(self, do: Callable[[Partial], None]) -> None:
+        """What cannot be cached arrives all the same."""
+        try:
+            if self._cached is not None:
+                do(self._cached)
+        except OSError:
+            self._drop_cached()
+
+    def _drop_cached(self) -> None:
+        cached, self._cached = self._cached, None
+        if cached is not None:
+            cached.discard()
+
+    def leave(self) -> None:
+        """It breaks off here: kept for a later session where that is possible."""
+        if self._cached is not None:
+            self._cached.leave()
+        self.discard()
+
+    def discard(self) -> None:
+        """Leave nothing of it behind."""
+        self._drop_cached()
+        self._stream.close()
+        try:
+            os.unlink(self._path)
+        except FileNotFoundError:
+            pass
+
+
+def hashed(pieces: Iterator[bytes], send: Callable[[bytes], None], offset: int = 0) -> dict[str, Any]:
+    """Send all ``pieces`` but their first ``offset`` bytes; size and SHA-256 of the whole."""
+    digest, size = new_hash(), 0
+    for piece in pieces:
+        digest.update(piece)
+        size += len(piece)
+        wanted = min(size - offset, len(piece))
+        if wanted > 0:
+            send(piece[-wanted:])
+    return {"size": size, "sha256": digest.hexdigest()}
+
+
+def begun_elsewhere(name: str) -> RemoteFileError:
+    """For an upload that is to go on where there is nothing to go on with."""
+    return RemoteFileError(f"{name}: what an earlier session left of it is gone; upload it again", retryable=True)

@@ -1,10 +1,7 @@
 """What a session has been sent: read by one thread at a time, and put in order.
 
-Whoever reads holds ``lock``: the main thread between calls, the watcher while one lasts. Frames that came
-in one read are looked at together: a call that is cancelled in it does not even begin, and a PING waits
-for no call. While a reply does not go out because the client takes nothing, what the client sends is
-read, so that full buffers never lock the two against each other; it is put in order afterwards, since
-nothing may be sent in the middle of a frame.
+Whoever reads holds ``lock``: the main thread between calls, the watcher while one lasts. Frames that came in one read
+are looked at together: a call that is cancelled in it does not even begin, and a PING waits for no call.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from collections import deque
 from typing import Deque, Optional
 
 from rpcsys.errors import ProtocolError
-from rpcsys.server.session.faults import error_fields
+from rpcsys.server.session.faults import error_frame
 from rpcsys.server.session.outgoing import Outgoing
 from rpcsys.stream import DONT_WAIT, Stream
 from rpcsys.wire import frames
@@ -38,21 +35,17 @@ _SEND_TIMEOUT_S = 1.0
 
 
 class Incoming:
-    """The receiving half of a session's stream; the client was told of a window of ``window_bytes``.
-
-    ``waiting``: frames that have been read ahead, in order; ``late``: whether the last one that `next` gave may
-    have been cancelled since it came.
-    """
+    """The receiving half of a session's stream; the client was told of a window of ``window_bytes``."""
 
     def __init__(self, stream: Stream, out: Outgoing, window_bytes: int) -> None:
         self._stream = stream
         self._out = out
         self._window_bytes = window_bytes
-        self._unsorted: Deque[Frame] = deque()
-        self._chunk_bytes = 0
+        self._unsorted: Deque[Frame] = deque()  # read while a reply did not go out: nothing may be sent in its middle
+        self._chunk_bytes = 0  # of frames that have been read ahead, as are these:
         self._bytes = self._calls = self._body_bytes = 0
-        self.late = False
-        self.waiting: Deque[Frame] = deque()
+        self.late = False  # whether the frame that `next` gave last may have been cancelled since it came
+        self.waiting: Deque[Frame] = deque()  # frames that have been read ahead, in order
         self.lock = threading.Lock()
         out.on_full = self._while_full
 
@@ -81,29 +74,30 @@ class Incoming:
 
     def _taken(self) -> Frame:
         frame = self.waiting.popleft()
-        self._count(frame, -1)
-        if frame.kind == frames.CALL:
-            self._count_call(frame, -1)
+        self._count_waiting(frame, -1)
         self.late = True
         return frame
 
-    def taken_back(self, call: Frame) -> bool:
-        """Whether the client has cancelled ``call``, the last frame that `next` gave, before it begins.
-
-        It is told so.
-        """
+    def withdrawn(self, call: Frame) -> bool:
+        """Whether the client has cancelled ``call``, the last frame that `next` gave, before it begins; it is told so."""
         self.read_ahead()
+        if self._removed(frames.CANCEL, call.call_id) is None:
+            return False
+        self._say_cancelled(call)
+        return True
+
+    def _removed(self, kind: int, call_id: int) -> Optional[Frame]:
+        """The frame of that kind and number, which waits no more; None if there is none."""
         for frame in self.waiting:
-            if frame.kind == frames.CANCEL and frame.call_id == call.call_id:
+            if frame.kind == kind and frame.call_id == call_id:
                 self.waiting.remove(frame)
-                self._count(frame, -1)
-                self._say_cancelled(call)
-                return True
-        return False
+                self._count_waiting(frame, -1)
+                return frame
+        return None
 
     def _say_cancelled(self, call: Frame) -> None:
-        fields = error_fields("Cancelled", "the call was cancelled before it began")
-        self._out.send(frames.encode(frames.ERROR, call.call_id, fields), _SEND_TIMEOUT_S)
+        text = "the call was cancelled before it began"
+        self._out.send(error_frame(call.call_id, "Cancelled", text), _SEND_TIMEOUT_S)
 
     def _count(self, frame: Frame, sign: int) -> None:
         if frame.kind == frames.CHUNK:
@@ -111,10 +105,12 @@ class Incoming:
         else:
             self._bytes += sign * frame.parsed.weight
 
-    def _count_call(self, frame: Frame, sign: int) -> None:
-        """Keep account of the window, as the client does."""
-        self._calls += sign
-        self._body_bytes += sign * frame.parsed.body_bytes
+    def _count_waiting(self, frame: Frame, sign: int) -> None:
+        """Keep account of frames in order: of calls, as the client does for its window."""
+        self._count(frame, sign)
+        if frame.kind == frames.CALL:
+            self._calls += sign
+            self._body_bytes += sign * frame.parsed.body_bytes
 
     def _check_window(self) -> None:
         """Raises `ProtocolError` for a client that does not keep to it. One call may be larger, if it comes alone."""
@@ -138,8 +134,8 @@ class Incoming:
     def has_room(self) -> bool:
         """Whether another frame may be read ahead.
 
-        A client that keeps to its window, calls and bytes, always has room; of a file little is taken. What the calls here
-        bring is bounded by the window, what their heads and all else hold on to is bounded here.
+        A client that keeps to its window, calls and bytes, always has room; of a file little is taken. The window bounds
+        what the calls here bring; their heads and all else are bounded here.
         """
         beside = len(self.waiting) + len(self._unsorted) - self._calls
         return (
@@ -150,21 +146,22 @@ class Incoming:
 
     def sort(self, frame: Frame) -> None:
         """What must not wait for the calls before it is done at once; the rest keeps its order."""
-        if frame.kind == frames.CALL:
-            self._count(frame, 1)
-            self._count_call(frame, 1)
-            self._check_window()
-            self.waiting.append(frame)
-        elif frame.kind == frames.CANCEL:
-            self._cancel_waiting(frame)
-        elif frame.kind == frames.PING:
+        if frame.kind == frames.PING:
             self._out.send(frames.pack(frames.PONG, frame.call_id), _SEND_TIMEOUT_S)
-        else:
-            if frame.kind == frames.GOODBYE:
-                self.waiting.clear()
-                self._bytes = self._chunk_bytes = self._calls = self._body_bytes = 0
-            self._count(frame, 1)
-            self.waiting.append(frame)
+            return
+        if frame.kind == frames.CANCEL:
+            # Of a call that was read and has not begun; what has begun, an upload, is the main thread's.
+            call = self._removed(frames.CALL, frame.call_id)
+            if call is not None:
+                self._say_cancelled(call)
+                return
+        elif frame.kind == frames.GOODBYE:
+            self.waiting.clear()
+            self._bytes = self._chunk_bytes = self._calls = self._body_bytes = 0
+        self._count_waiting(frame, 1)
+        if frame.kind == frames.CALL:
+            self._check_window()
+        self.waiting.append(frame)
 
     def _sort_all(self, first: Frame) -> None:
         """Put in order all that came in one read."""
@@ -180,20 +177,11 @@ class Incoming:
             self._count(frame, -1)
             self.sort(frame)
 
-    def _cancel_waiting(self, cancel: Frame) -> None:
-        """Drop a call that has been read and not begun; what has begun, an upload, is the main thread's."""
-        for frame in list(self.waiting):
-            if frame.call_id == cancel.call_id and frame.kind == frames.CALL:
-                self.waiting.remove(frame)
-                self._count(frame, -1)
-                self._count_call(frame, -1)
-                self._say_cancelled(frame)
-                return
-        self._count(cancel, 1)
-        self.waiting.append(cancel)
-
     def _while_full(self) -> None:
-        """The client takes nothing now: read what it sends, and wait until it takes or sends more."""
+        """The client takes nothing now: read what it sends, and wait until it takes or sends more.
+
+        So full buffers never lock the two against each other.
+        """
         if not self.lock.acquire(False):
             self._stream.wait(_SHORT_TICK_S, read=False, write=True)
             return

@@ -1,40 +1,44 @@
-"""The functions that make up a session: files, modules, arrays, timing. Called like any other function."""
+"""The functions that make up a session: files, modules, arrays, timing, and functions that a client brings along."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Callable, Dict, List
+import sys
+from typing import Any, Callable
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
 from rpcsys.module import loading
 from rpcsys.module.module import Module
-from rpcsys.server.session import objects, registry, user_code
-from rpcsys.server.session.evaluator import measure
+from rpcsys.server.session import registry
+from rpcsys.server.session.calls import Calls, ThreadMemory
+from rpcsys.server.session.files import Files
+from rpcsys.server.session.objects import Objects, keep_arrays
+from rpcsys.server.session.timing import measure
 from rpcsys.wire.checks import shown
 from rpcsys.wire.tensor import as_tensor
 
-if TYPE_CHECKING:
-    from rpcsys.server.session.session import Session
+#: This Python's, of which a pickled function has to be: bytecode is the same in one minor version only.
+PYTHON = "{}.{}".format(*sys.version_info[:2])
 
 
-class Operations:
+class Operations(Calls):
     """Everything a client can call in one session, by target."""
 
-    def __init__(self, session: Session, *, allow_pickle: bool) -> None:
-        self._session = session
-        self._objects = session.objects
-        self._directory = session.directory
+    def __init__(self, objects: Objects, memory: ThreadMemory, files: Files, *, allow_pickle: bool) -> None:
+        super().__init__(objects, memory)
+        self.streamed = {"session.upload": files.begin, "session.download": files.download}
+        self._directory = files.directory
         self._allow_pickle = allow_pickle
-        self._named: Dict[str, Callable[..., Any]] = {}
+        self._named: dict[str, Callable[..., Any]] = {}
         self._add("session.has_function", self._has_function, str)
         self._add("session.load_module", self._load_module, str)
-        self._add("session.listdir", self._directory.listdir, str, optional=1)
-        self._add("session.remove", self._directory.remove, str)
-        self._add("session.offer", session.files.offer, str, int, str)
-        self._add("session.memory", session.objects.memory)
+        self._add("session.listdir", files.directory.listdir, str, optional=1)
+        self._add("session.remove", files.directory.remove, str)
+        self._add("session.offer", files.offer, str, int, str)
+        self._add("session.memory", objects.memory)
         self._add("session.put", self._put, object)
-        self._add("session.get", self._get, object)
-        self._add("session.run", user_code.runner(allow_pickle), str, (bytes, memoryview), more=True)
+        self._add("session.get", lambda value: value, object)
+        self._add("session.run", self._run_pickled, str, (bytes, memoryview), more=True)
         self._add("session.time", self._time, (str, int, list), (list, tuple), dict)
         self._add("session.functions", registry.names)
 
@@ -42,23 +46,19 @@ class Operations:
         self._named[name] = registry.taking(name, function, *kinds, **more)
 
     def resolve(self, target: Any) -> Callable[..., Any]:
-        """The callable for what a CALL names: a function, an object, or ``[object, name]``.
-
-        Raises `RemoteFunctionError` when there is none.
-        """
+        """The callable for what a CALL names: a function, an object, or ``[object, name]``."""
         if type(target) is str:
             return self._named.get(target) or self._registered(target)
         if type(target) is list and len(target) == 2 and type(target[1]) is str:
-            function: Callable[..., Any] = self.module(target[0]).function(target[1])
-            return function
-        value = self._objects.get(target)
+            return self.module(target[0]).function(target[1])
+        value = self.objects.get(target)
         if not callable(value):
             raise RemoteFunctionError(f"object {shown(target)} of this session is no function")
         return value  # type: ignore[no-any-return]
 
     def module(self, id: Any) -> Module:
-        """The loaded module of that number. Raises `RemoteFunctionError`."""
-        value = self._objects.get(id)
+        """The loaded module of that number."""
+        value = self.objects.get(id)
         if not hasattr(value, "function"):
             raise RemoteFunctionError(f"object {shown(id)} of this session is no module")
         return value  # type: ignore[no-any-return]
@@ -76,16 +76,45 @@ class Operations:
         self.resolve(name)
 
     def _load_module(self, name: str) -> Any:
-        # Built-in functions say what they keep themselves; a module is described by its kind.
         return loading.load_file(self._directory.existing(name), name, allow_pickle=self._allow_pickle)
 
     def _put(self, value: Any) -> Any:
         if as_tensor(value) is None:
             raise RemoteArgumentError(f"session.array takes an array, not a {type(value).__name__}")
-        return objects.keep_arrays(value, self._objects)
+        return keep_arrays(value, self.objects)
 
-    def _get(self, value: Any) -> Any:
-        return value
-
-    def _time(self, target: Any, args: List[Any], options: Dict[str, Any]) -> Dict[str, Any]:
+    def _time(self, target: Any, args: list[Any], options: dict[str, Any]) -> dict[str, Any]:
         return measure(functools.partial(self.resolve(target), *args), options)
+
+    def _run_pickled(self, python: str, pickled: bytes, *args: Any) -> Any:
+        """Call the function that ``pickled`` holds, made by cloudpickle in that minor version of Python."""
+        if not self._allow_pickle:
+            raise RemoteFunctionError(
+                "this server runs no functions of its clients; start it with --allow-pickle if they may"
+            )
+        if python != PYTHON:
+            raise RemoteFunctionError(
+                f"a function of Python {python} cannot run in Python {PYTHON}, which this device has"
+            )
+        return _unpickled(pickled)(*args)
+
+
+def _unpickled(pickled: bytes) -> Callable[..., Any]:
+    try:
+        import cloudpickle
+    except ImportError:
+        raise RemoteFunctionError("this device has no cloudpickle; there: python3 -m pip install cloudpickle") from None
+    try:
+        function = cloudpickle.loads(pickled)
+    except ModuleNotFoundError as error:
+        raise RemoteFunctionError(
+            f"the function needs the module {error.name!r}, which this device has not; upload and import it in the function, "
+            "or send it along: cloudpickle.register_pickle_by_value(module)"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - what is broken, or refuses, may raise anything
+        raise RemoteFunctionError(
+            f"what was sent for session.run cannot be loaded ({type(error).__name__}: {error})"
+        ) from None
+    if not callable(function):
+        raise RemoteFunctionError(f"session.run takes a function, not a {type(function).__name__}")
+    return function  # type: ignore[no-any-return]

@@ -1,8 +1,7 @@
 """What a session sends, from whichever of its threads.
 
-Short replies to quick calls may be held back for a moment and go out together: one system call, and one
-wake-up of the client, for all of them. Whoever holds one back sees to it that it goes out before
-anything that may last. Held replies always go first.
+Short replies to quick calls may be held back and go out together: one system call, and one wake-up of the client, for
+all of them. Whoever holds one back flushes before anything that may last. Held replies always go first.
 """
 
 from __future__ import annotations
@@ -24,16 +23,13 @@ STRETCH = 2 << 20
 
 
 class Outgoing:
-    """The sending half of a session's stream.
-
-    ``held``: replies that wait for others to join them; ``on_full`` is called while the client takes nothing, and now and then in a long reply.
-    """
+    """The sending half of a session's stream."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._lock = threading.Lock()
-        self.held: List[bytes] = []
-        self.on_full: Optional[Callable[[], None]] = None
+        self.held: List[bytes] = []  # replies that wait for others to join them
+        self.on_full: Optional[Callable[[], None]] = None  # called while the client takes nothing, and in long replies
 
     def send(self, pieces: Sequence[Buffer], wait_s: float = -1) -> None:
         """Send one frame. With ``wait_s``, give up when another thread sends for that long."""
@@ -46,16 +42,13 @@ class Outgoing:
                 self.held = []
             if sum(map(len, pieces)) <= STRETCH:
                 self._stream.send(pieces, self.on_full, True)
-            else:
-                self._send_long(pieces)
+                return
+            for number, part in enumerate(_stretches(pieces)):
+                if number and self.on_full is not None:
+                    self.on_full()
+                self._stream.send(part, self.on_full, True)
         finally:
             lock.release()
-
-    def _send_long(self, pieces: Sequence[Buffer]) -> None:
-        for number, part in enumerate(_stretches(pieces)):
-            if number and self.on_full is not None:
-                self.on_full()
-            self._stream.send(part, self.on_full, True)
 
     def hold(self, pieces: Sequence[Buffer]) -> None:
         """Send one frame with those that follow; at once if it is large, or if enough are held back."""
@@ -66,7 +59,7 @@ class Outgoing:
         else:
             self.send(pieces)
 
-    def offer(self, pieces: Sequence[Buffer]) -> bool:
+    def try_send(self, pieces: Sequence[Buffer]) -> bool:
         """Send a small frame that is no reply, which the client is ready to take; False if another thread sends."""
         if not self._lock.acquire(False):
             return False
@@ -81,7 +74,7 @@ class Outgoing:
         if self.held:
             self.send([])
 
-    def last_words(self, pieces: Sequence[Buffer]) -> None:
+    def send_last(self, pieces: Sequence[Buffer]) -> None:
         """Say why the session ends. The client may be gone or not reading, so this never waits for long."""
         try:
             if self._lock.acquire(timeout=0.3):

@@ -1,15 +1,7 @@
-"""Functions that any session may call by name.
+"""Functions that any session may call by name: those that come with a server, and those that ``--import`` registers.
 
-A module named by ``--import`` registers its functions where sessions find them::
-
-    @rpcsys.server.register("lab.temperature")
-    def temperature(): …
-
-Arguments come as numpy arrays where numpy is installed, else as `rpcsys.wire.tensor.Tensor`; a result
-may be anything the wire can carry, or a function, which then stays on the device.
-
-A user's function that fails is answered with its traceback. The functions that come with the server say what they
-take (`taking`): wrong arguments are the client's fault, and are told in one line.
+Arguments come as numpy arrays where numpy is installed, else as `rpcsys.wire.tensor.Tensor`; a result may be anything
+the wire can carry, or a function, which then stays on the device.
 """
 
 from __future__ import annotations
@@ -21,15 +13,18 @@ from rpcsys.errors import ConfigError, RemoteArgumentError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+#: Twelve days: the system's clocks take no sleep without end.
 MAX_SLEEP_S = 10**6
-"""Twelve days: the system's clocks take no sleep without end."""
-
 _functions: dict[str, Callable[..., Any]] = {}
 
 
 def register(name: str) -> Callable[[Function], Function]:
-    """A decorator: the function can be called as ``name`` in every session of this server.
+    """A decorator: the function can be called as ``name`` in every session of this server::
 
+        @rpcsys.server.register("lab.temperature")
+        def temperature(): …
+
+    A call of it that fails is answered with its traceback.
     Raises `ConfigError` if the name is taken, or belongs to the session itself.
     """
     if name.startswith("session.") or name in _functions:
@@ -45,7 +40,7 @@ def register(name: str) -> Callable[[Function], Function]:
 def taking(
     name: str, function: Callable[..., Any], *kinds: Any, optional: int = 0, more: bool = False
 ) -> Callable[..., Any]:
-    """``function`` for clients, called ``name``: refuses arguments that are not of these ``kinds``, one each.
+    """``function``, called ``name``, for arguments of these ``kinds``; others are the client's fault, told in one line.
 
     A kind is a type, or several as `isinstance` takes them; True and False are no numbers. The last ``optional`` may be
     left out, and with ``more`` any others may follow. What it returns raises `RemoteArgumentError`.
@@ -87,7 +82,7 @@ def _echo(*args: Any) -> Any:
 
 @register("testing.nop")
 def _nop(*args: Any) -> None:
-    return None
+    pass
 
 
 def _sleep(seconds: float) -> None:

@@ -1,11 +1,7 @@
 """What a session prints, from Python and from native code: to the server's log as ever, and to the client.
 
-Descriptors 1 and 2 become a pipe, which a thread reads: it passes everything on to the server's standard
-error and sends it in LOG frames, whole lines where there are any. The session never waits for a client
-that does not read: what it has not taken is kept up to `KEPT_BYTES`, then the oldest goes, and how much was
-lost is said. What a process prints just before it dies is still in the pipe then: the supervisor holds
-another descriptor of it, and writes that to its log. Known weakness: native code that prints more than
-the pipe holds (1 MiB where Linux lets it) without ever letting go of the interpreter's lock waits for itself.
+Descriptors 1 and 2 become a pipe, which a thread reads, passes on to the server's standard error, and sends in LOG
+frames. What a process prints just before it dies is still in the pipe: the supervisor, which has it too, logs that.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from rpcsys.server.session.outgoing import Outgoing
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
 
-#: What waits for a client that does not read.
+#: What waits for a client that does not read: more pushes the oldest out, and how much was lost is said.
 KEPT_BYTES = 256 << 10
 #: Text of one LOG frame: so little goes out whole whenever the socket takes anything.
 FRAME_BYTES = 8 << 10
@@ -37,12 +33,13 @@ LINE_BYTES = 4 << 10
 PART_S = 0.2
 #: Between two tries while another thread sends.
 _AGAIN_S = 0.02
+#: Known weakness: native code that prints more than this without letting go of the interpreter's lock waits for itself.
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 _IOLBF = 1
 
 
-class Printed:
+class OutputForwarder:
     """Takes over this process's standard output and error. ``pipe``: the descriptor where they can be read."""
 
     def __init__(self, stream: Stream, out: Outgoing) -> None:
@@ -121,17 +118,13 @@ class Printed:
 
     def _send(self) -> bool:
         """Send one frame of lines; False if another thread is sending."""
-        taken, size = 0, 0
-        for line in self._lines:
-            if size + len(line) > FRAME_BYTES:
-                break
-            size += len(line) + 1
-            taken += 1
+        ends = itertools.accumulate(len(line) + 1 for line in self._lines)
+        taken = sum(1 for _ in itertools.takewhile(lambda end: end <= FRAME_BYTES + 1, ends))
         text = b"\n".join(itertools.islice(self._lines, taken)).decode("utf-8", "replace")
         fields: Dict[str, Any] = {"message": text, "level": logging.INFO}
         if self._lost:
             fields["lost"] = self._lost
-        if not self._out.offer(frames.encode(frames.LOG, 0, fields)):
+        if not self._out.try_send(frames.encode(frames.LOG, 0, fields)):
             return False
         self._lost = 0
         for _ in range(taken):

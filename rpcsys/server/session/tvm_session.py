@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rpcsys.server.sandbox.messages import TVM_END, Job
-from rpcsys.server.session.linking import link
-from rpcsys.server.session.paths import confine
+from rpcsys.server.session.directory import confine
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -30,6 +29,37 @@ if TYPE_CHECKING:
 
         def load_module(self, path: str) -> Any:
             """A module of the shared library at ``path``, as a registered function returns it."""
+
+
+#: Any of them links; C++'s come first, because objects made from C++ want its library. ``$CXX`` goes before all.
+COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
+#: A linker that takes longer hangs.
+LINK_S = 120.0
+
+
+class PackageRuntime:
+    """TVM's runtime as the installed ``tvm`` package has it, with all that TVM's own server registers."""
+
+    def __init__(self) -> None:
+        import tvm.rpc.server  # noqa: F401 - it registers what a TVM server has
+
+    def register(self, name: str, function: Callable[..., Any]) -> None:
+        """Put ``function`` in the place of whatever is registered as ``name``."""
+        import tvm_ffi
+
+        tvm_ffi.register_global_func(name, function, override=True)
+
+    def call(self, name: str, *args: Any) -> Any:
+        """Call the function registered as ``name``."""
+        import tvm_ffi
+
+        return tvm_ffi.get_global_func(name)(*args)
+
+    def load_module(self, path: str) -> Any:
+        """A module of the shared library at ``path``."""
+        from tvm.runtime import load_module
+
+        return load_module(path)
 
 
 def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
@@ -61,21 +91,73 @@ def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Call
         confine(workdir, name)
         return confine(workdir, name, entry=True)  # what removes it removes a link, not what it leads to
 
-    def load(name: str) -> Any:
-        return load_module(link(_existing(workdir, name)))
+    def linked(name: str) -> str:
+        path = confine(workdir, name)
+        if not os.path.isfile(path):
+            raise FileNotFoundError(f"{name}: there is no such file in the session's directory; upload it first")
+        return link(path)
 
     def listdir(name: str) -> str:
         return ",".join(sorted(os.listdir(confine(workdir, name or "."))))
 
     def download_linked(name: str) -> bytearray:
-        with open(link(_existing(workdir, name)), "rb") as file:
+        with open(linked(name), "rb") as file:
             return bytearray(file.read())
 
-    return {"workpath": workpath, "load_module": load, "listdir": listdir, "download_linked_module": download_linked}
+    return {
+        "workpath": workpath,
+        "load_module": lambda name: load_module(linked(name)),
+        "listdir": listdir,
+        "download_linked_module": download_linked,
+    }
 
 
-def _existing(workdir: str, name: str) -> str:
-    path = confine(workdir, name)
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"{name}: there is no such file in the session's directory; upload it first")
-    return path
+def link(path: str) -> str:
+    """The shared library made of ``path``: itself, or what the board's compiler links of an object or a tar of them.
+
+    Raises ValueError for another kind of file, RuntimeError where there is no compiler, or it refuses.
+    """
+    name = os.path.basename(path)
+    if path.endswith((".so", ".dylib")):
+        return path
+    if path.endswith(".o"):
+        objects = [path]
+    elif path.endswith(".tar"):
+        objects = _unpack(path, path + ".unpacked")
+    else:
+        raise ValueError(f"{name}: only .o, .tar, .so and .dylib files can be linked")
+    import shutil
+    import subprocess
+
+    wanted = [os.environ.get("CXX", ""), *COMPILERS]
+    compiler = next((found for found in map(shutil.which, filter(None, wanted)) if found), None)
+    if compiler is None:
+        raise RuntimeError(
+            f"{name} has to be linked, and this device has no compiler ({', '.join(COMPILERS)}); "
+            "link it on the host and send the .so"
+        )
+    command = [compiler, "-shared", "-fPIC", "-o", path + ".so", *objects]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LINK_S, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{name} cannot be linked: {' '.join(done.stderr.split())[-400:]}")
+    return path + ".so"
+
+
+def _unpack(path: str, folder: str) -> list[str]:
+    """The plain files of a tar, all put into ``folder`` whatever folders they name."""
+    import shutil
+    import tarfile
+
+    os.makedirs(folder, exist_ok=True)
+    unpacked: list[str] = []
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                source = archive.extractfile(member) if member.isfile() else None
+                if source is not None:
+                    unpacked.append(os.path.join(folder, f"{len(unpacked)}-{os.path.basename(member.name)}"))
+                    with open(unpacked[-1], "wb") as target:
+                        shutil.copyfileobj(source, target)
+    except tarfile.TarError as error:
+        raise ValueError(f"{os.path.basename(path)} is no tar file: {error}") from None
+    return unpacked

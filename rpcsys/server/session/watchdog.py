@@ -1,15 +1,7 @@
-"""What a session does while a call runs: a second thread that steps in when a call lasts.
+"""A second thread of a session, which steps in when a call lasts.
 
-The session's main thread reads a call, runs it and answers, with nobody looking on: that is the
-fastest. Only when a call has lasted `TAKEOVER_S` does the watcher take over the reading. It answers
-PING, obeys CANCEL and deadlines by ending the process (nothing else stops native code), notices a
-client that left, and keeps what else arrives for the main thread, as far as there is room. It also ends the session at its
-time limit, calls or no calls.
-
-Its rules: ``turn`` is odd while a call runs and changes with every beginning and end. Whoever reads
-holds ``incoming.lock``. A session that does nothing costs nothing: the watcher sleeps until the next call.
-Its known weakness: native code that holds Python's interpreter lock keeps the watcher out as well; the
-supervisor, which is another process, then ends the session at its limit or when the client is gone.
+The main thread reads a call, runs it and answers, with nobody looking on: that is the fastest. When a call has lasted
+`TAKEOVER_S`, the watcher takes over the reading, under ``incoming.lock``.
 """
 
 from __future__ import annotations
@@ -18,46 +10,59 @@ import os
 import select
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 from rpcsys.errors import ProtocolError
-from rpcsys.server.session.faults import error_fields
-from rpcsys.stream import DONT_WAIT, Ended
+from rpcsys.server.session.faults import error_frame
+from rpcsys.server.session.incoming import Incoming
+from rpcsys.server.session.outgoing import Outgoing
+from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.head import ParsedHead
 
-if TYPE_CHECKING:
-    from rpcsys.server.session.session import Session
-
+#: After this long a call is watched.
 TAKEOVER_S = 0.02
-#: A client that is not read is sent something so often. Its end lies behind what was not read; but a machine that gets something for a
-#: client that is gone says so.
+#: A client that is not read is sent something so often. Its end lies behind what was not read; but a machine that gets
+#: something for a client that is gone says so.
 KEEPALIVE_S = 5.0
 NO_CALL = Frame(frames.CALL, 0, 0, 0, ParsedHead({}, ()), ())
-#: Looks without any call before the watcher goes to sleep: one second.
+#: Looks without any call before the watcher goes to sleep: one second. An idle session costs nothing.
 _QUIET_LOOKS = 50
 #: The system's clocks take no limit of centuries in one piece.
 _LONGEST_SLEEP_S = 3600.0
 
 
 class Watcher:
-    """Watches one `Session`.
+    """Answers PING while a call lasts, reads ahead, and obeys CANCEL, deadlines and the session's time limit.
 
-    At the beginning of a call its main thread sets ``call``, adds one to ``turn``, and wakes the watcher if it is
+    It ends a call by ending the process: nothing else stops native code. Native code that holds Python's interpreter
+    lock keeps the watcher out, too; the supervisor then ends the session at its limit or when the client is gone.
+
+    At the beginning of a call the main thread sets ``call``, adds one to ``turn``, and wakes the watcher if it is
     ``asleep``; at the end, its answer not yet sent, it adds one to ``turn`` and nudges it if it is ``reading``.
     Written out there: two calls of methods are a fiftieth of what an empty call takes in all.
     """
 
-    def __init__(self, session: Session, renewal: Callable[[], dict[str, Any] | None] = lambda: None) -> None:
-        self._session = session
+    def __init__(
+        self,
+        stream: Stream,
+        incoming: Incoming,
+        out: Outgoing,
+        end_process: Callable[..., None],
+        renewal: Callable[[], dict[str, Any] | None],
+    ) -> None:
+        self._stream = stream
+        self._incoming = incoming
+        self._out = out
+        self._end_process = end_process  # takes an outcome; and the kind and text of an error, if the client is told
         self._renewal = renewal
         self._began = time.monotonic()
-        self.turn = 0
+        self.call = NO_CALL
+        self.turn = 0  # odd while a call runs
         self.asleep = False
         self.reading = False
         self._wake = threading.Event()
-        self.call = NO_CALL
         self._limit_at: float | None = None
         self._limit_s = 0.0
         self._keepalive_at = 0.0
@@ -119,24 +124,23 @@ class Watcher:
         """Read for as long as this call lasts."""
         started = time.monotonic() - TAKEOVER_S
         deadline = started + self.call.deadline_ms / 1000 if self.call.deadline_ms else None
-        if not self._session.incoming.lock.acquire(timeout=TAKEOVER_S):
+        if not self._incoming.lock.acquire(timeout=TAKEOVER_S):
             return  # the call has ended in this very moment, and the main thread waits for the next one
         self.reading = True
         try:
-            self._session.out.flush()  # a call known to be quick may last for once
+            self._out.flush()  # a call known to be quick may last for once
             while self.turn == turn:
                 self._check_limit()
                 if deadline is not None and time.monotonic() >= deadline:
-                    self._end_call(
-                        "DeadlineExceeded", f"the call was not done in its {self.call.deadline_ms / 1000:g} s"
-                    )
+                    text = f"the call was not done in its {self.call.deadline_ms / 1000:g} s"
+                    self._end_call("DeadlineExceeded", text)
                 if self._readable(deadline) and self.turn == turn:
                     self._read()
         except Ended:
-            self._session.abandon("lost")
+            self._end_process("lost")
         finally:
             self.reading = False
-            self._session.incoming.lock.release()
+            self._incoming.lock.release()
             self._drain_nudges()
 
     def _readable(self, deadline: float | None) -> bool:
@@ -147,8 +151,8 @@ class Watcher:
                 wait = min(wait, max(0.0, at - time.monotonic()) + 0.001)
         poll = select.poll()
         poll.register(self._look, select.POLLIN)
-        if self._session.incoming.has_room():
-            poll.register(self._session.stream, select.POLLIN)
+        if self._incoming.has_room():
+            poll.register(self._stream, select.POLLIN)
         else:
             self._keep_alive()
         return any(fd != self._look for fd, _ in poll.poll(wait * 1000))
@@ -156,10 +160,10 @@ class Watcher:
     def _keep_alive(self) -> None:
         """Send what answers nothing, unless the client takes nothing: then its end shows without that."""
         now = time.monotonic()
-        if now < self._keepalive_at or not self._session.stream.wait(0, read=False, write=True) & select.POLLOUT:
+        if now < self._keepalive_at or not self._stream.wait(0, read=False, write=True) & select.POLLOUT:
             return
         self._keepalive_at = now + KEEPALIVE_S
-        self._session.out.offer(frames.pack(frames.PONG, 0))
+        self._out.try_send(frames.pack(frames.PONG, 0))
 
     def _drain_nudges(self) -> None:
         poll = select.poll()
@@ -169,50 +173,39 @@ class Watcher:
 
     def _read(self) -> None:
         """Take what the client sent without waiting for more."""
-        session = self._session
         try:
-            while session.incoming.has_room():
-                frame = session.stream.receive(DONT_WAIT)
+            while self._incoming.has_room():
+                frame = self._stream.receive(DONT_WAIT)
                 if frame is None:
                     return
-                self._meanwhile(frame)
+                if frame.kind == frames.CANCEL and frame.call_id == self.call.call_id and self.turn & 1:
+                    self._end_call("Cancelled", "the call was cancelled")
+                elif frame.kind == frames.GOODBYE:
+                    self._end_process("closed")
+                else:
+                    self._incoming.sort(frame)
         except Ended:
-            session.abandon("lost")
+            self._end_process("lost")
         except ProtocolError as error:
-            session.abandon("lost", "ProtocolError", str(error))
-
-    def _meanwhile(self, frame: Frame) -> None:
-        if frame.kind == frames.CANCEL and frame.call_id == self.call.call_id and self.turn & 1:
-            self._end_call("Cancelled", "the call was cancelled")
-        elif frame.kind == frames.GOODBYE:
-            self._session.abandon("closed")
-        else:
-            self._session.incoming.sort(frame)
+            self._end_process("lost", "ProtocolError", str(error))
 
     def _end_call(self, kind: str, message: str) -> None:
         """Stop a running call the only way that always works."""
         text = message + "; its process was ended, and the session with it"
         try:
-            self._session.out.send(frames.encode(frames.ERROR, self.call.call_id, error_fields(kind, text)), wait_s=1.0)
+            self._out.send(error_frame(self.call.call_id, kind, text), wait_s=1.0)
         except Ended:
             pass  # nobody is left to be told
-        self._session.abandon("ended", "SessionLost", text)
+        self._end_process("ended", "SessionLost", text)
 
     def _check_limit(self) -> None:
+        """End the session if its time is over."""
         if self._limit_at is None or time.monotonic() < self._limit_at:
             return
-        self._take_renewal()
-        if self._limit_at is not None and time.monotonic() >= self._limit_at:
-            self._session.abandon(
-                "timeout",
-                "SessionTimeout",
-                f"the session's time limit of {self._limit_s:g} s is over; ask for more with session_timeout=",
-            )
-
-    def _take_renewal(self) -> None:
-        """The lease may have been renewed meanwhile: that is looked up only when it matters."""
-        renewed = self._renewal()
+        renewed = self._renewal()  # of the lease: looked up only when it matters
         if renewed is not None:
-            until = renewed["until"]
-            self._limit_at = until
-            self._limit_s = 0.0 if until is None else round(until - self._began)
+            self._limit_at = renewed["until"]
+            self._limit_s = 0.0 if self._limit_at is None else round(self._limit_at - self._began)
+        if self._limit_at is not None and time.monotonic() >= self._limit_at:
+            text = f"the session's time limit of {self._limit_s:g} s is over; ask for more with session_timeout="
+            self._end_process("timeout", "SessionTimeout", text)

@@ -214,11 +214,10 @@ class Clients:
         Its process is dead. If that was in the middle of a frame, the client takes this for a part of it, and
         sees a broken connection; if the process has said it itself, nothing more can be sent.
         """
-        from rpcsys.server.session.faults import error_fields
-        from rpcsys.wire import frames
+        from rpcsys.server.session.faults import error_frame
 
         greeting = self.answer(conn, True) if unanswered else b""
-        pieces = [greeting, *frames.encode(frames.ERROR, 0, error_fields(kind, text, retryable=kind == "Busy"))]
+        pieces = [greeting, *error_frame(0, kind, text, retryable=kind == "Busy")]
         try:
             self._sockets[conn].sendmsg(pieces, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except (KeyError, OSError):

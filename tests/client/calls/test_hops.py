@@ -21,7 +21,7 @@ import pytest
 
 from rpcsys.client import connect
 from rpcsys.server.sandbox.messages import Job
-from rpcsys.server.session.session import Session
+from rpcsys.server.session.session import SessionServer
 from rpcsys.wire import handshake
 from tests.device import OURS, PATIENCE_S
 
@@ -57,7 +57,7 @@ class Served:
         sock, _ = self._listener.accept()
         sock.recv(4096)  # the client's greeting
         reply = handshake.encode_greeting(handshake.Greeting(handshake.SERVER, "key", OURS))
-        session = Session(sock, Job("rpcsys/1", reply, os.curdir, "key", "peer"), lambda message: None)
+        session = SessionServer(sock, Job("rpcsys/1", reply, os.curdir, "key", "peer"), lambda message: None)
         session.open()
         sys.setprofile(self.hops)
         session.serve()

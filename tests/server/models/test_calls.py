@@ -1,4 +1,4 @@
-"""Calls of a deployed module, from frame to frame."""
+"""ModuleCalls of a deployed module, from frame to frame."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from rpcsys.module.module import Module
-from rpcsys.server.models.calls import Calls
+from rpcsys.server.models.calls import ModuleCalls
+from rpcsys.server.session.faults import exception_frame
 from rpcsys.wire import frames
 from rpcsys.wire.encoding import Encoded
 from rpcsys.wire.reader import FrameReader
@@ -27,17 +28,21 @@ def fill(out):
 def calls():
     functions = {"main": scaled, "fill": fill, "nothing": lambda: None, "lambda": lambda: scaled, "fail": lambda: 1 / 0}
     described = [{"name": "x", "dtype": "float32", "shape": [None]}]
-    return Calls(Module("test", functions, inputs=described, outputs=[{**described[0], "name": "y"}]))
+    return ModuleCalls(Module("test", functions, inputs=described, outputs=[{**described[0], "name": "y"}]))
 
 
-def answer(calls: Calls, **fields) -> frames.Frame:
+def answer(calls: ModuleCalls, **fields) -> frames.Frame:
     (asked,) = FrameReader().feed(b"".join(map(bytes, frames.encode(frames.CALL, 5, fields))))
-    (frame,) = FrameReader().feed(b"".join(map(bytes, calls.answer(asked))))
+    try:
+        pieces = calls.answer(asked)
+    except Exception as error:
+        pieces = exception_frame(5, error)
+    (frame,) = FrameReader().feed(b"".join(map(bytes, pieces)))
     assert frame.call_id == 5
     return frame
 
 
-def result(calls: Calls, **fields):
+def result(calls: ModuleCalls, **fields):
     frame = answer(calls, **fields)
     assert frame.kind == frames.RESULT, frame
     return frame
@@ -106,7 +111,7 @@ def test_arguments_that_are_made_here_are_such_as_the_model_takes(calls):
     ],
 )
 def test_what_is_made_here_counts_as_if_it_had_been_sent(made):
-    calls = Calls(Module("test", {"fill": fill, "main": scaled}), 1 << 20)
+    calls = ModuleCalls(Module("test", {"fill": fill, "main": scaled}), 1 << 20)
     frame = answer(calls, f=[0, "fill"], a=[made])
     assert (frame.get("type"), frame.get("fault")) == ("RemoteArgumentError", "user")
     assert "(at most 1048576, as if they were sent)" in frame.get("message")

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from rpcsys.server.models.call_queue import Desk
-from rpcsys.server.models.host import MOST_UNSENT, STALLED_S, Host
-from rpcsys.server.models.line import Line
+from rpcsys.server.models.call_queue import CallQueue
+from rpcsys.server.models.connection import ClientConnection
+from rpcsys.server.models.host import MOST_UNSENT, STALLED_S, ModelHost
 
 HELLO = {"serve": {"name": "model"}}
 
@@ -19,7 +19,7 @@ HELLO = {"serve": {"name": "model"}}
 def host():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield Host(None, Desk(1, 4, 1 << 20), ours, HELLO, 1 << 20)
+        yield ModelHost(None, CallQueue(1, 4, 1 << 20), ours, HELLO, 1 << 20)
 
 
 @pytest.fixture
@@ -29,39 +29,39 @@ def client():
         yield ours, theirs
 
 
-def welcomed(host: Host, sock: socket.socket) -> Line:
+def welcomed(host: ModelHost, sock: socket.socket) -> ClientConnection:
     host._welcome(sock, {"client": "here", "greeted": True, "reply": None})
-    return host._lines[sock.fileno()]
+    return host._connections[sock.fileno()]
 
 
 def test_a_client_that_takes_a_little_now_and_then_is_not_dropped(host, client, monkeypatch) -> None:
     ours, theirs = client
-    line = welcomed(host, ours)
+    connection = welcomed(host, ours)
     began = time.monotonic()
-    line.send([bytes(8 << 20)])
-    host._rewatch(line)
-    assert line.by >= began + STALLED_S
-    line.by = began  # as if it had taken nothing for so long
+    connection.send([bytes(8 << 20)])
+    host._rewatch(connection)
+    assert connection.by >= began + STALLED_S
+    connection.by = began  # as if it had taken nothing for so long
     theirs.recv(1 << 20)
     host._attend(ours.fileno(), select.EPOLLOUT, alone=True)
-    assert line.by >= began + STALLED_S
-    line.by = began
-    host._rewatch(line)  # another answer for it is no sign of life
+    assert connection.by >= began + STALLED_S
+    connection.by = began
+    host._rewatch(connection)  # another answer for it is no sign of life
     host._look(time.monotonic())
-    assert line.closed
+    assert connection.closed
 
 
 def test_clients_that_take_nothing_have_a_bounded_share_of_the_memory(host) -> None:
     """The one for whom most waits goes when all together are above the limit."""
-    lines, ends = [], []
+    connections, ends = [], []
     for number in range(4):
         ours, theirs = socket.socketpair()
         ends += [ours, theirs]
-        lines.append(welcomed(host, ours))
-        lines[-1].send([bytes((number + 1) << 20)])
-        host._rewatch(lines[-1])
+        connections.append(welcomed(host, ours))
+        connections[-1].send([bytes((number + 1) << 20)])
+        host._rewatch(connections[-1])
     host._shed()
-    assert [line.closed for line in lines] == [False, False, True, True]
-    assert 0 < sum(line.unsent for line in lines) <= MOST_UNSENT << 20
+    assert [connection.closed for connection in connections] == [False, False, True, True]
+    assert 0 < sum(connection.unsent for connection in connections) <= MOST_UNSENT << 20
     for end in ends:
         end.close()

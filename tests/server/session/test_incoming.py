@@ -10,8 +10,8 @@ import pytest
 
 from rpcsys.errors import ProtocolError
 from rpcsys.server.session.incoming import MAX_CHUNK_BYTES, WINDOW_CALLS, WINDOWS, Incoming
-from rpcsys.server.session.outgoing import BATCH, SMALL, STRETCH, Outgoing
-from rpcsys.stream import DONT_WAIT, Ended, Stream
+from rpcsys.server.session.outgoing import STRETCH, Outgoing
+from rpcsys.stream import DONT_WAIT, Stream
 from rpcsys.wire import frames
 from tests.device import until
 
@@ -55,15 +55,15 @@ def test_what_is_cancelled_in_the_same_read_does_not_begin(ends):
     assert (frame.kind, frame.call_id, frame.get("type")) == (frames.ERROR, 1, "Cancelled")
 
 
-def test_what_is_cancelled_after_it_was_read_and_before_it_begins_is_taken_back(ends):
+def test_what_is_cancelled_after_it_was_read_and_before_it_begins_is_withdrawn(ends):
     incoming, _, peer = ends
     peer.socket.sendall(joined(a_call(1), a_call(2), a_call(3)))
     assert numbers(incoming, 1) == [1]
     second = incoming.next()
     assert incoming.late
-    assert not incoming.taken_back(second)
+    assert not incoming.withdrawn(second)
     peer.socket.sendall(joined(frames.pack(frames.CANCEL, 2)))
-    assert incoming.taken_back(second)
+    assert incoming.withdrawn(second)
     frame = peer.receive()
     assert (frame.kind, frame.call_id, frame.get("type")) == (frames.ERROR, 2, "Cancelled")
     assert numbers(incoming, 1) == [3]
@@ -78,7 +78,7 @@ def test_a_large_call_may_have_been_cancelled_while_it_came(ends):
     large.join()
     peer.socket.sendall(joined(frames.pack(frames.CANCEL, 1)))
     assert incoming.late
-    assert incoming.taken_back(call)
+    assert incoming.withdrawn(call)
     peer.socket.sendall(joined(a_call(2)))
     assert numbers(incoming, 1) == [2]
     assert not incoming.late
@@ -206,58 +206,10 @@ def test_what_comes_during_a_long_reply_is_read_before_its_end(ends):
     assert numbers(incoming, 2) == [1, 2]
 
 
-# ---------------------------------------------------------------- replies that share a journey
-
-
-def nothing_came(peer):
-    return peer.receive(DONT_WAIT) is None
-
-
 def test_held_replies_go_out_when_there_is_nothing_more_to_do(ends):
     incoming, out, peer = ends
     out.hold(frames.pack(frames.RESULT, 1))
-    assert nothing_came(peer)
+    assert peer.receive(DONT_WAIT) is None
     peer.send(a_call(2))
     assert incoming.next().call_id == 2
     assert peer.receive().call_id == 1
-
-
-def test_held_replies_go_before_any_other(ends):
-    _, out, peer = ends
-    out.hold(frames.pack(frames.RESULT, 1))
-    out.send(frames.pack(frames.PONG, 2))
-    assert [peer.receive().call_id, peer.receive().call_id] == [1, 2]
-
-
-def test_a_batch_is_sent_when_it_is_full(ends):
-    _, out, peer = ends
-    for number in range(1, BATCH):
-        out.hold(frames.pack(frames.RESULT, number))
-    assert nothing_came(peer)
-    out.hold(frames.pack(frames.RESULT, BATCH))
-    assert [peer.receive().call_id for _ in range(BATCH)] == list(range(1, BATCH + 1))
-
-
-def test_a_large_reply_is_not_held(ends):
-    _, out, peer = ends
-    out.hold(frames.pack(frames.RESULT, 1))
-    out.hold(frames.pack(frames.CHUNK, 2, b"", (bytes(SMALL + 1),)))
-    assert [peer.receive().call_id, peer.receive().call_id] == [1, 2]
-
-
-def test_a_held_reply_is_a_copy(ends):
-    _, out, peer = ends
-    memory = bytearray(b"before")
-    out.hold(frames.pack(frames.CHUNK, 1, b"", (memory,)))
-    memory[:] = b"after!"
-    out.flush()
-    assert bytes(peer.receive().buffers[0]) == b"before"
-
-
-def test_last_words_take_the_held_ones_along_and_end_the_sending(ends):
-    _, out, peer = ends
-    out.hold(frames.pack(frames.RESULT, 1))
-    out.last_words(frames.encode(frames.ERROR, 0, {"type": "SessionLost"}))
-    assert [peer.receive().call_id, peer.receive().kind] == [1, frames.ERROR]
-    with pytest.raises(Ended):
-        peer.receive()

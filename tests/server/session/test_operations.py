@@ -1,13 +1,20 @@
-"""The functions that make up a session, called frame by frame."""
+"""The functions that make up a session, called frame by frame, also with every wrong number and type of arguments."""
 
 from __future__ import annotations
 
+import contextlib
+
+import cloudpickle
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from rpcsys import errors
 from rpcsys.server.session import registry
+from rpcsys.server.session.operations import PYTHON
 from rpcsys.wire import frames
-from rpcsys.wire.values import InOut, Out
+from rpcsys.wire.values import InOut, Out, Ref
 from tests.device import Device
 
 
@@ -106,3 +113,182 @@ def test_an_array_is_no_function_and_a_function_no_module(call):
 @pytest.mark.parametrize("name", ["none.onnx", "../none.onnx"])
 def test_a_module_that_is_not_there(call, name):
     assert call("session.load_module", name)[0] in ("RemoteFileError", "PathError")
+
+
+# ---------------------------------------------------------------- functions that clients bring along
+
+
+def ran(raw, *args):
+    raw.call(1, "session.run", *args)
+    frame = raw.receive()
+    return frame.get("r") if frame.kind == frames.RESULT else (frame.get("type"), frame.get("message"))
+
+
+def test_nothing_is_unpickled_that_was_not_allowed(tmp_path):
+    def leave_a_trace():
+        (tmp_path / "trace").touch()
+
+    class Trap:
+        def __reduce__(self):
+            return leave_a_trace, ()
+
+    with Device() as device:
+        kind, message = ran(device.raw(), PYTHON, cloudpickle.dumps(Trap()))
+        assert (kind, message.partition(";")[2]) == ("RemoteFunctionError", " start it with --allow-pickle if they may")
+    assert not (tmp_path / "trace").exists()
+
+
+def test_another_python():
+    with Device(allow_pickle=True) as device:
+        assert ran(device.raw(), "2.7", b"")[1] == (
+            f"a function of Python 2.7 cannot run in Python {PYTHON}, which this device has"
+        )
+
+
+def test_a_device_without_cloudpickle():
+    with Device(allow_pickle=True, hide=("cloudpickle",)) as device:
+        raw = device.raw()
+        assert "no cloudpickle; there: python3 -m pip install" in ran(raw, PYTHON, b"x")[1]
+
+
+def test_what_is_no_function():
+    with Device(allow_pickle=True) as device:
+        raw = device.raw()
+        assert "takes a function, not a list" in ran(raw, PYTHON, cloudpickle.dumps([1]))[1]
+        assert "cannot be loaded (UnpicklingError" in ran(raw, PYTHON, b"no pickle")[1]
+        assert ran(raw, PYTHON, cloudpickle.dumps(lambda: 5)) == 5
+
+
+def test_a_module_of_the_clients_own(monkeypatch):
+    import sys
+    import types
+
+    mine = types.ModuleType("mine_alone")
+    exec("def f(): return 1", mine.__dict__)
+    monkeypatch.setitem(sys.modules, "mine_alone", mine)
+    with Device(allow_pickle=True) as device:
+        kind, message = ran(device.raw(), PYTHON, cloudpickle.dumps(mine.f))
+    assert kind == "RemoteFunctionError"
+    assert "needs the module 'mine_alone'" in message
+    assert "register_pickle_by_value" in message
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_hello_says_so(allowed):
+    with Device(allow_pickle=allowed) as device, device.session() as session:
+        assert session.info["capabilities"]["pickle"] is allowed
+        assert session.info["capabilities"]["python"] == PYTHON
+
+
+# ---------------------------------------------------------------- wrong arguments: one line, and the session goes on
+
+
+FUNCTIONS = (
+    *("session.has_function", "session.load_module", "session.listdir", "session.remove", "session.offer"),
+    *("session.memory", "session.put", "session.get", "session.run", "session.time", "session.functions"),
+    *("testing.echo", "testing.nop", "testing.sleep"),
+)
+plain = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.just(10**400)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from([".", "../x", "a\0b", "\ud800", "x.so", "testing.nop", "session.time", PYTHON])
+    | st.binary(max_size=20)
+    | st.just(np.zeros(3))
+)
+values = st.recursive(
+    plain,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(
+            st.text(max_size=5) | st.sampled_from(["number", "repeat", "min_repeat_ms"]), inner, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
+#: What would rightly take long.
+short = values.filter(
+    lambda value: not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-3 < value <= 1e6
+)
+
+
+@pytest.fixture(scope="module")
+def permissive():
+    with Device(allow_pickle=True) as device:
+        yield device.raw()
+
+
+def answer(permissive, fields):
+    permissive.send(frames.CALL, 1, fields)
+    frame = permissive.receive()
+    permissive.send(frames.PING, 2)
+    assert permissive.receive().kind == frames.PONG
+    return frame
+
+
+def one_line(frame):
+    """Whether an answer is a RESULT, or an error of ours on one line, and no traceback."""
+    if frame.kind == frames.RESULT:
+        return True
+    said = frame.fields()
+    message = said["message"]
+    return (
+        frame.kind == frames.ERROR
+        and isinstance(getattr(errors, said["type"], None), type)
+        and said["traceback"] == ""
+        and 0 < len(message) == len(message.splitlines()[0])
+    )
+
+
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(function=st.sampled_from(FUNCTIONS), args=st.lists(short, max_size=4))
+def test_wrong_arguments_are_one_line(permissive, function, args):
+    frame = answer(permissive, {"f": function, "a": args})
+    assert one_line(frame), frame.fields()
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(fields=st.dictionaries(st.sampled_from(["f", "a", "k", "outputs", "keep", "encode"]), values))
+def test_calls_of_any_form_are_one_line(permissive, fields):
+    with contextlib.suppress(errors.ValueNotSupported):
+        if type(fields.get("f")) is not str:
+            assert one_line(answer(permissive, fields))
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        ("session.time", ["testing.nop", [], {"min_repeat_ms": 10**400}]),
+        ("session.time", ["testing.nop", [], {"cooldown_s": float("nan")}]),
+        ("session.time", ["testing.nop", 5, {}]),
+        ("session.time", [["testing.nop", 5], [], {}]),
+        ("session.time", [{}, [], {}]),
+        ("session.listdir", [5]),
+        ("session.remove", []),
+        ("session.load_module", [None]),
+        ("session.has_function", [[1, 2]]),
+        ("session.has_function", ["x" * 100_000]),
+        ("session.get", [Ref(77)]),
+        ("session.put", []),
+        ("session.run", [PYTHON, b"no pickle"]),
+        ("session.run", [PYTHON, cloudpickle.dumps(5)]),
+        ("session.run", [PYTHON]),
+        ("session.offer", ["x", True, "0" * 64]),
+        ("testing.sleep", ["x"]),
+        ("testing.sleep", [-1]),
+        ("testing.sleep", [float("inf")]),
+        ("testing.fail", [1, 2]),
+        ([99, 5], []),
+        ([[], "main"], []),
+        (None, []),
+        ({"x": 1}, []),
+    ],
+)
+def test_wrong_arguments_by_name(permissive, function, args):
+    frame = answer(permissive, {"f": function, "a": args})
+    assert frame.kind == frames.ERROR
+    assert one_line(frame), frame.fields()

@@ -1,21 +1,22 @@
-"""TVM sessions without the tvm package: what a session finds there."""
+"""TVM sessions without the tvm package: what a session finds there, and what tuners fill arrays with."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from rpcsys.server.session import tvm_ctypes
+from rpcsys.wire.tensor import Tensor
 from tests.live.daemons import Daemons
 from tests.native import compiled
-
-pytest.importorskip("tvm")
-pytestmark = pytest.mark.live
 
 
 @pytest.fixture(scope="module", params=["ctypes", "bare"])
 def server(request, tmp_path_factory):
+    pytest.importorskip("tvm")
     folder = tmp_path_factory.mktemp("daemons")
     library = compiled(Path(__file__).with_name("registers.c"), folder / "registers.so")
     daemons = Daemons(folder)
@@ -30,12 +31,14 @@ def remote(server):
     return rpc.connect(*server.address, key="k")
 
 
+@pytest.mark.live
 def test_the_package_is_not_there(server):
     for pid in server.tree():
         assert "site-packages/tvm/__init__" not in Path(f"/proc/{pid}/maps").read_text()
         assert "libtvm_compiler" not in Path(f"/proc/{pid}/maps").read_text()
 
 
+@pytest.mark.live
 def test_functions_of_a_library_that_the_server_loads(remote):
     assert remote.get_function("lab.plus_one")(41) == 42
     assert remote.get_function("lab.adder")(10)(5) == 15
@@ -46,17 +49,20 @@ def test_functions_of_a_library_that_the_server_loads(remote):
     assert remote.get_function("lab.plus_one")(1) == 2
 
 
+@pytest.mark.live
 def test_what_the_libraries_register_is_there(remote):
     assert remote.get_function("runtime.RuntimeEnabled")("cpu")
     assert remote.get_function("runtime.NumThreads")() >= 1
 
 
+@pytest.mark.live
 def test_listdir(remote):
     remote.upload(bytearray(b"1"), "b")
     remote.upload(bytearray(b"1"), "a")
     assert remote.listdir(".") == remote.listdir("") == "a,b"
 
 
+@pytest.mark.live
 def test_objects_are_linked(remote, tmp_path):
     source = tmp_path / "f.c"
     source.write_text("int __tvm_ffi_f(void *s, void *a, int n, int *r) { r[0] = 1, r[2] = 42; return 0; }")
@@ -67,6 +73,7 @@ def test_objects_are_linked(remote, tmp_path):
     assert remote.load_module("f.o")["f"]() == 42
 
 
+@pytest.mark.live
 def test_what_cannot_be_linked_is_said(remote):
     from tvm.error import RPCError
 
@@ -77,6 +84,7 @@ def test_what_cannot_be_linked_is_said(remote):
         remote.load_module("nowhere.so")
 
 
+@pytest.mark.live
 def test_a_broken_library_is_said_and_the_session_goes_on(remote):
     from tvm.error import RPCError
 
@@ -86,7 +94,9 @@ def test_a_broken_library_is_said_and_the_session_goes_on(remote):
     assert remote.get_function("lab.plus_one")(1) == 2
 
 
+@pytest.mark.live
 def test_in_a_fresh_interpreter_for_every_session(tmp_path):
+    pytest.importorskip("tvm")
     from tvm import rpc
 
     daemons = Daemons(tmp_path)
@@ -96,3 +106,20 @@ def test_in_a_fresh_interpreter_for_every_session(tmp_path):
             assert rpc.connect(*server.address, key="k").get_function("runtime.NumThreads")() >= 1, number
     finally:
         daemons.stop()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("count", [0, 1, 4096, 10_000])
+def test_numbers_are_ordinary(dtype: str, count: int) -> None:
+    values = np.zeros(count, dtype)
+    tvm_ctypes.fill(Tensor(dtype, (count,), memoryview(values.view("u1"))))
+    assert ((values >= 1) & (values <= 10)).all()
+    assert count < 100 or len(set(values.tolist())) > 5
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "float16"])
+def test_narrow_types_get_something_harmless(dtype: str) -> None:
+    values = np.zeros(5000, dtype)
+    tvm_ctypes.fill(Tensor(dtype, (5000,), memoryview(values.view("u1"))))
+    assert np.isfinite(values.astype("float64")).all()
+    assert values.view("u1").max() == 1

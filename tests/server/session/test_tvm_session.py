@@ -1,14 +1,18 @@
-"""What every TVM session has, whichever way TVM's runtime is reached."""
+"""What every TVM session has, whichever way TVM's runtime is reached; and sessions through the tvm package."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from rpcsys.errors import PathError
 from rpcsys.server.session import tvm_session
+from tests.live.daemons import Daemons
 
 
 def test_functions_stay_in_the_directory(tmp_path: Path) -> None:
@@ -43,3 +47,130 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     for name in ("load_module", "download_linked_module"):
         with pytest.raises(FileNotFoundError, match=r"nowhere\.so"):
             functions[name]("nowhere.so")
+
+
+# ---------------------------------------------------------------- linking
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """An object file with ``int answer(void)``."""
+    source = tmp_path / "f.c"
+    source.write_text("int answer(void) { return 42; }")
+    subprocess.run(["cc", "-fPIC", "-c", str(source), "-o", str(tmp_path / "f.o")], check=True)
+    return tmp_path / "f.o"
+
+
+def test_an_object(made: Path) -> None:
+    assert ctypes.CDLL(tvm_session.link(str(made))).answer() == 42
+
+
+def test_a_tar_whatever_its_names(made: Path) -> None:
+    path = made.with_name("f.tar")
+    with tarfile.open(path, "w") as archive:
+        archive.add(made, "../../outside/f.o")
+    assert ctypes.CDLL(tvm_session.link(str(path))).answer() == 42
+    assert not (made.parent.parent.parent / "outside").exists()
+
+
+def test_a_library_is_itself() -> None:
+    assert tvm_session.link("/models/a.so") == "/models/a.so"
+
+
+def test_only_what_can_be_linked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"notes\.txt"):
+        tvm_session.link("/models/notes.txt")
+    broken = tmp_path / "broken.tar"
+    broken.write_bytes(b"x" * 1024)
+    with pytest.raises(ValueError, match=r"broken\.tar"):
+        tvm_session.link(str(broken))
+
+
+def test_no_compiler_is_said(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(made.parent))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(RuntimeError, match="no compiler"):
+        tvm_session.link(str(made))
+
+
+def test_what_the_linker_says_is_passed_on(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.o"
+    broken.write_bytes(b"no object")
+    with pytest.raises(RuntimeError, match=r"broken\.o cannot be linked"):
+        tvm_session.link(str(broken))
+
+
+# ---------------------------------------------------------------- through the tvm package
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    pytest.importorskip("tvm")
+    daemons = Daemons(tmp_path_factory.mktemp("daemons"))
+    yield daemons.server("k", "--slots", "2")
+    daemons.stop()
+
+
+@pytest.fixture
+def remote(server):
+    from tvm import rpc
+
+    return rpc.connect(*server.address, key="k")
+
+
+@pytest.mark.live
+def test_names_stay_in_the_directory(remote, server, tmp_path):
+    from tvm.error import RPCError
+
+    secret = tmp_path / "secret"
+    secret.write_text("s")
+    remote.upload(bytearray(b"abc"), "x.bin")
+    assert remote.download("x.bin") == b"abc"
+    for name in (str(secret), "../../secret", "/etc/passwd"):
+        for act in (remote.download, remote.remove, remote.load_module, remote.listdir):
+            with pytest.raises(RPCError, match="directory"):
+                act(name)
+        with pytest.raises(RPCError, match="directory"):
+            remote.upload(bytearray(b"x"), name)
+    assert secret.read_text() == "s"
+
+
+@pytest.mark.live
+def test_listdir(remote):
+    remote.upload(bytearray(b"1"), "b")
+    remote.upload(bytearray(b"1"), "a")
+    assert remote.listdir(".") == remote.listdir("") == "a,b"
+
+
+@pytest.mark.live
+def test_what_tvms_server_has_is_there(remote):
+    assert remote.get_function("rpc.test.addone")(1) == 2
+    assert remote.get_function("testing.echo")("x") == "x"
+
+
+@pytest.mark.live
+def test_an_object_is_linked(remote, tmp_path):
+    source = tmp_path / "f.c"
+    source.write_text("int f(void) { return 1; }")
+    subprocess.run(["gcc", "-fPIC", "-c", str(source), "-o", str(tmp_path / "f.o")], check=True)
+    remote.upload(str(tmp_path / "f.o"))
+    library = remote.get_function("tvm.rpc.server.download_linked_module")("f.o")
+    assert bytes(library)[:4] == b"\x7fELF"
+
+
+@pytest.mark.live
+def test_a_library_named_by_the_server_is_loaded(tmp_path):
+    pytest.importorskip("tvm")
+    source = tmp_path / "loud.c"
+    source.write_text('#include <stdio.h>\n__attribute__((constructor)) void f(void) { fputs("LOADED\\n", stderr); }')
+    library = tmp_path / "loud.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    daemons = Daemons(tmp_path)
+    try:
+        from tvm import rpc
+
+        server = daemons.server("k", "--load-library", str(library))
+        rpc.connect(*server.address, key="k").get_function("testing.echo")(1)
+        assert "LOADED" in server.stderr()
+    finally:
+        daemons.stop()

@@ -1,12 +1,15 @@
-"""The time evaluator's arithmetic, on a clock of its own."""
+"""Timing a function: the arithmetic on a clock of its own, and which changes of the board make a figure doubtful."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import pytest
 
 from rpcsys.errors import RemoteArgumentError
-from rpcsys.server.session import evaluator
-from rpcsys.server.session.evaluator import MAX_NUMBER, MAX_REPEAT, evaluate
+from rpcsys.server.session import timing
+from rpcsys.server.session.timing import MAX_NUMBER, MAX_REPEAT, board_state, changes, evaluate
 
 
 class Clock:
@@ -30,7 +33,7 @@ class Clock:
 @pytest.fixture
 def run(monkeypatch):
     def run(clock, **options):
-        monkeypatch.setattr(evaluator, "time", clock)
+        monkeypatch.setattr(timing, "time", clock)
         return evaluate(clock.call, options)
 
     return run
@@ -67,7 +70,7 @@ def test_a_call_that_gets_faster_is_repeated_more(run):
 
 
 def test_a_clock_too_coarse_for_any_number_of_calls(run, monkeypatch):
-    monkeypatch.setattr(evaluator, "MAX_NUMBER", 5000)
+    monkeypatch.setattr(timing, "MAX_NUMBER", 5000)
     clock = Clock(0.0)
     assert run(clock, number=100, min_repeat_ms=1) == [0.0]
     assert clock.calls == 1 + 100 + 1000 + 5000
@@ -80,20 +83,20 @@ def test_caches_are_flushed_before_each_time_that_is_taken_and_that_is_not_count
     def flusher(size):
         return lambda: (flushed.append((size, clock.calls)), clock.sleep(50))
 
-    monkeypatch.setattr(evaluator, "_flusher", flusher)
+    monkeypatch.setattr(timing, "_flusher", flusher)
     assert run(clock, number=2, repeat=2, min_repeat_ms=3000, cache_flush_bytes=4096) == [1.0, 1.0]
     assert flushed == [(4096, 1), (4096, 3), (4096, 7)]
 
 
 def test_flushing_touches_that_much():
-    evaluator._flusher(1 << 20)()
-    assert evaluator._flusher(0)() is None
+    timing._flusher(1 << 20)()
+    assert timing._flusher(0)() is None
 
 
 def test_the_boards_state_is_told_with_the_figures(monkeypatch):
     states = iter([{"cpu_mhz": {"0": 1500.0}, "load": 0.1}, {"cpu_mhz": {"0": 600.0}, "load": 1.0}])
-    monkeypatch.setattr(evaluator.board_state, "read", lambda: next(states))
-    answer = evaluator.measure(lambda: None, {"number": 1})
+    monkeypatch.setattr(timing, "board_state", lambda: next(states))
+    answer = timing.measure(lambda: None, {"number": 1})
     assert len(answer["results"]) == 1
     assert answer["board"]["before"] == {"cpu_mhz": {"0": 1500.0}, "load": 0.1}
     assert answer["board"]["after"]["load"] == 1.0
@@ -114,3 +117,69 @@ def test_options_out_of_range(run, options):
     with pytest.raises(RemoteArgumentError, match=next(iter(options)) + " must be"):
         run(clock, **options)
     assert clock.calls == 0
+
+
+def board(root: Path, mhz: float, governor: str, celsius: float, load: float = 0.5) -> str:
+    """A folder that looks like the parts of Linux that are read."""
+    for cpu in os.sched_getaffinity(0):
+        folder = root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "scaling_cur_freq").write_text(f"{int(mhz * 1000)}\n")
+        (folder / "scaling_governor").write_text(governor + "\n")
+    for zone, value in (("thermal_zone0", celsius - 5), ("thermal_zone1", celsius)):
+        folder = root / "sys/class/thermal" / zone
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "temp").write_text(f"{int(value * 1000)}\n")
+    (root / "proc").mkdir(exist_ok=True)
+    (root / "proc/loadavg").write_text(f"{load} 0.40 0.30 1/200 4242\n")
+    return str(root)
+
+
+def test_reads_what_is_shown(tmp_path: Path) -> None:
+    state = board_state(board(tmp_path, 1512, "ondemand", 61.5))
+    cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))]
+    assert state == {
+        "cpu_mhz": dict.fromkeys(cpus, 1512.0),
+        "governor": dict.fromkeys(cpus, "ondemand"),
+        "temperature_c": 61.5,
+        "load": 0.5,
+    }
+
+
+def test_leaves_out_what_is_not_shown(tmp_path: Path) -> None:
+    assert board_state(str(tmp_path)) == {}
+
+
+def test_a_file_that_is_no_number_is_not_shown(tmp_path: Path) -> None:
+    root = board(tmp_path, 1000, "performance", 40)
+    for path in tmp_path.glob("sys/class/thermal/*/temp"):
+        path.write_text("unknown\n")
+    assert "temperature_c" not in board_state(root)
+
+
+def test_this_machine_can_be_read() -> None:
+    assert board_state()["load"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("mhz", "governor", "celsius", "said"),
+    [
+        (1500, "ondemand", 50, []),
+        (1450, "ondemand", 59, []),
+        (1200, "ondemand", 50, ["from 1500 to 1200 MHz"]),
+        (1500, "powersave", 50, ["from ondemand to powersave"]),
+        (1500, "ondemand", 61, ["warmed by 11 degrees"]),
+    ],
+)
+def test_changes(tmp_path: Path, mhz: float, governor: str, celsius: float, said: list[str]) -> None:
+    before = board_state(board(tmp_path, 1500, "ondemand", 50))
+    after = board_state(board(tmp_path, mhz, governor, celsius))
+    lines = changes(before, after)
+    per_cpu = len(os.sched_getaffinity(0))
+    assert len(lines) == (len(said) * per_cpu if said and "warmed" not in said[0] else len(said))
+    for part in said:
+        assert part in lines[0]
+
+
+def test_nothing_known_before_is_no_change() -> None:
+    assert changes({}, {"temperature_c": 90.0, "load": 1.0}) == []

@@ -1,11 +1,11 @@
-"""One client's connection to a model host. Nothing in it waits: what a client does not take now stays until it does."""
+"""A client's connection to a model host. Nothing in it waits: what the client does not take now stays until it does."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from collections import deque
-from typing import Deque, List, Optional, Sequence
+from typing import Deque, Optional, Sequence
 
 from rpcsys.link import drain_and_close
 from rpcsys.stream import DONT_WAIT, MAX_PIECES, Ended, rest_of
@@ -20,50 +20,39 @@ ROUNDS = 16
 _SEND = int(socket.MSG_NOSIGNAL) | DONT_WAIT
 
 
-class Line:
-    """Frames from and to one client. One thread at a time reads; any may send.
-
-    Attributes
-    ----------
-    peer : the client's address, for people
-    greeted : whether its HELLO has come
-    by : until when that, or the taking of what waits, must have happened
-    closed : whether it is over
-    answering : calls that are off the desk, whose answers are being sent
-    """
+class ClientConnection:
+    """Frames from and to one client. One thread at a time reads; any may send."""
 
     def __init__(self, sock: socket.socket, peer: str, pool: Pool, max_body: int) -> None:
         sock.setblocking(False)
         self.socket = sock
         self._fill = sock.recv_into
         self.descriptor = sock.fileno()
-        self.peer = peer
+        self.peer = peer  # the client's address, for people
         self.reader = FrameReader(max_body=max_body, max_head=MAX_HEAD, pool=pool)
-        self.greeted = False
-        self.by: Optional[float] = None
+        self.greeted = False  # whether its HELLO has come
+        self.by: Optional[float] = None  # until when that must have happened, or it must have taken what waits
         self.closed = False
-        self.answering = 0
-        self.watched = 0
+        self.answering = 0  # calls that are off the queue, whose answers are being sent
+        self.watched = 0  # what of it is waited for, as epoll's events
         self._sending = threading.Lock()
         self._unsent: Deque[Buffer] = deque()
 
-    def receive(self, carefully: bool = False) -> List[Frame]:
+    def receive(self, carefully: bool = False) -> list[Frame]:
         """The frames that are here now, some of them where there are many. Raises `Ended`, `ProtocolError`.
 
         ``carefully``: not a byte past the end of the frame that has begun.
         """
-        frames: List[Frame] = []
+        frames: list[Frame] = []
         reader = self.reader
         try:
             for _ in range(ROUNDS):
-                if carefully and not reader.missing:
+                if frames or (carefully and not reader.missing):
                     break
                 frame = reader.read(self._fill_carefully if carefully else self._fill, DONT_WAIT)
                 while frame is not None:
                     frames.append(frame)
                     frame = reader.next() if reader.unread else None
-                if frames:
-                    break
         except BlockingIOError:
             pass
         except EOFError:
@@ -86,12 +75,11 @@ class Line:
             self._unsent.extend(self._sent(pieces))
             return not self._unsent
 
-    def flush(self) -> bool:
-        """Send what waits; False if something still does."""
+    def flush(self) -> None:
+        """Send what waits, as much of it as the client takes now."""
         with self._sending:
             if self._unsent and not self.closed:
                 self._unsent = deque(self._sent(list(self._unsent)))
-            return not self._unsent
 
     @property
     def unsent(self) -> int:
@@ -105,7 +93,7 @@ class Line:
         return bool(self._unsent)
 
     def _sent(self, pieces: Sequence[Buffer]) -> Sequence[Buffer]:
-        """What is left of ``pieces`` when the system takes no more; nothing once the client is gone, which reading tells."""
+        """What is left of ``pieces`` when the system takes no more; nothing once the client is gone: reading tells."""
         while pieces:
             try:
                 if len(pieces) == 1:

@@ -1,0 +1,116 @@
+"""A session's directory, and the names in it that a client sends.
+
+A name is a path relative to the directory. Whatever leads outside is refused, also through symbolic links that the
+session itself has made. Known weakness: a link swapped in between this check and the use of the path wins. The
+session's own code, which alone could do that, may open any file of the board anyway.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rpcsys.errors import PathError, RemoteFileError
+
+#: Linux's PATH_MAX, in bytes: the kernel takes no longer path.
+MAX_NAME = 4096
+#: Bytes of a file that are read at a time.
+PIECE = 1 << 20
+#: Files of the server's own begin like this; a client neither sees nor names them.
+_PRIVATE = ".rpcsys-"
+
+
+def confine(root: str, name: str, *, entry: bool = False) -> str:
+    """The absolute path of ``name`` inside the directory ``root``, links resolved.
+
+    With ``entry``, a link that ``name`` itself is stays one, wherever it leads: for removing it. The path
+    need not exist. ``"."`` is the directory itself. Raises `PathError` for a name that is empty,
+    absolute, too long, no proper text, contains NUL, or leads out of ``root`` by ``..`` or by a symbolic link.
+    """
+    if not name or "\0" in name:
+        raise PathError("a file's name is empty or contains NUL: give a path like model.so or data/x.bin")
+    try:
+        length = len(os.fsencode(name))
+    except UnicodeEncodeError:
+        raise PathError("a file's name is not text that has a form in UTF-8") from None
+    if length > MAX_NAME:
+        raise PathError(f"a file's name is longer than {MAX_NAME} bytes")
+    if os.path.isabs(name):
+        raise PathError(f"{name}: an absolute path; files of a session have paths relative to its directory")
+    base = os.path.realpath(root)
+    folder, last = os.path.split(name.rstrip("/"))
+    if entry and last not in ("", ".", ".."):
+        path = os.path.join(os.path.realpath(os.path.join(base, folder)), last)
+    else:
+        path = os.path.realpath(os.path.join(base, name))
+    if path != base and not path.startswith(os.path.join(base, "")):
+        raise PathError(f"{name}: leads out of the session's directory; keep to paths inside it")
+    return path
+
+
+@contextmanager
+def file_errors(name: str) -> Iterator[None]:
+    """What the system refuses within raises `RemoteFileError`, in the system's words."""
+    try:
+        yield
+    except OSError as error:
+        raise RemoteFileError(f"{name}: {error.strerror or error}") from None
+
+
+class Directory:
+    """A session's directory, by the names a client uses.
+
+    Every method raises `PathError` for a name that leaves it, `RemoteFileError` for what the system refuses.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def path(self, name: str, *, entry: bool = False) -> str:
+        """The absolute path of ``name``; see `confine`."""
+        path = confine(self.root, name, entry=entry)
+        if os.path.basename(path).startswith(_PRIVATE):
+            raise RemoteFileError(f"{name}: a name kept for the server")
+        return path
+
+    def private(self, number: int) -> str:
+        """The absolute path of a file of the server's own."""
+        return os.path.join(self.root, f"{_PRIVATE}{number}")
+
+    def fresh(self, name: str) -> str:
+        """The absolute path of a file that is to be written, its folder made."""
+        path = self.path(name)
+        with file_errors(name):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        return path
+
+    def existing(self, name: str) -> str:
+        """The absolute path of the file ``name``, which must be there."""
+        path = self.path(name)
+        if not os.path.isfile(path):
+            raise RemoteFileError(f"there is no file {name!r} on the device, nor here; see session.listdir()")
+        return path
+
+    def listdir(self, name: str = ".") -> list[str]:
+        """Names in a directory, sorted."""
+        with file_errors(name):
+            return sorted(entry for entry in os.listdir(self.path(name)) if not entry.startswith(_PRIVATE))
+
+    def remove(self, name: str) -> None:
+        """Remove a file; of a link, the link."""
+        with file_errors(name):
+            os.unlink(self.path(name, entry=True))
+
+    def pieces(self, name: str) -> tuple[int, Iterator[bytes]]:
+        """The size of a file, and its bytes in pieces."""
+        with file_errors(name):
+            stream = open(self.existing(name), "rb")  # noqa: SIM115 - closed by the generator
+        size = os.fstat(stream.fileno()).st_size
+
+        def read() -> Iterator[bytes]:
+            with stream, file_errors(name):
+                while piece := stream.read(PIECE):
+                    yield piece
+
+        return size, read()

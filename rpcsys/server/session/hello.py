@@ -1,0 +1,59 @@
+"""The first frame that a server's process sends, HELLO, and the client's; the window that HELLO grants."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from rpcsys.errors import ProtocolError
+from rpcsys.server import capabilities
+from rpcsys.server.sandbox import processes
+from rpcsys.server.sandbox.messages import Job
+from rpcsys.stream import Stream
+from rpcsys.wire import frames
+from rpcsys.wire.frames import Frame
+
+VERSION = 1
+#: A client that says nothing after the handshake is dropped after this many seconds.
+HELLO_S = 10.0
+
+
+def fields(job: Job, able: dict[str, Any], calls: int, window_bytes: int, **more: Any) -> dict[str, Any]:
+    """The fields of HELLO: what this process is ``able`` to do, the calls and bytes of its window, and ``more``."""
+    return {
+        "version": VERSION,
+        "key": job.key,
+        "pid": processes.number(),
+        "capabilities": able,
+        "window": {"calls": calls, "bytes": window_bytes},
+        **more,
+    }
+
+
+def board() -> dict[str, Any]:
+    """The fields of HELLO that describe the board."""
+    return {"machine": capabilities.machine(), "devices": ["cpu:0"]}
+
+
+def received(stream: Stream) -> Frame:
+    """The client's HELLO.
+
+    Raises `ProtocolError` when something else comes, or nothing in time; `Ended` when the client is gone.
+    """
+    frame = stream.receive_within(HELLO_S)
+    if frame is None or frame.kind != frames.HELLO:
+        raise ProtocolError("a session begins with HELLO")
+    return frame
+
+
+def memory() -> int:
+    """Bytes one frame may claim: the memory of the machine. Mappings are filled only as bytes arrive."""
+    try:
+        return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), frames.MAX_BODY)
+    except (ValueError, OSError):
+        return frames.MAX_BODY
+
+
+def window_bytes() -> int:
+    """Bytes of arguments a client may have under way: a sixteenth of memory, at most 256 MiB."""
+    return max(1 << 20, min(memory() // 16, 256 << 20))

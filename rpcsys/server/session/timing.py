@@ -1,0 +1,148 @@
+"""Timing a function on the device, and the board's state around it, without which a figure means little.
+
+The state is what Linux shows in ``/sys`` and ``/proc``. What a board does not show is absent.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rpcsys.errors import RemoteArgumentError
+from rpcsys.wire.checks import shown
+
+#: Calls in one repeat: a mistake in min_repeat_ms must not run for days.
+MAX_NUMBER = 10_000_000
+#: All figures go back in one head, at most 25 bytes each.
+MAX_REPEAT = 30_000
+#: Larger than the caches of any board or server, and no strain on its memory.
+MAX_FLUSH = 256 << 20
+#: A change of frequency that explains a change in time; governors step by more, noise is less.
+FREQUENCY_SHARE = 0.05
+#: Above this rise a small board without a fan is on its way to being throttled.
+TEMPERATURE_K = 10.0
+
+
+def measure(call: Callable[[], Any], options: dict[str, Any]) -> dict[str, Any]:
+    """`evaluate`, with the board's state before and after, and what of it makes the figures doubtful."""
+    before = board_state()
+    results = evaluate(call, options)
+    after = board_state()
+    return {"results": results, "board": {"before": before, "after": after}, "warnings": changes(before, after)}
+
+
+def evaluate(call: Callable[[], Any], options: dict[str, Any]) -> list[float]:
+    """Mean seconds of one call, for each repeat. One call first is not counted.
+
+    ``options``: ``number`` calls are timed together, ``repeat`` times, and more than ``number`` where they take less
+    than ``min_repeat_ms``; ``cooldown_s`` seconds pass between repeats; before each time that is taken,
+    ``cache_flush_bytes`` of other memory are read and written. Raises `RemoteArgumentError` for options out of range.
+    """
+    number = _whole(options, "number", 10, 1, MAX_NUMBER)
+    repeat = _whole(options, "repeat", 1, 1, MAX_REPEAT)
+    shortest = _seconds(options, "min_repeat_ms", 1e-3)
+    cooldown = _seconds(options, "cooldown_s", 1.0)
+    flush = _flusher(_whole(options, "cache_flush_bytes", 0, 0, MAX_FLUSH))
+    call()
+    results = []
+    for index in range(repeat):
+        if index and cooldown:
+            time.sleep(cooldown)
+        elapsed = _run(call, number, flush)
+        while elapsed < shortest and number < MAX_NUMBER:
+            # A first guess from what was just measured, and never less than half as many again.
+            guess = math.ceil(number * shortest / elapsed) if elapsed else number * 10
+            number = min(max(guess, number * 3 // 2 + 1), MAX_NUMBER)
+            elapsed = _run(call, number, flush)
+        results.append(elapsed / number)
+    return results
+
+
+def _flusher(size: int) -> Callable[[], None]:
+    """What fills the CPU's caches with ``size`` bytes of other data."""
+    source, target = memoryview(bytearray(size)), memoryview(bytearray(size))
+
+    def flush() -> None:
+        target[:] = source
+
+    return flush
+
+
+def _run(call: Callable[[], Any], number: int, flush: Callable[[], None]) -> float:
+    """Seconds that ``number`` calls take."""
+    flush()
+    start = time.perf_counter()
+    for _ in range(number):
+        call()
+    return time.perf_counter() - start
+
+
+def _whole(options: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
+    value = options.get(name, default)
+    if type(value) is not int or not least <= value <= most:
+        raise RemoteArgumentError(f"{name} must be a whole number from {least} to {most}, not {shown(value)}")
+    return value
+
+
+def _seconds(options: dict[str, Any], name: str, scale: float) -> float:
+    value = options.get(name, 0)
+    if type(value) not in (int, float) or not 0 <= value <= 3600 / scale:
+        raise RemoteArgumentError(f"{name} must be from 0 to an hour, not {shown(value)}")
+    return float(value * scale)
+
+
+def board_state(root: str = "/") -> dict[str, Any]:
+    """The board's state: any of ``cpu_mhz`` and ``governor`` (by CPU that this process may use), ``temperature_c``
+    (of the hottest zone), ``load``.
+    """
+    frequencies, governors = {}, {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        folder = os.path.join(root, f"sys/devices/system/cpu/cpu{cpu}/cpufreq")
+        frequencies[str(cpu)] = _thousandths(os.path.join(folder, "scaling_cur_freq"))  # Linux has kHz
+        governors[str(cpu)] = _text(os.path.join(folder, "scaling_governor"))
+    zones = glob.glob(os.path.join(glob.escape(root), "sys/class/thermal/thermal_zone*/temp"))
+    load = _text(os.path.join(root, "proc/loadavg"))
+    state = {
+        "cpu_mhz": {cpu: mhz for cpu, mhz in frequencies.items() if mhz is not None},
+        "governor": {cpu: governor for cpu, governor in governors.items() if governor},
+        "temperature_c": max((value for value in map(_thousandths, zones) if value is not None), default=None),
+        "load": float(load.split()[0]) if load else None,
+    }
+    return {name: value for name, value in state.items() if value is not None and value != {}}
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """What changed between two states so that figures from in between are doubtful; one line each."""
+    found = []
+    for cpu, mhz in before.get("cpu_mhz", {}).items():
+        now = after.get("cpu_mhz", {}).get(cpu, mhz)
+        if abs(now - mhz) > FREQUENCY_SHARE * max(now, mhz):
+            found.append(f"CPU {cpu} went from {mhz:.0f} to {now:.0f} MHz during the measurement")
+    for cpu, governor in before.get("governor", {}).items():
+        now = after.get("governor", {}).get(cpu, governor)
+        if now != governor:
+            found.append(f"the governor of CPU {cpu} went from {governor} to {now} during the measurement")
+    rise = after.get("temperature_c", 0.0) - before.get("temperature_c", after.get("temperature_c", 0.0))
+    if rise > TEMPERATURE_K:
+        found.append(f"the board warmed by {rise:.0f} degrees during the measurement; add cooldown_s")
+    return found
+
+
+def _text(path: str) -> str | None:
+    try:
+        with open(path) as stream:
+            return stream.read(4096).strip()
+    except OSError:
+        return None
+
+
+def _thousandths(path: str) -> float | None:
+    """The number in a file, divided by 1000; None where there is none."""
+    try:
+        return float(_text(path) or "") / 1000
+    except ValueError:
+        return None

@@ -1,0 +1,125 @@
+"""What a session sends: in order, replies to quick calls together, long ones in parts."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.server.session import outgoing
+from rpcsys.server.session.outgoing import BATCH, SMALL, STRETCH, Outgoing
+from rpcsys.stream import DONT_WAIT, Ended, Stream
+from rpcsys.wire import frames
+from tests.device import until
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        peer = Stream(theirs)
+        peer.tick(20)
+        yield Outgoing(Stream(ours)), peer
+
+
+def nothing_came(peer):
+    return peer.receive(DONT_WAIT) is None
+
+
+def test_held_replies_go_before_any_other(ends):
+    out, peer = ends
+    out.hold(frames.pack(frames.RESULT, 1))
+    out.send(frames.pack(frames.PONG, 2))
+    assert [peer.receive().call_id, peer.receive().call_id] == [1, 2]
+
+
+def test_a_batch_is_sent_when_it_is_full(ends):
+    out, peer = ends
+    for number in range(1, BATCH):
+        out.hold(frames.pack(frames.RESULT, number))
+    assert nothing_came(peer)
+    out.hold(frames.pack(frames.RESULT, BATCH))
+    assert [peer.receive().call_id for _ in range(BATCH)] == list(range(1, BATCH + 1))
+
+
+def test_a_large_reply_is_not_held(ends):
+    out, peer = ends
+    out.hold(frames.pack(frames.RESULT, 1))
+    out.hold(frames.pack(frames.CHUNK, 2, b"", (bytes(SMALL + 1),)))
+    assert [peer.receive().call_id, peer.receive().call_id] == [1, 2]
+
+
+def test_a_held_reply_is_a_copy(ends):
+    out, peer = ends
+    memory = bytearray(b"before")
+    out.hold(frames.pack(frames.CHUNK, 1, b"", (memory,)))
+    memory[:] = b"after!"
+    out.flush()
+    assert bytes(peer.receive().buffers[0]) == b"before"
+
+
+def test_the_last_frame_takes_the_held_ones_along_and_end_the_sending(ends):
+    out, peer = ends
+    out.hold(frames.pack(frames.RESULT, 1))
+    out.send_last(frames.encode(frames.ERROR, 0, {"type": "SessionLost"}))
+    assert [peer.receive().call_id, peer.receive().kind] == [1, frames.ERROR]
+    with pytest.raises(Ended):
+        peer.receive()
+
+
+def test_the_last_frame_waits_for_no_client(ends):
+    """Nor for a thread that sends to one that does not read."""
+    out, _ = ends
+
+    def send():
+        with contextlib.suppress(Ended):
+            out.send(frames.pack(frames.CHUNK, 1, b"", (bytes(8 << 20),)))
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    until(out._lock.locked)
+    out.send_last(frames.pack(frames.PONG, 1))
+    assert sender.is_alive()
+
+
+def test_what_is_no_reply_waits_for_no_thread_that_sends(ends):
+    out, peer = ends
+    assert out.try_send(frames.pack(frames.PONG, 1))
+    assert peer.receive().call_id == 1
+    with out._lock:
+        assert not out.try_send(frames.pack(frames.PONG, 2))
+    assert nothing_came(peer)
+
+
+def test_a_sender_gives_up_on_a_thread_that_sends(ends):
+    out, peer = ends
+    with out._lock:
+        out.send(frames.pack(frames.PONG, 1), wait_s=0.01)
+    assert nothing_came(peer)
+
+
+def test_a_long_reply_is_sent_in_parts_with_a_look_between(ends):
+    out, peer = ends
+    looks = []
+    out.on_full = lambda: looks.append(out._stream.wait(1, read=False, write=True))
+    got = []
+    reader = threading.Thread(target=lambda: got.append(peer.receive()), daemon=True)
+    reader.start()
+    out.send(frames.encode(frames.RESULT, 1, {"r": bytes(3 * STRETCH)}))
+    reader.join(20)
+    assert len(got[0].get("r")) == 3 * STRETCH
+    assert len(looks) >= 3
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8))
+def test_parts_are_of_one_size_and_lose_nothing(pieces):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outgoing, "STRETCH", 16)
+        parts = [b"".join(map(bytes, part)) for part in outgoing._stretches(pieces)]
+    assert b"".join(parts) == b"".join(pieces)
+    assert all(len(part) == 16 for part in parts[:-1])
+    assert all(parts)
