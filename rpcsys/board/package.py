@@ -13,7 +13,8 @@ from pathlib import Path
 from rpcsys.board import facts
 from rpcsys.board.inventory import Entry
 from rpcsys.errors import RpcsysError, UsageError
-from rpcsys.pack import archive, build, versions
+from rpcsys.pack import archive, build
+from rpcsys.pack.libraries import parse_version
 
 WHEELS = "wheels"
 """In the place of a build folder: TVM's libraries are PyPI's."""
@@ -80,7 +81,7 @@ def check(package: Package, board: facts.BoardFacts, python: facts.Python, host:
             f"{package.path} is for {package.target}, and {host} is {board.machine} with {python.bits} bits"
         )
     has = facts.glibc(python)
-    if package.glibc and has and versions.parse(package.glibc) > versions.parse(has):
+    if package.glibc and has and parse_version(package.glibc) > parse_version(has):
         raise RpcsysError(f"{package.path} needs glibc {package.glibc}, and {host} has {has}")
 
 

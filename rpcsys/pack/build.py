@@ -6,17 +6,16 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import rpcsys
 from rpcsys import data
 from rpcsys.errors import UsageError
 from rpcsys.module import toolchain
-from rpcsys.pack import archive, libraries, tier, versions, wheels
-from rpcsys.pack.source import blanked
+from rpcsys.pack import archive, libraries, source
+from rpcsys.pack.libraries import PackTarget, Prepared, Source, version_text
 
 #: Folders of the archive.
 PYTHON, NATIVE, DRIVERS, LICENSES = "python", "python/lib", "drivers", "licenses"
@@ -25,14 +24,13 @@ MANIFEST = "manifest.json"
 _PYTHON_VERSION = "3.8"
 
 
-@dataclass(frozen=True)
-class Packed:
-    """What was packed: ``manifest`` as in the archive, ``size`` of the whole in bytes, ``remarks`` for whoever packs."""
+class Packed(NamedTuple):
+    """What was packed."""
 
     path: Path
-    manifest: dict[str, Any]
-    size: int
-    remarks: tuple[str, ...]
+    manifest: dict[str, Any]  # as in the archive
+    size: int  # of the whole in bytes
+    remarks: tuple[str, ...]  # for whoever packs
 
 
 def pack(
@@ -58,39 +56,37 @@ def pack(
     if folder is not None and from_wheels:
         raise UsageError("--libraries and --from-wheels: TVM's libraries come from one of them")
     name, machine, bits = toolchain.target(target)
-    board = libraries.Target(name, machine, bits, versions.parse(glibc) if glibc else ())
+    board = PackTarget(name, machine, bits, libraries.parse_version(glibc) if glibc else ())
     with tempfile.TemporaryDirectory(prefix="rpcsys-pack-") as work:
         sources = libraries.from_folder(folder) if folder is not None else []
-        sources += wheels.fetch(board, Path(work)) if from_wheels else []
+        sources += libraries.from_wheels(board, Path(work)) if from_wheels else []
         native = _prepared(sources, board, Path(work) / "native")
         extra = _prepared(libraries.drivers(drivers), board, Path(work) / "drivers")
         return _write(output, board, native, extra)
 
 
-def _prepared(sources: Iterable[libraries.Source], target: libraries.Target, work: Path) -> list[libraries.Prepared]:
+def _prepared(sources: Sequence[Source], target: PackTarget, work: Path) -> list[Prepared]:
     work.mkdir()
-    sources = list(sources)
-    names = [source.path.name for source in sources]
+    names = [each.path.name for each in sources]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"there are two libraries called {name}")
-    return [libraries.prepare(source, target, names, work) for source in sources]
+    return [libraries.prepare(each, target, names, work) for each in sources]
 
 
-def _write(
-    output: Path, target: libraries.Target, native: list[libraries.Prepared], extra: list[libraries.Prepared]
-) -> Packed:
+def _write(output: Path, target: PackTarget, native: list[Prepared], extra: list[Prepared]) -> Packed:
     everything = [*native, *extra]
     files = {**_python(), **_board(), **_licences(everything)}
     files.update({f"{NATIVE}/{library.name}": library.content for library in native})
     files.update({f"{DRIVERS}/{library.name}": library.content for library in extra})
     manifest = _manifest(target, files, everything)
     files[MANIFEST] = (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode()
-    archive.write(output, files, frozenset(_programs(files)))
+    programs = frozenset(name for name in files if name.startswith(("bin/", "init/")) or name.endswith(".sh"))
+    archive.write(output, files, programs)
     return Packed(output, manifest, output.stat().st_size, tuple(_remarks(everything)))
 
 
-def _remarks(native: list[libraries.Prepared]) -> Iterator[str]:
+def _remarks(native: list[Prepared]) -> Iterator[str]:
     names = {library.name for library in native}
     if libraries.FFI in names and libraries.RUNTIME not in names:
         yield f"there is no {libraries.RUNTIME}: this board will serve no TVM clients and no Relax programs"
@@ -104,7 +100,7 @@ def _python() -> dict[str, bytes]:
     if spec is None or spec.origin is None:
         raise UsageError("cloudpickle goes along and is not here; type: python -m pip install cloudpickle")
     stub = data.folder("packaging") / "numpy_stub"
-    files = dict(tier.files())
+    files = dict(source.device_files())
     files.update({f"cloudpickle/{file.name}": file for file in Path(spec.origin).parent.glob("*.py")})
     files.update({f"numpy_stub/{file.relative_to(stub).as_posix()}": file for file in stub.rglob("*.py")})
     return {f"{PYTHON}/{name}": _content(file) for name, file in files.items()}
@@ -113,28 +109,18 @@ def _python() -> dict[str, bytes]:
 def _board() -> dict[str, bytes]:
     """What starts and installs it, and the units where there are any."""
     board, units = data.folder("packaging") / "board", data.folder("systemd")
-    files = {file.relative_to(board).as_posix(): file for file in board.rglob("*") if _wanted(file)}
-    for_boards = units.glob("rpcsys-server*")
-    files.update({f"systemd/{file.name}": file for file in for_boards if _wanted(file)})
-    return {name: _content(file) for name, file in files.items()}
-
-
-def _wanted(file: Path) -> bool:
-    return file.is_file() and "__pycache__" not in file.parts
+    files = {file.relative_to(board).as_posix(): file for file in board.rglob("*") if "__pycache__" not in file.parts}
+    files.update({f"systemd/{file.name}": file for file in units.glob("rpcsys-server*")})
+    return {name: _content(file) for name, file in files.items() if file.is_file()}
 
 
 def _content(file: Path) -> bytes:
-    return blanked(file.read_text(encoding="utf-8")).encode() if file.suffix == ".py" else file.read_bytes()
+    return source.blanked(file.read_text(encoding="utf-8")).encode() if file.suffix == ".py" else file.read_bytes()
 
 
-def _programs(files: Iterable[str]) -> list[str]:
-    return [name for name in files if name.startswith(("bin/", "init/")) or name.endswith(".sh")]
-
-
-def _licences(native: Iterable[libraries.Prepared]) -> dict[str, bytes]:
+def _licences(native: Iterable[Prepared]) -> dict[str, bytes]:
     """Everybody's, one of each text: ``licenses/PROJECT/NAME``."""
-    found = [("rpcsys", file) for file in _own_licences("rpcsys")]
-    found += [("cloudpickle", file) for file in _own_licences("cloudpickle")]
+    found = [(package, file) for package in ("rpcsys", "cloudpickle") for file in _own_licences(package)]
     found += [(library.name.partition(".")[0], file) for library in native for file in library.source.licences]
     texts: dict[bytes, str] = {}
     for project, file in found:
@@ -148,10 +134,10 @@ def _own_licences(package: str) -> list[Path]:
     """The licences of an installed package; of a checkout, the one at its root."""
     files = metadata.files(package) or []
     named = [file for file in files if file.name.startswith(("LICENSE", "NOTICE")) and ".dist-info" in str(file)]
-    return [Path(str(file.locate())) for file in named] or [tier.ROOT / "LICENSE"]
+    return [Path(str(file.locate())) for file in named] or [source.ROOT / "LICENSE"]
 
 
-def _manifest(target: libraries.Target, files: dict[str, bytes], native: list[libraries.Prepared]) -> dict[str, Any]:
+def _manifest(target: PackTarget, files: dict[str, bytes], native: list[Prepared]) -> dict[str, Any]:
     return {
         "name": archive.TOP,
         "version": rpcsys.__version__,
@@ -160,12 +146,12 @@ def _manifest(target: libraries.Target, files: dict[str, bytes], native: list[li
         "bits": target.bits,
         "python": _PYTHON_VERSION,
         "cloudpickle": metadata.version("cloudpickle"),
-        "glibc": versions.show(max((library.needs.glibc for library in native), default=())),
-        "glibcxx": versions.show(max((library.needs.glibcxx for library in native), default=())),
+        "glibc": version_text(max((library.needs.glibc for library in native), default=())),
+        "glibcxx": version_text(max((library.needs.glibcxx for library in native), default=())),
         "libraries": {
             library.name: {
                 "from": library.source.origin if library.source.origin.endswith(".whl") else "",
-                "glibc": versions.show(library.needs.glibc),
+                "glibc": version_text(library.needs.glibc),
                 "needs": list(library.needs.needed),
             }
             for library in native

@@ -1,33 +1,50 @@
-"""The libraries that go along: found, checked against the board they are for, and made to find each other there."""
+"""The libraries that go along: found, or out of PyPI's wheels; checked against the board; made to find each other there."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 import sysconfig
+import zipfile
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from rpcsys.errors import UsageError
-from rpcsys.module import toolchain
-from rpcsys.pack import versions
+from rpcsys.errors import ConfigError, RpcsysError, UsageError
+from rpcsys.module import elf, toolchain
 
 FFI, RUNTIME = "libtvm_ffi.so", "libtvm_runtime.so"
 ORIGIN = "$ORIGIN"
-#: Folders above a build folder in which its project's licence may lie.
+
 _ABOVE = 4
+"""Folders above a build folder in which its project's licence may lie."""
+
 _LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")
 
+_PLATFORMS = {"aarch64-linux-gnu": "aarch64", "x86_64-linux-gnu": "x86_64"}
+"""Targets that have wheels of TVM, and what pip calls their processors."""
 
-class Target(NamedTuple):
-    """What a board is. ``glibc`` is the newest it may be asked for; empty for any."""
+_PACKAGES = {"apache-tvm-ffi": f"tvm_ffi/lib/{FFI}", "apache-tvm": f"tvm/lib/{RUNTIME}"}
+"""Packages with their library."""
+
+_MANYLINUX = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux2014")
+_WHEELS_PYTHON = "3.11"  # the libraries themselves do not care
+_PIP_TIMEOUT_S = 1800
+
+Version = tuple[int, ...]
+
+
+class PackTarget(NamedTuple):
+    """What an archive is packed for."""
 
     name: str
     machine: str
     bits: int
-    glibc: versions.Version = ()
+    glibc: Version = ()  # the newest that may be asked for; empty for any
 
 
 class Source(NamedTuple):
@@ -38,13 +55,28 @@ class Source(NamedTuple):
     licences: tuple[Path, ...] = ()
 
 
+class Needs(NamedTuple):
+    """What one library needs."""
+
+    machine: str  # as in `rpcsys.module.elf.Elf`
+    bits: int
+    glibc: Version  # the newest symbol version of the C library that it uses; empty for none
+    glibcxx: Version  # the same of the C++ library
+    needed: tuple[str, ...]  # names of the libraries that must be there
+    runpath: str  # where they are looked for, beside the usual places
+    symbols: bool  # whether it still has the symbols that only debuggers read
+
+
 class Prepared(NamedTuple):
     """A library as a board gets it."""
 
     name: str
     content: bytes
-    needs: versions.Needs
+    needs: Needs
     source: Source
+
+
+# Found
 
 
 def from_folder(folder: Path) -> list[Source]:
@@ -57,44 +89,7 @@ def from_folder(folder: Path) -> list[Source]:
     found = [_one(folder, name) for name in (FFI, RUNTIME)]
     if found[0] is None:
         raise UsageError(f"--libraries {folder}: there is no {FFI} in it; build TVM's target runtime there first")
-    return [_of(path, str(folder)) for path in found if path is not None]
-
-
-def drivers(paths: Iterable[Path]) -> list[Source]:
-    """Libraries that are named. Raises UsageError."""
-    found = [_of(path, str(path)) for path in paths]
-    for source in found:
-        if not source.path.is_file():
-            raise UsageError(f"--with-libraries {source.path}: there is no such file")
-    return found
-
-
-def prepare(source: Source, target: Target, beside: Iterable[str], work: Path) -> Prepared:
-    """Check ``source``, strip it, and have it look for others (``beside`` are their names) in its own folder.
-
-    Raises UsageError, which names the file, for one that the board could not load.
-    """
-    needs = versions.read(source.path)
-    _check(source.path, needs, target)
-    copy = work / source.path.name
-    shutil.copyfile(source.path, copy)
-    if needs.symbols:
-        _run([toolchain.find(target.name).strip, "--strip-unneeded", str(copy)], copy.name)
-    if needs.runpath != ORIGIN and (needs.runpath or set(needs.needed) & set(beside)):
-        _run([_patchelf(), "--set-rpath", ORIGIN, str(copy)], copy.name)
-    return Prepared(copy.name, copy.read_bytes(), versions.read(copy), source)
-
-
-def _check(path: Path, needs: versions.Needs, target: Target) -> None:
-    if (needs.machine, needs.bits) != (target.machine, target.bits):
-        raise UsageError(
-            f"{path} is for {needs.machine} ({needs.bits} bits), and {target.name} is {target.machine} ({target.bits} bits)"
-        )
-    if target.glibc and needs.glibc > target.glibc:
-        raise UsageError(
-            f"{path} needs glibc {versions.show(needs.glibc)}, newer than --glibc {versions.show(target.glibc)}: "
-            "build it with a toolchain or sysroot as old as the board, or take TVM's with --from-wheels"
-        )
+    return [_with_licences(path, str(folder)) for path in found if path is not None]
 
 
 def _one(folder: Path, name: str) -> Path | None:
@@ -104,13 +99,95 @@ def _one(folder: Path, name: str) -> Path | None:
     return found[0] if found else None
 
 
-def _of(path: Path, origin: str) -> Source:
+def drivers(paths: Iterable[Path]) -> list[Source]:
+    """Libraries that are named. Raises UsageError."""
+    found = [_with_licences(path, str(path)) for path in paths]
+    for source in found:
+        if not source.path.is_file():
+            raise UsageError(f"--with-libraries {source.path}: there is no such file")
+    return found
+
+
+def _with_licences(path: Path, origin: str) -> Source:
     """With the licences that lie beside it, or above."""
     for folder in [path.parent, *path.resolve().parents][: _ABOVE + 1]:
         licences = sorted(file for pattern in _LICENCES for file in folder.glob(pattern) if file.is_file())
         if licences:
             return Source(path, origin, tuple(licences))
     return Source(path, origin)
+
+
+def from_wheels(target: PackTarget, work: Path) -> list[Source]:
+    """Download PyPI's wheels of TVM with pip, and take the two libraries out.
+
+    Of apache-tvm the version that is installed here, if one is, so that what is compiled here runs there;
+    else the newest. Raises UsageError where there are none for the target, RpcsysError when pip fails.
+    """
+    if target.name not in _PLATFORMS:
+        raise UsageError(
+            f"PyPI has no wheels of TVM for {target.name}; build TVM's target runtime with the toolchain file "
+            "and give its folder: --libraries DIR (docs/boards.md)"
+        )
+    wheels = work / "wheels"
+    words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--python-version", _WHEELS_PYTHON]
+    words += [word for tag in _MANYLINUX for word in ("--platform", f"{tag}_{_PLATFORMS[target.name]}")]
+    _pip([*words, "--dest", str(wheels), *map(_requirement, _PACKAGES)])
+    return [_taken_out(wheels, package, library, work) for package, library in _PACKAGES.items()]
+
+
+def _requirement(package: str) -> str:
+    try:
+        return f"{package}=={metadata.version(package)}"
+    except metadata.PackageNotFoundError:
+        return package
+
+
+def _pip(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, check=False)
+    if done.returncode:
+        why = [line for line in done.stderr.splitlines() if line.strip()] or ["pip said nothing"]
+        raise RpcsysError(f"pip could not download TVM's wheels: {why[-1].strip()}")
+
+
+def _taken_out(wheels: Path, package: str, library: str, work: Path) -> Source:
+    (wheel,) = wheels.glob(package.replace("-", "_") + "-[0-9]*.whl")
+    folder = work / package
+    with zipfile.ZipFile(wheel) as archive:
+        licences = [name for name in archive.namelist() if Path(name).name.startswith(("LICENSE", "NOTICE"))]
+        archive.extractall(folder, [library, *licences])
+    return Source(folder / library, wheel.name, tuple(folder / name for name in licences))
+
+
+# Prepared
+
+
+def prepare(source: Source, target: PackTarget, beside: Iterable[str], work: Path) -> Prepared:
+    """Check ``source``, strip it, and have it look for others (``beside`` are their names) in its own folder.
+
+    Raises UsageError, which names the file, for one that the board could not load.
+    """
+    needs = read_needs(source.path)
+    _check(source.path, needs, target)
+    copy = work / source.path.name
+    shutil.copyfile(source.path, copy)
+    if needs.symbols:
+        _run([toolchain.find(target.name).strip, "--strip-unneeded", str(copy)], copy.name)
+    if needs.runpath != ORIGIN and (needs.runpath or set(needs.needed) & set(beside)):
+        _run([_patchelf(), "--set-rpath", ORIGIN, str(copy)], copy.name)
+    return Prepared(copy.name, copy.read_bytes(), read_needs(copy), source)
+
+
+def _check(path: Path, needs: Needs, target: PackTarget) -> None:
+    if (needs.machine, needs.bits) != (target.machine, target.bits):
+        raise UsageError(
+            f"{path} is for {needs.machine} ({needs.bits} bits), and {target.name} is {target.machine} ({target.bits} bits)"
+        )
+    if target.glibc and needs.glibc > target.glibc:
+        raise UsageError(
+            f"{path} needs glibc {version_text(needs.glibc)}, newer than --glibc {version_text(target.glibc)}: "
+            "build it with a toolchain or sysroot as old as the board, or take TVM's with --from-wheels"
+        )
 
 
 def _patchelf() -> str:
@@ -126,3 +203,67 @@ def _run(command: list[str], name: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UsageError(f"{Path(command[0]).name} cannot work on {name}: {done.stderr.strip()}")
+
+
+# Read
+
+
+def read_needs(path: Path) -> Needs:
+    """What the shared library at ``path`` needs. Raises UsageError for what is none, or is broken."""
+    try:
+        from elftools.common.exceptions import ELFError
+        from elftools.elf.elffile import ELFFile
+    except ImportError:
+        raise UsageError("there is no pyelftools here; type: python -m pip install 'rpcsys[pack]'") from None
+    try:
+        own = elf.read(str(path))  # checks every place and size first
+        with path.open("rb") as stream:
+            return _needs(own, ELFFile(stream))
+    except elf.ElfError as error:
+        raise UsageError(f"{path} {error}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (ELFError, AttributeError, KeyError, ValueError) as error:
+        raise UsageError(f"{path} is a broken ELF file: {error}") from None
+
+
+def _needs(own: elf.Elf, file: Any) -> Needs:
+    used = [
+        auxiliary.name
+        for section in file.iter_sections("SHT_GNU_verneed")
+        for _, auxiliaries in section.iter_versions()
+        for auxiliary in auxiliaries
+    ]
+    tags = [tag for section in file.iter_sections("SHT_DYNAMIC") for tag in section.iter_tags()]
+    paths = [tag.runpath for tag in tags if tag.entry.d_tag == "DT_RUNPATH"]
+    paths += [tag.rpath for tag in tags if tag.entry.d_tag == "DT_RPATH"]
+    return Needs(
+        machine=own.machine,
+        bits=own.bits,
+        glibc=_newest(used, "GLIBC"),
+        glibcxx=_newest(used, "GLIBCXX"),
+        needed=tuple(own.needed),
+        runpath=":".join(paths),
+        symbols=file.get_section_by_name(".symtab") is not None,
+    )
+
+
+def _newest(used: list[str], family: str) -> Version:
+    found = (re.fullmatch(rf"{family}_(\d+(?:\.\d+)*)", name) for name in used)
+    return max((_numbers(match[1]) for match in found if match), default=())
+
+
+def parse_version(text: str) -> Version:
+    """``"2.27"`` as numbers. Raises ConfigError."""
+    if not re.fullmatch(r"\d+(\.\d+){1,2}", text):
+        raise ConfigError(f"--glibc {text}: a version looks like 2.27")
+    return _numbers(text)
+
+
+def _numbers(text: str) -> Version:
+    return tuple(map(int, text.split(".")))
+
+
+def version_text(version: Version) -> str:
+    """As `parse_version` takes it."""
+    return ".".join(map(str, version))

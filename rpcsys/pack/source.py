@@ -1,8 +1,4 @@
-"""Python source as boards get it: the source that was tested, without what only readers and type checkers need.
-
-Docstrings, comments and the annotations of functions are blanked, and a level of indentation is one space. Every statement
-stays, with its names, at its line: a traceback from a board names the lines of the repository.
-"""
+"""The Python that boards get: the device tier, as packaging/device-files.txt lists it, without what only readers need."""
 
 from __future__ import annotations
 
@@ -10,13 +6,35 @@ import ast
 import io
 import tokenize
 from collections.abc import Iterator
+from pathlib import Path
+
+import rpcsys
+from rpcsys import data
+
+ROOT = Path(rpcsys.__file__).resolve().parent.parent
+"""Where the paths of the list begin: the folder that ``rpcsys`` is in."""
 
 Span = tuple[tuple[int, int], tuple[int, int], bytes]
 """Line's index and bytes before it, of the first byte and of the one after the last; what stands there instead."""
 
 
+def device_files() -> dict[str, Path]:
+    """Every file of the device tier by its path from `ROOT`."""
+    text = (data.folder("packaging") / "device-files.txt").read_text(encoding="utf-8")
+    lines = [line for line in (line.split("#")[0].strip() for line in text.splitlines()) if line]
+    staying = {line.removesuffix(" stays") for line in lines if line.endswith(" stays")}
+    paths = [ROOT / line.partition(" needs ")[0] for line in lines if not line.endswith(" stays")]
+    files = (file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path]))
+    found = {file.relative_to(ROOT).as_posix(): file for file in files}
+    return {name: file for name, file in found.items() if name not in staying}
+
+
 def blanked(source: str) -> str:
-    """Return ``source`` as a board gets it. Raises SyntaxError for what is no Python."""
+    """``source`` without docstrings, comments and annotations of functions, and with one space for each level of indentation.
+
+    Every statement stays, with its names, at its line: a traceback from a board names the lines of the repository.
+    Raises SyntaxError for what is no Python.
+    """
     lines = [line.encode() for line in source.splitlines()]
     for (first, start), (last, end), instead in sorted(_spans(source, lines), reverse=True):
         tail = lines[last][end:]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from rpcsys.errors import UsageError
-from rpcsys.pack import archive, tier
+from rpcsys.pack import archive
 from rpcsys.pack import build as packing
+from rpcsys.pack.source import device_files
 from tests.pack.conftest import Build
 
 TARGET = "aarch64-linux-gnu"
@@ -26,7 +27,7 @@ def test_the_tier_and_nothing_else(tmp_path: Path, record_property) -> None:
     packed = packing.pack(TARGET, tmp_path / "a.tar.gz")
     files = contents(packed.path)
     ours = {name.removeprefix("python/") for name in files if name.startswith("python/rpcsys/")}
-    assert ours == set(tier.files())
+    assert ours == set(device_files())
     folders = {name.split("/")[1] for name in files if name.startswith("python/")}
     assert folders == {"rpcsys", "cloudpickle", "numpy_stub", "start.py", "verify.py"}
     assert {"bin/rpcsys-server", "manifest.json", "licenses/rpcsys/LICENSE", "licenses/cloudpickle/LICENSE"} <= set(

@@ -13,12 +13,14 @@ import cloudpickle.cloudpickle
 import pytest
 
 from rpcsys import data
-from rpcsys.pack import build, tier
-from rpcsys.pack.source import blanked
+from rpcsys.pack import build
+from rpcsys.pack.source import ROOT, blanked
+from rpcsys.pack.source import device_files as packed_files
+from tests.device_files import device_files
 
 THIRD_PARTY = Path(cloudpickle.cloudpickle.__file__).parent.glob("*.py")
 OF_BOARDS = data.folder("packaging").rglob("*.py")
-FILES = {**tier.files(), **{file.name: file for file in THIRD_PARTY}, **{str(file): file for file in OF_BOARDS}}
+FILES = {**packed_files(), **{file.name: file for file in THIRD_PARTY}, **{str(file): file for file in OF_BOARDS}}
 
 RAISE = """
 import json, sys, traceback
@@ -78,10 +80,10 @@ def test_a_traceback_names_the_lines_of_the_repository(tmp_path: Path) -> None:
     for name, content in build._python().items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
-    packed, ours = (frames(folder) for folder in (tmp_path / "python", tier.ROOT))
+    packed, ours = (frames(folder) for folder in (tmp_path / "python", ROOT))
     assert packed == ours
     file, line = packed[-1]
-    assert (tier.ROOT / file).read_text().splitlines()[line - 1].strip().startswith("raise ")
+    assert (ROOT / file).read_text().splitlines()[line - 1].strip().startswith("raise ")
 
 
 def frames(root: Path) -> list[tuple[str, int]]:
@@ -118,3 +120,8 @@ def test_by_example(source: str, wanted: str) -> None:
 def test_what_is_no_python() -> None:
     with pytest.raises(SyntaxError):
         blanked("def f(:\n")
+
+
+def test_the_packager_reads_the_list_as_the_tests_do() -> None:
+    assert sorted(packed_files()) == sorted(map(str, device_files()))
+    assert "rpcsys/module/toolchain.py" not in packed_files()
