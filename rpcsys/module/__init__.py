@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from rpcsys.module.kinds.graph import Stage, graph
     from rpcsys.module.kinds.group import group
     from rpcsys.module.kinds.library import library
-    from rpcsys.module.kinds.onnx_model import onnx_module, weights_of
+    from rpcsys.module.kinds.onnx import onnx_module
+    from rpcsys.module.kinds.onnx_model import weights_of
     from rpcsys.module.kinds.params import params
     from rpcsys.module.kinds.python import python
     from rpcsys.module.loading import load_module
@@ -53,7 +54,7 @@ _HOMES = {
     "inspect": "inspection",
     "library": "kinds.library",
     "load_module": "loading",
-    "onnx_module": "kinds.onnx_model",
+    "onnx_module": "kinds.onnx",
     "params": "kinds.params",
     "python": "kinds.python",
     "register": "registry",

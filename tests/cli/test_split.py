@@ -13,7 +13,7 @@ import pytest
 from rpcsys import module
 from rpcsys.cli.commands import run_group
 from rpcsys.lab import Lab
-from rpcsys.module.kinds.remote import RemoteModule
+from rpcsys.module.kinds.remote import RemoteFunctionModule
 from tests.cli.conftest import Command
 from tests.graph.running import make, node, numbers, run, values
 
@@ -66,7 +66,7 @@ def test_a_stage_for_a_device_is_a_part_to_be_deployed(lab: Lab, model: Path, rp
     stage = onnx.load(model.with_name(part))
     np.testing.assert_allclose(run(stage, {"x": x})["t2"], expected, rtol=1e-4, atol=1e-5)
     with module.load_module(model.with_name("of it.so")) as loaded:
-        (remote,) = (each for each in module.walk(loaded) if isinstance(each, RemoteModule))
+        (remote,) = (each for each in module.walk(loaded) if isinstance(each, RemoteFunctionModule))
         assert remote.endpoint.serve == "of-it-stage0"
         assert remote.endpoint.tracker == "{}:{}".format(*lab.tracker_address)
         np.testing.assert_allclose(loaded(x), expected, rtol=1e-4, atol=1e-5)

@@ -13,7 +13,7 @@ import rpcsys
 from rpcsys import graph, module
 from rpcsys.client.deploying import Deployment
 from rpcsys.errors import Busy, ServerUnreachable, UnknownKey
-from rpcsys.module.kinds.remote import RemoteModule
+from rpcsys.module.kinds.remote import RemoteFunctionModule
 from tests.graph.running import make, node, numbers, run, values
 from tests.live import deployed
 from tests.live.daemons import START_S, Daemon, Daemons, free_port, wait_until
@@ -72,8 +72,8 @@ def edge(daemons: Daemons, tmp_path: Path) -> Edge:
     return Edge(daemons, tmp_path / "deploy")
 
 
-def remote_of(device: module.Module) -> RemoteModule:
-    (found,) = (part for part in module.walk(device) if isinstance(part, RemoteModule))
+def remote_of(device: module.Module) -> RemoteFunctionModule:
+    (found,) = (part for part in module.walk(device) if isinstance(part, RemoteFunctionModule))
     return found
 
 
@@ -137,7 +137,7 @@ def test_killed_and_started_again_clients_recover_by_themselves(edge: Edge) -> N
         assert np.array_equal(client(x), 2 * x)
     stop, failed = threading.Event(), []
 
-    def call(client: RemoteModule) -> None:
+    def call(client: RemoteFunctionModule) -> None:
         while not stop.is_set():
             try:
                 assert np.array_equal(client(x), 2 * x)

@@ -16,7 +16,7 @@ from rpcsys.graph._pipeline.cpu_shares import shared
 from rpcsys.graph._pipeline.topology import PipelineStage
 from rpcsys.module import Module
 from rpcsys.module.kinds.graph import GraphModule
-from rpcsys.module.kinds.remote import RemoteModule
+from rpcsys.module.kinds.remote import RemoteFunctionModule
 
 #: Calls under way of a stage on a server, by default: the way there and the server are both busy.
 CALLS = 4
@@ -112,7 +112,7 @@ def _of_graph(module: Module) -> ResolvedStages:
                 "around it that takes and gives tensors"
             )
         home = module.imports[stage["module"]]
-        known = isinstance(home, (LeasedModule, RemoteModule)) and stage["function"] == "main"
+        known = isinstance(home, (LeasedModule, RemoteFunctionModule)) and stage["function"] == "main"
         run = home if known else home.function(stage["function"])
         stages.append(PipelineStage(stage["name"], run, stage["inputs"], stage["outputs"]))
     return ResolvedStages(
@@ -147,5 +147,5 @@ def _with_threads(stage: PipelineStage, asked: bool) -> PipelineStage:
         devices = [module, *(module.replica() for _ in range(stage.replicas - 1))]
         return replace(stage, module=devices * module.leased.calls, replicas=1)
     away = isinstance(module, client.RemoteModule) and module.kind in _STATELESS
-    away = away or (isinstance(module, RemoteModule) and module.endpoint.repeatable)
+    away = away or (isinstance(module, RemoteFunctionModule) and module.endpoint.repeatable)
     return replace(stage, replicas=CALLS) if away and not asked else stage

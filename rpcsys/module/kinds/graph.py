@@ -1,20 +1,7 @@
 """Kind ``rpcsys.graph``: stages, each a function of a module it imports, and how tensors flow between them by name.
 
-What is saved is a JSON object, the same that `GraphModule.save_graph_json` writes for people::
-
-    {"inputs":  [{"name": "image", "dtype": "uint8", "shape": ["h", "w", 3]}],
-     "outputs": [{"name": "prob", "dtype": "float32", "shape": [1, 1000]}],
-     "weights": ["mean"],
-     "imports": ["_lib", "rpcsys.onnx", "rpcsys.params"],
-     "stages":  [{"name": "prepare", "module": 0, "function": "prepare", "inputs": ["image", "mean"], "outputs": ["x"],
-                  "makes": [{"dtype": "float32", "shape": [1, 3, "h", "w"]}]},
-                 {"name": "network", "module": 1, "function": "main", "inputs": ["x"], "outputs": ["prob"]}]}
-
-``module`` counts the imports. A stage takes inputs of the graph, outputs of earlier stages, and weights that an import of
-kind ``rpcsys.params`` has. Native functions write into their outputs: ``makes`` says which arrays they are given for that,
-behind their inputs; an extent there is a number or the name that an input's extent has.
-
-Runs with the standard library alone, where its stages do. May be called by several threads.
+Runs with the standard library alone, where its stages do. May be called by several threads. Saved is a JSON object
+(see `checked`), which `GraphModule.save_graph_json` writes for people, too.
 """
 
 from __future__ import annotations
@@ -23,11 +10,11 @@ import json
 import os
 from typing import Any, Callable, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError, UsageError
+from rpcsys.errors import ModelError, ProtocolError, RemoteArgumentError, RemoteFunctionError, UsageError
 from rpcsys.module import packed
-from rpcsys.module.kinds.graph_form import checked
 from rpcsys.module.kinds.params import KIND as PARAMS
 from rpcsys.module.kinds.params import ParamsModule
+from rpcsys.module.kinds.params import params as params_module
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module, walk
 from rpcsys.module.registry import Context
@@ -39,38 +26,31 @@ KIND = "rpcsys.graph"
 Value = Dict[str, Any]
 Extent = Union[int, str]
 
-
 #: Declared types of arrays; other words ("seq(tensor(float))") are for the stages to check.
 _CHECKED = {*dtypes.ITEM_BYTES, "strings"}
 
 
-class Stage(NamedTuple):
-    """One function of a graph.
+class GraphStage(NamedTuple):
+    """One function of a graph."""
 
-    Attributes
-    ----------
-    name : what it is called in the graph
-    module : whose function it is
-    inputs, outputs : names of tensors, in the order of the function's arguments and results
-    function : its name in the module
-    makes : for a native function that writes into its outputs, their dtypes and shapes, in order; it is given arrays
-        of those behind its inputs
-    """
-
-    name: str
-    module: Module
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    function: str = "main"
+    name: str  # what it is called in the graph
+    module: Module  # whose function it is
+    inputs: Sequence[str]  # names of tensors, in the order of the function's arguments
+    outputs: Sequence[str]  # names of tensors, in the order of the function's results
+    function: str = "main"  # its name in the module
+    #: For a native function that writes into its outputs, their dtypes and shapes: it is given such arrays behind its inputs.
     makes: Sequence[Tuple[str, Sequence[Extent]]] = ()
 
 
+Stage = GraphStage  # its public name
+
+
 class _Step(NamedTuple):
-    """A stage that is ready to run. ``drops``: tensors that nothing needs behind it."""
+    """A stage that is ready to run."""
 
     stage: Dict[str, Any]
     call: Callable[..., Any]
-    drops: Sequence[str]
+    drops: Sequence[str]  # tensors that nothing needs behind it
 
 
 class GraphModule(Module):
@@ -99,13 +79,8 @@ class GraphModule(Module):
         """Its stages' modules without weights that they share, as one module to be exported apart."""
         from rpcsys.module.kinds.group import group
 
-        return group(
-            [
-                module.without_params() if hasattr(module, "without_params") else module
-                for module in self.imports
-                if module.kind != PARAMS
-            ]
-        )
+        stages = [module for module in self.imports if module.kind != PARAMS]
+        return group(module.without_params() if hasattr(module, "without_params") else module for module in stages)
 
     @property
     def params(self) -> Optional[ParamsModule]:
@@ -117,24 +92,19 @@ class GraphModule(Module):
 
     def link(self) -> None:
         """Find each stage's function and the weights. Raises `ModelError` where one is not there."""
-        kinds = [module.kind for module in self.imports]
-        if len(kinds) != len(self.graph["imports"]):
+        kinds, wanted = [module.kind for module in self.imports], self.graph["imports"]
+        if len(kinds) != len(wanted):
             raise ModelError(
-                "the graph imports {} modules ({}), and got {} ({})".format(
-                    len(self.graph["imports"]), ", ".join(self.graph["imports"]), len(kinds), ", ".join(kinds) or "none"
-                )
+                f"the graph imports {len(wanted)} modules ({', '.join(wanted)}), "
+                f"and got {len(kinds)} ({', '.join(kinds) or 'none'})"
             )
-        homes = [module for module in self.imports if isinstance(module, ParamsModule)]
-        found = {
-            name: as_array(home.tensors[name])
-            for home in homes
-            for name in self.graph["weights"]
-            if name in home.tensors
-        }
-        missing = [name for name in self.graph["weights"] if name not in found]
+        tensors: Dict[str, Tensor] = {}
+        for module in self.imports:
+            tensors.update(module.tensors if isinstance(module, ParamsModule) else {})
+        missing = [name for name in self.graph["weights"] if name not in tensors]
         if missing:
             raise ModelError("the graph lacks the weights {}".format(", ".join(missing[:20])))
-        self._weights = found
+        self._weights = {name: as_array(tensors[name]) for name in self.graph["weights"]}
         last = {name: number for number, stage in enumerate(self.graph["stages"]) for name in stage["inputs"]}
         kept = {value["name"] for value in self.outputs}
         self._steps = [
@@ -152,10 +122,9 @@ class GraphModule(Module):
         try:
             function: Callable[..., Any] = module.function(stage["function"])
         except RemoteFunctionError:
+            has = ", ".join(module.functions[:20]) or "none"
             raise ModelError(
-                "stage {!r} runs the function {!r}, and {} has {}".format(
-                    stage["name"], stage["function"], module.kind, ", ".join(module.functions[:20]) or "none"
-                )
+                f"stage {stage['name']!r} runs the function {stage['function']!r}, and {module.kind} has {has}"
             ) from None
         return function
 
@@ -187,11 +156,8 @@ def _run(step: _Step, values: Dict[str, Any], extents: Dict[str, int]) -> None:
         result = step.call(*args)
         results = list(result) if isinstance(result, (tuple, list)) and len(stage["outputs"]) != 1 else [result]
         if len(results) != len(stage["outputs"]):
-            raise ModelError(
-                "stage {!r} gave {} outputs, and the graph wants {}".format(
-                    stage["name"], len(results), ", ".join(stage["outputs"])
-                )
-            )
+            wanted = ", ".join(stage["outputs"])
+            raise ModelError(f"stage {stage['name']!r} gave {len(results)} outputs, and the graph wants {wanted}")
     values.update(zip(stage["outputs"], results))
     for name in step.drops:
         values.pop(name, None)
@@ -218,14 +184,10 @@ def _extents(inputs: Sequence[Value], args: Sequence[Any]) -> Dict[str, int]:
                 want = extents.setdefault(want, have)
             fits = fits and want in (None, have)
         if not fits:
+            declared = ", ".join("?" if extent is None else str(extent) for extent in wanted)
+            got = ", ".join(map(str, tensor.shape))
             raise RemoteArgumentError(
-                "input {!r} wants {} [{}], and got {} [{}]".format(
-                    value["name"],
-                    value["dtype"],
-                    ", ".join("?" if extent is None else str(extent) for extent in wanted),
-                    tensor.dtype,
-                    ", ".join(map(str, tensor.shape)),
-                )
+                f"input {value['name']!r} wants {value['dtype']} [{declared}], and got {tensor.dtype} [{got}]"
             )
     return extents
 
@@ -243,10 +205,7 @@ def graph(
 
     Raises `UsageError` for a tensor that nothing makes, and names that come twice.
     """
-    imports: List[Module] = []
-    for stage in stages:
-        if all(stage.module is not module for module in imports):
-            imports.append(stage.module)
+    imports: List[Module] = list({id(stage.module): stage.module for stage in stages}.values())
     numbers = {id(module): number for number, module in enumerate(imports)}
     if params is not None:
         imports.append(params)
@@ -287,9 +246,7 @@ def create(
     weights, a module of kind ``rpcsys.params`` or arrays by name; modules in the library whose weights were saved apart
     take theirs from there, too. Raises `UsageError` for parts that do not fit.
     """
-    from rpcsys.module.kinds import params as params_kind
-
-    weights = params if params is None or isinstance(params, Module) else params_kind.params(params)
+    weights = params if params is None or isinstance(params, Module) else params_module(params)
     try:
         described = checked(packed.parse(memoryview(text.encode())))
     except FormatError as error:
@@ -318,9 +275,8 @@ def create(
 # ------------------------------------------------------------------ saving
 
 
-def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
+def save_to_bytes(module: GraphModule, offset: int) -> Sequence[Buffer]:
     """The graph as JSON; its stages are what it imports."""
-    assert isinstance(module, GraphModule)
     return packed.pack(module.graph, [], offset)
 
 
@@ -330,3 +286,80 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
     if buffers:
         raise FormatError("is broken (a graph has bytes)")
     return GraphModule(checked(about))
+
+
+# ------------------------------------------------------------------ the JSON
+
+
+def checked(described: Any) -> Dict[str, Any]:
+    """``described`` if it is a graph that can run. Raises `FormatError`.
+
+    ::
+
+        {"inputs":  [{"name": "image", "dtype": "uint8", "shape": ["h", "w", 3]}],
+         "outputs": [{"name": "prob", "dtype": "float32", "shape": [1, 1000]}],
+         "weights": ["mean"],
+         "imports": ["_lib", "rpcsys.onnx", "rpcsys.params"],
+         "stages":  [{"name": "prepare", "module": 0, "function": "prepare", "inputs": ["image", "mean"], "outputs": ["x"],
+                      "makes": [{"dtype": "float32", "shape": [1, 3, "h", "w"]}]},
+                     {"name": "network", "module": 1, "function": "main", "inputs": ["x"], "outputs": ["prob"]}]}
+
+    ``module`` counts the imports. A stage takes inputs of the graph, outputs of earlier stages, and weights that an import
+    of kind ``rpcsys.params`` has. An extent in ``makes`` is a number or the name that an input's extent has.
+    """
+    if not isinstance(described, dict) or not set(described) >= {"inputs", "outputs", "weights", "imports", "stages"}:
+        raise FormatError("is broken (it has no inputs, outputs, weights, imports or stages)")
+    _names(described["weights"], "weights")
+    _names(described["imports"], "imports")
+    if not isinstance(described["stages"], list) or not described["stages"]:
+        raise FormatError("is broken (it has no stages)")
+    inputs = packed.declared(described["inputs"])
+    extents = {extent for value in inputs for extent in value.get("shape") or () if isinstance(extent, str)}
+    made = {value["name"] for value in inputs} | set(described["weights"])
+    if len(made) != len(inputs) + len(described["weights"]):
+        raise FormatError("is broken (two of its inputs and weights have one name)")
+    for stage in described["stages"]:
+        _check_stage(stage, len(described["imports"]), extents)
+        for name in stage["inputs"]:
+            if name not in made:
+                raise FormatError(f"is broken (nothing before stage {stage['name']!r} makes its input {name!r})")
+        if made & set(stage["outputs"]) or len(set(stage["outputs"])) != len(stage["outputs"]):
+            raise FormatError(f"is broken (an output of stage {stage['name']!r} is made twice)")
+        made |= set(stage["outputs"])
+    for value in packed.declared(described["outputs"]):
+        if value["name"] not in made:
+            raise FormatError(f"is broken (no stage makes the output {value['name']!r})")
+    return described
+
+
+def _check_stage(stage: Any, imports: int, extents: Any) -> None:
+    if not isinstance(stage, dict) or not all(isinstance(stage.get(key), str) for key in ("name", "function")):
+        raise FormatError("is broken (a stage has no name)")
+    for key in ("inputs", "outputs"):
+        _names(stage.get(key), f"{key} of stage {stage['name']!r}")
+    module = stage.get("module")
+    if type(module) is not int or not 0 <= module < imports:
+        raise FormatError(f"is broken (stage {stage['name']!r} belongs to no module)")
+    if "makes" in stage:
+        _check_makes(stage, extents)
+
+
+def _check_makes(stage: Dict[str, Any], extents: Any) -> None:
+    makes = stage["makes"]
+    if not isinstance(makes, list) or len(makes) != len(stage["outputs"]):
+        raise FormatError(f"is broken (stage {stage['name']!r} makes other arrays than its outputs)")
+    for value in makes:
+        if not isinstance(value, dict) or not isinstance(value.get("shape"), list):
+            raise FormatError(f"is broken (an array that stage {stage['name']!r} makes has no shape)")
+        try:
+            dtypes.item_bytes(value.get("dtype"))
+        except ProtocolError as error:
+            raise FormatError(f"is broken (stage {stage['name']!r}: {error})") from None
+        for extent in value["shape"]:
+            if not (extent in extents if isinstance(extent, str) else type(extent) is int and extent >= 0):
+                raise FormatError(f"is broken (no input has the extent {extent!r} that stage {stage['name']!r} makes)")
+
+
+def _names(values: Any, what: str) -> None:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise FormatError(f"is broken (the {what} are no names)")

@@ -13,16 +13,11 @@ KIND = "rpcsys.group"
 
 
 class GroupModule(Module):
-    """Modules side by side.
-
-    Attributes
-    ----------
-    listed : the functions of what it imports, as they were when it was saved. TVM wants to know a module's functions
-        before it has loaded what the module imports.
-    """
+    """Modules side by side."""
 
     def __init__(self, modules: Iterable[Module] = (), listed: Sequence[str] = ()) -> None:
         super().__init__(KIND, imports=modules)
+        #: The functions of what it imports, as they were when it was saved: TVM asks for them before it loads the imports.
         self.listed = list(listed)
 
 

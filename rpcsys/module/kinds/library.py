@@ -1,7 +1,7 @@
 """Kind ``rpcsys.library``: the bytes of another native library, loaded from memory; a tree may have several.
 
-It is a library like any other, and may itself have modules inside: TVM's, or ours. Loading the same bytes
-twice in one process gives the same code and the same global variables, as with any library.
+It may itself have modules inside: TVM's, or ours. Loading the same bytes twice in one process gives the same code and
+the same global variables, as with any library.
 """
 
 from __future__ import annotations
@@ -23,41 +23,26 @@ _loaded: Dict[bytes, str] = {}
 
 
 class LibraryModule(Module):
-    """The functions of a native library that is carried along.
-
-    Attributes
-    ----------
-    data : the library's bytes
-    name : what it is called in messages
-    target : what it is built for, as who made it calls it (``"aarch64-linux-gnu"``)
-    machine, bits : the same as its file says it (``"aarch64"``, 64)
-    kinds : of the modules that it holds itself
-    """
+    """The functions of a native library that is carried along: ``data`` are its bytes."""
 
     def __init__(
         self, data: Buffer, about: Dict[str, Any], *, allow_pickle: bool = False, imports: Sequence[Module] = ()
     ) -> None:
         super().__init__(KIND, imports=imports)
         self.data = data
-        self.name: str = about["name"]
-        self.target: str = about["target"]
-        self.machine: str = about["machine"]
+        self.name: str = about["name"]  # what messages call it
+        self.target: str = about["target"]  # what it is built for, as who made it calls it (``"aarch64-linux-gnu"``)
+        self.machine: str = about["machine"]  # the same as its file says it (``"aarch64"``, 64)
         self.bits: int = about["bits"]
-        self.kinds: List[str] = about["kinds"]
+        self.kinds: List[str] = about["kinds"]  # of the modules that it holds itself
         self._exported: List[str] = about["functions"]
         self._allow_pickle = allow_pickle
         self._inner: Optional[Module] = None
 
     def about(self) -> Dict[str, Any]:
         """What is saved beside the library."""
-        return {
-            "name": self.name,
-            "target": self.target,
-            "machine": self.machine,
-            "bits": self.bits,
-            "kinds": self.kinds,
-            "functions": self._exported,
-        }
+        fields = {name: getattr(self, name) for name in ("name", "target", "machine", "bits", "kinds")}
+        return {**fields, "functions": self._exported}
 
     def names(self) -> List[str]:
         """The functions it was said to have when it was put here, whether it is loaded or not."""
@@ -95,8 +80,7 @@ class LibraryModule(Module):
                     f"{self.name} is built for {self.target} ({self.machine}, {self.bits} bits), and this device is "
                     f"{here} ({bits} bits); build it for this device"
                 )
-            path = _path_of(self.data)
-            self._inner = loading.load_library(path, self.name, allow_pickle=self._allow_pickle)
+            self._inner = loading.load_library(_path_of(self.data), self.name, allow_pickle=self._allow_pickle)
             described = self._inner.describe()
             self.inputs, self.outputs = described["inputs"], described["outputs"]
         return self._inner
@@ -140,9 +124,8 @@ def library(
     return LibraryModule(source, about, imports=imports)
 
 
-def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
+def save_to_bytes(module: LibraryModule, offset: int) -> Sequence[Buffer]:
     """The library as it is."""
-    assert isinstance(module, LibraryModule)
     return packed.pack(module.about(), [module.data], offset)
 
 

@@ -1,15 +1,12 @@
 """Kind ``_lib``: a shared library of TVM-FFI functions, and the modules inside it where TVM's runtime is there.
 
-A native function writes into its arguments and returns little or nothing; which arguments come back is for the
-caller to say. Every array that it is given starts on a 64-byte boundary, as code that TVM or a vectorising
-compiler made may take for granted.
-
 Known weakness: TVM's loader does not tell which functions the modules inside a library have, other than for Relax.
 They are not listed, and our client calls what is listed.
 """
 
 from __future__ import annotations
 
+import functools
 import platform
 import re
 from typing import Any, Callable, Dict, List, Optional, Sequence
@@ -33,22 +30,12 @@ _LOOKUP = "TVMFFIEnvModLookupFromImports"
 
 
 class NativeModule(Module):
-    """A loaded library. Raises `NativeError` from calls that fail.
-
-    ``path`` is the file it is from, where it is one.
-    """
+    """A loaded library. Raises `NativeError` from calls that fail."""
 
     def __init__(
-        self,
-        kind: str,
-        functions: List[str],
-        lookup: Optional[Lookup] = None,
-        path: str = "",
-        *,
-        inputs: Sequence[Dict[str, Any]] = (),
+        self, kind: str, functions: List[str], lookup: Optional[Lookup] = None, *, inputs: Sequence[Dict[str, Any]] = ()
     ) -> None:
         super().__init__(kind, inputs=inputs)
-        self.path = path
         self._listed = functions
         self._lookup = lookup
 
@@ -70,7 +57,11 @@ def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
 
     ``inside``: the kinds of the modules in it, which only TVM's loaders may know.
     """
-    file = _read(path, name)
+    try:
+        file = elf.read(path)
+    except elf.ElfError as error:
+        raise ModelError(f"{name} {error}") from None
+    check(file, name)
     functions = functions_of(file)
     if not functions and LIBRARY_BIN not in file.symbols:
         raise ModelError(f"{name} exports no TVM-FFI function (a symbol {PREFIX}NAME)")
@@ -78,13 +69,12 @@ def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
         _checked(name, library.api)  # it must be there before the library is
         _linked(name, lambda: Library(path))  # a symbol that is found to be missing later ends the process
         if library.has_runtime():
-            for kind in inside:
-                _refuse_unknown(kind, name)
+            _refuse_unknown(inside, name)
             module: NativeModule = _checked(name, lambda: _load_by_tvm(path, functions))
             return module
     if LIBRARY_BIN in file.symbols:
         raise _no_runtime(name, "has modules inside")
-    return _alone(path, name, file, functions)
+    return _load_alone(path, name, file, functions)
 
 
 def check(file: elf.Elf, name: str) -> None:
@@ -103,22 +93,22 @@ def load_own(path: str, name: str, file: elf.Elf) -> NativeModule:
     """
     functions = functions_of(file)
     if not functions:
-        return NativeModule(LIBRARY, [], path=path)
+        return NativeModule(LIBRARY, [])
     if library.present():
         _checked(name, library.api)
-    return _alone(path, name, file, functions)
+    return _load_alone(path, name, file, functions)
 
 
-def _alone(path: str, name: str, file: elf.Elf, functions: List[str]) -> NativeModule:
+def _load_alone(path: str, name: str, file: elf.Elf, functions: List[str]) -> NativeModule:
     """Load a library that TVM's loader does not; what that would give it, it is given here."""
-    wanted = _wanted(file)
+    wanted = [symbol[2:] for symbol in file.symbols if symbol.startswith("__TVM")]  # pointers that TVM's loader sets
     needs = wanted or [_LOOKUP] * (_LOOKUP in file.symbols)
     if needs and not library.has_runtime():
         raise _no_runtime(name, "uses {}".format(", ".join(needs)))
     opened = _linked(name, lambda: _open_alone(path, file))
     if needs:
         _checked(name, lambda: opened.connect(wanted))
-    return NativeModule(LIBRARY, functions, opened.function, path)
+    return NativeModule(LIBRARY, functions, opened.function)
 
 
 def _open_alone(path: str, file: elf.Elf) -> Library:
@@ -137,7 +127,7 @@ def _load_by_tvm(path: str, functions: List[str]) -> NativeModule:
 
     module = tvm.load_library(path)
     if module.kind != tvm.EXECUTABLE:
-        return NativeModule(LIBRARY, functions, module.function, path)
+        return NativeModule(LIBRARY, functions, module.function)
     machine = tvm.VirtualMachine(module)
     programs = machine.functions()
     # A library of a single kernel exports that as its entry, too; the program's main is another.
@@ -149,16 +139,17 @@ def _load_by_tvm(path: str, functions: List[str]) -> NativeModule:
 
     parameters = machine.parameters("main") if "main" in programs else []
     inputs = [{"name": name, "dtype": dtype or "unknown", "shape": shape or []} for name, dtype, shape in parameters]
-    return NativeModule(tvm.EXECUTABLE, programs + functions, lookup, path, inputs=inputs)
+    return NativeModule(tvm.EXECUTABLE, programs + functions, lookup, inputs=inputs)
 
 
-def _refuse_unknown(kind: str, name: str) -> None:
+def _refuse_unknown(kinds: Sequence[str], name: str) -> None:
     from rpcsys.ffi import tvm
 
-    if not _checked(name, lambda: tvm.loads(kind)):
-        raise ModelError(
-            f"{name} holds a module of kind {kind!r}, which neither rpcsys nor TVM's runtime here can load"
-        )
+    for kind in kinds:
+        if not _checked(name, functools.partial(tvm.loads, kind)):
+            raise ModelError(
+                f"{name} holds a module of kind {kind!r}, which neither rpcsys nor TVM's runtime here can load"
+            )
 
 
 def _checked(name: str, act: Callable[[], Any]) -> Any:
@@ -168,23 +159,8 @@ def _checked(name: str, act: Callable[[], Any]) -> Any:
         raise ModelError("{} cannot be loaded: {}".format(name, " ".join(str(error).split())[:400])) from None
 
 
-def _read(path: str, name: str) -> elf.Elf:
-    """What the file says of itself. Raises `ModelError` for what cannot run here."""
-    try:
-        file = elf.read(path)
-    except elf.ElfError as error:
-        raise ModelError(f"{name} {error}") from None
-    check(file, name)
-    return file
-
-
-def _wanted(file: elf.Elf) -> List[str]:
-    """Pointers into TVM's runtime that only its loader sets."""
-    return [symbol[2:] for symbol in file.symbols if symbol.startswith("__TVM")]
-
-
 def _no_runtime(name: str, what: str) -> ModelError:
-    """What a library is refused with that needs TVM's runtime: without it, its pointers into that would be null."""
+    """The error for a library that needs TVM's runtime: without it, its pointers into that would be null."""
     return ModelError(
         f"{name} {what}, and this device has no libtvm_runtime; "
         "install apache-tvm there, or start the server with --tvm-library DIR"

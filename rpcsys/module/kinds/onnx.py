@@ -1,64 +1,35 @@
 """Kind ``rpcsys.onnx``: an ONNX model that onnxruntime runs, or the reference evaluator where that cannot.
 
-Saved are the model without its larger weights, and beside it those weights, each where it can be mapped from; so
-neither protobuf's limit of 2 GB nor a copy stands in the way. Weights that models share are in a module of kind
-``rpcsys.params`` that each imports. A model whose shared weights are not there (they were saved apart) loads, and runs
-once it has been given them.
+Saved are the model without its larger weights, and beside it those weights, each where it can be mapped from. Weights
+that models share are in a module of kind ``rpcsys.params`` that each imports; a model that lacks them loads.
 """
 
 from __future__ import annotations
 
 import threading
 import zlib
-from typing import Any, Callable, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from rpcsys import part
 from rpcsys.errors import ModelError, RemoteArgumentError, UsageError
 from rpcsys.module import packed
 from rpcsys.module.kinds import onnx_session
-from rpcsys.module.kinds.onnx_session import Runner, Weight
-from rpcsys.module.kinds.onnx_values import Value
+from rpcsys.module.kinds.onnx_session import Model, OnnxWeight, Runner, Value
 from rpcsys.module.kinds.params import ParamsModule, listed, listing
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
-from rpcsys.module.registry import Context, File
-from rpcsys.wire.tensor import Tensor
+from rpcsys.module.registry import Context
+
+if TYPE_CHECKING:
+    from rpcsys.module.kinds.onnx_model import ModelLike
 
 KIND = "rpcsys.onnx"
 #: Bytes of a model without its weights that are unpacked: a hundred times those of the largest known.
 _MAX_PROTO = 1 << 28
 
 
-class Model(NamedTuple):
-    """A model in parts.
-
-    Attributes
-    ----------
-    proto : the serialised ModelProto, without the weights that are apart
-    weights : its own weights that are
-    shared : names, types and shapes of the weights that it takes from what it imports
-    inputs, outputs : what it takes and gives, as a client is told
-    options : threads, CPUs, level and providers for onnxruntime, or another runtime
-    file : the mapped file that ``weights`` are a part of, or None
-    deflated : whether ``proto`` is to be saved compressed, so that nothing in it can be read at a glance
-    """
-
-    proto: Buffer
-    weights: Dict[str, Tensor]
-    shared: Dict[str, Tuple[str, Tuple[int, ...]]]
-    inputs: List[Dict[str, Any]]
-    outputs: List[Dict[str, Any]]
-    options: Dict[str, Any]
-    file: Optional[File] = None
-    deflated: bool = False
-
-
 class OnnxModule(Module):
-    """One model. ``main`` takes the inputs in order and gives the outputs; it may be called by many threads.
-
-    Attributes
-    ----------
-    runtime : what runs it, once it was needed: ``"onnxruntime"`` or ``"reference"``
-    """
+    """One model. ``main`` takes the inputs in order and gives the outputs; it may be called by many threads."""
 
     METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
 
@@ -80,6 +51,7 @@ class OnnxModule(Module):
 
     @property
     def runtime(self) -> str:
+        """What runs it: ``"onnxruntime"`` or ``"reference"``."""
         return str(self._ready().runtime)
 
     @property
@@ -156,7 +128,7 @@ class OnnxModule(Module):
                 f"{self._name} lacks {len(missing)} of its weights ({_listed(missing[:5])}): they were saved apart; "
                 "give them, as with rpcsys.graph.create(json, library, params)"
             )
-        weights = {name: Weight(tensor, model.file) for name, tensor in model.weights.items()}
+        weights = {name: OnnxWeight(tensor, model.file) for name, tensor in model.weights.items()}
         weights.update(self._shared(model))
         return _open(model, weights, self._name)
 
@@ -165,10 +137,10 @@ class OnnxModule(Module):
         self.inputs = [value.describe() for value in runner.inputs]
         self.outputs = [value.describe() for value in runner.outputs]
 
-    def _shared(self, model: Model) -> Dict[str, Weight]:
+    def _shared(self, model: Model) -> Dict[str, OnnxWeight]:
         homes = [module for module in self.imports if isinstance(module, ParamsModule)]
         return {
-            name: Weight(home.tensors[name], home.file)
+            name: OnnxWeight(home.tensors[name], home.file)
             for home in reversed(homes)
             for name in model.shared
             if name in home.tensors
@@ -186,57 +158,72 @@ class OnnxModule(Module):
 
 def load(path: str, name: str) -> OnnxModule:
     """Load the model at ``path``, ``name`` in messages. Raises `ModelError`, in one line."""
-
-    def parts() -> Model:
-        from rpcsys.module.kinds import onnx_model
-
-        return onnx_model.parts(path)
-
-    runner = _opened(lambda: onnx_session.of_file(path, {}), lambda: _reference_of_file(path), name, path)
-    return OnnxModule(parts, runner=runner, name=name)
+    runner = _first(name, path, lambda: onnx_session.of_file(path, {}), lambda: _reference().of_file(path))
+    return OnnxModule(lambda: _model_parts(path), runner=runner, name=name)
 
 
-def _open(model: Model, weights: Dict[str, Weight], name: str) -> Any:
+def _open(model: Model, weights: Dict[str, OnnxWeight], name: str) -> Any:
     proto = bytes(model.proto)
 
     def by_reference() -> Any:
-        from rpcsys.module.kinds import reference
-
-        return reference.of_bytes(proto, {name: weight.tensor for name, weight in weights.items()})
+        return _reference().of_bytes(proto, {name: weight.tensor for name, weight in weights.items()})
 
     if model.options.get("runtime") == "reference":
-        return _opened(by_reference, by_reference, name)
+        return _first(name, "", by_reference)
     complaint = onnx_session.complaint(model.options)
     if complaint:
         raise ModelError(f"{name} {complaint}")
-    return _opened(lambda: onnx_session.of_bytes(proto, weights, model.options), by_reference, name)
+    return _first(name, "", lambda: onnx_session.of_bytes(proto, weights, model.options), by_reference)
 
 
-def _reference_of_file(path: str) -> Any:
-    from rpcsys.module.kinds import reference
+def _first(name: str, path: str, *makers: Callable[[], Any]) -> Any:
+    """The runner of the first maker that gives one. Raises `ModelError` with what the first says where none does."""
+    said = []
+    for make in makers:
+        try:
+            return make()
+        except Exception as error:  # noqa: BLE001 - onnxruntime has a class for each status; onnx may not be there
+            said.append(str(error).replace(path, name) if path else str(error))
+    raise ModelError("{} cannot be loaded: {}".format(name, " ".join(said[0].split())[:400]))
 
-    return reference.of_file(path)
+
+def _reference() -> Any:
+    from rpcsys.module.kinds import reference  # onnx: slow to import, and mostly not needed
+
+    return reference
 
 
-def _opened(by_runtime: Callable[[], Any], by_reference: Callable[[], Any], name: str, path: str = "") -> Any:
-    """The runner that one of the two makes. Raises `ModelError` with what onnxruntime says where none can."""
+def _model_parts(*args: Any) -> Model:
+    """`onnx_model.parts`, which no board has."""
+    model: Model = part("rpcsys.module.kinds.onnx_model").parts(*args)
+    return model
+
+
+def onnx_module(model: ModelLike, *, params: Optional[ParamsModule] = None, **options: Any) -> OnnxModule:
+    """A module that runs ``model``: a file, its bytes, or a model of onnx or onnx-ir.
+
+    ``params``: weights of the same name and contents are taken from there, and so shared with others that do.
+    ``options``: ``cpus`` that it stays on (a list of numbers), ``threads`` (by default one for each of those, or each
+    that the process may use), ``level`` of optimisation (``"off"``, ``"basic"``, ``"extended"``, ``"all"``, the default),
+    ``providers`` of onnxruntime; ``runtime="reference"`` takes onnx's reference evaluator in its place.
+
+    Raises `UsageError` for what is no model, and for options that cannot be meant.
+    """
     try:
-        return by_runtime()
-    except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status
-        why = " ".join((str(error).replace(path, name) if path else str(error)).split())
-        cannot = ModelError(f"{name} cannot be loaded: {why[:400]}")
-    try:
-        return by_reference()
-    except Exception:  # noqa: BLE001 - the package onnx is not there, or cannot run it either
-        raise cannot from None
+        checked = onnx_session.options_of(options)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    made = _model_parts(model, checked, params.tensors if params else {})
+    module = OnnxModule(lambda: made, [params] if params and made.shared else [])
+    module.inputs, module.outputs = made.inputs, made.outputs
+    return module
 
 
 # ------------------------------------------------------------------ saving
 
 
-def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
+def save_to_bytes(module: OnnxModule, offset: int) -> Sequence[Buffer]:
     """The model and its own weights, in pieces, none of them copied. Raises `UsageError`."""
-    assert isinstance(module, OnnxModule)
     try:
         model = module.model
     except ModelError as error:

@@ -15,9 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from rpcsys.errors import UsageError, one_line
-from rpcsys.module.kinds.onnx import Model, OnnxModule
-from rpcsys.module.kinds.onnx_session import can_be_apart, options_of
-from rpcsys.module.kinds.params import ParamsModule
+from rpcsys.module.kinds.onnx_session import Model, can_be_apart
 from rpcsys.wire.tensor import Tensor, as_tensor
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
@@ -25,26 +23,6 @@ ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
 #: Smaller weights stay in the model: among them are the shapes that onnxruntime wants to see while it optimises.
 APART_BYTES = 1024
 _WEIGHTS_ALONE = 4
-
-
-def onnx_module(model: ModelLike, *, params: Optional[ParamsModule] = None, **options: Any) -> OnnxModule:
-    """A module that runs ``model``: a file, its bytes, or a model of onnx or onnx-ir.
-
-    ``params``: weights of the same name and contents are taken from there, and so shared with others that do.
-    ``options``: ``cpus`` that it stays on (a list of numbers), ``threads`` (by default one for each of those, or each
-    that the process may use), ``level`` of optimisation (``"off"``, ``"basic"``, ``"extended"``, ``"all"``, the default),
-    ``providers`` of onnxruntime; ``runtime="reference"`` takes onnx's reference evaluator in its place.
-
-    Raises `UsageError` for what is no model, and for options that cannot be meant.
-    """
-    try:
-        checked = options_of(options)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    made = parts(model, checked, params.tensors if params else {})
-    module = OnnxModule(lambda: made, [params] if params and made.shared else [])
-    module.inputs, module.outputs = made.inputs, made.outputs
-    return module
 
 
 def weights_of(*models: ModelLike) -> Dict[str, Tensor]:

@@ -9,29 +9,28 @@ from __future__ import annotations
 
 from typing import Dict, Sequence, Union
 
-#: TensorProto.DataType -> the wire's name, for the types whose elements are whole bytes.
-DTYPES: Dict[int, str] = {
-    1: "float32",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    9: "bool",
-    10: "float16",
-    11: "float64",
-    12: "uint32",
-    13: "uint64",
-    14: "complex64",
-    15: "complex128",
-    16: "bfloat16",
-    17: "float8_e4m3fn",
-    18: "float8_e4m3fnuz",
-    19: "float8_e5m2",
-    20: "float8_e5m2fnuz",
+#: The wire's name -> TensorProto.DataType, for the types whose elements are whole bytes.
+NUMBERS: Dict[str, int] = {
+    "float32": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "bool": 9,
+    "float16": 10,
+    "float64": 11,
+    "uint32": 12,
+    "uint64": 13,
+    "complex64": 14,
+    "complex128": 15,
+    "bfloat16": 16,
+    "float8_e4m3fn": 17,
+    "float8_e4m3fnuz": 18,
+    "float8_e5m2": 19,
+    "float8_e5m2fnuz": 20,
 }
-NUMBERS: Dict[str, int] = {name: number for number, name in DTYPES.items()}
 _VARINT, _BYTES = 0, 2
 _EXTERNAL = 1
 

@@ -1,33 +1,28 @@
 """One ONNX model in one onnxruntime session: made from a file, or from bytes and weights that lie elsewhere.
 
-Facts about onnxruntime that this file respects (found by running 1.31 with onnx 1.23): it refuses models
-stamped with a newer IR version than it knows, though they run when the stamp is lowered; a brand-new
-opset needs ``ALLOW_RELEASED_ONNX_OPSET_ONLY=0``; with its default thread count it pins its own workers
-and escapes the process's CPU affinity, so the count is set to the CPUs the process may use; spinning
-threads disturb everything else on a small machine; bfloat16 and float8 pass only as raw bits in OrtValues.
-
-Weights: onnxruntime maps those that a model says are in a file, wherever in it they begin, and touches only what it
-uses (256 MB in 3 ms and 8 MB of memory). From memory it takes them too, but reads all (578 ms), and
-keeps a copy unless the same value is given to it in both of its ways.
+What is said of onnxruntime here was found by running 1.31 with onnx 1.23.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 import onnxruntime
 
+from rpcsys.errors import RemoteArgumentError
 from rpcsys.module.kinds.onnx_proto import NUMBERS, external_weight, with_ir_version
-from rpcsys.module.kinds.onnx_values import RAW, Value, from_ort, to_ort
+from rpcsys.module.layout import Buffer
 from rpcsys.module.module import Stops, process, running_call
 from rpcsys.module.registry import File
-from rpcsys.wire.tensor import Tensor
+from rpcsys.wire.dtypes import count
+from rpcsys.wire.tensor import Tensor, as_tensor
 
-os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")  # else it refuses a brand-new opset
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _LEVELS = {
@@ -38,15 +33,30 @@ _LEVELS = {
 }
 
 
-class Weight(NamedTuple):
-    """A weight of a model, and the mapped file that its bytes are in, where it is one."""
+class Model(NamedTuple):
+    """A model in parts."""
+
+    proto: Buffer  # the serialised ModelProto, without the weights that are apart
+    weights: Dict[str, Tensor]  # its own weights that are
+    shared: Dict[
+        str, Tuple[str, Tuple[int, ...]]
+    ]  # names, types and shapes of the weights that it takes from its imports
+    inputs: List[Dict[str, Any]]  # what it takes and gives, as a client is told
+    outputs: List[Dict[str, Any]]
+    options: Dict[str, Any]  # threads, CPUs, level and providers for onnxruntime, or another runtime (`options_of`)
+    file: Optional[File] = None  # the mapped file that ``weights`` are a part of
+    deflated: bool = False  # whether ``proto`` is saved compressed, so that nothing in it can be read at a glance
+
+
+class OnnxWeight(NamedTuple):
+    """A weight of a model."""
 
     tensor: Tensor
-    file: Optional[File] = None
+    file: Optional[File] = None  # the mapped file that its bytes are in
 
 
 class Runner:
-    """A model that is ready to run. ``optional``: weights that a caller may give in the place of the model's."""
+    """A model that is ready to run."""
 
     runtime = "onnxruntime"
 
@@ -56,15 +66,19 @@ class Runner:
         self._cpus = cpus
         self.inputs = [Value(node) for node in session.get_inputs()]
         self.outputs = [Value(node) for node in session.get_outputs()]
+        #: Weights that a caller may give in the place of the model's.
         self.optional = [Value(node) for node in session.get_overridable_initializers()]
-        for value in self.inputs + self.outputs:
+        values = self.inputs + self.outputs
+        for value in values:
             if value.dtype is None and value.type.startswith("tensor("):
                 raise ValueError(f"onnxruntime neither takes nor gives a {value.type} in Python ({value.name!r})")
-        self._raw = any(value.dtype in RAW for value in self.inputs + self.outputs)
+        # bfloat16, float8 and int4 pass only as raw bits in OrtValues.
+        self._raw = any(value.dtype in RAW for value in values)
         self._raw_out = any(value.dtype in RAW for value in self.outputs)
-        if self._raw_out and any(value.dtype in (None, "strings") for value in self.inputs + self.outputs):
+        if self._raw_out and any(value.dtype in (None, "strings") for value in values):
             raise ValueError(
-                "it gives bfloat16, float8 or int4 beside strings, sequences or maps, and onnxruntime takes no such calls from Python"
+                "it gives bfloat16, float8 or int4 beside strings, sequences or maps, "
+                "and onnxruntime takes no such calls from Python"
             )
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
@@ -103,7 +117,9 @@ def _is_array(feed: Any) -> bool:
 def of_file(path: str, options: Mapping[str, Any]) -> Runner:
     """The model in an ``.onnx`` file. Raises what onnxruntime does."""
 
-    def lowered(version: int) -> Runner:
+    def make(version: Optional[int]) -> Runner:
+        if version is None:
+            return _runner(path, _settings(options), options)
         # The patched copy stands beside the model, so that external weights are still found.
         copy = path + ".ir"
         try:
@@ -113,11 +129,16 @@ def of_file(path: str, options: Mapping[str, Any]) -> Runner:
         finally:
             os.unlink(copy)
 
-    return _stamped(lambda: _runner(path, _settings(options), options), lowered)
+    return _by_ir_version(make)
 
 
-def of_bytes(model: bytes, weights: Mapping[str, Weight], options: Mapping[str, Any]) -> Runner:
-    """The model without its weights, and those: mapped where they are in a file. Raises what onnxruntime does."""
+def of_bytes(model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[str, Any]) -> Runner:
+    """The model without its weights, and those: mapped where they are in a file. Raises what onnxruntime does.
+
+    onnxruntime maps weights that a model says are in a file, wherever in it they begin, and touches only what it uses
+    (256 MB in 3 ms and 8 MB of memory). From memory it takes them too, but reads all (578 ms), and keeps a copy unless the
+    same value is given to it in both of its ways.
+    """
     settings = _settings(options)
     files = [weight.file for weight in weights.values() if weight.file is not None and weight.file.path]
     file = files[0] if files else None
@@ -133,30 +154,33 @@ def of_bytes(model: bytes, weights: Mapping[str, Weight], options: Mapping[str, 
             settings.add_initializer(name, keep[name])
     settings.add_external_initializers(list(keep), list(keep.values()))
     whole = b"".join(pieces)
-    return _stamped(
-        lambda: _runner(whole, settings, options, keep),
-        lambda version: _runner(with_ir_version(whole, version), settings, options, keep),
+    return _by_ir_version(
+        lambda version: _runner(whole if version is None else with_ir_version(whole, version), settings, options, keep)
     )
 
 
-def _stamped(act: Callable[[], Runner], with_version: Callable[[int], Runner]) -> Runner:
-    """``act``, or ``with_version`` where onnxruntime finds the model's IR version too new."""
+def _by_ir_version(make: Callable[[Optional[int]], Runner]) -> Runner:
+    """``make(None)``; where onnxruntime finds the model's IR version too new, ``make`` with the newest that it knows.
+
+    Such models run when the version is lowered.
+    """
     try:
-        return act()
+        return make(None)
     except Exception as error:
         newest = re.search(r"max supported IR version: (\d+)", str(error))
         if newest is None:
             raise
-    return with_version(int(newest.group(1)))
+    return make(int(newest.group(1)))
 
 
 def _settings(options: Mapping[str, Any]) -> Any:
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3  # what it would warn of comes back as an exception, or concerns nobody
+    # With its default count onnxruntime pins its own workers and escapes the process's CPU affinity.
     threads = options.get("threads") or len(options.get("cpus", ())) or process.threads
     settings.intra_op_num_threads = threads or len(_cpus_here())
     settings.graph_optimization_level = _LEVELS[options.get("level", "all")]
-    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it disturbs all else on a small machine
     return settings
 
 
@@ -229,3 +253,126 @@ def options_of(given: Any) -> Dict[str, Any]:
 def can_be_apart(dtype: str) -> bool:
     """Whether weights of that type can be given apart from a model."""
     return dtype in NUMBERS
+
+
+# ------------------------------------------------------------------ inputs and outputs
+
+#: onnxruntime's name of an element type -> the wire's.
+_DTYPES = {
+    **{name: name for name in ("float16", "bfloat16", "bool", "complex64", "complex128")},
+    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32, 64)},
+    **{name.replace("_", ""): name for name in NUMBERS if name.startswith("float8")},
+    "float": "float32",
+    "double": "float64",
+    "string": "strings",
+}
+#: Element types numpy lacks -> (onnx.TensorProto's number, the numpy type of the same width).
+RAW = {
+    "bfloat16": (NUMBERS["bfloat16"], "uint16"),
+    **{name: (number, "uint8") for name, number in NUMBERS.items() if name.startswith("float8")},
+    "uint4": (21, "uint8"),
+    "int4": (22, "uint8"),
+    "uint2": (25, "uint8"),
+    "int2": (26, "uint8"),
+}
+#: Of these onnxruntime keeps several in a byte, the first one lowest; on the wire, each has a byte of its own.
+_BITS = {"uint4": 4, "int4": 4, "uint2": 2, "int2": 2}
+_BY_NUMBER = {number: name for name, (number, _) in RAW.items()}
+_TENSOR = re.compile(r"tensor\((\w+)\)\Z")
+
+
+class Value:
+    """An input or output as the model declares it."""
+
+    def __init__(self, node: Any) -> None:
+        self.name: str = node.name
+        self.type: str = node.type
+        match = _TENSOR.match(node.type)
+        self.dtype = _DTYPES.get(match.group(1)) if match else None
+        self.shape: List[Any] = list(node.shape) if match and node.shape is not None else []
+        self.optional = node.type.startswith("optional")
+
+    def describe(self) -> Dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype or self.type, "shape": self.shape}
+
+    def check(self, given: Any) -> Any:
+        """``given`` as onnxruntime takes it. Raises `RemoteArgumentError` for a wrong dtype or shape."""
+        if self.dtype is None:
+            return given
+        if self.dtype in RAW:
+            tensor = as_tensor(given)
+            dtype, shape, value = (tensor.dtype, tensor.shape, tensor) if tensor else (type(given).__name__, (), given)
+        else:
+            value = self._array(given)
+            dtype, shape = "strings" if value.dtype.kind in "OU" else value.dtype.name, value.shape
+        if dtype != self.dtype or not self._fits(shape):
+            wants, got = f"{self.dtype} {_shape_text(self.shape)}", f"{dtype} {_shape_text(shape)}"
+            hint = f"; convert it with .astype({self.dtype!r})" if dtype != self.dtype else ""
+            raise RemoteArgumentError(f"input {self.name!r} wants {wants}, and got {got}{hint}")
+        return value
+
+    def _array(self, given: Any) -> Any:
+        """``given`` as an array of a kind that onnxruntime reads rightly."""
+        try:
+            value = given.numpy() if isinstance(given, Tensor) else np.asarray(given)
+        except ValueError as error:  # a list of lists of unequal lengths
+            raise RemoteArgumentError(f"input {self.name!r} cannot be made an array: {error}") from None
+        if value.dtype.kind == "T":
+            return value.astype(object)
+        # It takes the bytes of other machines' numbers as they are, without a word.
+        return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
+
+    def _fits(self, shape: Tuple[int, ...]) -> bool:
+        # onnxruntime gives an empty shape for a scalar and for a tensor of unknown rank alike.
+        if not self.shape:
+            return True
+        return len(shape) == len(self.shape) and all(
+            not isinstance(want, int) or want < 0 or want == have for want, have in zip(self.shape, shape)
+        )
+
+
+def to_ort(value: Any) -> Any:
+    """A checked input as an OrtValue over the same memory."""
+    make = onnxruntime.OrtValue
+    if isinstance(value, Tensor) and value.dtype in RAW:
+        number, same_width = RAW[value.dtype]
+        bits = np.frombuffer(value.data, same_width).reshape(value.shape)
+        if value.dtype in _BITS:
+            bits = _packed(bits, _BITS[value.dtype])
+        return make.ortvalue_from_numpy_with_onnx_type(bits, number)
+    return make.ortvalue_from_numpy(value)
+
+
+def from_ort(value: Any) -> Any:
+    """An output as a session passes it on: numpy's array, or a `Tensor` of a type that numpy lacks."""
+    name = _BY_NUMBER.get(value.element_type()) if value.is_tensor() else None
+    if name is None:
+        return value.numpy()
+    data = bytearray(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()))
+    if name in _BITS:
+        data = _unpacked(data, name, count(tuple(value.shape())))
+    return Tensor(name, value.shape(), data)
+
+
+def _packed(values: Any, bits: int) -> Any:
+    """An array of the same shape that begins with ``values``, ``bits`` each."""
+    each = 8 // bits
+    rows = np.zeros((-(-values.size // each), each), "uint8")
+    rows.reshape(-1)[: values.size] = values.reshape(-1) & ((1 << bits) - 1)
+    packed = np.zeros(values.size, "uint8")
+    packed[: len(rows)] = np.bitwise_or.reduce(rows << np.arange(0, 8, bits, dtype="uint8"), axis=1)
+    return packed.reshape(values.shape)
+
+
+def _unpacked(packed: bytearray, name: str, size: int) -> bytearray:
+    """The inverse: ``size`` values, a byte each; of those with a sign, the sign carried through."""
+    bits = _BITS[name]
+    places = np.arange(0, 8, bits, dtype="uint8")
+    values = (np.frombuffer(packed, "uint8")[:, None] >> places & ((1 << bits) - 1)).reshape(-1)[:size]
+    if name.startswith("int"):
+        values = values | np.where(values >> (bits - 1), 0xFF << bits & 0xFF, 0).astype("uint8")
+    return bytearray(values.astype("uint8").tobytes())
+
+
+def _shape_text(shape: Sequence[Any]) -> str:
+    return "[{}]".format(", ".join("?" if extent is None else str(extent) for extent in shape))

@@ -21,26 +21,23 @@ _MAX_EXTENT = 1 << 48
 
 
 class ParamsModule(Module):
-    """Weights by name. Functions: ``get_param(name)`` and ``param_names()``.
-
-    Attributes
-    ----------
-    tensors : the weights, sorted by name; their memory is not to be written to
-    file : the mapped file that their memory is a part of, or None
-    """
+    """Weights by name. Functions: ``get_param(name)`` and ``param_names()``."""
 
     METHODS: ClassVar[Mapping[str, str]] = {"get_param": "get", "param_names": "known"}
 
     def __init__(self, tensors: Mapping[str, Tensor], file: Optional[File] = None) -> None:
         super().__init__(KIND)
+        #: By name, in order; their memory is not to be written to.
         self.tensors: Dict[str, Tensor] = {name: tensors[name] for name in sorted(tensors)}
-        self.file = file
+        self.file = file  # the mapped file that their memory is a part of, or None
 
     def get(self, name: str) -> Any:
         """The weight ``name``: a read-only array of numpy's where that is in use. Raises `RemoteArgumentError`."""
         tensor = self.tensors.get(name)
         if tensor is None:
-            raise _unknown(name, self.tensors)
+            known = list(self.tensors)
+            has = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
+            raise RemoteArgumentError(f"there is no weight {str(name)[:200]!r}; there are {has or 'none'}")
         return as_array(tensor)
 
     def known(self) -> List[str]:
@@ -95,9 +92,8 @@ def _fits(dtype: Any, shape: Any, size: int) -> bool:
         return False
 
 
-def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
+def save_to_bytes(module: ParamsModule, offset: int) -> Sequence[Buffer]:
     """The weights' bytes in pieces, none of them copied."""
-    assert isinstance(module, ParamsModule)
     buffers = [tensor.data for tensor in module.tensors.values()]
     return packed.pack({"weights": listing(module.tensors)}, buffers, offset)
 
@@ -106,9 +102,3 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
     """The weights, over the bytes as they are. Raises `FormatError`."""
     about, buffers = packed.unpack(data)
     return ParamsModule(listed(about.get("weights"), buffers), context.file)
-
-
-def _unknown(name: Any, tensors: Mapping[str, Tensor]) -> RemoteArgumentError:
-    known = list(tensors)
-    has = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
-    return RemoteArgumentError("there is no weight {!r}; there are {}".format(str(name)[:200], has or "none"))

@@ -1,4 +1,4 @@
-"""Kind ``rpcsys.python``: Python functions, through cloudpickle. Loaded only where that is allowed: they can do anything.
+"""Kind ``rpcsys.python``: Python functions, through cloudpickle. They can do anything: loaded only where that is allowed.
 
 cloudpickle carries a function's bytecode, which is the same in one minor version of Python only.
 """
@@ -38,9 +38,8 @@ def python(functions: Mapping[str, Callable[..., Any]], imports: Sequence[Module
     return PythonModule(functions, imports)
 
 
-def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
+def save_to_bytes(module: PythonModule, offset: int) -> Sequence[Buffer]:
     """The functions, pickled. Raises `UsageError` for what refuses to be."""
-    assert isinstance(module, PythonModule)
     about: Dict[str, Any] = {"python": VERSION, "functions": module.names()}
     pickled = module.pickled
     if pickled is None:
@@ -68,15 +67,15 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
         )
     if about.get("python") != VERSION:
         raise ModelError(
-            "{} holds functions of Python {}, and this is Python {}: they run in the minor version they were made with".format(
-                context.name, about.get("python"), VERSION
-            )
+            f"{context.name} holds functions of Python {about.get('python')}, and this is Python {VERSION}: "
+            "they run in the minor version they were made with"
         )
     try:
         import cloudpickle
     except ImportError:
         raise ModelError(
-            f"{context.name} holds Python functions, and cloudpickle is not here; there: python3 -m pip install cloudpickle"
+            f"{context.name} holds Python functions, and cloudpickle is not here; "
+            "there: python3 -m pip install cloudpickle"
         ) from None
     functions = cloudpickle.loads(buffers[0])
     if not isinstance(functions, dict) or list(functions) != names or not all(map(callable, functions.values())):

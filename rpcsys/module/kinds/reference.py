@@ -12,20 +12,19 @@ from rpcsys.module.kinds.onnx_proto import NUMBERS
 from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 
 
-class Input:
+class _Value:
     """An input or output as the model declares it."""
 
     def __init__(self, name: str, type_: Any) -> None:
         self.name = name
         self.optional = type_.HasField("optional_type")
         tensor = type_.tensor_type
-        self._dtype = as_text(tensor.elem_type) if type_.HasField("tensor_type") else "unknown"
+        self._dtype = _dtype(tensor.elem_type) if type_.HasField("tensor_type") else "unknown"
         self._shape = [
             dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim
         ]
 
     def describe(self) -> Dict[str, Any]:
-        """name, dtype and shape, as a client is told."""
         return {"name": self.name, "dtype": self._dtype, "shape": self._shape}
 
     def check(self, given: Any) -> Any:
@@ -35,7 +34,7 @@ class Input:
         return as_array(given) if isinstance(given, Tensor) else np.asarray(given)
 
 
-def as_text(elem_type: int) -> str:
+def _dtype(elem_type: int) -> str:
     """The wire's name of an element type."""
     if elem_type == onnx.TensorProto.STRING:
         return "strings"
@@ -52,9 +51,9 @@ class ReferenceRunner:
         _check(model)
         graph = model.graph
         weights = {item.name for item in graph.initializer}
-        self.inputs = [Input(value.name, value.type) for value in graph.input if value.name not in weights]
-        self.optional = [Input(value.name, value.type) for value in graph.input if value.name in weights]
-        self.outputs = [Input(value.name, value.type) for value in graph.output]
+        self.inputs = [_Value(value.name, value.type) for value in graph.input if value.name not in weights]
+        self.optional = [_Value(value.name, value.type) for value in graph.input if value.name in weights]
+        self.outputs = [_Value(value.name, value.type) for value in graph.output]
         self._evaluator = ReferenceEvaluator(model)
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:

@@ -1,9 +1,7 @@
-"""Kind ``rpcsys.remote``: a function that lives on a server. One call is one round trip: inputs there, outputs back.
+"""Kind ``rpcsys.remote``: a function of a server's session or deployed module. One call is one round trip.
 
-It lives in a session, leased or opened directly, or in a module that the server has deployed and serves to many
-clients. Nothing connects before the first call. A connection that is lost is opened anew, with growing pauses while the
-server is gone, and the call that found it lost is made again: such a function should give the same for the same inputs.
-What it imports, if anything, runs in its place while there is no server: the fallback.
+Nothing connects before the first call. A connection that is lost is opened anew, after a backoff, and the call that found
+it lost is made again. What the module imports, if anything, runs in its place while there is no server: the fallback.
 """
 
 from __future__ import annotations
@@ -44,14 +42,14 @@ Encode = Union[str, Mapping[str, str]]
 _DEFAULTS = Endpoint("")._asdict()
 #: Seconds that a busy server is asked again while the fallback could run the call.
 SHORT_WAIT_S = 1.0
-#: Calls of `RemoteModule.submit` that are under way at once.
-UNDER_WAY = 16
+#: Calls of `RemoteFunctionModule.submit` that are under way at once.
+MAX_CALLS = 16
 #: What ends a connection but not the server.
-_LOST = (SessionLost, SessionTimeout, SessionClosed)
+_CONNECTION_LOST = (SessionLost, SessionTimeout, SessionClosed)
 _log = logging.getLogger("rpcsys.remote")
 
 
-class Crossed(NamedTuple):
+class EncodingMetrics(NamedTuple):
     """What encoding did to an input so far: ``bytes`` became ``sent`` in ``seconds``."""
 
     how: str
@@ -60,32 +58,19 @@ class Crossed(NamedTuple):
     seconds: float = 0.0
 
 
-class RemoteFigures(NamedTuple):
-    """What a remote module did so far.
+class RemoteMetrics(NamedTuple):
+    """What a remote module did so far."""
 
-    Attributes
-    ----------
-    calls : how many were answered, and of these
-    here : how many by the fallback
-    repeated : calls made again, since the connection was lost
-    refused : times that a server was too busy
-    opened : connections
-    inputs : those that are encoded, by their names
-    """
-
-    calls: int
-    here: int
-    repeated: int
-    refused: int
-    opened: int
-    inputs: Dict[str, Crossed]
+    calls: int  # how many were answered
+    here: int  # how many of these by the fallback
+    repeated: int  # calls made again, since the connection was lost
+    refused: int  # times that a server was too busy
+    opened: int  # connections
+    inputs: Dict[str, EncodingMetrics]  # those that are encoded, by their names
 
 
-class RemoteModule(Module):
-    """A function of a server as a module: ``main``. What it imports is its fallback.
-
-    Several threads may call it, and their calls are under way at the same time, on one connection.
-    """
+class RemoteFunctionModule(Module):
+    """A function of a server as a module: ``main``. Calls of several threads are under way together, on one connection."""
 
     METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
 
@@ -109,25 +94,25 @@ class RemoteModule(Module):
         )
         self._lock = threading.Lock()  # guards all below
         self._workers: Optional[concurrent.futures.ThreadPoolExecutor] = None
-        self._alone = False  # whether the fallback ran the last call
+        self._fallen_back = False  # whether the fallback ran the last call
         self._counts = dict.fromkeys(("calls", "here", "repeated", "refused"), 0)
-        self._crossed = {name: Crossed(how) for name, how in self._sent.values()}
+        self._encodings = {name: EncodingMetrics(how) for name, how in self._sent.values()}
 
     def submit(self, *args: Any) -> concurrent.futures.Future[Any]:
-        """Run ``main`` without waiting. At most `UNDER_WAY` calls are on their way at once; more wait here.
+        """Run ``main`` without waiting. At most `MAX_CALLS` calls are on their way at once; more wait here.
 
         Calls may be answered in another order than they were made in.
         """
         with self._lock:
             self.check_open()
             if self._workers is None:
-                self._workers = concurrent.futures.ThreadPoolExecutor(UNDER_WAY, "rpcsys remote")
+                self._workers = concurrent.futures.ThreadPoolExecutor(MAX_CALLS, "rpcsys remote")
             return self._workers.submit(self._main, *args)
 
-    def figures(self) -> RemoteFigures:
+    def figures(self) -> RemoteMetrics:
         """Counters, and what encoding did to the inputs."""
         with self._lock:
-            return RemoteFigures(**self._counts, opened=self._server.opened, inputs=dict(self._crossed))
+            return RemoteMetrics(**self._counts, opened=self._server.opened, inputs=dict(self._encodings))
 
     def release(self) -> None:
         super().release()
@@ -146,13 +131,13 @@ class RemoteModule(Module):
             connection = self._server.current or self._connected()
             if connection is None:
                 problem = self._server.problem
-                return self._here(args, one_line(problem) if problem else "it does not answer yet")
+                return self._fall_back(args, one_line(problem) if problem else "it does not answer yet")
             try:
                 result = connection.call(*sent, **self._options)
             except RpcsysError as error:
                 budget = budget or self._retry_budget()
                 if not self._again(error, connection, budget):
-                    return self._here(args, one_line(error))
+                    return self._fall_back(args, one_line(error))
             else:
                 self._answered()
                 return result
@@ -176,7 +161,7 @@ class RemoteModule(Module):
         Raises ``error`` where neither helps.
         """
         server, ran_perhaps, again = self._server, True, False
-        if isinstance(error, _LOST):
+        if isinstance(error, _CONNECTION_LOST):
             self.check_open()
             server.lost(connection)
             again = budget.lost()
@@ -195,11 +180,11 @@ class RemoteModule(Module):
             raise error
         return again
 
-    def _here(self, args: Sequence[Any], why: str) -> Any:
+    def _fall_back(self, args: Sequence[Any], why: str) -> Any:
         """The fallback's answer."""
         self.check_open()
         with self._lock:
-            first, self._alone = not self._alone, True
+            first, self._fallen_back = not self._fallen_back, True
             self._counts["calls"] += 1
             self._counts["here"] += 1
         if first:
@@ -208,7 +193,7 @@ class RemoteModule(Module):
 
     def _answered(self) -> None:
         with self._lock:
-            back, self._alone = self._alone, False
+            back, self._fallen_back = self._fallen_back, False
             self._counts["calls"] += 1
         if back:
             _log.warning("%s is back", self.endpoint)
@@ -230,8 +215,10 @@ class RemoteModule(Module):
             assert tensor is not None  # or it would not have been encoded
             size = len(value.data) if isinstance(value, encoding.Encoded) else tensor.nbytes
             with self._lock:
-                was = self._crossed[name]
-                self._crossed[name] = Crossed(how, was.bytes + tensor.nbytes, was.sent + size, was.seconds + took)
+                was = self._encodings[name]
+                self._encodings[name] = EncodingMetrics(
+                    how, was.bytes + tensor.nbytes, was.sent + size, was.seconds + took
+                )
         return sent
 
 
@@ -252,7 +239,7 @@ def remote(
     outputs: Sequence[Dict[str, Any]] = (),
     encode: Encode = "",
     fallback: Optional[Module] = None,
-) -> RemoteModule:
+) -> RemoteFunctionModule:
     """A module whose ``main`` is a function on a server, which is found by an address (``"host:port"`` or ``(host, port)``)
     or by a tracker.
 
@@ -267,21 +254,13 @@ def remote(
 
     ``inputs`` and ``outputs`` (dicts with name, dtype and shape) let it be run by names. Raises `UsageError`.
     """
-    endpoint = Endpoint(
-        function or ("main" if serve else ""),
-        key,
-        _text(tracker),
-        _text(address),
-        wait_s,
-        serve,
-        deadline_s,
-        repeatable,
-    )
+    function = function or ("main" if serve else "")
+    endpoint = Endpoint(function, key, _text(tracker), _text(address), wait_s, serve, deadline_s, repeatable)
     complaint = endpoint.complaint()
     if complaint:
         raise UsageError(complaint)
     imports = [fallback] if fallback is not None else []
-    return RemoteModule(endpoint, inputs, outputs, imports, ways(encode, [*inputs, *outputs]))
+    return RemoteFunctionModule(endpoint, inputs, outputs, imports, ways(encode, [*inputs, *outputs]))
 
 
 def ways(encode: Encode, tensors: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
@@ -302,11 +281,8 @@ def ways(encode: Encode, tensors: Sequence[Mapping[str, Any]]) -> Dict[str, str]
 
 def _positions(values: Sequence[Mapping[str, Any]], encode: Mapping[str, str]) -> Dict[int, Tuple[str, str]]:
     """Position -> name and how, of those that are encoded."""
-    return {
-        position: (value["name"], encode[value["name"]])
-        for position, value in enumerate(values)
-        if value["name"] in encode
-    }
+    names = [value["name"] for value in values]
+    return {position: (name, encode[name]) for position, name in enumerate(names) if name in encode}
 
 
 def _text(address: Address) -> str:
@@ -316,9 +292,8 @@ def _text(address: Address) -> str:
 # ------------------------------------------------------------------ saving
 
 
-def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
+def save_to_bytes(module: RemoteFunctionModule, offset: int) -> Sequence[Buffer]:
     """Where the function is; nothing of it."""
-    assert isinstance(module, RemoteModule)
     about = {"inputs": module.inputs, "outputs": module.outputs, "encode": module.encode}
     return packed.pack({**module.endpoint._asdict(), **about}, [], offset)
 
@@ -337,7 +312,7 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
     try:
         if not isinstance(encode, dict):
             raise UsageError("encode is no mapping")
-        return RemoteModule(endpoint, inputs, outputs, encode=ways(encode, [*inputs, *outputs]))
+        return RemoteFunctionModule(endpoint, inputs, outputs, encode=ways(encode, [*inputs, *outputs]))
     except UsageError as error:
         raise FormatError(f"is broken ({error})") from None
 

@@ -10,7 +10,7 @@ import pytest
 
 from rpcsys import graph, module
 from rpcsys.errors import UsageError
-from rpcsys.module.kinds.remote import RemoteModule
+from rpcsys.module.kinds.remote import RemoteFunctionModule
 from tests.graph.running import make, node, numbers, run, values
 
 NOWHERE = {"function": "head", "address": "127.0.0.1:1"}
@@ -29,8 +29,8 @@ def network() -> Any:
     return make(nodes, values("image", shape=(1, 3, 8, 8)), values("y", shape=(1, 4, 6, 6)), weights=weights)
 
 
-def remote_of(device: Any) -> RemoteModule:
-    (found,) = (part for part in module.walk(device) if isinstance(part, RemoteModule))
+def remote_of(device: Any) -> RemoteFunctionModule:
+    (found,) = (part for part in module.walk(device) if isinstance(part, RemoteFunctionModule))
     return found
 
 

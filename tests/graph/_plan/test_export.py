@@ -17,14 +17,14 @@ from rpcsys.graph._pipeline.cpu_shares import available
 from rpcsys.graph._plan.devices import PlanDevice, parse
 from rpcsys.graph._plan.export import export
 from rpcsys.module.kinds.onnx import OnnxModule
-from rpcsys.module.kinds.remote import RemoteModule
+from rpcsys.module.kinds.remote import RemoteFunctionModule
 from tests.graph.running import chain, numbers, run
 
 CPU = min(available())
 
 
-def remotes(loaded: module.Module) -> list[RemoteModule]:
-    return [each for each in module.walk(loaded) if isinstance(each, RemoteModule)]
+def remotes(loaded: module.Module) -> list[RemoteFunctionModule]:
+    return [each for each in module.walk(loaded) if isinstance(each, RemoteFunctionModule)]
 
 
 def test_stages_of_this_machine_stay_on_their_cpus(tmp_path: Path) -> None:

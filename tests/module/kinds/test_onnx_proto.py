@@ -31,5 +31,5 @@ def test_a_weight_that_is_added_is_all_that_changes(name, dtype, shape, location
 
 
 def test_numbers_are_those_of_onnx():
-    for number, name in onnx_proto.DTYPES.items():
+    for name, number in onnx_proto.NUMBERS.items():
         assert onnx.helper.tensor_dtype_to_np_dtype(number).name == name
