@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from rpcsys.errors import ModelError, UsageError
-from rpcsys.module import layout, packed, tree
+from rpcsys.module import layout, tree
 from rpcsys.module.module import Module, walk
 from tests.device_files import ROOT
 from tests.module.trees import BytesKind, Holder, blob_of, bytes_kind, loaded, of_shape, outline, shapes
@@ -110,19 +110,6 @@ def test_a_module_that_does_not_load_takes_the_others_with_it(monkeypatch, error
     assert "\n" not in str(caught.value)
     whole = [module for module in made if bytes(module.data) != b"bad"]
     assert [module.released for module in whole] == [1] * len(whole)
-
-
-def test_a_group_has_the_functions_of_its_members():
-    members = [Holder(b"abc"), Holder(b"abcde", name="length")]
-    root = loaded(blob_of(Module("rpcsys.group", imports=members)))
-    assert (root.kind, root.functions, root["size"]()) == ("rpcsys.group", ["size"], 3)
-
-
-@pytest.mark.parametrize("data", [b"", b"?", b"".join(map(bytes, packed.pack({"functions": [3]}, [], 0)))])
-def test_a_group_that_is_none(data):
-    blob = b"".join(layout.encode([("rpcsys.group", ())], lambda index, offset: [data]))
-    with pytest.raises(ModelError, match=r"model\.so is (cut off or )?broken"):
-        loaded(blob)
 
 
 WITHOUT = """
