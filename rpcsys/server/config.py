@@ -1,4 +1,4 @@
-"""The device server's flags, parsed once into a `Config`."""
+"""The device server's flags, parsed once into a `ServerConfig`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import argparse
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rpcsys import serve
 from rpcsys.errors import ConfigError
@@ -17,33 +18,25 @@ from rpcsys.server.capabilities import installed
 from rpcsys.wire.keys import is_key
 
 NAME = "rpcsys-server"
-
+#: Each slot has a waiting process; more sessions at once than this, no board has the cores for.
 MAX_SLOTS = 64
-"""Each slot has a waiting process; more sessions at once than this, no board has the cores for."""
-
+#: Trackers take 32, and a server has some by itself.
 MAX_LABELS = 24
-"""Trackers take 32, and a server has some by itself."""
-
-AUTO = "auto"
-
+#: Less than this, and Python itself cannot work in a session.
 MIN_MEMORY = 32 << 20
-"""Less than this, and Python itself cannot work in a session."""
-
+AUTO = "auto"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
 
 
 @dataclass(frozen=True)
-class Config:
-    """What the command line says. ``tvm`` is ``python``, ``ctypes`` or ``off``; ``preload`` holds module names.
-
-    ``proxies``: where clients are waited for instead of on a port of its own. ``deploy_workers``: None is a core each.
-    """
+class ServerConfig:
+    """What the command line says."""
 
     host: str = "0.0.0.0"
     port: int = 9090
     port_end: int = 9199
-    proxies: tuple[tuple[str, int], ...] = ()
+    proxies: tuple[tuple[str, int], ...] = ()  # where clients are waited for, not on a port of its own
     key: str = ""
     tracker: tuple[str, int] | None = None
     custom_addr: str | None = None
@@ -51,15 +44,15 @@ class Config:
     fork: bool = True
     silent: bool = False
     slots: int = 1
-    tvm: str = "off"
+    tvm: str = "off"  # or "python", or "ctypes"
     tvm_library: str | None = None
     name: str = ""
     labels: tuple[tuple[str, str], ...] = ()
-    preload: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()  # names of modules
     imports: tuple[str, ...] = ()
     grace_s: float = 10.0
     cpus: tuple[tuple[int, ...], ...] = ()
-    session_memory: int | None = None
+    session_memory: int | None = None  # in bytes
     isolation: bool = True
     read_only: bool = False
     import_timeout_s: float = 60.0
@@ -67,7 +60,7 @@ class Config:
     cache: str | None = None
     cache_bytes: int = 1 << 30
     deploy: str | None = None
-    deploy_workers: int | None = None
+    deploy_workers: int | None = None  # None: a core each
     deploy_queue: int = 64
     health_check: str = ""
     recover: str = ""
@@ -75,55 +68,47 @@ class Config:
     log_format: str = "text"
 
 
-def parse(arguments: Sequence[str]) -> Config:
+def parse(arguments: Sequence[str]) -> ServerConfig:
     """The configuration of a command line.
 
-    Raises ConfigError for values that cannot be used, SystemExit(2) for flags that cannot be parsed.
+    Raises `ConfigError` for values that cannot be used, SystemExit(2) for flags that cannot be parsed.
     """
     flags = parser().parse_args(list(arguments))
+    _check(flags)
+    proxies = _proxies(flags.host, flags.port) if flags.through_proxy else ()
     tvm_library = os.path.abspath(flags.tvm_library) if flags.tvm_library else None
     tvm = _tvm(flags.tvm, tvm_library)
-    proxies = _proxies(flags.host, flags.port) if flags.through_proxy else ()
-    leased = bool(flags.tracker or proxies)
-    return Config(
-        host=Config.host if proxies or not flags.host else flags.host[-1],
-        port=flags.port,
-        port_end=flags.port_end,
-        proxies=proxies,
-        key=_key(flags.key, flags.tracker, proxies),
-        tracker=serve.parse_address(flags.tracker) if flags.tracker and not proxies else None,
-        custom_addr=flags.custom_addr,
-        load_library=_libraries(flags.load_library),
-        fork=not flags.no_fork,
-        silent=flags.silent,
-        slots=flags.slots,
-        tvm=tvm,
-        tvm_library=tvm_library,
-        name=_name(flags.name),
-        labels=_labels(flags.label),
-        preload=_preload(flags.preload, tvm),
-        imports=tuple(flags.imports),
-        grace_s=flags.grace,
-        cpus=_cpus(flags.cpus, flags.slots) if flags.cpus else (),
-        session_memory=flags.session_memory,
-        isolation=not flags.no_isolation,
-        read_only=_read_only(flags.read_only, flags.no_isolation),
-        import_timeout_s=flags.import_timeout,
-        allow_pickle=flags.allow_pickle,
-        cache=_cache(flags.cache, flags.cache_size),
-        cache_bytes=flags.cache_size or Config.cache_bytes,
-        deploy=_deploy(flags.deploy, flags.deploy_workers or flags.deploy_queue),
-        deploy_workers=flags.deploy_workers,
-        deploy_queue=flags.deploy_queue or Config.deploy_queue,
-        health_check=_command(flags.health_check, "--health-check", leased),
-        recover=_command(flags.recover, "--recover", leased),
-        http_port=flags.http_port,
-        log_format=flags.log_format,
-    )
+    made = {
+        "host": ServerConfig.host if proxies or not flags.host else flags.host[-1],
+        "proxies": proxies,
+        "tracker": serve.parse_address(flags.tracker) if flags.tracker and not proxies else None,
+        "load_library": tuple(os.path.abspath(path) for path in flags.load_library.split(":") if path),
+        "tvm": tvm,
+        "tvm_library": tvm_library,
+        "name": flags.name or platform.node() or "server",
+        "labels": _labels(flags.labels),
+        "preload": _preload(flags.preload, tvm),
+        "imports": tuple(flags.imports),
+        "cpus": _cpus(flags.cpus, flags.slots) if flags.cpus else (),
+        "cache": os.path.abspath(flags.cache) if flags.cache else None,
+        "cache_bytes": flags.cache_bytes or ServerConfig.cache_bytes,
+        "deploy": os.path.abspath(flags.deploy) if flags.deploy else None,
+        "deploy_queue": flags.deploy_queue or ServerConfig.deploy_queue,
+        "health_check": flags.health_check or "",
+        "recover": flags.recover or "",
+    }
+    as_given = {name: value for name, value in vars(flags).items() if name not in ("through_proxy", "self_test")}
+    config = ServerConfig(**{**as_given, **made})
+    for path in config.load_library:
+        _refuse(not os.path.isfile(path), f"--load-library {path}: there is no such file")
+    wrong = not config.name.isprintable() or len(config.name) > 128
+    _refuse(wrong, "--name: printable text of at most 128 characters")
+    return config
 
 
 def parser() -> argparse.ArgumentParser:
     """What knows the flags, and no more: whether a file is there, is for the machine to say that serves."""
+    repeatable: dict[str, Any] = {"action": "append", "default": []}
     parser = serve.Parser(prog=NAME, allow_abbrev=False, description="Serve this device to rpcsys and TVM clients.")
     add = parser.add_argument
     add("--host", action="append", help="the address to listen on (default: all), or of the proxy; repeatable then")
@@ -134,59 +119,85 @@ def parser() -> argparse.ArgumentParser:
     add("--through-proxy", action="store_true", help="wait for clients at the proxy at --host and --port")
     add("--custom-addr", metavar="ADDR", help="the address at which clients reach this device, if another")
     add("--load-library", default="", metavar="A.so:B.so", help="libraries to load in every TVM session")
-    add("--no-fork", action="store_true", help="a fresh interpreter for every session")
+    add("--no-fork", action="store_false", dest="fork", help="a fresh interpreter for every session")
     add("--silent", action="store_true", help="log warnings and errors only")
-    add("--slots", type=_slots, default=1, metavar="N", help="sessions at once (default: 1)")
+    slots = _whole(MAX_SLOTS, f"of slots (1 to {MAX_SLOTS})")
+    add("--slots", type=slots, default=1, metavar="N", help="sessions at once (default: 1)")
     add("--cpus", metavar="SET,SET", help="the CPUs of each slot's sessions, such as 0-1,2-3 (or 0+2,1+3)")
     add("--session-memory", type=_memory, metavar="SIZE", help="what a session may take, such as 512M or 2G")
     add("--read-only", action="store_true", help="sessions can write to their own directories only, and leave no file")
-    add("--no-isolation", action="store_true", help="sessions see the host's /tmp, /dev/shm and System V IPC")
+    sees = "sessions see the host's /tmp, /dev/shm and System V IPC"
+    add("--no-isolation", action="store_false", dest="isolation", help=sees)
     add("--tvm", choices=("auto", "python", "ctypes", "off"), default=AUTO, help="how to serve TVM's clients")
     add("--tvm-library", metavar="DIR", help="the folder of libtvm_ffi and libtvm_runtime, for --tvm ctypes")
     add("--name", default="", help="this server's name in summaries (default: the host's)")
-    add("--label", action="append", default=[], metavar="K=V", help="a fact about the device; repeatable")
+    add("--label", **repeatable, dest="labels", metavar="K=V", help="a fact about the device; repeatable")
     add("--preload", default=AUTO, metavar="auto|none|A,B", help="modules that sessions find already imported")
-    add(
-        "--import",
-        action="append",
-        default=[],
-        dest="imports",
-        metavar="MODULE",
-        help="a module that registers functions for sessions; repeatable",
-    )
-    add("--import-timeout", type=_seconds, default=60.0, metavar="S", help="what one of these imports may take")
+    registers = "a module that registers functions for sessions; repeatable"
+    add("--import", **repeatable, dest="imports", metavar="MODULE", help=registers)
+    took = "what one of these imports may take"
+    add("--import-timeout", type=_seconds, default=60.0, dest="import_timeout_s", metavar="S", help=took)
     add("--allow-pickle", action="store_true", help="let clients send functions to run (session.run)")
     add("--cache", metavar="DIR", help="where files are kept between sessions, so that each is uploaded once")
-    add("--cache-size", type=_size, metavar="SIZE", help="what the cache may take, such as 2G (default: 1G)")
+    holds = "what the cache may take, such as 2G (default: 1G)"
+    add("--cache-size", type=_size, dest="cache_bytes", metavar="SIZE", help=holds)
     add("--health-check", metavar="COMMAND", help="run before the board is offered; if it fails, it is not")
     add("--recover", metavar="COMMAND", help="run to bring a board back that is not fit, such as a power switch")
     add("--self-test", action="store_true", help="say what works on this board and what is missing, and exit")
     add("--http-port", type=serve.port_number, default=0, metavar="N", help="/metrics and /healthz; 0 is off")
     add("--log-format", choices=FORMATS, default="text", help="lines for people (default) or JSON")
-    add("--grace", type=_seconds, default=10.0, metavar="S", help="what sessions get when the server stops")
+    grace = "what sessions get when the server stops"
+    add("--grace", type=_seconds, default=10.0, dest="grace_s", metavar="S", help=grace)
     add("--deploy", metavar="DIR", help="where deployed modules are kept, which many clients share (rpcsys deploy)")
+    count = _whole(1024, "from 1 to 1024")
     add(
-        "--deploy-workers",
-        type=_count,
-        metavar="N",
-        help="calls at once of each deployed module (default: a core each)",
+        "--deploy-workers", type=count, metavar="N", help="calls at once of each deployed module (default: a core each)"
     )
-    add("--deploy-queue", type=_count, metavar="N", help="calls that may wait for these (default: 64)")
+    add("--deploy-queue", type=count, metavar="N", help="calls that may wait for these (default: 64)")
     return parser
 
 
-def _command(text: str | None, flag: str, leased: bool) -> str:
-    if text is not None and not text.strip():
-        raise ConfigError(f"{flag}: a command is missing")
-    if text and not leased:
-        raise ConfigError(f"{flag} decides about what a tracker is offered: it needs --tracker")
-    return text or ""
+def _check(flags: argparse.Namespace) -> None:
+    """That flags are such as can be used, and go together. Raises `ConfigError`."""
+    proxied = flags.through_proxy
+    leased = flags.tracker or proxied
+    _refuse(
+        proxied and (not flags.host or flags.port == 0),
+        "--through-proxy needs the proxy's address: --host HOST --port PORT",
+    )
+    leasing = "--through-proxy" if proxied else "--tracker"
+    kind = f"{leasing} needs --key: what kind of device this is, such as --key rpi4"
+    _refuse(leased and not flags.key, kind)
+    form = f"--key {flags.key!r}: a key has no space, comma or bracket, and at most 255 characters"
+    _refuse(flags.key and not is_key(flags.key), form)
+    mounts = "--read-only needs mounts of a session's own: leave out --no-isolation"
+    _refuse(flags.read_only and not flags.isolation, mounts)
+    folder = "--cache-size needs --cache DIR: the folder to keep files in"
+    _refuse(flags.cache_bytes is not None and not flags.cache, folder)
+    _refuse(flags.cache_bytes == 0, "--cache-size 0: leave out --cache to keep nothing")
+    kept = "--deploy-workers and --deploy-queue need --deploy DIR: where deployed modules are kept"
+    _refuse((flags.deploy_workers or flags.deploy_queue) and not flags.deploy, kept)
+    absent = "--deploy is not in the device runtime: install rpcsys on this machine (pip install rpcsys)"
+    _refuse(flags.deploy and not installed("rpcsys.server.models.deployer"), absent)
+    for flag, command in (("--health-check", flags.health_check), ("--recover", flags.recover)):
+        _refuse(command is not None and not command.strip(), f"{flag}: a command is missing")
+        _refuse(command and not leased, f"{flag} decides about what a tracker is offered: it needs --tracker")
 
 
-def _slots(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= MAX_SLOTS):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of slots (1 to {MAX_SLOTS})")
-    return int(text)
+def _refuse(wrong: object, text: str) -> None:
+    if wrong:
+        raise ConfigError(text)
+
+
+def _whole(most: int, what: str) -> Callable[[str], int]:
+    """What parses a whole number from 1 to ``most``."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} is no number {what}")
+        return int(text)
+
+    return parse
 
 
 def _memory(text: str) -> int:
@@ -204,50 +215,19 @@ def _size(text: str) -> int:
     return int(number) * _UNITS[unit]
 
 
-def _cache(folder: str | None, size: int | None) -> str | None:
-    if size is not None and not folder:
-        raise ConfigError("--cache-size needs --cache DIR: the folder to keep files in")
-    if size == 0:
-        raise ConfigError("--cache-size 0: leave out --cache to keep nothing")
-    return os.path.abspath(folder) if folder else None
-
-
-def _deploy(folder: str | None, more: object) -> str | None:
-    if more and not folder:
-        raise ConfigError("--deploy-workers and --deploy-queue need --deploy DIR: where deployed modules are kept")
-    if folder and not installed("rpcsys.server.supervisor.deployments_io"):
-        raise ConfigError("--deploy is not in the device runtime: install rpcsys on this machine (pip install rpcsys)")
-    return os.path.abspath(folder) if folder else None
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= 1024):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 1024")
-    return int(text)
-
-
-def _read_only(wanted: bool, no_isolation: bool) -> bool:
-    if wanted and no_isolation:
-        raise ConfigError("--read-only needs mounts of a session's own: leave out --no-isolation")
-    return wanted
-
-
 def _cpus(text: str, slots: int) -> tuple[tuple[int, ...], ...]:
     """A set of CPUs for each slot: ``0-1,2-3``; parts of one set are joined by ``+``."""
     sets = tuple(_cpu_set(text, part) for part in text.split(","))
-    if len(sets) != slots:
-        raise ConfigError(f"--cpus {text}: {len(sets)} sets of CPUs for {slots} slots; give each slot one (--slots)")
-    everything = [cpu for chosen in sets for cpu in chosen]
-    for cpu in sorted(everything):
-        if everything.count(cpu) > 1:
-            raise ConfigError(f"--cpus {text}: CPU {cpu} is named twice; sessions on one CPU would disturb each other")
+    count = f"--cpus {text}: {len(sets)} sets of CPUs for {slots} slots; give each slot one (--slots)"
+    _refuse(len(sets) != slots, count)
+    everything = sorted(cpu for chosen in sets for cpu in chosen)
+    for cpu, following in zip(everything, everything[1:]):
+        twice = f"--cpus {text}: CPU {cpu} is named twice; sessions on one CPU would disturb each other"
+        _refuse(cpu == following, twice)
     here = os.sched_getaffinity(0)
-    missing = [str(cpu) for cpu in sorted(everything) if cpu not in here]
-    if missing:
-        raise ConfigError(
-            f"--cpus {text}: there is no CPU {', '.join(missing)} here; this server may use "
-            + ", ".join(map(str, sorted(here)))
-        )
+    missing = ", ".join(str(cpu) for cpu in everything if cpu not in here)
+    may_use = ", ".join(map(str, sorted(here)))
+    _refuse(missing, f"--cpus {text}: there is no CPU {missing} here; this server may use {may_use}")
     return sets
 
 
@@ -272,51 +252,25 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _proxies(hosts: list[str] | None, port: int) -> tuple[tuple[str, int], ...]:
+def _proxies(hosts: list[str], port: int) -> tuple[tuple[str, int], ...]:
     """The proxies of the hosts, each with a port of its own or with ``port``."""
-    if not hosts or port == 0:
-        raise ConfigError("--through-proxy needs the proxy's address: --host HOST --port PORT")
     proxies = tuple(serve.parse_address(host, port) for host in hosts)
     for proxy in proxies:
-        if proxies.count(proxy) > 1:
-            raise ConfigError(f"--host {proxy[0]} is given twice: one connection for each slot waits there")
+        twice = f"--host {proxy[0]} is given twice: one connection for each slot waits there"
+        _refuse(proxies.count(proxy) > 1, twice)
     return proxies
-
-
-def _key(key: str, tracker: str | None, proxies: tuple[tuple[str, int], ...]) -> str:
-    if (tracker or proxies) and not key:
-        flag = "--through-proxy" if proxies else "--tracker"
-        raise ConfigError(f"{flag} needs --key: what kind of device this is, such as --key rpi4")
-    if key and not is_key(key):
-        raise ConfigError(f"--key {key!r}: a key has no space, comma or bracket, and at most 255 characters")
-    return key
-
-
-def _name(name: str) -> str:
-    name = name or platform.node() or "server"
-    if not name.isprintable() or len(name) > 128:
-        raise ConfigError("--name: printable text of at most 128 characters")
-    return name
 
 
 def _labels(texts: list[str]) -> tuple[tuple[str, str], ...]:
     labels = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not (name and equals and text.isprintable() and len(text) <= 256):
-            raise ConfigError(f"--label {text!r}: labels look like os=linux")
+        fits = name and equals and text.isprintable() and len(text) <= 256
+        _refuse(not fits, f"--label {text!r}: labels look like os=linux")
         labels[name] = value
-    if len(labels) > MAX_LABELS:
-        raise ConfigError(f"--label: {len(labels)} labels; at most {MAX_LABELS}, beside those that every server has")
+    many = f"--label: {len(labels)} labels; at most {MAX_LABELS}, beside those that every server has"
+    _refuse(len(labels) > MAX_LABELS, many)
     return tuple(labels.items())
-
-
-def _libraries(text: str) -> tuple[str, ...]:
-    paths = [os.path.abspath(path) for path in text.split(":") if path]
-    for path in paths:
-        if not os.path.isfile(path):
-            raise ConfigError(f"--load-library {path}: there is no such file")
-    return tuple(paths)
 
 
 def _tvm(wanted: str, folder: str | None) -> str:

@@ -7,12 +7,12 @@ import pytest
 
 from rpcsys.errors import ConfigError
 from rpcsys.ffi import library
-from rpcsys.server.config import Config, parse
+from rpcsys.server.config import ServerConfig, parse
 
 
 def test_defaults():
     config = parse(["--tvm", "off", "--preload", "none", "--name", "n"])
-    assert config == Config(name="n")
+    assert config == ServerConfig(name="n")
     assert parse(["--host", "a", "--host", "b"]).host == "b"
     assert (config.host, config.port, config.port_end) == ("0.0.0.0", 9090, 9199)
 
@@ -31,7 +31,7 @@ def test_everything(tmp_path):
             *["--session-memory", "512M", "--read-only", "--import-timeout", "5"],
         ]
     )
-    assert config == Config(
+    assert config == ServerConfig(
         host="::1",
         port=0,
         port_end=9,

@@ -20,7 +20,7 @@ from rpcsys import serve
 from rpcsys.errors import ConfigError
 from rpcsys.server.cache import Cache
 from rpcsys.server.capabilities import kinds, labels, loads
-from rpcsys.server.config import Config
+from rpcsys.server.config import ServerConfig
 from rpcsys.server.sandbox import cgroups, limits, mount_namespace, processes, work_folders
 from rpcsys.server.sandbox.messages import RPCSYS, TVM_END, Job
 from rpcsys.server.supervisor import actions as do
@@ -50,7 +50,7 @@ log = logging.getLogger("rpcsys.server")
 class Service:
     """A device server from its start to its end: make one, then :meth:`run` it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ServerConfig) -> None:
         """Take a port and a folder. Raises PortRangeError or ConfigError if there is none."""
         if not processes.become_subreaper():
             log.warning("this system has no subreapers: what a session leaves running goes on")
@@ -304,7 +304,7 @@ class Service:
         self._end = action
 
 
-def _needed(config: Config) -> list[str]:
+def _needed(config: ServerConfig) -> list[str]:
     """Paths that a session must still find where they are."""
     libraries = None
     if config.tvm == "ctypes":
@@ -323,7 +323,7 @@ def _needed(config: Config) -> list[str]:
     ]
 
 
-def _policy(config: Config, deployed_key: str) -> Policy:
+def _policy(config: ServerConfig, deployed_key: str) -> Policy:
     return Policy(
         config.key,
         config.slots,
@@ -348,7 +348,7 @@ def _make_folder() -> str:
         raise ConfigError(f"cannot make a folder for sessions in {parent}: {error.strerror} (set TMPDIR?)") from None
 
 
-def _make_cgroups(config: Config) -> cgroups.Folders:
+def _make_cgroups(config: ServerConfig) -> cgroups.Folders:
     """This server's cgroups, if it has limits to hold; what holds them is said."""
     flags = {"memory": config.session_memory, "cpuset": config.cpus}
     wanted = [name for name, flag in flags.items() if flag]
