@@ -1,28 +1,24 @@
 """Files kept between sessions by their SHA-256, so that the same model is sent to a board once.
 
-``objects/HASH`` are whole files, read-only; ``partial/HASH`` are uploads that broke off, to be resumed
-by a later session. A session is given a copy, of which the hash is computed while it is made: a file that a session
-has damaged, or a bad disk, costs one more upload and is never used. A link would be changed under the sessions that have it
-(docs/decisions/0013-cached-files-are-copied.md). What was not used for longest goes first when the cache is full.
-
-Several session processes use one folder at the same time: objects appear by rename, and a partial file
-is locked by the one that writes it. Sessions run with the server's rights and may put anything there: what is no plain
-file is not opened.
+Several session processes use one folder at the same time: objects appear by rename, and who writes a partial file locks
+it. Sessions run with the server's rights and may put anything there: what is no plain file is not opened.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import stat
-from typing import Any, BinaryIO, Callable, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Iterator, Optional
 
 from rpcsys.errors import ConfigError
 
 _NAME = re.compile(r"[0-9a-f]{64}\Z")
-_PIECE = 1 << 20
-#: Room is made for so many bytes at a time, or for a part of the cap if that is more: to look for it costs a listing.
+#: Bytes of a file that are read at a time.
+PIECE = 1 << 20
+#: Room is made for so many bytes at a time, or for a part of the cap if that is more: looking for it costs a listing.
 _ROOM = 1 << 20
 _ROOM_PART = 64
 
@@ -40,9 +36,10 @@ def new_hash() -> Any:
 
 
 class Cache:
-    """A folder of files by content, at most ``cap`` bytes of them.
+    """A folder of files by content, at most ``cap`` bytes of them; what was not used for longest goes first.
 
-    Raises `ConfigError` when the folder cannot be made or written to.
+    ``objects/HASH`` are whole files, read-only; ``partial/HASH`` are uploads that broke off, which a later session
+    resumes. Raises `ConfigError` when the folder cannot be made or written to.
     """
 
     def __init__(self, folder: str, cap: int) -> None:
@@ -58,7 +55,9 @@ class Cache:
     def place(self, digest: str, target: str) -> bool:
         """Put a copy of the file of that content at the path ``target``; False when it is not here, or damaged.
 
-        Raises OSError when ``target`` cannot be written.
+        The hash is computed while it is copied: a damaged file costs one more upload and is never used. A link would be
+        changed under the sessions that have it (docs/decisions/0013-cached-files-are-copied.md). Raises OSError when
+        ``target`` cannot be written.
         """
         path = os.path.join(self._objects, digest)
         fresh = target + ".rpcsys-new"
@@ -67,14 +66,11 @@ class Cache:
         except OSError:  # perhaps only now: another session made room, or a link of its own
             return False
         try:
+            actual = new_hash()
             with source, open(fresh, "wb", buffering=0) as copy:
-                actual = new_hash()
-
-                def take(piece: memoryview) -> None:
+                for piece in pieces_of(source):
                     actual.update(piece)
                     write_all(copy, piece)
-
-                feed(source, take)
             if actual.hexdigest() != digest:
                 _forget(path)
                 return False
@@ -88,10 +84,7 @@ class Cache:
         return True
 
     def resume(self, digest: str) -> Optional[Partial]:
-        """The upload of that content, as far as an earlier session got with it.
-
-        None while another session writes it. Raises OSError.
-        """
+        """The upload of that content, as far as an earlier session got; None while another writes it. Raises OSError."""
         path = os.path.join(self._partial, digest)
         stream = _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         if not _lock(stream):
@@ -109,10 +102,7 @@ class Cache:
         return left.st_size if stat.S_ISREG(left.st_mode) and left.st_size <= size else 0
 
     def room(self, wanted: int, spared: str) -> int:
-        """Make room for the file ``spared`` to have ``wanted`` bytes and some more: so many it may have.
-
-        What was not used for longest is removed. Raises OSError where that does not do.
-        """
+        """Make room for the file ``spared`` to have ``wanted`` bytes and some more: so many it may have. Raises OSError."""
         files = [entry for entry in self._files() if entry[2] != spared]
         total = sum(size for _, size, _ in files)
         more = min(wanted + max(_ROOM, self._cap // _ROOM_PART), self._cap)
@@ -136,7 +126,7 @@ class Cache:
         except OSError:
             return False
 
-    def _files(self) -> List[Tuple[float, int, str]]:
+    def _files(self) -> list[tuple[float, int, str]]:
         """Time of last use, bytes and path of all that is kept."""
         found = []
         for folder in (self._objects, self._partial):
@@ -150,12 +140,7 @@ class Cache:
 
 
 class Partial:
-    """An upload under way, of which every byte that arrived outlives its session. Locked while open.
-
-    Attributes
-    ----------
-    wanted : the SHA-256 that it must have in the end
-    """
+    """An upload under way, of which every byte that arrived outlives its session. Locked while open."""
 
     def __init__(self, cache: Cache, path: str, stream: BinaryIO, goal: str) -> None:
         self._cache = cache
@@ -163,15 +148,16 @@ class Partial:
         self._goal = goal
         self._stream = stream
         self._have = self._room = 0
-        self.wanted = os.path.basename(path)
+        self.wanted = os.path.basename(path)  # the SHA-256 that it must have in the end
 
-    def rewind(self, offset: int, take: Callable[[Any], Any]) -> bool:
+    def rewind(self, offset: int, take: Callable[[memoryview], None]) -> bool:
         """Give the first ``offset`` bytes to ``take``, and go on behind them; False if there are not so many."""
         if os.fstat(self._stream.fileno()).st_size < offset:
             return False
         self._stream.truncate(offset)
         self._stream.seek(0)
-        feed(self._stream, take)
+        for piece in pieces_of(self._stream):
+            take(piece)
         self._have = self._room = offset
         return True
 
@@ -206,14 +192,11 @@ def write_all(stream: BinaryIO, piece: Any) -> None:
         left = left[stream.write(left) :]
 
 
-def feed(stream: BinaryIO, take: Callable[[Any], Any]) -> None:
-    """Give the rest of ``stream`` to ``take``, in pieces that share one buffer."""
-    buffer = memoryview(bytearray(_PIECE))
-    read = stream.readinto  # type: ignore[attr-defined]
-    count = read(buffer)
-    while count:
-        take(buffer[:count])
-        count = read(buffer)
+def pieces_of(stream: BinaryIO) -> Iterator[memoryview]:
+    """The rest of ``stream``, in pieces that share one buffer."""
+    buffer = memoryview(bytearray(PIECE))
+    while count := stream.readinto(buffer):  # type: ignore[attr-defined]
+        yield buffer[:count]
 
 
 def _open(path: str, flags: int) -> BinaryIO:
@@ -236,7 +219,5 @@ def _lock(stream: BinaryIO) -> bool:
 
 
 def _forget(path: str) -> None:
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass

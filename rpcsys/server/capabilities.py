@@ -13,28 +13,27 @@ from rpcsys.ffi import library
 from rpcsys.module import elf, loading
 from rpcsys.wire import encoding
 
+#: The folder of what stands in for numpy where there is none: it has names, and no arrays.
 STUB = "numpy_stub"
-"""The folder of what stands in for numpy where there is none: it has names, and no arrays."""
-
 _PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
 
 
 def capabilities(*, pickle: bool = False, cache: bool = False) -> dict[str, Any]:
     """Which optional packages are installed, which files a session can load, and what the server was told to allow.
 
-    ``kinds``: of the modules that those files may hold; ``target``: machine and bits of native code.
-    ``encodings``: of arrays (`rpcsys.wire.encoding`). ``tvm_runtime``: whether TVM's libraries are there, with the package or without. Imports and loads nothing.
+    Imports and loads nothing.
     """
-    found: dict[str, Any] = {package: installed(package) for package in _PACKAGES}
-    found["python"] = "{}.{}".format(*sys.version_info[:2])
-    found["pickle"] = pickle
-    found["cache"] = cache
-    found["tvm_runtime"] = library.has_runtime()
-    found["loads"] = loads()
-    found["kinds"] = kinds(pickle=pickle)
-    found["encodings"] = encoding.known(installed)
-    found["target"] = list(elf.here())
-    return found
+    return {
+        **{package: installed(package) for package in _PACKAGES},
+        "python": "{}.{}".format(*sys.version_info[:2]),
+        "pickle": pickle,
+        "cache": cache,
+        "tvm_runtime": library.has_runtime(),  # whether TVM's libraries are there, with the package or without
+        "loads": loads(),
+        "kinds": kinds(pickle=pickle),  # of the modules that those files may hold
+        "encodings": encoding.known(installed),  # of arrays
+        "target": list(elf.here()),  # machine and bits of native code
+    }
 
 
 def warm() -> None:
@@ -75,17 +74,21 @@ def kinds(*, pickle: bool = False) -> list[str]:
 
 def machine() -> dict[str, Any]:
     """What kind of board this is: architecture, cores this process may use, memory in bytes, system."""
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        memory = 0
     return {
         "arch": platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory": memory,
+        "memory": memory(),
         "system": platform.system(),
         "host": platform.node(),
     }
+
+
+def memory() -> int:
+    """Bytes of memory that the board has; 0 where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 0
 
 
 def labels(name: str) -> dict[str, str]:

@@ -9,8 +9,7 @@ from typing import Any, Callable, Sequence
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
 from rpcsys.module.module import Module
-from rpcsys.server.session.calls import Calls, ThreadMemory
-from rpcsys.server.session.objects import Objects
+from rpcsys.server.session.calls import Calls, Objects, ThreadMemory
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.values import Ref
 

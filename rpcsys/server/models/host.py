@@ -1,7 +1,6 @@
-"""A model host's clients and its supervisor. Its threads are those of `rpcsys.server.models.worker_pool`.
+"""A model host: the process that loads a deployed module, and serves its clients with `WorkerPool`'s threads.
 
-Nothing in it waits for a client: what one does not take stays in its connection, and nothing more is read from it
-meanwhile.
+Nothing waits for a client: what one does not take stays in its connection, and nothing more is read from it meanwhile.
 """
 
 from __future__ import annotations
@@ -9,20 +8,27 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import select
 import socket
+import sys
 import time
 from typing import Any, NoReturn, Optional
 
-from rpcsys.errors import ProtocolError
+from rpcsys.errors import ProtocolError, RemoteArgumentError, RpcsysError, one_line
 from rpcsys.link import KEEPALIVE_S, keep_alive
+from rpcsys.module import loading
+from rpcsys.module.module import Module, process
+from rpcsys.server.capabilities import capabilities, installed
 from rpcsys.server.models.call_queue import Call, CallQueue
+from rpcsys.server.models.calls import ModuleCalls
 from rpcsys.server.models.connection import ClientConnection
 from rpcsys.server.models.worker_pool import READ, WorkerPool, begin, function_of
 from rpcsys.server.sandbox import messages
+from rpcsys.server.sandbox.messages import Job
+from rpcsys.server.session import hello
 from rpcsys.server.session.calls import Calls
 from rpcsys.server.session.faults import error_frame
-from rpcsys.server.session.hello import HELLO_S
 from rpcsys.server.session.incoming import WINDOWS
 from rpcsys.stream import Ended
 from rpcsys.wire import frames
@@ -43,14 +49,69 @@ MOST_UNSENT = 4
 LEAVE_S = 0.005
 #: With nobody connected there is little to look after.
 IDLE_S = 60.0
+#: Functions of a module that the supervisor is told of: it lists them.
+LISTED = 20
+#: While one thread computes in Python, another waits for its turn so long: the one that reads for all is to wait less.
+SWITCH_S = 0.001
 _WRITE = select.EPOLLOUT | select.EPOLLRDHUP
 _GONE = select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
+
+
+def serve(tether: socket.socket, job: Job) -> str:
+    """Serve the module that ``job`` names; the outcome. Returns only where it cannot be loaded."""
+    about = job.options["deployed"]
+    # Each worker has its share of the CPUs: onnxruntime would start as many threads as there are for every call.
+    process.threads = max(1, len(os.sched_getaffinity(0)) // about["workers"])
+    try:
+        module = load(about["path"], about["name"], allow_pickle=about["allow_pickle"])
+        described = module.describe()
+    except Exception as error:  # noqa: BLE001 - a library may do anything when it is loaded
+        why = one_line(error) if isinstance(error, RpcsysError) else f"{type(error).__name__}: {one_line(error)}"
+        messages.tell(tether, unloadable=why)
+        return "closed"
+    sys.setswitchinterval(SWITCH_S)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection is a descriptor
+    messages.tell(tether, loaded={"kind": described["kind"], "functions": described["functions"][:LISTED]})
+    tether.setblocking(False)
+    queue = CallQueue(about["workers"], about["queue"], hello.memory() // 4, lambda client: not client.backlog)
+    window_bytes = hello.window_bytes()
+    names = ("name", "version", "sha256", "workers", "queue")
+    serves = {**described, **{name: about[name] for name in names}}
+    fields = hello.fields(job, capabilities(), WINDOW_CALLS, window_bytes, limit_s=None, **hello.board(), serve=serves)
+    return ModelHost(ModuleCalls(module, window_bytes), queue, tether, fields, window_bytes).run()
+
+
+def load(path: str, name: str, *, allow_pickle: bool) -> Module:
+    """The module at ``path``, ``name`` in messages: an ONNX model by the reference evaluator where there is no onnxruntime.
+
+    Raises what cannot be loaded does.
+    """
+    if path.endswith(".onnx") and not installed("onnxruntime"):
+        return _by_reference(path)
+    return loading.load_file(path, name, allow_pickle=allow_pickle)
+
+
+def _by_reference(path: str) -> Module:
+    from rpcsys.module.kinds import reference
+
+    runner = reference.of_file(path)
+    outputs = [value.name for value in runner.outputs]
+
+    def main(*args: Any) -> Any:
+        if len(args) != len(runner.inputs):
+            raise RemoteArgumentError(f"the model takes {len(runner.inputs)} input(s), not {len(args)}")
+        results = runner.run(outputs, {value.name: value.check(arg) for value, arg in zip(runner.inputs, args)})
+        return results[0] if len(results) == 1 else tuple(results)
+
+    described = [[value.describe() for value in values] for values in (runner.inputs, runner.outputs)]
+    return Module("rpcsys.onnx", {"main": main}, inputs=described[0], outputs=described[1])
 
 
 class ModelHost(WorkerPool):
     """The process of one deployed version, with many clients and one copy of its weights.
 
-    ``hello``: what each client is greeted with; ``tether``: to the supervisor, not blocking; ``window_bytes``: what one
+    ``greeting``: the fields of the HELLO that each client gets; ``tether``: to the supervisor, not blocking; ``window_bytes``: what one
     client's frame may bring.
 
     When it is to leave (a new version, or the end), it stops reading, finishes the calls it has, and gives each
@@ -58,12 +119,12 @@ class ModelHost(WorkerPool):
     """
 
     def __init__(
-        self, calls: Calls, queue: CallQueue, tether: socket.socket, hello: dict[str, Any], window_bytes: int
+        self, calls: Calls, queue: CallQueue, tether: socket.socket, greeting: dict[str, Any], window_bytes: int
     ) -> None:
         super().__init__(calls, queue)
         self._tether = tether
-        self._hello = frames.encode(frames.HELLO, 0, hello)
-        self._name: str = hello["serve"]["name"]
+        self._hello = frames.encode(frames.HELLO, 0, greeting)
+        self._name: str = greeting["serve"]["name"]
         self._pool = Pool()
         self._window_bytes = window_bytes
         self._behind: set[ClientConnection] = set()  # connections whose clients have not taken all that was sent
@@ -227,7 +288,7 @@ class ModelHost(WorkerPool):
         connection = ClientConnection(sock, str(order["client"]), self._pool, self._window_bytes)
         connection.greeted = order["greeted"]
         if not connection.greeted:
-            connection.by = time.monotonic() + HELLO_S
+            connection.by = time.monotonic() + hello.HELLO_S
         self._connections[connection.descriptor] = connection
         connection.watched = READ
         self._epoll.register(connection.descriptor, READ)

@@ -134,9 +134,9 @@ def _enter_folder(job: Job, settings: dict[str, Any], namespace: MountNamespace 
 def _serve(descriptor: int | None, job: Job, tether: socket.socket) -> str:
     """Serve the session; its outcome in a word."""
     if job.kind == HOST:
-        from rpcsys.server.models import main
+        from rpcsys.server.models import host
 
-        return main.serve(tether, job)
+        return host.serve(tether, job)
     sock = socket.socket(fileno=descriptor)
     sock.setblocking(True)
     if job.kind == DEPLOYER:

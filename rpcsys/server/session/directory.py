@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rpcsys.errors import PathError, RemoteFileError
+from rpcsys.server.cache import PIECE
 
 #: Linux's PATH_MAX, in bytes: the kernel takes no longer path.
 MAX_NAME = 4096
-#: Bytes of a file that are read at a time.
-PIECE = 1 << 20
 #: Files of the server's own begin like this; a client neither sees nor names them.
 _PRIVATE = ".rpcsys-"
 

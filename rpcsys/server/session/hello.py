@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from rpcsys.errors import ProtocolError
@@ -48,10 +47,7 @@ def received(stream: Stream) -> Frame:
 
 def memory() -> int:
     """Bytes one frame may claim: the memory of the machine. Mappings are filled only as bytes arrive."""
-    try:
-        return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), frames.MAX_BODY)
-    except (ValueError, OSError):
-        return frames.MAX_BODY
+    return min(capabilities.memory() or frames.MAX_BODY, frames.MAX_BODY)
 
 
 def window_bytes() -> int:

@@ -10,9 +10,8 @@ from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
 from rpcsys.module import loading
 from rpcsys.module.module import Module
 from rpcsys.server.session import registry
-from rpcsys.server.session.calls import Calls, ThreadMemory
+from rpcsys.server.session.calls import Calls, Objects, ThreadMemory, keep_arrays
 from rpcsys.server.session.files import Files
-from rpcsys.server.session.objects import Objects, keep_arrays
 from rpcsys.server.session.timing import measure
 from rpcsys.wire.checks import shown
 from rpcsys.wire.tensor import as_tensor

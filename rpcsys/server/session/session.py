@@ -17,12 +17,11 @@ from rpcsys.server import capabilities
 from rpcsys.server.sandbox import limits
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import hello
-from rpcsys.server.session.calls import ThreadMemory
+from rpcsys.server.session.calls import Objects, ThreadMemory
 from rpcsys.server.session.directory import Directory
 from rpcsys.server.session.faults import error_frame, exception_frame
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.incoming import WINDOW_CALLS, Incoming
-from rpcsys.server.session.objects import Objects
 from rpcsys.server.session.operations import Operations
 from rpcsys.server.session.outgoing import Outgoing
 from rpcsys.server.session.stdio import OutputForwarder, by_line

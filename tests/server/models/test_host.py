@@ -1,4 +1,4 @@
-"""A model host's clients, without its threads: each step of the one that leads is taken here."""
+"""What a host loads; and its clients, without its threads: each step of the one that leads is taken here."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import select
 import socket
 import time
 
+import numpy as np
 import pytest
 
+from rpcsys.errors import ModelError, RemoteArgumentError
+from rpcsys.server.models import host as host_module
 from rpcsys.server.models.call_queue import CallQueue
 from rpcsys.server.models.connection import ClientConnection
 from rpcsys.server.models.host import MOST_UNSENT, STALLED_S, ModelHost
+from tests.live import deployed
 
 HELLO = {"serve": {"name": "model"}}
 
@@ -65,3 +69,25 @@ def test_clients_that_take_nothing_have_a_bounded_share_of_the_memory(host) -> N
     assert 0 < sum(connection.unsent for connection in connections) <= MOST_UNSENT << 20
     for end in ends:
         end.close()
+
+
+@pytest.mark.parametrize("runtime", [True, False])
+def test_an_onnx_file_is_built_for_what_there_is(tmp_path, monkeypatch, runtime):
+    path = deployed.onnx_model(tmp_path / "model.onnx", 3.0)
+    monkeypatch.setattr(host_module, "installed", lambda package: runtime)
+    module = host_module.load(str(path), "model", allow_pickle=False)
+    x = np.arange(4, dtype="float32")
+    assert np.array_equal(module(x), x * 3)
+    assert np.array_equal(module.run({"x": x}, ["y"])["y"], x * 3)
+    described = module.describe()
+    assert (described["kind"], described["functions"]) == ("rpcsys.onnx", ["main"])
+    assert [value["name"] for value in described["inputs"]] == ["x"]
+    with pytest.raises(RemoteArgumentError, match="takes 1 input"):
+        module(x, x)
+
+
+def test_python_functions_only_where_that_is_allowed(tmp_path):
+    path = str(deployed.library(tmp_path / "scale.so", 2.0))
+    assert host_module.load(path, "scale", allow_pickle=True)(np.float32(2)) == 4
+    with pytest.raises(ModelError):
+        host_module.load(path, "scale", allow_pickle=False)

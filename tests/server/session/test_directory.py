@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.errors import PathError, RemoteFileError
-from rpcsys.server.session.directory import MAX_NAME, PIECE, Directory, confine
+from rpcsys.server.cache import PIECE
+from rpcsys.server.session.directory import MAX_NAME, Directory, confine
 from rpcsys.server.session.files import Upload, hashed
 
 

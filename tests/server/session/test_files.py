@@ -8,7 +8,8 @@ import os
 import pytest
 
 from rpcsys.errors import RemoteFileError
-from rpcsys.server.session.directory import PIECE, Directory
+from rpcsys.server.cache import PIECE
+from rpcsys.server.session.directory import Directory
 from rpcsys.server.session.files import Upload
 from rpcsys.wire import frames
 from rpcsys.wire.reader import FrameReader
