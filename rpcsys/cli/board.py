@@ -1,11 +1,10 @@
-"""``rpcsys board``: boards installed, upgraded, removed and listed from a desk, over ssh."""
+"""``rpcsys board`` and ``rpcsys pack``: boards kept from a desk, over ssh, and the archive for one kind of board."""
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -15,16 +14,16 @@ from typing import Any
 import click
 
 from rpcsys.board import inventory, lifecycle
-from rpcsys.board.inventory import Boards, Entry
+from rpcsys.board.inventory import Entry
 from rpcsys.board.package import WHEELS, Packer
-from rpcsys.cli.groups import Commands
+from rpcsys.cli import options, output
 from rpcsys.client import connect_tracker
 from rpcsys.errors import ConfigError, RpcsysError, UsageError, one_line
-from rpcsys.link import address_text, parse_address, tracker_defaults
-from rpcsys.query.table import print_table
+from rpcsys.link import address_text, parse_address
+from rpcsys.module import toolchain
+from rpcsys.query.terminal import print_rows, with_options
 
-AT_ONCE = 32
-"""Boards that are worked on at the same time: most of it is waiting for sessions to end."""
+AT_ONCE = 32  # boards that are worked on at the same time: most of it is waiting for sessions to end
 
 _SSH = (
     ("-p", "port", "PORT", "ssh's port on the board."),
@@ -35,32 +34,34 @@ _SSH = (
 )
 
 
-def _ssh_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for flag, name, metavar, text in reversed(_SSH):
-        command = click.option(flag, name, metavar=metavar, multiple=True, help=f"{text} Remembered.")(command)
-    return command
-
-
-def _packing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options about what is packed."""
-    options = (
-        click.option("--from-wheels", is_flag=True, help="TVM's libraries from PyPI's wheels."),
-        click.option(
-            "--libraries",
-            metavar="DIR",
-            type=click.Path(exists=True, file_okay=False, resolve_path=True),
-            help="TVM's libraries from a build folder.",
-        ),
-        click.option("--with-libraries", "drivers", metavar="A.so:B.so", multiple=True, help="Drivers to go along; repeatable."),
-        click.option("--archive", type=click.Path(path_type=Path), help="Install this archive of `rpcsys pack`; nothing is packed."),
-        click.option(
-            "--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="S",
-            help="How long the tracker is watched for it.",
-        ),
-    )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+_ssh_options = with_options(
+    *(
+        click.option(flag, name, metavar=metavar, multiple=True, help=f"{text} Remembered.")
+        for flag, name, metavar, text in _SSH
+    )
+)
+_packing = with_options(
+    click.option("--from-wheels", is_flag=True, help="TVM's libraries from PyPI's wheels."),
+    click.option(
+        "--libraries",
+        metavar="DIR",
+        type=click.Path(exists=True, file_okay=False, resolve_path=True),
+        help="TVM's libraries from a build folder.",
+    ),
+    click.option(
+        "--with-libraries", "drivers", metavar="A.so:B.so", multiple=True, help="Drivers to go along; repeatable."
+    ),
+    click.option("--archive", type=options.FILE, help="Install this archive of `rpcsys pack`; nothing is packed."),
+    click.option(
+        "--wait",
+        "wait_s",
+        type=click.FloatRange(0),
+        default=60.0,
+        show_default=True,
+        metavar="S",
+        help="How long the tracker is watched for it.",
+    ),
+)
 
 
 def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -71,7 +72,7 @@ def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
         return []
 
 
-@click.group(cls=Commands, short_help="Install, upgrade, remove and list boards over ssh.")
+@click.group(cls=options.CommandGroup, short_help="Install, upgrade, remove and list boards over ssh.")
 def board() -> None:
     """Keep boards from this desk, over ssh.
 
@@ -114,8 +115,7 @@ def add(
     **ssh: tuple[str, ...],
 ) -> None:  # fmt: skip
     """The command; what it does is said in `_ADD`."""
-    host, port = parse_address(tracker, 9190) if tracker is not None else tracker_defaults()
-    where = address_text(host, port)
+    where = address_text(*options.tracker_address(tracker))
     if name:
         inventory.check_name(name)
     if root and not root.startswith("/"):
@@ -125,21 +125,17 @@ def add(
     )
     wanted = ("--key", key, "--tracker", where, *flags)
     places = _places(wanted)
-    _see_that_it_is_new(inventory.load(), entry)
+    known = inventory.load().get(name)
+    if known is not None and not known.same_board(entry):
+        raise UsageError(
+            f"this desk keeps a board called {name} already, {known.destination}: give this one another name "
+            f"with --name, or type: rpcsys board remove {name}"
+        )
     with _packer(archive) as packer:
         added = lifecycle.add(entry, wanted, places, packer, _terminal(destination), wait_s)
     with inventory.changing() as boards:
         boards[added.name] = added
     click.echo(f"{added.name} serves {key} with rpcsys {added.version}")
-
-
-def _see_that_it_is_new(boards: Boards, entry: Entry) -> None:
-    known = boards.get(entry.name)
-    if known is not None and not known.same_board(entry):
-        raise UsageError(
-            f"this desk keeps a board called {known.name} already, {known.destination}: give this one another name "
-            f"with --name, or type: rpcsys board remove {known.name}"
-        )
 
 
 def _words(ssh: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -156,8 +152,16 @@ def _whole(flag: str, value: str) -> str:
 def _libraries(from_wheels: bool, libraries: str | None, drivers: tuple[str, ...]) -> dict[str, Any]:
     if from_wheels and libraries:
         raise UsageError("--libraries and --from-wheels: TVM's libraries come from one of them")
-    paths = [str(Path(path).absolute()) for text in drivers for path in text.split(":") if path]
-    return {"libraries": WHEELS if from_wheels else libraries or "", "drivers": tuple(paths)}
+    paths = tuple(str(path.absolute()) for path in _paths(drivers))
+    return {"libraries": WHEELS if from_wheels else libraries or "", "drivers": paths}
+
+
+def _paths(drivers: tuple[str, ...]) -> list[Path]:
+    return [Path(path) for text in drivers for path in text.split(":") if path]
+
+
+def _warn(text: str) -> None:
+    click.echo(f"rpcsys: warning: {text}", err=True)
 
 
 def _places(flags: Sequence[str]) -> list[tuple[str, int]]:
@@ -184,7 +188,7 @@ def _terminal(prefix: str, *, interactive: bool | None = None) -> lifecycle.Term
 @contextmanager
 def _packer(archive: Path | None) -> Iterator[Packer]:
     with tempfile.TemporaryDirectory(prefix="rpcsys-board-") as folder:
-        yield Packer(Path(folder), archive, lambda text: click.echo(f"rpcsys: warning: {text}", err=True))
+        yield Packer(Path(folder), archive, _warn)
 
 
 def _kept(names: Sequence[str], everything: bool = False) -> list[Entry]:
@@ -203,9 +207,14 @@ def _kept(names: Sequence[str], everything: bool = False) -> list[Entry]:
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=_names)
 @click.option("--all", "everything", is_flag=True, help="All that this desk keeps.")
 @click.option(
-    "--drain-timeout", "drain_s", type=click.IntRange(0), default=int(lifecycle.DRAIN_S), show_default=True, metavar="S",
+    "--drain-timeout",
+    "drain_s",
+    type=click.IntRange(0),
+    default=int(lifecycle.DRAIN_S),
+    show_default=True,
+    metavar="S",
     help="How long running sessions may go on.",
-)  # fmt: skip
+)
 @_packing
 def upgrade(
     names: tuple[str, ...], everything: bool, drain_s: int, archive: Path | None, wait_s: float,
@@ -281,15 +290,11 @@ def list_(as_json: bool, offline: bool) -> None:
                 summary = summaries[row["tracker"]].result()
                 row["installed"] = version
                 row["state"] = "no tracker" if summary is None else lifecycle.state(summary, row["name"])
-    if as_json:
-        for row in found:
-            click.echo(json.dumps(row))
-        return
-    if not found:
+    if found or as_json:
+        columns = ("name", "key", "destination", "target", "installed", "state")
+        print_rows(found, dict(zip(columns, columns, strict=True)), as_json)
+    else:
         click.echo("no boards yet; rpcsys board add makes the first")
-        return
-    columns = ("name", "key", "destination", "target", "installed", "state")
-    print_table(columns, [[str(row[column]) for column in columns] for row in found])
 
 
 def _summary(where: str) -> dict[str, Any] | None:
@@ -298,3 +303,52 @@ def _summary(where: str) -> dict[str, Any] | None:
             return tracker.summary()
     except RpcsysError:
         return None
+
+
+_PACK = """Pack what a board needs to serve, for boards that have Python 3.8 or later and nothing else.
+
+\b
+On the board:  tar xf rpcsys-device.tar.gz
+               ./rpcsys-device/bin/rpcsys-server --tracker HOST:PORT --key KEY
+               sudo ./rpcsys-device/install.sh --tracker HOST:PORT --key KEY
+"""
+
+
+@click.command(help=_PACK, short_help="Pack the device runtime for one kind of board.")
+@click.option("--target", required=True, help=f"The kind of board: {', '.join(toolchain.names())}.")
+@click.option(
+    "-o",
+    "--output",
+    "archive",
+    type=options.FILE,
+    default=Path("rpcsys-device.tar.gz"),
+    show_default=True,
+    help="Where to.",
+)
+@click.option("--libraries", "folder", metavar="DIR", type=options.FILE, help="TVM's libraries from a build folder.")
+@click.option("--from-wheels", is_flag=True, help="TVM's libraries from PyPI's wheels for the board's platform.")
+@click.option(
+    "--with-libraries",
+    "drivers",
+    metavar="A.so:B.so",
+    multiple=True,
+    help="Drivers to be loaded in TVM's sessions; repeatable.",
+)
+@click.option(
+    "--glibc", metavar="VERSION", help="Refuse libraries that need a newer C library than the board's, such as 2.27."
+)
+def pack(
+    target: str, archive: Path, folder: Path | None, from_wheels: bool, drivers: tuple[str, ...], glibc: str | None
+) -> None:
+    """The command; what it is for is said in `_PACK`."""
+    from rpcsys.pack import build
+
+    named = _paths(drivers)
+    packed = build.pack(target, archive, folder=folder, from_wheels=from_wheels, drivers=named, glibc=glibc)
+    for remark in packed.remarks:
+        _warn(remark)
+    click.echo(f"{packed.path}: {output.megabytes(packed.size)} for {target}")
+    needs = {"Python": "python", "glibc": "glibc", "libstdc++": "glibcxx"}
+    wanted = [(f"needs {name}", packed.manifest[key]) for name, key in needs.items()]
+    output.rows([(name, f"{version} or later") for name, version in wanted if version])
+    output.rows([("libraries", ", ".join(packed.manifest["libraries"]) or "none of TVM's")])

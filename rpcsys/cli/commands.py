@@ -1,4 +1,4 @@
-"""The group of commands, and what becomes of their errors."""
+"""The ``rpcsys`` command: the group of all commands, the daemons' among them, and those of a lab's operator."""
 
 from __future__ import annotations
 
@@ -9,23 +9,17 @@ from collections.abc import Sequence
 import click
 
 import rpcsys
-from rpcsys.cli.board import board
+from rpcsys.cli import options
+from rpcsys.cli.board import board, pack
 from rpcsys.cli.completion import Program, completion, words
 from rpcsys.cli.demo import demo
-from rpcsys.cli.deploy import deploy
-from rpcsys.cli.groups import Commands
 from rpcsys.cli.manual import man
-from rpcsys.cli.module import module
-from rpcsys.cli.operate import drain, enable, lease
-from rpcsys.cli.pack import pack
+from rpcsys.cli.modules import deploy, module
 from rpcsys.cli.run import run
 from rpcsys.cli.split import split
-from rpcsys.errors import RpcsysError, one_line
+from rpcsys.client import connect_tracker
 from rpcsys.query.__main__ import command as query_tracker
-from rpcsys.query.table import escape_what_the_terminal_lacks
-
-INTERRUPTED = 130  # what a shell reports of a command ended by Ctrl-C
-
+from rpcsys.query.terminal import run_command
 
 _HELP = """Lease a device by key, run a model on it, give it back clean.
 
@@ -45,13 +39,13 @@ An archive for one:       rpcsys pack --target aarch64-linux-gnu
 """
 
 
-@click.group(cls=Commands, help=_HELP)
+@click.group(cls=options.CommandGroup, help=_HELP)
 @click.version_option(rpcsys.__version__, prog_name="rpcsys")
 def group() -> None:
     """All commands; what they have in common is said in `_HELP`."""
 
 
-def _daemon(name: str, program: str, summary: str, below: click.Group | None = None) -> None:
+def _program(name: str, program: str, summary: str, below: click.Group | None = None) -> None:
     """A command that hands all its arguments, --help too, to another program's own parser.
 
     The program replaces this process: nothing of this command line stays in a board's memory.
@@ -75,45 +69,50 @@ def _daemon(name: str, program: str, summary: str, below: click.Group | None = N
     group.add_command(command)
 
 
-_daemon("tracker", "rpcsys.tracker", "Serve the queue of requests: one tracker for a lab.")
-_daemon("proxy", "rpcsys.proxy", "Join clients with servers that nobody can reach.")
-_daemon("server", "rpcsys.server", "Serve this machine as a device.")
-_daemon("query", "rpcsys.query", "Print the tracker's servers and queue.", query_tracker)
-group.add_command(run)
-group.add_command(demo)
-group.add_command(split)
-group.add_command(deploy)
-group.add_command(module)
-group.add_command(lease)
-group.add_command(pack)
-group.add_command(board)
-group.add_command(drain)
-group.add_command(enable)
-group.add_command(completion)
-group.add_command(man)
+_program("tracker", "rpcsys.tracker", "Serve the queue of requests: one tracker for a lab.")
+_program("proxy", "rpcsys.proxy", "Join clients with servers that nobody can reach.")
+_program("server", "rpcsys.server", "Serve this machine as a device.")
+_program("query", "rpcsys.query", "Print the tracker's servers and queue.", query_tracker)
+for _command in (run, demo, split, deploy, module, pack, board, completion, man):
+    group.add_command(_command)
+
+
+@group.group(cls=options.CommandGroup, short_help="End a lease.")
+def lease() -> None:
+    """Leases that are out, as `query_tracker leases` shows them."""
+
+
+@lease.command("end")
+@click.argument("name", metavar="LEASE")
+@click.option("--reason", default="", help="Why; it is recorded with the lease.")
+@options.tracker
+def end_lease(name: str, reason: str, tracker: str | None) -> None:
+    """End LEASE, whoever holds it: its session is stopped, and the device goes to the next."""
+    with connect_tracker(options.tracker_address(tracker)) as connection:
+        connection.end_lease(name, reason)
+    click.echo(f"lease {name} ends")
+
+
+@group.command(short_help="Hand out nothing more of a server; its sessions go on.")
+@click.argument("server")
+@options.tracker
+def drain(server: str, tracker: str | None) -> None:
+    """Hand out nothing more of SERVER. Sessions on it go on; `rpcsys enable SERVER` undoes it."""
+    with connect_tracker(options.tracker_address(tracker)) as connection:
+        connection.drain(server)
+    click.echo(f"{server} gets no more sessions; undo with: rpcsys enable {server}")
+
+
+@group.command(short_help="Undo a drain, or trust a server that was set aside.")
+@click.argument("server")
+@options.tracker
+def enable(server: str, tracker: str | None) -> None:
+    """Hand SERVER out again, that was drained or set aside."""
+    with connect_tracker(options.tracker_address(tracker)) as connection:
+        connection.enable(server)
+    click.echo(f"{server} gets sessions again")
 
 
 def run_group(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit status. Every error becomes one line on standard error."""
-    escape_what_the_terminal_lacks()
-    try:
-        status = group.main(args=None if argv is None else list(argv), prog_name="rpcsys", standalone_mode=False)
-        sys.stdout.flush()
-    except click.exceptions.Exit as exit_:
-        return exit_.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("rpcsys: interrupted", err=True)
-        return INTERRUPTED
-    except click.ClickException as error:
-        return _complain(error.format_message(), error.exit_code)
-    except RpcsysError as error:
-        return _complain(one_line(error), error.exit_status)
-    except BrokenPipeError:  # the reader of our output has gone: `rpcsys run … | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return status if isinstance(status, int) else 0
-
-
-def _complain(line: str, status: int) -> int:
-    click.echo(f"rpcsys: error: {line}", err=True)
-    return status
+    return run_command(group, "rpcsys", argv)

@@ -10,8 +10,7 @@ import re
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-COMMANDS = ("rpcsys", "query_tracker")
-"""What this package installs."""
+COMMANDS = ("rpcsys", "query_tracker")  # what this package installs
 
 _FLAG = re.compile(r"^ {2}(?:-\w, )?(--[\w-]+)", re.MULTILINE)
 

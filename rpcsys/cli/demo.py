@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rpcsys.cli import inputs, show
-from rpcsys.cli.timing import time_model
+from rpcsys.cli import models, output
 from rpcsys.client import Session, Tracker
 from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.graph import samples
@@ -42,9 +41,9 @@ def demo() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rpcsys-demo-") as folder:
         path = _make_model(Path(folder))
-        show.heading("A lab on this machine")
+        output.heading("A lab on this machine")
         with Lab({KEY: SERVERS}) as lab:
-            show.rows([(daemon.name, f"127.0.0.1:{daemon.port}  pid {daemon.pid}") for daemon in lab.daemons])
+            output.rows([(daemon.name, f"127.0.0.1:{daemon.port}  pid {daemon.pid}") for daemon in lab.daemons])
             with lab.connect() as tracker:
                 _queue(tracker, "before: every device is free")
                 with tracker.request(KEY) as session:
@@ -64,40 +63,40 @@ def _require(*packages: str) -> None:
 
 
 def _make_model(folder: Path) -> Path:
-    show.heading(f"A network: {NETWORK} with random weights")
+    output.heading(f"A network: {NETWORK} with random weights")
     model = samples.light_model(NETWORK)
     path = folder / f"{NETWORK}.onnx"
     samples.save(model, path)
-    show.rows([("file", show.megabytes(path.stat().st_size)), ("nodes", str(len(model.graph.node)))])
+    output.rows([("file", output.megabytes(path.stat().st_size)), ("nodes", str(len(model.graph.node)))])
     return path
 
 
 def _use(session: Session, path: Path) -> None:
     """Run the network on the leased device, compare with a run here, and time it there."""
-    show.heading("A leased device")
+    output.heading("A leased device")
     host, port = session.address
-    show.rows(
+    output.rows(
         [
             ("device", f"{host}:{port}, session process {session.info['pid']}"),
             ("machine", "{system} on {arch}, {cores} cores".format(**session.info["machine"])),
         ]
     )
-    with show.progress("upload and load") as advance:
+    with output.progress("upload and load") as advance:
         model = session.load_module(path, progress=advance)
-    feed = inputs.random(model.inputs)
+    feed = models.random_inputs(model.inputs)
     outputs = model.run(feed)
     worst = _difference(outputs, samples.run_here(path, feed))
-    show.rows(
+    output.rows(
         [
-            *(("in", f"{name}  {show.array(value)}") for name, value in feed.items()),
-            *(("out", f"{name}  {show.array(value)}") for name, value in outputs.items()),
+            *(("in", f"{name}  {output.array(value)}") for name, value in feed.items()),
+            *(("out", f"{name}  {output.array(value)}") for name, value in outputs.items()),
             ("here", f"the same run by onnxruntime without a session: largest absolute difference {worst:.3g}"),
         ]
     )
     args = [session.array(feed[spec["name"]]) for spec in model.inputs]
-    with show.progress("timing") as advance:
-        timing = time_model(model, args, REPEAT, advance)
-    show.rows([("time", f"{timing}")])
+    with output.progress("timing") as advance:
+        timing = models.time_model(model, args, REPEAT, advance)
+    output.rows([("time", f"{timing}")])
 
 
 def _difference(outputs: Arrays, expected: Arrays) -> float:
@@ -122,8 +121,8 @@ def _compete(tracker: Tracker) -> None:
 
 
 def _queue(tracker: Tracker, moment: str) -> None:
-    show.heading(f"The queue, {moment}")
-    show.indented(tracker.text_summary())
+    output.heading(f"The queue, {moment}")
+    output.indented(tracker.text_summary())
 
 
 def _settle(tracker: Tracker) -> None:

@@ -14,8 +14,7 @@ from rpcsys.cli.completion import Program, help_of
 from rpcsys.errors import ConfigError
 from rpcsys.query.__main__ import command as query_tracker
 
-COLUMNS = 76
-"""Of a page's text: a terminal's 80 without man's margin."""
+COLUMNS = 76  # of a page's text: a terminal's 80 without man's margin
 
 _HEADING = re.compile(r"^(\w[\w ]*):$")
 

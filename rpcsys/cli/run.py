@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rpcsys.cli import inputs, show
-from rpcsys.cli.timing import time_model
+from rpcsys.cli import models, options, output
 from rpcsys.client import Session, connect_tracker
 from rpcsys.errors import UsageError, printable
-from rpcsys.link import parse_address, tracker_defaults
-from rpcsys.query.table import say, span
+from rpcsys.query.terminal import say, span
 
 if TYPE_CHECKING:
     from rpcsys.graph._ir.random_inputs import Arrays
@@ -23,11 +21,11 @@ SEED = 0
 
 @click.command(short_help="Lease a device, run a model on it, time it, print.")
 @click.option("--key", required=True, help="Which kind of device to lease.")
-@click.option("--tracker", metavar="HOST:PORT", help="Where the tracker is (else RPCSYS_TRACKER_HOST and _PORT).")
+@options.tracker
 @click.option("--repeat", type=click.IntRange(1), default=10, show_default=True, help="How many runs to time.")
 @click.option("--wait-timeout", type=click.FloatRange(0), help="Seconds to wait for a device (else for ever).")
-@click.argument("model", type=click.Path(path_type=Path))
-@click.argument("arrays", metavar="[INPUTS.npz]", type=click.Path(path_type=Path), required=False)
+@click.argument("model", type=options.FILE)
+@click.argument("arrays", metavar="[INPUTS.npz]", type=options.FILE, required=False)
 def run(
     key: str, tracker: str | None, repeat: int, wait_timeout: float | None, model: Path, arrays: Path | None
 ) -> None:
@@ -39,10 +37,9 @@ def run(
     """
     if not model.is_file():
         raise UsageError(f"no such model: {model}")
-    given = inputs.load(arrays) if arrays is not None else None
-    address = parse_address(tracker) if tracker is not None else tracker_defaults()
+    given = models.load_inputs(arrays) if arrays is not None else None
     with (
-        connect_tracker(address) as connection,
+        connect_tracker(options.tracker_address(tracker)) as connection,
         connection.request(key, wait_timeout=wait_timeout, on_queued=_say_place) as session,
     ):
         _run_on(session, model, given, repeat)
@@ -62,15 +59,15 @@ def _say_place(event: Mapping[str, Any]) -> None:
 def _run_on(session: Session, path: Path, given: Arrays | None, repeat: int) -> None:
     name = session.lease.get("server") or session.info["key"]
     say(f"device: {printable(str(name))} at {session.address[0]}:{session.address[1]}")
-    with show.progress(f"loading {path.name}") as advance:
+    with output.progress(f"loading {path.name}") as advance:
         model = session.load_module(path, progress=advance)
-    feed = inputs.random(model.inputs, SEED) if given is None else given
+    feed = models.random_inputs(model.inputs, SEED) if given is None else given
     click.echo(f"inputs: {f'random (seed {SEED})' if given is None else 'as given'}")
-    show.rows([(name, show.array(value)) for name, value in feed.items()])
+    output.rows([(name, output.array(value)) for name, value in feed.items()])
     outputs = model.run(feed)
     click.echo("outputs:")
-    show.rows([(name, show.array(value)) for name, value in outputs.items()])
+    output.rows([(name, output.array(value)) for name, value in outputs.items()])
     on_device = [session.array(feed[spec["name"]]) for spec in model.inputs if spec["name"] in feed]
-    with show.progress("timing") as advance:
-        timing = time_model(model, on_device, repeat, advance)
+    with output.progress("timing") as advance:
+        timing = models.time_model(model, on_device, repeat, advance)
     click.echo(f"time:   {timing}")

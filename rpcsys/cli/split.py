@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rpcsys import graph
-from rpcsys.cli import inputs
+from rpcsys.cli import models, options
 from rpcsys.errors import UsageError
-from rpcsys.link import parse_address, tracker_defaults
 
 if TYPE_CHECKING:
     from rpcsys.graph._plan.devices import PlanDevice
@@ -54,13 +53,9 @@ put on a server there.
     help="Cut here instead: a node's name or place, a tensor, or several with commas between; repeatable.",
 )
 @click.option(
-    "--inputs",
-    "arrays",
-    metavar="FILE.npz",
-    type=click.Path(path_type=Path),
-    help="What to run it with (else random arrays).",
+    "--inputs", "arrays", metavar="FILE.npz", type=options.FILE, help="What to run it with (else random arrays)."
 )
-@click.option("--tracker", metavar="HOST:PORT", help="Where the tracker is (else RPCSYS_TRACKER_HOST and _PORT).")
+@options.tracker
 @click.option("--encode", metavar="HOW", default="", help="How arrays cross: float16, int8, zlib, int8+zlib, …")
 @click.option("--exact", is_flag=True, help="Stages that give the same bits as the whole.")
 @click.option("--keep-order", is_flag=True, help="The first device gets the first stage, and so on.")
@@ -72,7 +67,7 @@ put on a server there.
     show_default=True,
     help="Seconds to wait for a device.",
 )
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=options.FILE)
 def split(
     devices: str,
     output: Path | None,
@@ -90,8 +85,8 @@ def split(
     """The command; what it is for is said in `_HELP`."""
     if not model.is_file():
         raise UsageError(f"no such model: {model}")
-    given = inputs.load(arrays) if arrays is not None else None
-    lab = parse_address(tracker) if tracker is not None else tracker_defaults()
+    given = models.load_inputs(arrays) if arrays is not None else None
+    lab = options.tracker_address(tracker)
     if cuts:
         stages, used = _by_hand(model, devices, cuts, exact)
     else:
@@ -101,12 +96,12 @@ def split(
 
 
 def _found(
-    model: Path, devices: str, given: Mapping[str, Any] | None, options: Mapping[str, Any]
+    model: Path, devices: str, given: Mapping[str, Any] | None, terms: Mapping[str, Any]
 ) -> tuple[graph.Stages, Sequence[PlanDevice]]:
     over = int(devices) if devices.isdecimal() and len(devices) < 6 else devices.split(",")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the plan says it, too
-        plan = graph.auto_cuts(model, over, inputs=given, say=_say, **options)
+        plan = graph.auto_cuts(model, over, inputs=given, say=_say, **terms)
     click.echo(str(plan), nl=False)
     return plan.stages, plan.devices
 

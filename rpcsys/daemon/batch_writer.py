@@ -8,8 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-GATHER_S = 0.2
-"""How long a batch gathers: many small commits would cost more than one large one."""
+GATHER_S = 0.2  # how long a batch gathers: many small commits would cost more than one large one
 
 
 class BatchWriter:

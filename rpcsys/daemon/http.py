@@ -23,36 +23,29 @@ from rpcsys.daemon.acceptor import Acceptor, ConnectionLimit, descriptor_limit
 log = logging.getLogger(__name__)
 
 Content = tuple[str, bytes]
+#: Makes a page when it is asked for: its content type and its body.
 Page = Callable[[], Content | Awaitable[Content]]
-"""Makes a page when it is asked for: its content type and its body."""
 
+#: What a page of ours may load is what this port serves: a name in it cannot bring code along.
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
 }
-"""What a page of ours may load is what this port serves: a name in it cannot bring code along."""
-
-_SILENCE_S = 10.0
-"""A connection whose next question is not whole after so long is closed."""
-
+_SILENCE_S = 10.0  # a connection whose next question is not whole after so long is closed
+#: Connections for pages, in all and of each address: a browser has six, a proxy in front of a lab's people some
+#: dozens.
 MAX_CONNECTIONS = 512
 MAX_OF_ADDRESS = 128
-"""Connections for pages, in all and of each address: a browser has six, a proxy in front of a lab's people some dozens."""
-
+#: Of the descriptors that a daemon may have, pages get one in so many at the most: the others are for boards and
+#: clients.
 _SHARE = 8
-"""Of the descriptors that a daemon may have, pages get one in so many at the most: the others are for boards and clients."""
-
 _ADVICE = "see what asks there for pages and keeps its connections open"
-
 _MAX_HEADERS = 16 << 10
 _MAX_BODY = 1 << 10  # there is nothing to send here
-
+#: Bytes of pages that those who asked have not taken yet, in all: who comes then is told to come again.
 MAX_UNREAD = 64 << 20
-"""Bytes of pages that those who asked have not taken yet, in all: who comes then is told to come again."""
-
-SEND_TIMEOUT_S = 30.0
-"""How long a client may take for a page."""
+SEND_TIMEOUT_S = 30.0  # how long a client may take for a page
 
 
 def metrics_page(collector: Collector) -> Page:

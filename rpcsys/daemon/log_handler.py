@@ -15,17 +15,15 @@ from rpcsys import logs
 from rpcsys.daemon.batch_writer import BatchWriter
 from rpcsys.serve import end_without_memory
 
+#: Lines that may wait to be written, and their characters in all; more are counted and dropped.
 MAX_LINES = 100_000
 MAX_CHARACTERS = 32 << 20
-"""Lines that may wait to be written, and their characters in all; more are counted and dropped."""
 
 _GATHER_S = 0.05
 _CLOSE_S = 2.0
 
 _LEVELS = {logging.INFO: "INFO", logging.WARNING: "WARNING", logging.ERROR: "ERROR"}
-
-LogEvent = tuple[float, int, str, Mapping[str, Any]]
-"""When (seconds since 1970), level, what, fields."""
+LogEvent = tuple[float, int, str, Mapping[str, Any]]  # when (seconds since 1970), level, what, fields
 
 
 class BatchLogHandler(logging.Handler):

@@ -14,22 +14,13 @@ import asyncio
 import select
 from collections.abc import Callable
 
+#: What a socket can be watched for; that it is broken is always told.
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
-FAILED = select.EPOLLERR
-BROKEN = select.EPOLLERR | select.EPOLLHUP
-"""What a socket can be watched for; that it is broken is always told."""
-
-ENDED = select.EPOLLRDHUP | select.EPOLLET
-"""Its end, told once, without reading it."""
-
-BREAKS = select.EPOLLET
-"""Nothing but that it is broken, told once."""
-
-BATCH = 128
-"""Sockets served in one turn; the loop then serves everything else."""
-
-Callback = Callable[[int], None]
-"""Takes what is so of its socket, as bits."""
+FAILED, BROKEN = select.EPOLLERR, select.EPOLLERR | select.EPOLLHUP
+ENDED = select.EPOLLRDHUP | select.EPOLLET  # its end, told once, without reading it
+BREAKS = select.EPOLLET  # nothing but that it is broken, told once
+BATCH = 128  # sockets served in one turn; the loop then serves everything else
+Callback = Callable[[int], None]  # takes what is so of its socket, as bits
 
 
 class Sockets:
@@ -46,12 +37,7 @@ class Sockets:
         self._loop.add_reader(self._epoll.fileno(), self._turn)
 
     def add(self, number: int, callback: Callback, wanted: int = READ) -> None:
-        """Watch the socket with this descriptor.
-
-        Raises
-        ------
-        OSError: the kernel has no room for it.
-        """
+        """Watch the socket with this descriptor. Raises OSError: the kernel has no room for it."""
         self._epoll.register(number, wanted)
         self._callbacks[number] = callback
 

@@ -13,9 +13,7 @@ DEFAULT_TRACKER = ("127.0.0.1", 9190)
 def parse_address(text: str, default_port: Optional[int] = None) -> Tuple[str, int]:
     """``"host:port"``, ``"[::1]:9190"``, or a host alone where there is a ``default_port``.
 
-    Raises
-    ------
-    ConfigError: no host, no port, or a port outside 1 to 65535.
+    Raises ConfigError: no host, no port, or a port outside 1 to 65535.
     """
     wanted = f"{text!r} is no address: write HOST:PORT, as in 10.0.0.1:9190 or [::1]:9190"
     if text.startswith("["):
@@ -43,9 +41,7 @@ def tracker_defaults() -> Tuple[str, int]:
     """Where the tracker is if nobody says: ``RPCSYS_TRACKER_HOST`` and ``_PORT``, TVM's ``TVM_TRACKER_…``, or
     127.0.0.1:9190.
 
-    Raises
-    ------
-    ConfigError: a port variable holds no port.
+    Raises ConfigError: a port variable holds no port.
     """
     host, port = DEFAULT_TRACKER
     for prefix in ("TVM_TRACKER", "RPCSYS_TRACKER"):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import Optional
 
-RETRY_S = (0.05, 2.0)
-"""First and longest pause before a client connects, or calls a busy server, again."""
+RETRY_S = (0.05, 2.0)  # first and longest pause before a client connects, or calls a busy server, again
+#: How often a call is made again that found its connection lost: one that kills its server each time ends there.
 REPEATS = 2
-"""How often a call is made again that found its connection lost: one that kills its server each time ends there."""
 
 
 def jitter() -> float:

@@ -58,9 +58,7 @@ class Dialling:
     def advance(self) -> Optional[socket.socket]:
         """Do what can be done by now. The connected socket, non-blocking, the caller's from then on; None before.
 
-        Raises
-        ------
-        OSError: the host is unknown, or none of its addresses takes a connection.
+        Raises OSError: the host is unknown, or none of its addresses takes a connection.
         """
         if self._lookup is not None:
             self._take_addresses(self._lookup)

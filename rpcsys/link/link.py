@@ -25,16 +25,11 @@ from rpcsys.wire import tracker
 from rpcsys.wire.control import Hello
 
 CAPABILITIES = ("session/1",)
-
-MAX_UNSENT = 4 << 20
-"""Bytes waiting to be sent: a tracker that reads nothing for so long is as good as gone."""
-
+MAX_UNSENT = 4 << 20  # bytes waiting to be sent: a tracker that reads nothing for so long is as good as gone
+#: Messages kept for `Link.receive` while `Link.ask` waits for its answer, each as long as a frame: late ones of a
+#: request that was given up.
 MAX_UNREAD = 64
-"""Messages kept for `Link.receive` while `Link.ask` waits for its answer, each as long as a frame: late ones of a request
-that was given up."""
-
-MAX_MESSAGE = 4000
-"""Characters of what a tracker says for a person to read."""
+MAX_MESSAGE = 4000  # characters of what a tracker says for a person to read
 
 _CHUNK = 1 << 16
 Address = Union[str, Tuple[str, int]]
@@ -83,9 +78,7 @@ class Link:
     def open(cls, address: Address, *, timeout: float = 5.0, user: Optional[str] = None) -> Link:
         """A link that is connected and past the hello.
 
-        Raises
-        ------
-        TrackerUnreachable: nothing that speaks the protocol answered within ``timeout`` seconds.
+        Raises TrackerUnreachable: nothing that speaks the protocol answered within ``timeout`` seconds.
         """
         link = cls(address, user=user, timeout=timeout)
         try:
@@ -117,11 +110,8 @@ class Link:
     def advance(self) -> List[Any]:
         """Do all that is possible without blocking; the messages that arrived, as plain JSON.
 
-        Raises
-        ------
-        TrackerUnreachable: the tracker cannot be reached, or did not answer in time.
-        TrackerLost: the connection ended.
-        ProtocolError: the tracker broke a rule of the wire.
+        Raises TrackerUnreachable: the tracker cannot be reached, or did not answer in time; TrackerLost: the
+        connection ended; ProtocolError: the tracker broke a rule of the wire.
         """
         self._step()
         messages = list(self._inbox)
@@ -131,9 +121,7 @@ class Link:
     def send(self, message: Any) -> None:
         """Queue a message (typed, or plain JSON) and send what can be sent at once.
 
-        Raises
-        ------
-        TrackerLost: the link is closed, not ready, or the tracker has stopped reading.
+        Raises TrackerLost: the link is closed, not ready, or the tracker has stopped reading.
         """
         if not self.ready:
             raise TrackerLost("the link to the tracker at {}:{} is not open".format(*self.address))
@@ -160,10 +148,7 @@ class Link:
     def receive(self, timeout: Optional[float]) -> Any:
         """The next message, as plain JSON; ``timeout`` in seconds, None to wait for as long as the link lives.
 
-        Raises
-        ------
-        TimeoutError: nothing came in time.
-        TrackerLost, ProtocolError: as `advance`.
+        Raises TimeoutError: nothing came in time; TrackerLost, ProtocolError: as `advance`.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._inbox:
@@ -185,9 +170,7 @@ class Link:
 
         Messages that belong to something else stay for `receive`.
 
-        Raises
-        ------
-        TrackerError: the tracker said no (`UnknownKey`, `WaitTimeout`, `Cancelled` where it is one of them).
+        Raises TrackerError: the tracker said no (`UnknownKey`, `WaitTimeout`, `Cancelled` where it is one of them);
         TrackerLost: it did not answer within ``timeout`` seconds, or the connection ended.
         """
         asked = self.next_id()
@@ -214,10 +197,7 @@ class Link:
     def command(self, frame: Sequence[Any], *, timeout: Optional[float]) -> Any:
         """Send one of TVM's codes; its reply, as plain JSON. Not while another's reply is awaited.
 
-        Raises
-        ------
-        TimeoutError: no reply within ``timeout`` seconds.
-        TrackerLost: the connection ended.
+        Raises TimeoutError: no reply within ``timeout`` seconds; TrackerLost: the connection ended.
         """
         self.send(list(frame))
         return self._await(lambda message: type(message) is not dict, timeout)

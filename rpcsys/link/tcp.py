@@ -7,11 +7,8 @@ from typing import Iterable, Optional, Tuple, Union
 
 from rpcsys.link.keepalive import USER_TIMEOUT_MS
 
-_UNREAD_PIECES = 16
-"""Pieces of 64 KiB that are read before a close."""
-
-_UNSENT = 64 << 10
-"""Bytes that may wait behind the window of a connection within the machine."""
+_UNREAD_PIECES = 16  # pieces of 64 KiB that are read before a close
+_UNSENT = 64 << 10  # bytes that may wait behind the window of a connection within the machine
 
 
 def tune(sock: socket.socket, *, bulk: bool = True) -> None:
@@ -72,9 +69,9 @@ def _within_machine(sock: socket.socket) -> bool:
 
 
 _TCP_QUICKACK: Optional[int] = getattr(socket, "TCP_QUICKACK", None)
+#: An even value acknowledges what is here and no more (Linux, ``__tcp_sock_set_quickack``): after 1, reading the
+#: rest of a frame would send an acknowledgement of its own, where the reply that follows carries one.
 _ONCE = 2
-"""An even value acknowledges what is here and no more (Linux, ``__tcp_sock_set_quickack``): after 1, reading the rest of a
-frame would send an acknowledgement of its own, where the reply that follows carries one."""
 
 
 def acknowledge_at_once(sock: socket.socket) -> None:

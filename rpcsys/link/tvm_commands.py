@@ -25,10 +25,7 @@ class TvmCommands:
     def answered(self, reply: Any) -> Tuple[type, Tuple[str, ...]]:
         """The class of the command that ``reply`` answers, and the match keys that `GetPending` asked for.
 
-        Raises
-        ------
-        TrackerError: the tracker refused the command.
-        ProtocolError: nothing was asked, or the reply is none.
+        Raises TrackerError: the tracker refused the command; ProtocolError: nothing was asked, or the reply is none.
         """
         if not self.unanswered:
             raise ProtocolError("the tracker answered what it was not asked")

@@ -12,12 +12,11 @@ from rpcsys.proxy.relay import BufferPool, Pair
 from rpcsys.proxy.state import ProxyState
 from rpcsys.proxy.tracker_link import ProxyTrackerLink
 
+#: Keys with metrics of their own: a client may ask for any key, and each would cost memory for ever.
 MAX_KEYS = 500
 OTHER = "(other)"
-"""Keys with metrics of their own: a client may ask for any key, and each would cost memory for ever."""
-
+#: What is relayed: a client with its server, a server's link to the tracker, whatever there is to the next proxy.
 SESSION, LINK, CHAINED = KINDS = ("session", "link", "chained")
-"""What is relayed: a client with its server, a server's link to the tracker, whatever there is to the next proxy."""
 
 
 class ProxyMetrics(Collector):

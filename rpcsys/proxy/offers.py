@@ -23,13 +23,10 @@ from rpcsys.proxy.waiting import (
     WaitingStreams,
 )
 
-UNUSED_S = 5.0
-"""How long a client may take from the tracker to its stream, as TVM's proxy has it."""
-
+UNUSED_S = 5.0  # how long a client may take from the tracker to its stream, as TVM's proxy has it
+#: Characters of all keys that the tracker is told to be served here: its frames have a limit. Others are offered
+#: all the same.
 MAX_PRESENTED = 64 << 10
-"""Characters of all keys that the tracker is told to be served here: its frames have a limit. Others are offered all the
-same.
-"""
 
 
 @dataclass

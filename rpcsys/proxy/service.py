@@ -45,9 +45,7 @@ from rpcsys.wire import handshake, tracker
 from rpcsys.wire.control import NO_CONTROL_LINK
 
 log = logging.getLogger(__name__)
-
-OPENING_S = 8.0
-"""An opening must be whole after so long, so that a stream is dropped within 10 s."""
+OPENING_S = 8.0  # an opening must be whole after so long, so that a stream is dropped within 10 s
 
 SWEEP_S = 1.0
 
@@ -302,9 +300,7 @@ def _random_parts(count: int) -> tuple[str, ...]:
 async def serve(config: ProxyConfig) -> int:
     """Serve until a signal, then for as long as sessions last, at most the grace; the exit status.
 
-    Raises
-    ------
-    PortRangeError, ConfigError: as `rpcsys.serve.bind`.
+    Raises PortRangeError, ConfigError: as `rpcsys.serve.bind`.
     """
     raise_descriptor_limit()
     listener = bind(config.host, config.port, config.port_end)

@@ -38,10 +38,9 @@ from rpcsys.wire import keys
 from rpcsys.wire.handshake import CLIENT, SERVER
 
 DUPLICATE, MISMATCH = "duplicate", "mismatch"
-
+#: With a tracker, how long a client with an unknown match key waits: the server's own stream may still be on its
+#: way, behind a lost packet. TVM's proxy refuses at once.
 EARLY_S = 3.0
-"""With a tracker, how long a client with an unknown match key waits: the server's own stream may still be on its way,
-behind a lost packet. TVM's proxy refuses at once."""
 
 _STOPPING = "the proxy is stopping"
 

@@ -34,11 +34,8 @@ class ProxyStream:
     def read_opening(self) -> bool:
         """Read what is there; whether the opening is whole.
 
-        Raises
-        ------
-        ProtocolError: neither a session nor a link to the tracker, or a length beyond its limit.
-        EOFError: the stream ended.
-        OSError: it broke.
+        Raises ProtocolError: neither a session nor a link to the tracker, or a length beyond its limit; EOFError: the
+        stream ended; OSError: it broke.
         """
         while True:
             reader = self._reader

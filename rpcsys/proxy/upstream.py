@@ -16,9 +16,8 @@ from rpcsys.wire import tracker
 from rpcsys.wire.control import Via
 
 log = logging.getLogger(__name__)
-
+#: For one of a host's addresses. Whoever waits for the connection gives up after about twice that.
 CONNECT_S = 5.0
-"""For one of a host's addresses. Whoever waits for the connection gives up after about twice that."""
 
 _ADVICE = "see what dials there, or raise --max-waiting and --max-waiting-per-address"
 
@@ -78,12 +77,7 @@ class Upstream:
 
 
 async def dial(host: str, port: int) -> socket.socket:
-    """A connected, non-blocking socket.
-
-    Raises
-    ------
-    OSError: no such host, or none of its addresses answers.
-    """
+    """A connected, non-blocking socket. Raises OSError: no such host, or none of its addresses answers."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError:

@@ -29,21 +29,14 @@ from rpcsys.serve import tune
 Take = Callable[[socket.socket, Any], object]
 
 PATH = "/ws"
-
-SEND_TIMEOUT_MS = 120_000
-"""How long a WebSocket may take nothing: a page in the background is slow."""
-
-CHUNK = 64 << 10
-"""Bytes of a message held at a time: more makes nothing faster."""
-
+SEND_TIMEOUT_MS = 120_000  # how long a WebSocket may take nothing: a page in the background is slow
+CHUNK = 64 << 10  # bytes of a message held at a time: more makes nothing faster
+#: How long a peer may take to close after it was told: closed earlier, it might lose what it has not read yet.
 LINGER_S = 5.0
-"""How long a peer may take to close after it was told: closed earlier, it might lose what it has not read yet."""
 
 NORMAL, VIOLATION, NOT_BINARY = 1000, 1002, 1003
 
-_OPENING = 256
-"""Connections of an address that have not become WebSockets yet: a page may open many at once."""
-
+_OPENING = 256  # connections of an address that have not become WebSockets yet: a page may open many at once
 _MESSAGE = 256 << 10  # bytes that are sent as one message at most: each costs a browser an event
 _REQUEST_TIMEOUT_S = 10.0
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
@@ -174,10 +167,7 @@ class WebSocket:
     async def pieces(self) -> AsyncIterator[bytes]:
         """The bytes of all binary messages, as they come, until the peer closes.
 
-        Raises
-        ------
-        WebSocketError: it sends text, or what is no frame.
-        OSError: the connection ended.
+        Raises WebSocketError: it sends text, or what is no frame; OSError: the connection ended.
         """
         while True:
             opcode, length, mask = await self._head()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rpcsys.lab import Lab
 from tests.cli.conftest import Command
 
 
@@ -61,3 +62,23 @@ def test_an_unreachable_tracker_is_one_line(rpcsys: Command, tmp_path: Path) -> 
     assert done.returncode == 1
     assert done.stderr.startswith("rpcsys: error: ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.live
+def test_an_operator_takes_a_server_out_and_in_again_and_ends_a_lease(lab: Lab, rpcsys: Command) -> None:
+    def operate(*words: str) -> str:
+        done = rpcsys(*words, tracker=lab.tracker_address)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with lab.connect() as tracker:
+        name = tracker.summary()["servers"][0]["name"]
+        assert operate("drain", name) == f"{name} gets no more sessions; undo with: rpcsys enable {name}\n"
+        assert tracker.summary()["servers"][0]["state"] == "drained"
+        assert operate("enable", name) == f"{name} gets sessions again\n"
+        assert tracker.summary()["servers"][0]["state"] == "ok"
+        with tracker.request("cpu", wait_timeout=30) as session:
+            lease = session.lease["lease"]
+            assert operate("lease", "end", lease, "--reason", "a test") == f"lease {lease} ends\n"
+    done = rpcsys("lease", "end", "no-such", tracker=lab.tracker_address)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)

@@ -125,7 +125,7 @@ def test_what_a_newer_tracker_says_beside_is_left_alone(tracker, command):
 
 
 def test_a_watcher_is_told_of_the_first_lie(tracker, monkeypatch):
-    monkeypatch.setattr(query, "EVERY_S", 0.0)
+    monkeypatch.setattr(query, "WATCH_S", 0.0)
     looks = []
 
     def says(asked):

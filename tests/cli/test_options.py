@@ -6,7 +6,7 @@ import click
 import pytest
 
 from rpcsys.cli.commands import group
-from rpcsys.cli.groups import Commands
+from rpcsys.cli.options import CommandGroup, tracker_address
 from tests.cli.conftest import Command
 
 
@@ -25,6 +25,14 @@ def test_a_groups_name_alone_is_too_little(words: tuple[str, ...], rpcsys: Comma
 
 
 def test_a_shell_may_ask_what_comes() -> None:
-    assert all(isinstance(each, Commands) for _, each in groups(group))
+    assert all(isinstance(each, CommandGroup) for _, each in groups(group))
     context = group.make_context("rpcsys", [], resilient_parsing=True)
     assert {item.value for item in group.shell_complete(context, "tr")} == {"tracker"}
+
+
+def test_the_tracker_is_the_one_named_or_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RPCSYS_TRACKER_HOST", "lab")
+    monkeypatch.setenv("RPCSYS_TRACKER_PORT", "7")
+    assert tracker_address(None) == ("lab", 7)
+    assert tracker_address("[::1]:8") == ("::1", 8)
+    assert tracker_address("other") == ("other", 9190)

@@ -1,13 +1,27 @@
-"""Groups of commands that behave alike, whichever click there is (from 8.1 on)."""
+"""What several commands take: a tracker's address, a file; and how groups of commands behave."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import click
 
 from rpcsys.errors import UsageError
+from rpcsys.link import parse_address, tracker_defaults
+
+FILE = click.Path(path_type=Path)
+
+tracker = click.option(
+    "--tracker", metavar="HOST:PORT", help="Where the tracker is (else RPCSYS_TRACKER_HOST and _PORT)."
+)
 
 
-class Commands(click.Group):
+def tracker_address(text: str | None) -> tuple[str, int]:
+    """The address that `--tracker` gave, else the environment. Raises ConfigError."""
+    return tracker_defaults() if text is None else parse_address(text, 9190)
+
+
+class CommandGroup(click.Group):
     """A group whose name alone is too little: its help goes to standard error, and the exit status is 2.
 
     Before 8.2, click would take it for a question, and exit with 0.

@@ -1,7 +1,8 @@
-"""`rpcsys deploy` as it is typed, against a real server."""
+"""`rpcsys deploy` as it is typed, against a real server, and `rpcsys module`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,7 @@ import rpcsys
 from tests.cli.conftest import Command
 from tests.live import deployed
 from tests.live.daemons import Daemons
-
-pytestmark = pytest.mark.live
+from tests.module.libraries import library, tree
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         daemons.stop()
 
 
+@pytest.mark.live
 def test_a_model_is_put_replaced_listed_and_withdrawn(rpcsys: Command, server: str, tmp_path: Path) -> None:
     for factor in (2, 3):
         put = rpcsys("deploy", deployed.onnx_model(tmp_path / "scale.onnx", factor), "--to", server)
@@ -48,6 +49,7 @@ def doubled(server: str) -> float:
         return float(model(np.full(4, 2, np.float32))[0])
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
@@ -73,6 +75,7 @@ def test_what_goes_wrong_is_one_line(
     assert said in last
 
 
+@pytest.mark.live
 def test_a_server_that_deploys_nothing_says_how(rpcsys: Command, tmp_path: Path) -> None:
     daemons = Daemons(tmp_path)
     try:
@@ -82,3 +85,23 @@ def test_a_server_that_deploys_nothing_says_how(rpcsys: Command, tmp_path: Path)
         daemons.stop()
     assert done.returncode == 1
     assert "start it with --deploy DIR" in done.stderr
+
+
+def test_inspect_shows_the_tree(rpcsys: Command, tmp_path: Path) -> None:
+    (tmp_path / "m.so").write_bytes(library(tree(("a", (1,), b"x"), ("b", (), b"y")), ("aarch64", 64)))
+    done = rpcsys("module", "inspect", "m.so")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, root, leaf = done.stdout.splitlines()
+    assert first == "m.so: 4188 bytes, aarch64 (64 bits)"
+    assert (root.split()[:2], leaf.split()[:2]) == (["[0]", "a"], ["[1]", "b"])
+    seen = json.loads(rpcsys("module", "inspect", "m.so", "--json").stdout)
+    assert [module["kind"] for module in seen["modules"]] == ["a", "b"]
+
+
+def test_what_is_no_library_is_one_line(rpcsys: Command, tmp_path: Path) -> None:
+    (tmp_path / "m.so").write_bytes(b"text")
+    for name, status, words in (("none.so", 2, "No such file"), ("m.so", 1, "is not an ELF shared library")):
+        done = rpcsys("module", "inspect", name)
+        assert (done.returncode, done.stdout) == (status, "")
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rpcsys.errors import NotSupported
-from rpcsys.query.now import print_leases, print_why
+from rpcsys.query.reports import print_leases, print_why
 from tests.tracker.transcripts import Scene
 
 

@@ -1,4 +1,4 @@
-"""What a model is fed on the command line: arrays of an .npz file, or seeded random ones.
+"""Running a model from the command line: its inputs, and its time on a device.
 
 numpy is imported where there are arrays: most commands, and the daemons that they start, have none.
 """
@@ -6,24 +6,29 @@ numpy is imported where there are arrays: most commands, and the daemons that th
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rpcsys.client.remote import RemoteModule
+from rpcsys.client.timing import TimingResult
 from rpcsys.errors import UsageError
 
 if TYPE_CHECKING:
     from rpcsys.graph._ir.random_inputs import Arrays
 
+#: How long one request for times may take: the bar moves about once a second.
+_REQUEST_S = 1.0
 
-def random(specs: Sequence[Mapping[str, Any]], seed: int = 0) -> Arrays:
+
+def random_inputs(specs: Sequence[Mapping[str, Any]], seed: int = 0) -> Arrays:
     """Arrays for a model's inputs, the same for the same seed."""
     from rpcsys.graph._ir.random_inputs import random_inputs
 
     return random_inputs(specs, seed)
 
 
-def load(path: Path) -> Arrays:
+def load_inputs(path: Path) -> Arrays:
     """Every array of an ``.npz`` file by name. Raises `UsageError` for anything else."""
     import numpy as np
 
@@ -37,3 +42,16 @@ def load(path: Path) -> Arrays:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path} is no .npz file of plain arrays: {error}") from None
+
+
+def time_model(
+    model: RemoteModule, args: Sequence[Any], repeat: int, advance: Callable[[int, int], None]
+) -> TimingResult:
+    """``repeat`` single runs, each timed on the device; ``advance(done, repeat)`` as they come."""
+    results: list[float] = []
+    while len(results) < repeat:
+        longest = max(results, default=_REQUEST_S)
+        count = min(repeat - len(results), max(1, int(_REQUEST_S / max(longest, 1e-6))))
+        results += model.time_evaluator("main", number=1, repeat=count)(*args).results
+        advance(len(results), repeat)
+    return TimingResult(results)

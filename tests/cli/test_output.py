@@ -3,16 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rpcsys.cli import show
+from rpcsys.cli import output
 
 
 def test_rows_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    show.rows([("a", "1"), ("long name", "2")])
+    output.rows([("a", "1"), ("long name", "2")])
     assert capsys.readouterr().out == "  a          1\n  long name  2\n"
 
 
 def test_indented_keeps_blank_lines_blank(capsys: pytest.CaptureFixture[str]) -> None:
-    show.indented("\none\n\ntwo   \n")
+    output.indented("\none\n\ntwo   \n")
     assert capsys.readouterr().out == "  one\n\n  two\n"
 
 
@@ -26,11 +26,11 @@ def test_indented_keeps_blank_lines_blank(capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_an_array_in_a_line(value: np.ndarray, text: str) -> None:
-    assert show.array(value) == text
+    assert output.array(value) == text
 
 
 def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with show.progress("loading") as advance:
+    with output.progress("loading") as advance:
         for done in range(0, 11, 5):
             advance(done, 10)
     captured = capsys.readouterr()
@@ -39,4 +39,4 @@ def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_megabytes() -> None:
-    assert show.megabytes(102_500_000) == "102.5 MB"
+    assert output.megabytes(102_500_000) == "102.5 MB"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rpcsys.errors import printable
-from rpcsys.query.table import MAX_WIDTH
+from rpcsys.query.terminal import MAX_WIDTH
 
 if TYPE_CHECKING:
     import numpy as np

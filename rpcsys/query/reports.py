@@ -1,0 +1,160 @@
+"""What ``query_tracker`` prints: leases and modules now, why requests wait, what became of leases, who used what."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from rpcsys.client import Tracker
+from rpcsys.errors import NotSupported, printable
+from rpcsys.query.terminal import Columns, print_json, print_rows, say, span, who
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+
+
+def when(text: str) -> float:
+    """A time as people write it, as seconds since 1970: ``90m``, ``2h``, ``7d`` ago, or ``2026-11-20 [12:00]``.
+
+    Raises click.BadParameter: it is none.
+    """
+    span = _SPAN.fullmatch(text)
+    if span is not None:
+        return time.time() - float(span[1]) * _UNITS[span[2]]
+    try:
+        return dt.datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{text!r} is no time: write 90m, 2h or 7d (ago), or 2026-11-20 or '2026-11-20 12:00'"
+        ) from None
+
+
+def print_leases(tracker: Tracker, as_json: bool, key: str | None) -> None:
+    """Print the leases that are out, the longest first."""
+    summary = tracker.summary()
+    if "leases" not in summary:
+        raise NotSupported("this is TVM's tracker, which does not know who has a device")
+    leases = [lease for lease in summary["leases"] if key in (None, lease["key"])]
+    print_rows(sorted(leases, key=lambda lease: -lease["since_s"]), _LEASE, as_json)
+    silent = [row["name"] for row in summary["servers"] if not row["limits"]]
+    if silent and not as_json:
+        click.echo(f"{len(silent)} of the servers are TVM's own: their sessions cannot be limited or ended")
+
+
+def print_modules(tracker: Tracker, as_json: bool, name: str) -> None:
+    """Print where deployed modules are served, the least busy place of each first."""
+    print_rows(tracker.resolve(name), _MODULE, as_json)
+
+
+def print_history(tracker: Tracker, as_json: bool, everything: bool, limit: int, **wanted: Any) -> None:
+    """Print leases that are over, the last to end first."""
+    print_rows(tracker.history(limit=None if everything else limit, **wanted), _PAST_LEASE, as_json)
+
+
+def print_usage(tracker: Tracker, as_json: bool, **wanted: Any) -> None:
+    """Print usage by user and key, the most device time first."""
+    rows = tracker.usage(**wanted)
+    if as_json:
+        print_json(rows)
+    else:
+        print_rows(rows, _USAGE)
+
+
+def print_why(tracker: Tracker, as_json: bool, key: str) -> None:
+    """Print why a request for ``key`` has to wait: what is taken, by whom, and who is next; or all of it as JSON."""
+    why = tracker.why(key)
+    if as_json:
+        print_json(why)
+        return
+    say(f"{key}: {why['free']} of {why['devices']} devices free, {why['waiting']} requests waiting")
+    for reason in why["reasons"]:
+        say(f"  {printable(reason)}")
+    queue = [{"number": number, **row} for number, row in enumerate(why["queue"], start=1)]
+    not_ok = [row for row in why["servers"] if row["state"] != "ok"]
+    for rows, columns in ((why["holders"], _HOLDER), (queue, _QUEUED), (not_ok, _SERVER)):
+        if rows:
+            click.echo()
+            print_rows(rows, columns)
+
+
+def _span(field: str) -> Callable[[Any], str]:
+    return lambda row: span(row[field])
+
+
+def _user(row: dict[str, Any]) -> str:
+    return who(row["user"], row["address"])
+
+
+def _left(row: dict[str, Any]) -> str:
+    return "no limit" if row["until_s"] is None else f"{span(row['until_s'])} more"
+
+
+def _ended(lease: dict[str, Any]) -> str:
+    return dt.datetime.fromtimestamp(lease["ended"]).strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ006 (local time)
+
+
+def _outcome(lease: dict[str, Any]) -> str:
+    outcome, reason = lease["outcome"], lease["reason"]
+    return f"{outcome} ({reason})" if reason and outcome != "closed" else outcome
+
+
+def _priority(row: dict[str, Any]) -> str:
+    return f"{row['priority']:g}" + (f" +{row['risen']}" if row["risen"] else "")
+
+
+def _wants(row: dict[str, Any]) -> str:
+    several = f"{row['count']} at once" if row["count"] > 1 else ""
+    wants = ", ".join(f"{label}={value}" for label, value in row["labels"].items())
+    return " ".join(filter(None, (several, wants))) or "-"
+
+
+_LEASE: Columns = {
+    **{field: field for field in ("lease", "key", "server")},
+    "holder": lambda lease: who(lease["holder"], lease["address"]),
+    "since": _span("since_s"),
+    "at most": _left,
+    "state": "state",
+}
+_MODULE: Columns = {
+    "module": "name",
+    "version": "version",
+    "server": "server",
+    "address": lambda row: f"{row['host']}:{row['port']}",
+    **{field: field for field in ("workers", "running", "waiting", "clients")},
+}
+_HELD: Columns = {"held": _span("held_s"), "waited": _span("waited_s")}
+_PAST_LEASE: Columns = {
+    "ended": _ended,
+    **_HELD,
+    "key": "key",
+    "server": "server",
+    "user": _user,
+    "outcome": _outcome,
+    "lease": "lease",
+}
+_USAGE: Columns = {"user": "user", "key": "key", "leases": "leases", **_HELD, "faults": "faults"}
+_HOLDER: Columns = {
+    "server": "server",
+    "held by": lambda held: _user(held) + (" (inferred)" if held["inferred"] else ""),
+    "since": _span("since_s"),
+    "at most": _left,
+}
+_QUEUED: Columns = {
+    "next": "number",
+    "user": _user,
+    "priority": _priority,
+    "waited": _span("waited_s"),
+    "had lately": _span("spent_s"),
+    "wants": _wants,
+}
+_SERVER: Columns = {
+    "server": "server",
+    "state": "state",
+    "because": lambda row: row["reason"] or "-",
+    "again in": lambda row: "-" if row["until_s"] is None else span(row["until_s"]),
+}

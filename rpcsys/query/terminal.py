@@ -1,0 +1,116 @@
+"""How commands run and print: exit statuses, tables, JSON; nothing that a terminal would take for a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from rpcsys.errors import ProtocolError, RpcsysError, one_line, printable
+
+MAX_WIDTH = 256  # of a column, which a longer cell exceeds: one long name must not make every row as long
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+INTERRUPTED = 130  # what a shell reports of a command ended by Ctrl-C
+
+
+def run_command(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
+    """Run a command with ``arguments`` (the process's own for None); its exit status.
+
+    Every error becomes one line on standard error.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")  # characters that the terminal's encoding lacks
+    try:
+        status = command.main(arguments, name, standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo(f"{name}: interrupted", err=True)
+        return INTERRUPTED
+    except click.ClickException as error:
+        return _fail(name, error.format_message(), error.exit_code)
+    except RpcsysError as error:
+        return _fail(name, one_line(error), error.exit_status)
+    except BrokenPipeError:  # the reader of the output has gone: `rpcsys run … | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status if isinstance(status, int) else 0
+
+
+def _fail(name: str, message: str, status: int) -> int:
+    click.echo(f"{name}: error: {' '.join(message.split())}", err=True)
+    return status
+
+
+def with_options(*options: Decorator) -> Decorator:
+    """One decorator of several options, in the order in which the help shows them."""
+
+    def decorate(callback: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            callback = option(callback)
+        return callback
+
+    return decorate
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print lines of which parts come from others."""
+    click.echo(printable(text, "\n"), err=err)
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A heading and rows, aligned."""
+    table = [head, *([printable(cell) for cell in row] for row in rows)]
+    widths = [min(MAX_WIDTH, max(len(row[column]) for row in table)) for column in range(len(head))]
+    for row in table:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+#: By a column's heading, the item's field that stands there, or what makes a cell of an item.
+Columns = Mapping[str, str | Callable[[Any], str]]
+
+
+def print_rows(items: Iterable[Any], columns: Columns, as_json: bool = False) -> None:
+    """A table with a row for each item, or a line of JSON."""
+    if as_json:
+        for item in items:
+            print_json(item)
+    else:
+        print_table([*columns], [[_cell(item, column) for column in columns.values()] for item in items])
+
+
+def _cell(item: Any, column: str | Callable[[Any], str]) -> str:
+    return str(item[column]) if isinstance(column, str) else column(item)
+
+
+def print_json(value: Any) -> None:
+    """Print a line of JSON. Raises `ProtocolError` for what has no form there, such as a number beyond all bounds."""
+    try:
+        click.echo(json.dumps(value, allow_nan=False))
+    except ValueError as error:
+        raise ProtocolError(f"the tracker's answer has no form in JSON: {error}") from None
+
+
+def span(seconds: float) -> str:
+    """A span as people read it, such as ``2.5s``, ``3m20s`` or ``1d02h``."""
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours < 24 else f"{hours // 24}d{hours % 24:02d}h"
+
+
+def who(user: str, address: str) -> str:
+    """A user and where from; who gave no name goes by the address."""
+    return user if not address or user == address else f"{user}@{address}"

@@ -1,0 +1,115 @@
+"""How commands run and print."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.errors import ProtocolError, RpcsysError
+from rpcsys.query.terminal import (
+    MAX_WIDTH,
+    print_json,
+    print_rows,
+    print_table,
+    run_command,
+    say,
+    span,
+    who,
+    with_options,
+)
+
+
+def ran(error: BaseException | None) -> int:
+    """The status of a command that raises an error."""
+
+    @click.command()
+    def command() -> None:
+        if error is not None:
+            raise error
+
+    return run_command(command, "name", [])
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (None, 0, ""),
+        (RpcsysError("two\nlines"), 1, "name: error: two lines\n"),
+        (click.UsageError("no\nsuch option"), 2, "name: error: no such option\n"),
+        (click.ClickException("no"), 1, "name: error: no\n"),
+        (KeyboardInterrupt(), 130, "name: interrupted\n"),
+        (click.exceptions.Exit(5), 5, ""),
+    ],
+)
+def test_every_error_is_one_line_and_a_status(error, status, told, capsys) -> None:
+    assert ran(error) == status
+    assert capsys.readouterr().err.strip("\n") == told.strip("\n")
+
+
+def test_characters_that_the_terminal_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+
+    @click.command()
+    def command() -> None:
+        sys.stdout.write("straße")
+
+    assert run_command(command, "name", []) == 0
+    assert written.getvalue() == rb"stra\xdfe"
+
+
+def test_options_stand_in_the_help_in_their_order() -> None:
+    @click.command()
+    @with_options(click.option("--one"), click.option("--two"))
+    def command(one: str, two: str) -> None:
+        pass
+
+    assert [option.name for option in command.params] == ["one", "two"]
+
+
+def test_rows_are_a_table_or_lines_of_json(capsys) -> None:
+    items = [{"a": 1, "b": "x"}, {"a": 20, "b": "y\x1b"}]
+    print_rows(items, {"A": "a", "both": lambda item: f"{item['a']}{item['b']}"})
+    assert capsys.readouterr().out == "A   both\n1   1x\n20  20y\\x1b\n"
+    print_rows(items, {}, as_json=True)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == items
+
+
+@given(st.lists(st.lists(st.text(max_size=5), min_size=2, max_size=2), max_size=5))
+def test_nothing_in_a_table_is_a_command_to_the_terminal(rows) -> None:
+    out = io.StringIO()
+    original, sys.stdout = sys.stdout, out
+    try:
+        print_table(("one", "two"), rows)
+        say("\x1b[2J")
+    finally:
+        sys.stdout = original
+    assert out.getvalue().replace("\n", "").isprintable()
+    assert out.getvalue().count("\n") == len(rows) + 2
+
+
+def test_one_long_cell_does_not_widen_every_row(capsys) -> None:
+    print_table(("a", "b"), [("x" * 1000, "1"), ("y", "2")])
+    assert len(capsys.readouterr().out.splitlines()[2]) < MAX_WIDTH + 10
+
+
+def test_a_number_that_json_lacks() -> None:
+    with pytest.raises(ProtocolError):
+        print_json(float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(2.46, "2.5s"), (200, "3m20s"), (7260, "2h01m"), (26 * 3600, "1d02h"), (59.99, "60.0s")]
+)
+def test_spans(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_a_user_and_where_from() -> None:
+    assert [who("ann", "10.0.0.5"), who("10.0.0.5", "10.0.0.5"), who("ann", "")] == ["ann@10.0.0.5", "10.0.0.5", "ann"]
