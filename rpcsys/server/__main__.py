@@ -24,10 +24,10 @@ def _main(arguments: Sequence[str]) -> int:
     settings = config.parse(arguments)
     if not sys.platform.startswith("linux"):
         raise ConfigError("the device server needs Linux; the client and the tools run here too")
-    from rpcsys.server.supervisor.service import Service
+    from rpcsys.server.supervisor.service import DeviceServer
 
     serve.setup_logging(config.NAME, silent=settings.silent, form=settings.log_format)
-    return Service(settings).run()
+    return DeviceServer(settings).run()
 
 
 if __name__ == "__main__":

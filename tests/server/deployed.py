@@ -1,14 +1,14 @@
-"""Drives `Hosting` as a transcript: events in, actions out."""
+"""Drives `Deployments` as a transcript: events in, actions out."""
 
 from __future__ import annotations
-
-import itertools
 
 from rpcsys.server.models.store import Version
 from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
-from rpcsys.server.supervisor import deployment_events as se
-from rpcsys.server.supervisor.deployments import Hosting
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.deployments import Deployments
+from rpcsys.server.supervisor.process_table import ProcessTable
+from rpcsys.server.supervisor.records import STOP, Policy, ServerRecords
 
 HOST = ChildKind.HOST
 ONE = Version("head", "0001-aaaaaaaaaaaa", "head.so", "a" * 64)
@@ -16,31 +16,51 @@ TWO = Version("head", "0002-bbbbbbbbbbbb", "head.so", "b" * 64)
 
 
 class Script:
-    """Hosting with a clock, where each word is followed by what it leads to."""
+    """Deployments with a clock, where each word is followed by what it leads to."""
 
     def __init__(self, *versions: Version) -> None:
-        self.hosting = Hosting(itertools.count(1).__next__)
+        self.records = ServerRecords(Policy("k", deploy=True))
+        self.processes = ProcessTable(self.records)
+        self.deployments = Deployments(self.records, self.processes)
+        self.handlers = self.deployments.handlers()
         self.now = 100.0
-        self.hosting.zygote(True)
-        self.first = self.say(se.Catalogue, versions)
+        self.zygote(True)
+        self.first = self.say(ev.Catalogue, versions)
 
     def say(self, event: type, *fields) -> list[do.Action]:
-        return self.act(self.hosting.handle(event(self.now, *fields)))
+        self.records.now = self.now
+        return self.act(self.handlers[event](event(self.now, *fields)))
 
     def act(self, actions: list[do.Action]) -> list[do.Action]:
-        return [action for action in actions + self.hosting.settle(self.now) if not isinstance(action, do.Log)]
+        self.records.now = self.now
+        return [action for action in actions + self.deployments.settle() if not isinstance(action, do.Log)]
 
     def visit(self, conn: int, name: str = "head") -> list[do.Action]:
-        return self.act(self.hosting.visit(self.now, conn, f"peer{conn}", name))
+        return self.act(self.deployments.visit(conn, f"peer{conn}", name))
 
     def serving(self, child: int) -> list[do.Action]:
         """A child comes up and loads what it is given."""
-        assert isinstance(self.act(self.hosting.ready(child))[0], se.BeHost)
-        return self.say(se.Loaded, child, "rpcsys.onnx", ("main",))
+        assert isinstance(self.act(self.deployments.ready(child))[0], do.BeHost)
+        return self.say(ev.Loaded, child)
 
     def dies(self, child: int) -> list[do.Action]:
-        return self.act(self.hosting.dead(self.now, child, -9))
+        self.records.now = self.now
+        return self.act(self.deployments.dead(child, -9))
+
+    def hung_up(self, conn: int) -> list[do.Action] | None:
+        return self.deployments.hung_up(conn)
+
+    def zygote(self, up: bool) -> list[do.Action]:
+        """The zygote is there, or dead."""
+        if up:
+            return self.act(self.processes.zygote_up(ev.ZygoteUp(self.now)))
+        self.processes.zygote_down(self.now)
+        return self.act(self.deployments.zygote_down())
+
+    def stop(self) -> list[do.Action]:
+        self.records.move(STOP)
+        return self.act(self.deployments.stop())
 
 
-def hand(child: int, conn: int, fresh: bool = True, greeted: bool = False) -> se.Hand:
-    return se.Hand(child, conn, f"peer{conn}", fresh, greeted)
+def hand(child: int, conn: int, fresh: bool = True, greeted: bool = False) -> do.Hand:
+    return do.Hand(child, conn, f"peer{conn}", fresh, greeted)

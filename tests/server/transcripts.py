@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from enum import Enum
 
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.policy import Policy
-from rpcsys.server.supervisor.state import State
+from rpcsys.server.supervisor.records import Policy
+from rpcsys.server.supervisor.state import ServerState
 
 QUIET = (do.Log,)
 
 
 class Transcript:
-    """A `State` with a clock, and without spare children if none are asked for. ``say`` sends an event of a class and returns what it leads to, logs aside."""
+    """A `ServerState` with a clock, and without spare children if none are asked for. ``say`` sends an event of a class and returns what it leads to, logs aside."""
 
     def __init__(self, **policy):
         self.policy = Policy(**{"key": "k", "spares": 0, "quiet_s": 0.0, **policy})
-        self.state = State(self.policy)
+        self.state = ServerState(self.policy)
         self.now = 100.0
         self.log = []
         self.out = list(self.state.start())
@@ -59,7 +60,7 @@ class Transcript:
 
     def register(self, ours=True):
         """Up to the offers of a tracker; the match keys are ``k:1`` and so on."""
-        assert isinstance(self.say(ev.LinkUp, ours)[0], do.Register)
+        assert isinstance(self.say(ev.LinkUp, ours)[0], do.RegisterServer)
         offers = self.say(ev.Registered)
         return self.offers(offers)
 
@@ -69,7 +70,7 @@ class Transcript:
             if isinstance(action, do.Offer):
                 self._keys = getattr(self, "_keys", 0) + 1
                 keys.append(f"k:{self._keys}")
-                self.say(ev.Offered, keys[-1])
+                self.say(ev.KeyMade, keys[-1])
         return keys
 
     def visit(self, conn, key="k", session="rpcsys/1", **fields):
@@ -86,18 +87,30 @@ class Transcript:
 
     def replay(self):
         """The whole log, through JSON text, into a new state: it must decide the same."""
-        again = State(self.policy)
+        again = ServerState(self.policy)
         again.start()
         for event, actions in self.log:
-            copy = ev.from_json(json.loads(json.dumps(ev.to_json(event))))
+            copy = copied(event)
             assert copy == event
-            assert [ev.from_json(json.loads(json.dumps(ev.to_json(action)))) for action in actions] == actions
+            assert [copied(action) for action in actions] == actions
             assert again.handle(copy) == actions
         assert snapshot(again) == snapshot(self.state)
 
 
+def copied(item):
+    """An event or an action, through JSON text."""
+    plain = json.loads(json.dumps(dataclasses.asdict(item)))
+    return type(item)(**{name: tuples(value) for name, value in plain.items()})
+
+
+def tuples(value):
+    return tuple(tuples(item) for item in value) if isinstance(value, list) else value
+
+
 def snapshot(thing):
     """Everything a state holds, as plain values."""
+    if isinstance(thing, Enum) or callable(thing):
+        return thing.value if isinstance(thing, Enum) else None
     if dataclasses.is_dataclass(thing):
         return {field.name: snapshot(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
     if isinstance(thing, dict):
@@ -116,4 +129,4 @@ def only(actions, kind):
 
 
 def taken(script, key="k:1", lease="L1", epoch=1, limit_s=None):
-    return script.say(ev.Taken, lease, epoch, key, "user", "10.0.0.1", limit_s)
+    return script.say(ev.KeyTaken, lease, epoch, key, "user", "10.0.0.1", limit_s)

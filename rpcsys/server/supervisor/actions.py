@@ -1,55 +1,79 @@
-"""What a device server may decide to do. What can happen to it is in :mod:`rpcsys.server.supervisor.events`.
+"""What a device server may decide to do: :mod:`~rpcsys.server.supervisor.state` decides, :mod:`~rpcsys.server.supervisor.service` does it.
 
-:class:`rpcsys.server.supervisor.state.State` decides, :mod:`rpcsys.server.supervisor.service` carries it out. ``conn``, ``session`` and ``child``
-are numbers given once and never again: connections by the service, sessions and children by the state.
+``conn``, ``session``, ``child`` and ``number`` (of a parked connection) are given once and never again: connections' by the
+service, the others by the state.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rpcsys.server.sandbox.messages import ChildKind
 
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
 
-@dataclass(frozen=True)
-class Action:
+    from rpcsys.server.models.store import Version
+else:
+
+    def dataclass_transform(**_):
+        """For the type checker."""
+        return lambda kind: kind
+
+
+@dataclass_transform(frozen_default=True)
+class Frozen:
+    """Its subclasses are dataclasses that never change, of nothing but numbers, text and tuples.
+
+    Who sets a field is told by the type checker: what would tell it at run time costs a board 0.5 MB for eighty classes.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclass(repr=False)(cls)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+class Action(Frozen):
     """Something to do."""
 
 
-@dataclass(frozen=True)
+# The tracker
+
+
 class Connect(Action):
-    """Open a connection to the tracker, ``proxy`` says through which of them if it stands behind some."""
+    """Open a connection to the tracker; ``proxy`` says through which of them if it stands behind some."""
 
     proxy: int = 0
 
 
-@dataclass(frozen=True)
 class Disconnect(Action):
     """Close the connection to the tracker; nothing more is heard of it."""
 
 
-@dataclass(frozen=True)
-class Register(Action):
+class RegisterServer(Action):
     """Tell the tracker who we are; ``running`` holds (lease, epoch, seconds since its start)."""
 
     running: tuple[tuple[str, int, float], ...] = ()
 
 
-@dataclass(frozen=True)
 class Offer(Action):
-    """Make a match key, send it to the tracker, and say so with :class:`rpcsys.server.supervisor.events.Offered`; or send this one."""
+    """Send a match key to the tracker; "": make one first (answered by ``KeyMade``)."""
 
     matchkey: str = ""
 
 
-@dataclass(frozen=True)
+class MakeKey(Action):
+    """Make a match key (answered by ``KeyMade``)."""
+
+
 class Poll(Action):
-    """Ask TVM's tracker for the match keys not handed out (answered by :class:`rpcsys.server.supervisor.events.Pending`)."""
+    """Ask TVM's tracker for the match keys that it has not handed out (answered by ``Pending``)."""
 
 
-@dataclass(frozen=True)
-class Started(Action):
+class ReportStart(Action):
     """Report to our tracker that a lease is in use."""
 
     lease: str
@@ -57,8 +81,7 @@ class Started(Action):
     peer: str
 
 
-@dataclass(frozen=True)
-class Ended(Action):
+class ReportEnd(Action):
     """Report to our tracker how a lease ended, what had to be killed, and what to be removed."""
 
     lease: str
@@ -69,32 +92,42 @@ class Ended(Action):
     fault: str = ""
 
 
-@dataclass(frozen=True)
+class TellHealth(Action):
+    """Tell our tracker what is wrong with this board, "" for nothing."""
+
+    problem: str
+
+
+class TellDeployed(Action):
+    """Tell our tracker what is deployed: of each module its name, version, whether it is served, and its load."""
+
+    modules: tuple[tuple[str, str, bool, int, int, int], ...]
+
+
+# Processes
+
+
 class StartZygote(Action):
     """Start a zygote."""
 
 
-@dataclass(frozen=True)
 class KillZygote(Action):
-    """Kill the zygote, with every process below it: :class:`rpcsys.server.supervisor.events.ZygoteDown` follows."""
+    """Kill the zygote, with every process below it: ``ZygoteDown`` follows."""
 
 
-@dataclass(frozen=True)
 class Spawn(Action):
-    """Have the zygote make a child that waits for what it is to do."""
+    """Have the zygote make a child that waits for its job."""
 
     child: int
     kind: ChildKind = ChildKind.SESSION
 
 
-@dataclass(frozen=True)
 class Kill(Action):
     """Have the zygote kill a child with all its descendants."""
 
     child: int
 
 
-@dataclass(frozen=True)
 class Start(Action):
     """Hand a client's connection to a waiting child. ``kind`` as in :class:`rpcsys.server.sandbox.messages.Job`.
 
@@ -114,7 +147,6 @@ class Start(Action):
     words: str = ""
 
 
-@dataclass(frozen=True)
 class Extend(Action):
     """Tell a child that its session ends at ``until`` (on this machine's monotonic clock), None for no limit."""
 
@@ -122,22 +154,28 @@ class Extend(Action):
     until: float | None
 
 
-@dataclass(frozen=True)
+class RunCommand(Action):
+    """Run ``--health-check`` or ``--recover`` (answered by ``CommandDone``)."""
+
+    what: str
+
+
+# Clients
+
+
 class Refuse(Action):
-    """Answer a greeting with ``mismatch``, or with what we speak (``version``), and close."""
+    """Answer a greeting with ``mismatch``, with what we speak (``version``), or with ``deploys nothing``, and close."""
 
     conn: int
     how: str
 
 
-@dataclass(frozen=True)
 class Drop(Action):
     """Close a connection without a word."""
 
     conn: int
 
 
-@dataclass(frozen=True)
 class Finish(Action):
     """Close a session's connection for everyone who holds it and remove what is left of it.
 
@@ -153,21 +191,88 @@ class Finish(Action):
     unanswered: bool = False
 
 
-@dataclass(frozen=True)
+class TurnAway(Action):
+    """Close a client's connection, having told it why: an error of the class ``kind``. ``fresh`` as in :class:`Hand`."""
+
+    conn: int
+    kind: str
+    text: str
+    fresh: bool
+
+
+class Park(Action):
+    """Dial a proxy and say which key is served: ``Parked``, ``Answering``, and ``Opened`` or ``Unparked`` follow.
+
+    ``offered``: the key is a match key that the tracker knows from this server itself.
+    """
+
+    number: int
+    proxy: int
+    key: str
+    offered: bool
+
+
+class Unpark(Action):
+    """Close a parked connection without a word; nothing more is heard of it."""
+
+    number: int
+
+
+# Deployed modules
+
+
+class Reread(Action):
+    """Read from the disk what is deployed (answered by ``Catalogue``)."""
+
+
+class BeHost(Action):
+    """Give a waiting child a version to load and serve."""
+
+    child: int
+    version: Version
+
+
+class BeDeployer(Action):
+    """Give a waiting child a client that deploys."""
+
+    child: int
+    conn: int
+    peer: str
+
+
+class Hand(Action):
+    """Hand a client's connection to a host. ``fresh``: its greeting is to be answered; ``greeted``: it has sent its HELLO."""
+
+    child: int
+    conn: int
+    peer: str
+    fresh: bool
+    greeted: bool
+
+
+class TellChild(Action):
+    """Tell a host or a deployer something."""
+
+    child: int
+    word: str
+    value: Any
+
+
+# The server
+
+
 class Announce(Action):
     """The server serves: print the ready line."""
 
 
-@dataclass(frozen=True)
 class StopListening(Action):
     """Take no more connections."""
 
 
-@dataclass(frozen=True)
 class Log(Action):
     """Tell the log. ``level`` is ``info``, ``warning`` or ``error``.
 
-    ``event`` and ``fields`` say the same to machines, where it is something that happened to a session: ``began``
+    ``event`` and ``fields`` say the same to programs, where it is something that happened to a session: ``began``
     or ``ended``. ``stranger``: the address of the one it is about, who could make any number of such lines.
     """
 
@@ -178,7 +283,6 @@ class Log(Action):
     stranger: str = ""
 
 
-@dataclass(frozen=True)
 class Exit(Action):
     """End the server. With ``why`` it is a failure the user has to know of."""
 

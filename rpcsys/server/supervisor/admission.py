@@ -1,20 +1,22 @@
-"""How clients come in: strangers until they have greeted, visitors until they have a slot, or are turned away.
-
-The part of :class:`rpcsys.server.supervisor.state.State` that knows of greetings.
-"""
+"""How clients come in: connected until they have greeted, then waiting until they have a slot, or turned away. Decisions only."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from rpcsys.server.sandbox.messages import RPCSYS, TVM
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.offers import Key
-from rpcsys.server.supervisor.parking import Paired, Place
-from rpcsys.server.supervisor.policy import Policy
-from rpcsys.server.supervisor.sessions import Session
-from rpcsys.server.supervisor.tracker import Tracked
+from rpcsys.server.supervisor.offers import MatchKey
+from rpcsys.server.supervisor.parking import ParkedConnection
+from rpcsys.server.supervisor.records import ServerRecords
+from rpcsys.server.supervisor.sessions import SessionRecord
+from rpcsys.server.supervisor.tracker import TrackerSide
 from rpcsys.wire.handshake import CLIENT, SESSION
 from rpcsys.wire.keys import same
+
+if TYPE_CHECKING:
+    from rpcsys.server.supervisor.deployments import Deployments
 
 HANDSHAKE_S = 8.0
 """From a connection to its whole greeting: clients send it at once. Well within the 10 s that are promised."""
@@ -23,23 +25,27 @@ EARLY_S = 2.0
 """How long a client that is faster than the tracker's word about its lease is held back."""
 
 MAX_OPENINGS = 256
-"""Strangers that have not said a greeting. Each costs a descriptor; of more, the oldest is dropped."""
+"""Connections that have not said a greeting. Each costs a descriptor; of more, the oldest is dropped."""
 
-MAX_VISITORS = 64
+MAX_WAITING = 64
 """Clients that wait for a slot of a server without a tracker."""
 
 NOT_FREE = "its key is not free here (used already, renewed, or another server's)"
 
 
-class Visited(Tracked):
-    """``openings``: strangers, until when they must have greeted, and where they are from."""
+class ClientAdmission:
+    """``openings``: connections without a greeting, until when they must have it, and where they are from."""
 
-    def __init__(self, policy: Policy) -> None:
-        super().__init__(policy)
+    def __init__(self, records: ServerRecords, tracker: TrackerSide, deployments: Deployments | None) -> None:
+        self.records = records
+        self.tracker = tracker
+        self.slots, self.offers, self.parking = tracker.slots, tracker.offers, tracker.parking
+        self.deployments = deployments
         self.openings: dict[int, tuple[float, str]] = {}
 
-    def _accepted(self, event: ev.Accepted) -> list[do.Action]:
-        if self.stopping:
+    def accepted(self, event: ev.Accepted) -> list[do.Action]:
+        """A client has connected."""
+        if self.records.stopping:
             return [do.Drop(event.conn)]
         actions: list[do.Action] = []
         if len(self.openings) >= MAX_OPENINGS:
@@ -47,7 +53,8 @@ class Visited(Tracked):
         self.openings[event.conn] = event.now + HANDSHAKE_S, event.peer
         return actions
 
-    def _broken(self, event: ev.Broken) -> list[do.Action]:
+    def broken(self, event: ev.Broken) -> list[do.Action]:
+        """A client has left, or is none."""
         _, peer = self.openings.get(event.conn, (0.0, ""))
         actions = self._drop_opening(event.conn)
         return [_warning(peer, f"connection from {peer} dropped: {event.why}"), *actions] if event.why else actions
@@ -55,104 +62,110 @@ class Visited(Tracked):
     def _drop_opening(self, conn: int) -> list[do.Action]:
         return [] if self.openings.pop(conn, None) is None else [do.Drop(conn)]
 
-    def _opened(self, event: ev.Opened) -> list[do.Action]:
-        if self.openings.pop(event.conn, None) is None:
-            return []
-        return self._let_in(event, self.policy.tracked)
+    def opened(self, event: ev.Opened) -> list[do.Action]:
+        """A client has greeted. It needs a match key of ours where there is a tracker.
 
-    def _paired(self, event: Paired) -> list[do.Action]:
-        """A proxy has joined a client to a place of ours. Under the plain key, any client is right: the proxy knows which."""
-        place = self.parking.paired(event.place)
-        if place is None or self.stopping:
+        Under the plain key, any client that a proxy sends is right: the proxy knows which.
+        """
+        if event.parked is None:
+            if self.openings.pop(event.conn, None) is None:
+                return []
+            return self._let_in(event, self.records.policy.tracked)
+        connection = self.parking.paired(event.parked)
+        if connection is None or self.records.stopping:
             return [do.Drop(event.conn)]
-        return self._let_in(event, place.key != self.policy.key, place)
+        return self._let_in(event, connection.key != self.records.policy.key, connection)
 
-    def _let_in(self, event: ev.Opened | Paired, keyed: bool, place: Place | None = None) -> list[do.Action]:
-        """A client has greeted; ``keyed``: it needs a match key of ours."""
+    def _let_in(self, event: ev.Opened, keyed: bool, parked: ParkedConnection | None = None) -> list[do.Action]:
         if event.serve is not None and event.role == CLIENT:
-            return self._visit(event, event.serve, place)
+            return self._visit(event, event.serve, parked)
         key = self.offers.find(event.key) if keyed else None
         refusal = self._refusal(event, key, keyed)
         if refusal:
             how = "version" if event.session not in (None, SESSION) else "mismatch"
             actions = [_warning(event.peer, f"{event.peer} refused: {refusal}"), do.Refuse(event.conn, how)]
-            if place is not None:
-                self.parking.over(event.now, place, served=False)
-            return actions + (self._wasted(key) if key else [])
-        visitor = Session(event.conn, event.peer, RPCSYS if event.session else TVM)
-        visitor.limit(event.timeout_s)
-        visitor.place = place
+            if parked is not None:
+                self.parking.over(parked, served=False)
+            if key is not None:
+                self.offers.use(key)
+                actions += self.offers.unused(key.lease, key.epoch)
+            return actions
+        session = SessionRecord(event.conn, event.peer, RPCSYS if event.session else TVM, parked)
+        session.limit(event.timeout_s)
         if key is not None:
-            visitor.matchkey = key.matchkey
+            session.matchkey = key.matchkey
             if self.offers.may_precede_its_lease(key):
-                visitor.early_until = event.now + EARLY_S
-            visitor.leased(key.lease, key.epoch, key.limit_s)
+                session.early_until = event.now + EARLY_S
+            session.leased(key.lease, key.epoch, key.limit_s)
             self.offers.use(key)
-        self.visitors.append(visitor)
+        self.slots.waiting.append(session)
         return []
 
-    def _visit(self, event: ev.Opened | Paired, name: str, place: Place | None) -> list[do.Action]:
+    def _visit(self, event: ev.Opened, name: str, parked: ParkedConnection | None) -> list[do.Action]:
         """A client has greeted that wants no slot: a deployed module, or to deploy one."""
-        if place is not None:
-            self.parking.over(event.now, place, served=True)
+        if parked is not None:
+            self.parking.over(parked, served=True)
         if event.session != SESSION:
             return [do.Refuse(event.conn, "version")]
-        if self.hosting is None:
+        if self.deployments is None:
             return [do.Refuse(event.conn, "deploys nothing")]
-        return self.hosting.visit(event.now, event.conn, event.peer, name)
+        return self.deployments.visit(event.conn, event.peer, name)
 
-    def _refusal(self, event: ev.Opened | Paired, key: Key | None, keyed: bool) -> str:
-        """Why a visitor cannot be let in; empty when it can."""
-        if self.board.unclean:
+    def _refusal(self, event: ev.Opened, key: MatchKey | None, keyed: bool) -> str:
+        """Why a client cannot be let in; empty when it can."""
+        policy = self.records.policy
+        if self.slots.processes.unclean:
             return "the board is not clean"
         if event.role != CLIENT:
             return "it is a server itself; servers go to a proxy or a tracker"
-        if key is None and (keyed or not (self.policy.proxies or same(event.key, self.policy.key))):
+        if key is None and (keyed or not (policy.proxies or same(event.key, policy.key))):
             return NOT_FREE
-        if len(self.visitors) >= MAX_VISITORS:
-            return f"{MAX_VISITORS} clients are waiting already"
+        if len(self.slots.waiting) >= MAX_WAITING:
+            return f"{MAX_WAITING} clients are waiting already"
         if event.session not in (None, SESSION):
             return f"it speaks {event.session}, this server {SESSION}"
-        if event.session is None and not self.policy.tvm:
+        if event.session is None and not policy.tvm:
             return "it speaks TVM's protocol, and this server does not (it runs with --tvm off or without tvm)"
         return ""
 
-    def _wasted(self, key: Key) -> list[do.Action]:
-        self.offers.use(key)
-        return [] if key.lease is None else self.offers.report(do.Ended(key.lease, key.epoch, "unused"))
+    def hung_up(self, event: ev.HungUp) -> list[do.Action]:
+        """A client that has greeted is gone."""
+        for session in self.slots.waiting:
+            if session.conn == event.conn:
+                self.slots.waiting.remove(session)
+                return [do.Drop(event.conn), *self.tracker.report_end(session, "lost")]
+        actions = None if self.deployments is None else self.deployments.hung_up(event.conn)
+        return self.slots.hung_up(event.conn) if actions is None else actions
 
-    def _hung_up(self, event: ev.HungUp) -> list[do.Action]:
-        for visitor in self.visitors:
-            if visitor.conn == event.conn:
-                self.visitors.remove(visitor)
-                return [do.Drop(event.conn), *self._report_end(visitor, "lost")]
-        if self.hosting is not None:
-            actions = self.hosting.hung_up(event.now, event.conn)
-            if actions is not None:
-                return actions
-        session = self.board.by_conn(event.conn)
-        return [] if session is None else self.board.hung_up(event.now, session)
+    def stop(self) -> list[do.Action]:
+        """Let nobody in any more, and send away who waits."""
+        waiting, self.slots.waiting = self.slots.waiting, []
+        dropped = [*self.openings, *(session.conn for session in waiting)]
+        self.openings.clear()
+        actions: list[do.Action] = [do.StopListening(), *self.parking.close(), *map(do.Drop, dropped)]
+        actions += self.offers.abandon()
+        return actions + [each for session in waiting for each in self.tracker.report_end(session, "unused")]
 
     # Time
 
-    def _next_visitor(self) -> float | None:
-        """When :meth:`_tick_visitors` has something to do."""
-        held_back = (visitor.early_until for visitor in self.visitors if visitor.early_until is not None)
+    def deadline(self) -> float | None:
+        """When :meth:`tick` has something to do."""
+        held_back = (session.early_until for session in self.slots.waiting if session.early_until is not None)
         return min((*(until for until, _ in self.openings.values()), *held_back), default=None)
 
-    def _tick_visitors(self, now: float) -> list[do.Action]:
+    def tick(self) -> list[do.Action]:
+        """Drop those that do not greet; hold nobody back for ever."""
         actions: list[do.Action] = []
         for conn, (until, peer) in list(self.openings.items()):
-            if now >= until:
+            if self.records.now >= until:
                 text = f"connection from {peer} dropped: no greeting within {HANDSHAKE_S:g} s"
-                actions.append(_warning(peer, text))
-                actions += self._drop_opening(conn)
-        for visitor in self.visitors:
-            if visitor.early_until is not None and now >= visitor.early_until:
-                visitor.early_until = None
+                actions += [_warning(peer, text), *self._drop_opening(conn)]
+        for session in self.slots.waiting:
+            if session.early_until is not None and self.records.now >= session.early_until:
+                session.early_until = None
         return actions
 
 
 def _warning(peer: str, text: str) -> do.Action:
-    """A line about a stranger at ``peer``, ``host:port``."""
+    """A line about a client at ``peer``, ``host:port``."""
     return do.Log("warning", text, stranger=peer.rpartition(":")[0] or peer)

@@ -1,6 +1,6 @@
 """What the supervisor does about deployed modules: the clients that want them, and those who deploy. Decisions only.
 
-The disk says what is to be served (:class:`Catalogue`); the hosts (:mod:`rpcsys.server.supervisor.model_hosts`) are brought to it.
+The disk says what is to be served (``Catalogue``); the hosts (:mod:`rpcsys.server.supervisor.model_hosts`) are brought to it.
 
 Who deploys has a process too, the deployer: it receives the file and makes a version of it, has it tried here (a host loads it,
 and serves nobody yet), switches the disk over, and has it read again. Whatever dies in the middle, the disk decides.
@@ -9,32 +9,17 @@ and serves nobody yet), switches the disk over, and has it read again. Whatever 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any
 
+from rpcsys.server.models.store import Version
 from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.deployment_events import (
-    Asked,
-    BeDeployer,
-    BeHost,
-    Catalogue,
-    Changed,
-    Hand,
-    Leaving,
-    Load,
-    Loaded,
-    Moved,
-    NotTaken,
-    Reread,
-    Stuck,
-    TellChild,
-    Try,
-    TurnAway,
-    Unloadable,
-)
-from rpcsys.server.supervisor.model_hosts import MAX_LISTED, Fleet, Host
+from rpcsys.server.supervisor.model_hosts import DEAF, LEAVING, READY, SERVING, SPAWNED, ModelHosts
+from rpcsys.server.supervisor.process_table import ProcessTable, ZygoteState
+from rpcsys.server.supervisor.records import ServerRecords
 
 WAIT_S = 30.0
 """How long a client waits for a host that is being started."""
@@ -42,7 +27,7 @@ WAIT_S = 30.0
 TIDY_S = 2.0
 """What a deployer has to remove what it was sent, when its client is gone."""
 
-MAX_VISITORS = 256
+MAX_WAITING = 256
 """Clients that wait for hosts."""
 
 MAX_DEPLOYERS = 8
@@ -59,22 +44,22 @@ SHOWN = 20
 
 
 @dataclass
-class Deployer:
+class DeployerProcess:
     """A client that deploys, and its process.
 
-    ``changed``: its change is to be seen; ``heard_by``: it is, and hosts are to hear of it by then; ``until``: its client is gone, and it has so long to tidy up.
+    ``changed``: its change is to be seen; ``heard_by``: it is, and hosts are to hear of it by then; ``until``: its client is
+    gone, and it has so long to tidy up.
     """
 
     conn: int
     peer: str
-    ready: bool = False
     changed: bool = False
-    heard_by: Optional[float] = None
-    until: Optional[float] = None
+    heard_by: float | None = None
+    until: float | None = None
 
 
 @dataclass
-class Visitor:
+class ModelClient:
     """A client that waits for a host."""
 
     conn: int
@@ -84,244 +69,219 @@ class Visitor:
     fresh: bool = True
     greeted: bool = False
 
+    def turn_away(self, kind: str, text: str) -> do.Action:
+        """Tell it why it is not served."""
+        return do.TurnAway(self.conn, kind, text, self.fresh)
 
-class Hosting(Fleet):
+
+class Deployments:
     """Hosts, and who wants them. Methods note what happened and return what to do; then comes :meth:`settle`."""
 
-    def __init__(self, number: Callable[[], int]) -> None:
-        super().__init__(number)
-        self.deployers: Dict[int, Deployer] = {}
-        self.visitors: List[Visitor] = []
+    def __init__(self, records: ServerRecords, processes: ProcessTable) -> None:
+        self.records = records
+        self.processes = processes
+        self.hosts = ModelHosts(records, processes)
+        self.deployers: dict[int, DeployerProcess] = {}
+        self.waiting: list[ModelClient] = []
 
-    def handle(self, event: ev.Event) -> List[do.Action]:
-        """Take in what hosts and deployers say, and what the disk does."""
-        return _HANDLERS[type(event)](self, event)
+    def handlers(self) -> dict[type, Callable[[Any], list[do.Action]]]:
+        """What hosts and deployers say, and what the disk does."""
+        hosts = self.hosts
+        return {
+            ev.Catalogue: self._read,
+            ev.Loaded: hosts.loaded,
+            ev.Unloadable: hosts.unloadable,
+            ev.Load: hosts.load,
+            ev.Stuck: hosts.stuck,
+            ev.Leaving: hosts.leaving,
+            ev.Moved: self._moved,
+            ev.NotTaken: self._not_taken,
+            ev.Try: self._try,
+            ev.Changed: self._changed,
+            ev.Asked: self._asked,
+        }
 
-    # -------------------------------------------------------------- clients
+    @property
+    def catalogue(self) -> dict[str, Version]:
+        """What is to be served, by name."""
+        return self.hosts.catalogue
 
-    def visit(self, now: float, conn: int, peer: str, name: str) -> List[do.Action]:
+    # Clients
+
+    def visit(self, conn: int, peer: str, name: str) -> list[do.Action]:
         """A client greets: it wants the module ``name``, or, with an empty name, to deploy."""
-        if len(self.visitors) >= MAX_VISITORS:
-            return [
-                TurnAway(conn, "Busy", f"{MAX_VISITORS} clients wait for modules here; try again in a moment", True)
-            ]
-        if name:
-            self.visitors.append(Visitor(conn, peer, name, now + WAIT_S))
+        busy = ""
+        if len(self.waiting) >= MAX_WAITING:
+            busy = f"{MAX_WAITING} clients wait for modules here"
+        elif name:
+            self.waiting.append(ModelClient(conn, peer, name, self.records.now + WAIT_S))
             return []
-        if len(self.deployers) >= MAX_DEPLOYERS:
-            return [TurnAway(conn, "Busy", f"{MAX_DEPLOYERS} clients deploy here already; try again in a moment", True)]
-        if not self.up:
-            return [TurnAway(conn, "Busy", "the server is starting; try again in a moment", True)]
-        child = self._number()
-        self.deployers[child] = Deployer(conn, peer)
-        return [do.Spawn(child, ChildKind.DEPLOYER)]
+        elif len(self.deployers) >= MAX_DEPLOYERS:
+            busy = f"{MAX_DEPLOYERS} clients deploy here already"
+        elif self.processes.zygote is not ZygoteState.UP:
+            busy = "the server is starting"
+        if busy:
+            return [do.TurnAway(conn, "Busy", f"{busy}; try again in a moment", True)]
+        spawned = self.processes.spawn(ChildKind.DEPLOYER)
+        self.deployers[spawned.child] = DeployerProcess(conn, peer)
+        return [spawned]
 
-    def hung_up(self, now: float, conn: int) -> Optional[List[do.Action]]:
+    def hung_up(self, conn: int) -> list[do.Action] | None:
         """A connection's client is gone; None if it is none of those that wait here."""
-        for visitor in self.visitors:
-            if visitor.conn == conn:
-                self.visitors.remove(visitor)
+        for client in self.waiting:
+            if client.conn == conn:
+                self.waiting.remove(client)
                 return [do.Drop(conn)]
         for deployer in self.deployers.values():
             if deployer.conn == conn:
-                deployer.until = now + TIDY_S
+                deployer.until = self.records.now + TIDY_S
                 return []
         return None
 
-    def moved(self, event: Moved) -> List[do.Action]:
+    def _moved(self, event: ev.Moved) -> list[do.Action]:
         """A connection comes back from a host; its successor goes on with it."""
-        host = self.hosts.get(event.child)
+        host = self.hosts.by_child.get(event.child)
         if host is None or not host.handed:
             return [do.Drop(event.conn)]
         host.handed -= 1
-        until = event.now + WAIT_S
-        self.visitors.append(Visitor(event.conn, event.peer, host.version.name, until, False, event.greeted))
+        self._wait_again(event, host.version.name, fresh=False)
         return []
 
-    def not_taken(self, event: NotTaken) -> List[do.Action]:
+    def _not_taken(self, event: ev.NotTaken) -> list[do.Action]:
         """A client waits for another host. That one is ended, if it is not dead already: its death is heard of next."""
-        host = self.hosts.get(event.child)
+        host = self.hosts.by_child.get(event.child)
         if host is None:
             return [do.Drop(event.conn)]
-        until = event.now + WAIT_S
-        self.visitors.append(Visitor(event.conn, event.peer, host.version.name, until, event.fresh, event.greeted))
-        if host.state != "serving":
+        self._wait_again(event, host.version.name, event.fresh)
+        if host.state is not SERVING:
             return []
-        host.state = "doomed"
+        host.move(DEAF)
         return [do.Kill(event.child)]
 
-    # -------------------------------------------------------------- processes
+    def _wait_again(self, event: ev.Moved | ev.NotTaken, name: str, fresh: bool) -> None:
+        until = event.now + WAIT_S
+        self.waiting.append(ModelClient(event.conn, event.peer, name, until, fresh, event.greeted))
 
-    def zygote(self, up: bool) -> List[do.Action]:
-        """The zygote is there, or dead, and every process below it."""
-        self.up = up
-        if up:
-            return []
+    # Processes
+
+    def zygote_down(self) -> list[do.Action]:
+        """The zygote is dead, and every process below it."""
         deployers, self.deployers = self.deployers, {}
-        self.hosts.clear()
-        return [*(do.Drop(deployer.conn) for deployer in deployers.values()), Reread()]
+        self.hosts.by_child.clear()
+        return [*(do.Drop(deployer.conn) for deployer in deployers.values()), do.Reread()]
 
-    def ready(self, child: int) -> List[do.Action]:
+    def ready(self, child: int) -> list[do.Action]:
         """A child waits for what it is to be."""
-        host, deployer = self.hosts.get(child), self.deployers.get(child)
-        if host is not None and host.state == "spawned":
-            host.state = "loading"
-            return [BeHost(child, host.version)]
-        if deployer is not None and not deployer.ready:
-            deployer.ready = True
-            return [BeDeployer(child, deployer.conn, deployer.peer)]
-        return []
+        host, deployer = self.hosts.by_child.get(child), self.deployers.get(child)
+        if host is not None and host.state is SPAWNED:
+            host.move(READY)
+            return [do.BeHost(child, host.version)]
+        return [] if deployer is None else [do.BeDeployer(child, deployer.conn, deployer.peer)]
 
-    def dead(self, now: float, child: int, status: int) -> List[do.Action]:
+    def dead(self, child: int, status: int) -> list[do.Action]:
         """A child is dead."""
         deployer = self.deployers.pop(child, None)
-        if deployer is not None:
-            return [do.Drop(deployer.conn), Reread()]
-        host = self.hosts.get(child)
-        if host is None:
-            return []
-        if host.state == "leaving":
-            del self.hosts[child]
-            return []
-        how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        return self._lost(now, child, f"its process ended {how}")
+        return self.hosts.dead(child, status) if deployer is None else [do.Drop(deployer.conn), do.Reread()]
 
-    # -------------------------------------------------------------- deploying
+    # Deploying
 
-    def tries(self, event: Try) -> List[do.Action]:
+    def _try(self, event: ev.Try) -> list[do.Action]:
         """Start a host that shows whether a version can be loaded."""
-        if event.child not in self.deployers:
-            return []
-        return [self._spawn(Host(event.version, tried_by=event.child))]
+        return [self.hosts.spawn(event.version, event.child)] if event.child in self.deployers else []
 
-    def changed(self, event: Changed) -> List[do.Action]:
+    def _changed(self, event: ev.Changed) -> list[do.Action]:
         """The disk says something else now."""
         deployer = self.deployers.get(event.child)
         if deployer is None:
             return []
         deployer.changed = True
-        return [Reread()]
+        return [do.Reread()]
 
-    def asked(self, event: Asked) -> List[do.Action]:
+    def _asked(self, event: ev.Asked) -> list[do.Action]:
         """Tell of each module its state, and of its host the calls that run, the calls that wait, and the clients."""
-        if event.child not in self.deployers:
-            return []
-        states = {name: [self._state_of(name), *self.load(name)] for name in list(self.catalogue)[:MAX_LISTED]}
-        return [TellChild(event.child, (("states", states),))]
+        return [do.TellChild(event.child, "states", self.hosts.states())] if event.child in self.deployers else []
 
-    def read(self, event: Catalogue) -> List[do.Action]:
+    def _read(self, event: ev.Catalogue) -> list[do.Action]:
         """What the disk says."""
-        actions: List[do.Action] = []
-        before, self.catalogue = self.catalogue, {version.name: version for version in event.versions}
-        for name in before.keys() | self.catalogue.keys():
-            if before.get(name) != self.catalogue.get(name):
-                self._pauses.pop(name, None)
-                self._faults.pop(name, None)
-        for child, host in list(self.hosts.items()):
-            if host.tried_by is None:
-                continue
-            if self.catalogue.get(host.version.name) == host.version:
-                host.tried_by = None
-                actions.append(do.Log("info", f"serving {host.version.name} {host.version.version}, new"))
-            elif host.tried_by not in self.deployers:
-                del self.hosts[child]
-                actions.append(do.Kill(child))
+        actions = self.hosts.read(event.versions, self.deployers)
         for deployer in self.deployers.values():
             if deployer.changed:
                 deployer.changed = False
                 deployer.heard_by = event.now + HEARD_S
         return actions
 
-    def leaving(self, event: Leaving) -> List[do.Action]:
-        """A host has heard that it is to leave."""
-        host = self.hosts.get(event.child)
-        if host is not None:
-            host.calls = False
-        return []
+    # What follows
 
-    # -------------------------------------------------------------- what follows
-
-    def stop(self) -> List[do.Action]:
+    def stop(self) -> list[do.Action]:
         """The server is being stopped: hosts finish what they have, and take no more."""
-        self.stopping = True
-        waiting, self.visitors = self.visitors, []
-        return [*(do.Drop(visitor.conn) for visitor in waiting), *map(do.Kill, self.deployers)]
+        waiting, self.waiting = self.waiting, []
+        return [*(do.Drop(client.conn) for client in waiting), *map(do.Kill, self.deployers)]
 
-    def end(self) -> List[do.Action]:
+    def end(self) -> list[do.Action]:
         """The time for that is over."""
-        return [do.Kill(child) for child in self.hosts]
-
-    def has(self, child: int) -> bool:
-        """Whether a child is one of theirs."""
-        return child in self.hosts or child in self.deployers
+        return [do.Kill(child) for child in self.hosts.by_child]
 
     @property
     def busy(self) -> bool:
         """Whether a process is still there."""
-        return bool(self.hosts or self.deployers)
+        return bool(self.hosts.by_child or self.deployers)
 
-    def settle(self, now: float) -> List[do.Action]:
+    def settle(self) -> list[do.Action]:
         """Bring hosts to what is to be served, and clients to hosts."""
-        actions: List[do.Action] = []
-        for child, host in list(self.hosts.items()):
-            actions += self._perhaps_leave(child, host)
+        now, actions = self.records.now, self.hosts.leave()
         for child, deployer in self.deployers.items():
             if deployer.until is not None and now >= deployer.until:
                 deployer.until = None
                 actions.append(do.Kill(child))
-        actions += self._tell_seen(now)
-        if self.stopping:
+        actions += self._tell_seen()
+        if self.records.stopping:
             return actions
-        actions += self._start_missing(now)
-        waiting, self.visitors = self.visitors, []
-        for visitor in waiting:
-            actions += self._see_to(now, visitor)
-        return actions
+        actions += self.hosts.start_missing()
+        waiting, self.waiting = self.waiting, []
+        return actions + [action for client in waiting for action in self._see_to(client)]
 
-    def _tell_seen(self, now: float) -> List[do.Action]:
+    def _tell_seen(self) -> list[do.Action]:
         """Tell who deploys that it is done, once no call can reach an earlier version."""
-        actions: List[do.Action] = []
-        unheard = any(host.state == "leaving" and host.calls for host in self.hosts.values())
+        actions: list[do.Action] = []
+        unheard = any(host.state is LEAVING and host.calls for host in self.hosts.by_child.values())
         for child, deployer in self.deployers.items():
-            if deployer.heard_by is not None and (not unheard or now >= deployer.heard_by):
+            if deployer.heard_by is not None and (not unheard or self.records.now >= deployer.heard_by):
                 deployer.heard_by = None
-                actions.append(TellChild(child, (("seen", True),)))
+                actions.append(do.TellChild(child, "seen", True))
         return actions
 
-    def deadline(self) -> Optional[float]:
+    def deadline(self) -> float | None:
         """When :meth:`settle` has something to do by itself."""
-        if self.stopping:
+        if self.records.stopping:
             return None
-        times: List[Optional[float]] = [visitor.until for visitor in self.visitors]
+        times: list[float | None] = [client.until for client in self.waiting]
         times += [time for each in self.deployers.values() for time in (each.until, each.heard_by)]
-        times.append(self._next_start())
+        times.append(self.hosts.next_start())
         return min((time for time in times if time is not None), default=None)
 
-    def _see_to(self, now: float, visitor: Visitor) -> List[do.Action]:
-        name = visitor.name
-        child = self._serving(name)
+    def _see_to(self, client: ModelClient) -> list[do.Action]:
+        name = client.name
         if name not in self.catalogue:
-            return [self._turn_away(visitor, "ServerRefused", self._unknown(name))]
+            return [client.turn_away("ServerRefused", self._unknown(name))]
+        child = self.hosts.serving(name)
         if child is not None:
-            host = self.hosts[child]
-            if host.load[2] + host.given >= MAX_CLIENTS:
-                text = (
-                    f"the module {name!r} has {MAX_CLIENTS} clients here, which is all that it takes; try again later"
-                )
-                return [self._turn_away(visitor, "Busy", text)]
-            host.given += 1
-            host.handed += 1
-            return [Hand(child, visitor.conn, visitor.peer, visitor.fresh, visitor.greeted)]
-        if name in self._faults:
-            text = f"the module {name!r} cannot be served now: {self._faults[name]}"
-            return [self._turn_away(visitor, "Busy", text)]
-        if now >= visitor.until:
-            return [self._turn_away(visitor, "Busy", f"the module {name!r} is being started; try again in a moment")]
-        self.visitors.append(visitor)
+            return [self._hand(child, client)]
+        if name in self.hosts.faults:
+            text = f"the module {name!r} cannot be served now: {self.hosts.faults[name]}"
+            return [client.turn_away("Busy", text)]
+        if self.records.now >= client.until:
+            return [client.turn_away("Busy", f"the module {name!r} is being started; try again in a moment")]
+        self.waiting.append(client)
         return []
 
-    def _turn_away(self, visitor: Visitor, kind: str, text: str) -> do.Action:
-        return TurnAway(visitor.conn, kind, text, visitor.fresh)
+    def _hand(self, child: int, client: ModelClient) -> do.Action:
+        host = self.hosts.by_child[child]
+        if host.load[2] + host.given >= MAX_CLIENTS:
+            all_taken = f"has {MAX_CLIENTS} clients here, which is all that it takes; try again later"
+            return client.turn_away("Busy", f"the module {client.name!r} {all_taken}")
+        host.given += 1
+        host.handed += 1
+        return do.Hand(child, client.conn, client.peer, client.fresh, client.greeted)
 
     def _unknown(self, name: str) -> str:
         names = sorted(self.catalogue)
@@ -330,18 +290,3 @@ class Hosting(Fleet):
         near = difflib.get_close_matches(name, names, 3, 0.5) or names[:SHOWN]
         more = ", …" if len(names) > len(near) else ""
         return f"no module {name[:100]!r} is deployed on this server; it has {', '.join(near)}{more}"
-
-
-_HANDLERS: Dict[type, Callable[[Hosting, Any], List[do.Action]]] = {
-    Catalogue: Hosting.read,
-    Loaded: Hosting.loaded,
-    Unloadable: Hosting.unloadable,
-    Load: Hosting.told_load,
-    Stuck: Hosting.stuck,
-    Leaving: Hosting.leaving,
-    Moved: Hosting.moved,
-    Try: Hosting.tries,
-    NotTaken: Hosting.not_taken,
-    Changed: Hosting.changed,
-    Asked: Hosting.asked,
-}

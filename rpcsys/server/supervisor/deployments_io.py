@@ -8,13 +8,13 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rpcsys.server.models.store import Store, Version, is_name
 from rpcsys.server.sandbox.messages import DEPLOYER, HOST, Job
-from rpcsys.server.supervisor import deployment_events
+from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.children import Spawner
 from rpcsys.server.supervisor.clients import Clients
 
 
-class Hosts:
+class DeploymentsIo:
     """Deployed modules of the folder ``root``. ``key``: what clients are told; ``limits``: workers and places to wait, of each host; ``announce``: tells a tracker."""
 
     def __init__(
@@ -42,9 +42,9 @@ class Hosts:
         spawner.on_service = self.hear
         self.reread()
 
-    def reread(self, action: Optional[deployment_events.Reread] = None) -> None:
+    def reread(self, action: Optional[do.Reread] = None) -> None:
         """Tell what is to be served."""
-        self._feed(deployment_events.Catalogue(self._clock(), tuple(self._store.current())))
+        self._feed(ev.Catalogue(self._clock(), tuple(self._store.current())))
 
     # -------------------------------------------------------------- what they say
 
@@ -57,7 +57,7 @@ class Hosts:
         if "moved" in said and descriptor is not None:
             peer, greeted = said["moved"], said["greeted"]
             conn = self._clients.take_back(descriptor)
-            self._feed(deployment_events.Moved(now, child, conn, peer, greeted))
+            self._feed(ev.Moved(now, child, conn, peer, greeted))
             return None
         event = _event(now, child, said)
         if event is not None:
@@ -66,7 +66,7 @@ class Hosts:
 
     # -------------------------------------------------------------- what they are told
 
-    def be_host(self, action: deployment_events.BeHost) -> None:
+    def be_host(self, action: do.BeHost) -> None:
         """Give a child its version."""
         version = action.version
         about = {
@@ -88,63 +88,63 @@ class Hosts:
         except OSError:
             self._spawner.kill(child)  # its death follows
 
-    def be_deployer(self, action: deployment_events.BeDeployer) -> None:
+    def be_deployer(self, action: do.BeDeployer) -> None:
         """Give a child a client that deploys."""
         folder = os.path.join(self._store.root, "incoming")
         options = {"deploy": self._store.root, "allow_pickle": self._allow_pickle}
         self._give(action.child, DEPLOYER, folder, options, action.conn, action.peer)
 
-    def hand(self, action: deployment_events.Hand) -> None:
+    def hand(self, action: do.Hand) -> None:
         """Give a host a client, which is its alone from then on."""
         reply = self._clients.answer(action.conn, True).decode("latin-1") if action.fresh else None
         told: Dict[str, Any] = {"client": action.peer, "reply": reply, "greeted": action.greeted}
         if self._spawner.tell(action.child, told, self._clients.descriptor(action.conn)):
             self._clients.release(action.conn)
         else:
-            self._feed(deployment_events.NotTaken(self._clock(), *dataclasses.astuple(action)))
+            self._feed(ev.NotTaken(self._clock(), *dataclasses.astuple(action)))
 
-    def tell(self, action: deployment_events.TellChild) -> None:
+    def tell(self, action: do.TellChild) -> None:
         """Tell a host or a deployer something; one that cannot be told is of no use."""
-        if not self._spawner.tell(action.child, dict(action.fields)):
+        if not self._spawner.tell(action.child, {action.word: action.value}):
             self._spawner.kill(action.child)
 
-    def announce(self, action: deployment_events.TellDeployed) -> None:
+    def announce(self, action: do.TellDeployed) -> None:
         """Tell the tracker."""
         self._announce(action.modules, self._workers)
 
-    def turn_away(self, action: deployment_events.TurnAway) -> None:
+    def turn_away(self, action: do.TurnAway) -> None:
         """Tell a client why it is not served."""
         self._clients.tell(action.conn, action.kind, action.text, unanswered=action.fresh)
         self._clients.drop(action.conn)
 
 
-ACTIONS: List[Tuple[type, Callable[[Hosts, Any], None]]] = [
-    (deployment_events.Reread, Hosts.reread),
-    (deployment_events.BeHost, Hosts.be_host),
-    (deployment_events.BeDeployer, Hosts.be_deployer),
-    (deployment_events.Hand, Hosts.hand),
-    (deployment_events.TellChild, Hosts.tell),
-    (deployment_events.TurnAway, Hosts.turn_away),
-    (deployment_events.TellDeployed, Hosts.announce),
+ACTIONS: List[Tuple[type, Callable[[DeploymentsIo, Any], None]]] = [
+    (do.Reread, DeploymentsIo.reread),
+    (do.BeHost, DeploymentsIo.be_host),
+    (do.BeDeployer, DeploymentsIo.be_deployer),
+    (do.Hand, DeploymentsIo.hand),
+    (do.TellChild, DeploymentsIo.tell),
+    (do.TurnAway, DeploymentsIo.turn_away),
+    (do.TellDeployed, DeploymentsIo.announce),
 ]
 
 
 def _event(now: float, child: int, said: Dict[str, Any]) -> Optional[ev.Event]:
     if "load" in said:
-        return deployment_events.Load(now, child, *said["load"])
+        return ev.Load(now, child, *said["load"])
     if "loaded" in said:
-        return deployment_events.Loaded(now, child, *said["loaded"])
+        return ev.Loaded(now, child)
     if "unloadable" in said:
-        return deployment_events.Unloadable(now, child, said["unloadable"])
+        return ev.Unloadable(now, child, said["unloadable"])
     if "stuck" in said:
-        return deployment_events.Stuck(now, child)
+        return ev.Stuck(now, child)
     if "leaving" in said:
-        return deployment_events.Leaving(now, child)
+        return ev.Leaving(now, child)
     if "try" in said:
         version = Version(*said["try"])
-        return deployment_events.Try(now, child, version) if is_name(version.name) else None
+        return ev.Try(now, child, version) if is_name(version.name) else None
     if "changed" in said:
-        return deployment_events.Changed(now, child)
+        return ev.Changed(now, child)
     if "states" in said:
-        return deployment_events.Asked(now, child)
+        return ev.Asked(now, child)
     return None

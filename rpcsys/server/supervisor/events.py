@@ -1,44 +1,52 @@
 """What can happen to a device server. What it may do about it is in :mod:`rpcsys.server.supervisor.actions`.
 
-Events go into :class:`rpcsys.server.supervisor.state.State`, actions come out. All are frozen, hold nothing but numbers, text and
-tuples, and turn into JSON and back (:func:`to_json`, :func:`from_json`): a log of events replays to the same state.
-
-``now`` is a monotonic clock in seconds. ``conn``, ``session`` and ``child`` are numbers given once and
-never again: connections by the service, sessions and children by the state.
+A log of events, each with its time, replays to the same state and the same actions.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rpcsys.server.supervisor.actions import Action
+from rpcsys.server.supervisor.actions import Frozen
+
+if TYPE_CHECKING:
+    from rpcsys.server.models.store import Version
 
 
-@dataclass(frozen=True)
-class Event:
-    """Something happened at ``now``."""
+class Event(Frozen):
+    """Something happened at ``now``, in seconds of a monotonic clock."""
 
     now: float
 
 
-@dataclass(frozen=True)
+class ChildReport(Event):
+    """What a child has said, or what is seen of it."""
+
+    child: int
+
+
 class Tick(Event):
     """Time went by."""
 
 
-@dataclass(frozen=True)
+class StopAsked(Event):
+    """Someone wants the server to stop. The second time: now. ``patient``: when its sessions have ended by themselves."""
+
+    patient: bool = False
+
+
+# Clients
+
+
 class Accepted(Event):
-    """A stranger connected, and has said nothing yet."""
+    """A client connected, and has said nothing yet."""
 
     conn: int
     peer: str
 
 
-@dataclass(frozen=True)
 class Opened(Event):
-    """A connection has said its greeting (see :mod:`rpcsys.wire.handshake`)."""
+    """A client has said its greeting (:mod:`rpcsys.wire.handshake`); ``parked``: the connection that waited for it at a proxy."""
 
     conn: int
     peer: str
@@ -47,9 +55,9 @@ class Opened(Event):
     session: str | None = None
     serve: str | None = None
     timeout_s: float | None = None
+    parked: int | None = None
 
 
-@dataclass(frozen=True)
 class Broken(Event):
     """A connection ended or broke the protocol before its greeting was whole; ``why`` is empty if it left."""
 
@@ -57,16 +65,44 @@ class Broken(Event):
     why: str = ""
 
 
-@dataclass(frozen=True)
 class HungUp(Event):
     """A client with a session, or waiting for one, is gone."""
 
     conn: int
 
 
-@dataclass(frozen=True)
+# Connections that wait at proxies
+
+
+class Parked(Event):
+    """A connection's greeting is out: the proxy can pair it."""
+
+    number: int
+
+
+class Answering(Event):
+    """A parked connection hears the first bytes of an answer."""
+
+    number: int
+
+
+class Unparked(Event):
+    """A parked connection is no more; ``how`` as in :mod:`rpcsys.server.supervisor.parking`, ``why`` for a person.
+
+    ``jitter``, in [0, 1), shortens the next pause.
+    """
+
+    number: int
+    how: str
+    why: str
+    jitter: float = 0.0
+
+
+# Processes
+
+
 class ZygoteUp(Event):
-    """The zygote has imported what it should, and forks when asked.
+    """The zygote has imported what it should, and makes children when asked.
 
     ``shared``: why sessions share namespaces with all else on the board; empty when they have their own.
     """
@@ -74,22 +110,19 @@ class ZygoteUp(Event):
     shared: str = ""
 
 
-@dataclass(frozen=True)
 class Importing(Event):
-    """A zygote, or the child ``child`` of a server that does not fork, is about to import ``what``."""
+    """The zygote, or the child ``child`` of a server that does not fork, is about to import ``what``."""
 
     what: str
     child: int | None = None
 
 
-@dataclass(frozen=True)
 class ZygoteDown(Event):
     """The zygote is dead, and every process below it too but for `Unkilled` ones; ``cleaned`` names what had to be killed."""
 
     cleaned: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
 class Unkilled(Event):
     """Processes, by name, that have been seen alive seconds after a SIGKILL; none: those have ended.
 
@@ -100,78 +133,57 @@ class Unkilled(Event):
     child: int | None = None
 
 
-@dataclass(frozen=True)
 class Failed(Event):
     """A zygote or a child could not do its imports; ``why`` is one line for a person."""
 
     why: str
 
 
-@dataclass(frozen=True)
-class ChildReady(Event):
-    """A child waits for a session."""
-
-    child: int
+class ChildReady(ChildReport):
+    """A child waits for its job."""
 
 
-@dataclass(frozen=True)
-class LimitAsked(Event):
-    """The client of a child's session asked for a time limit of its own."""
-
-    child: int
-    limit_s: float
-
-
-@dataclass(frozen=True)
-class SessionOpened(Event):
-    """The process of a child's session has greeted its client, and its client it."""
-
-    child: int
-
-
-@dataclass(frozen=True)
-class ChildDone(Event):
-    """A child's session is over, and the child is about to exit.
-
-    ``removed``: shared memory and the like that will vanish with its namespaces.
-    """
-
-    child: int
-    outcome: str
-    removed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class MemoryExceeded(Event):
-    """The processes of a child's session have more memory than a session may."""
-
-    child: int
-
-
-@dataclass(frozen=True)
-class CpusLeft(Event):
-    """Threads of a child's session might run on CPUs that its slot has not; they are set back."""
-
-    child: int
-
-
-@dataclass(frozen=True)
-class ChildDead(Event):
+class ChildDead(ChildReport):
     """A child and all its descendants are dead, but for `Unkilled` ones.
 
-    ``status``: exit status, or minus the signal that killed it; ``cleaned``: names of descendants that had
-    to be killed; ``removed``: shared memory and the like that a
-    killed child had; ``starved``: it had nearly all the memory that it may have when it died.
+    ``status``: exit status, or minus the signal that killed it; ``cleaned``: names of descendants that had to be killed;
+    ``removed``: shared memory and the like that a killed child had; ``starved``: it had nearly all the memory that it may have.
     """
 
-    child: int
     status: int
     cleaned: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     starved: bool = False
 
 
-@dataclass(frozen=True)
+# Sessions
+
+
+class SessionOpened(ChildReport):
+    """The process of a child's session has greeted its client, and its client it."""
+
+
+class LimitAsked(ChildReport):
+    """The client of a child's session asked for a time limit of its own."""
+
+    limit_s: float
+
+
+class MemoryExceeded(ChildReport):
+    """The processes of a child's session have more memory than a session may."""
+
+
+class CpusLeft(ChildReport):
+    """Threads of a child's session might run on CPUs that its slot has not; they are set back."""
+
+
+class ChildDone(ChildReport):
+    """A child's session is over, and the child is about to exit; ``removed``: what will vanish with its namespaces."""
+
+    outcome: str
+    removed: tuple[str, ...] = ()
+
+
 class StartFailed(Event):
     """A session could not be started, ``why`` in one line."""
 
@@ -179,7 +191,6 @@ class StartFailed(Event):
     why: str
 
 
-@dataclass(frozen=True)
 class Removed(Event):
     """The directory of a session is gone, and its client's connection is closed.
 
@@ -191,14 +202,22 @@ class Removed(Event):
     left: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+class CommandDone(Event):
+    """``--health-check`` or ``--recover`` is done; ``problem`` is what went wrong, "" if nothing did."""
+
+    what: str
+    problem: str = ""
+
+
+# The tracker
+
+
 class LinkUp(Event):
     """A tracker answers; ``ours`` says whether it speaks more than TVM's codes."""
 
     ours: bool
 
 
-@dataclass(frozen=True)
 class LinkDown(Event):
     """The tracker cannot be reached, or the connection to it ended.
 
@@ -210,27 +229,23 @@ class LinkDown(Event):
     none: bool = False
 
 
-@dataclass(frozen=True)
 class Registered(Event):
     """The tracker has taken our registration."""
 
 
-@dataclass(frozen=True)
-class Offered(Event):
-    """A new match key was sent to the tracker."""
+class KeyMade(Event):
+    """A new match key: the tracker has been told of it or, behind proxies, nobody yet."""
 
     matchkey: str
 
 
-@dataclass(frozen=True)
 class Pending(Event):
     """TVM's tracker lists the match keys of ours that it has not handed out."""
 
     matchkeys: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Taken(Event):
+class KeyTaken(Event):
     """Our tracker has handed out a match key. ``user`` is a claim, ``address`` is where it came from."""
 
     lease: str
@@ -241,8 +256,7 @@ class Taken(Event):
     limit_s: float | None = None
 
 
-@dataclass(frozen=True)
-class Limit(Event):
+class LeaseRenewed(Event):
     """Our tracker has renewed a lease: it ends ``limit_s`` from now (None: not by itself)."""
 
     lease: str
@@ -250,8 +264,7 @@ class Limit(Event):
     limit_s: float | None = None
 
 
-@dataclass(frozen=True)
-class EndLease(Event):
+class LeaseRevoked(Event):
     """Our tracker takes a lease back; ``reason`` may be :data:`rpcsys.wire.control.UNUSED`."""
 
     lease: str
@@ -259,31 +272,74 @@ class EndLease(Event):
     reason: str
 
 
-@dataclass(frozen=True)
-class Confirmed(Event):
-    """Our tracker has taken in that a lease is over."""
+class EndConfirmed(Event):
+    """Our tracker knows that a lease is over."""
 
     lease: str
     epoch: int
 
 
-@dataclass(frozen=True)
-class Stop(Event):
-    """Someone wants the server to stop. The second time: now. ``patient``: when its sessions have ended by themselves."""
-
-    patient: bool = False
+# Deployed modules: the disk, model hosts, deployers
 
 
-def to_json(item: Event | Action) -> dict[str, Any]:
-    """``{"is": class, field: value…}``, made of what JSON has."""
-    return {"is": type(item).__name__, **dataclasses.asdict(item)}
+class Catalogue(Event):
+    """What the disk says is to be served."""
+
+    versions: tuple[Version, ...]
 
 
-def from_json(plain: dict[str, Any]) -> Any:
-    """The inverse of :func:`to_json`, also after a trip through JSON text. KeyError for a class unknown."""
-    kinds = {kind.__name__: kind for root in (Event, Action) for kind in root.__subclasses__()}
-    return kinds[plain["is"]](**{name: _tuples(value) for name, value in plain.items() if name != "is"})
+class Loaded(ChildReport):
+    """A host has its module in memory."""
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, (list, tuple)) else value
+class Unloadable(ChildReport):
+    """A host cannot load its module, and leaves."""
+
+    why: str
+
+
+class Load(ChildReport):
+    """How much a host has to do: calls that run, calls that wait, clients."""
+
+    running: int
+    waiting: int
+    clients: int
+
+
+class Stuck(ChildReport):
+    """A call that was given up does not let go of a host's worker."""
+
+
+class Leaving(ChildReport):
+    """A host that is to leave begins no more calls."""
+
+
+class Moved(ChildReport):
+    """A host that leaves gives a client's connection back, between two frames."""
+
+    conn: int
+    peer: str
+    greeted: bool
+
+
+class NotTaken(ChildReport):
+    """A host did not take a client that it was handed: it is dead, or hangs. The fields are those of ``Hand``."""
+
+    conn: int
+    peer: str
+    fresh: bool
+    greeted: bool
+
+
+class Try(ChildReport):
+    """A deployer has made a version, and wants to know whether it can be loaded."""
+
+    version: Version
+
+
+class Changed(ChildReport):
+    """A deployer has changed what the disk says."""
+
+
+class Asked(ChildReport):
+    """A deployer's client wants to know what is served, and how much it has to do."""

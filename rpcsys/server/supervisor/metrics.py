@@ -12,7 +12,7 @@ SECONDS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Figures:
+class ServerMetrics:
     """Counts of what happened. ``now`` gives what is so now, by name, when somebody asks."""
 
     def __init__(self, key: str, now: Callable[[], Mapping[str, float]]) -> None:
@@ -31,7 +31,7 @@ class Figures:
         self._sum += lasted_s
 
     def page(self) -> bytes:
-        """All figures."""
+        """All metrics."""
         key = {"key": self._key}
         lines: list[str] = []
         for name, value in self._now().items():

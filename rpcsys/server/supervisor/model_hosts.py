@@ -6,14 +6,18 @@ spawned ──ready──> loading ──loaded──> serving ──another ver
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Tuple
+from enum import Enum
+from typing import Any
 
 from rpcsys.link.backoff import Backoff
 from rpcsys.server.models.store import Version
 from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
-from rpcsys.server.supervisor.deployment_events import Load, Loaded, Stuck, TellChild, TellDeployed, Unloadable
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.process_table import ProcessTable, ZygoteState
+from rpcsys.server.supervisor.records import ServerRecords
 
 LASTED_S = 10.0
 """A host that served for so long does not fail at its start."""
@@ -26,158 +30,232 @@ MAX_FAULT = 120
 """Modules in one answer to a deployer, and letters of what is wrong with one: a message has 64 kB."""
 
 
+class HostState(str, Enum):
+    """A model host between two events."""
+
+    SPAWNED = "spawned"
+    LOADING = "loading"
+    SERVING = "serving"
+    LEAVING = "leaving"
+    DOOMED = "doomed"
+
+
+class HostEvent(str, Enum):
+    """What happens to a model host."""
+
+    READY = "its process waits for its version"
+    LOADED = "its module is in memory"
+    LEAVE = "it is told to leave"
+    DEAF = "it did not take a client"
+
+
+SPAWNED, LOADING, SERVING, LEAVING, DOOMED = HostState
+READY, LOADED, LEAVE, DEAF = HostEvent
+
+TRANSITIONS = {
+    SPAWNED: {READY: LOADING},
+    LOADING: {LOADED: SERVING},
+    SERVING: {LEAVE: LEAVING, DEAF: DOOMED},
+    LEAVING: {},
+    DOOMED: {},
+}
+
+
 @dataclass
-class Host:
+class HostProcess:
     """One process of a version.
 
-    ``state``: as above, or ``doomed``; ``tried_by``: the deployer for whom it is only tried; ``since``: when it began to serve;
-    ``stuck``: to be succeeded; ``calls``: it may begin some still; ``load``: calls that run, calls that wait, clients; ``given``: clients not yet in its load;
-    ``handed``: clients in all, but for those it gave back.
+    ``tried_by``: the deployer for whom it is only tried; ``since``: when it began to serve; ``stuck``: to be succeeded;
+    ``calls``: it may begin some still; ``load``: calls that run, calls that wait, clients; ``given``: clients not yet in
+    its load; ``handed``: clients in all, but for those it gave back.
     """
 
     version: Version
-    state: str = "spawned"
-    tried_by: Optional[int] = None
+    tried_by: int | None = None
+    state: HostState = SPAWNED
     since: float = 0.0
     stuck: bool = False
-    kind: str = ""
-    functions: Tuple[str, ...] = ()
-    load: Tuple[int, int, int] = (0, 0, 0)
+    load: tuple[int, int, int] = (0, 0, 0)
     given: int = 0
     handed: int = 0
     calls: bool = True
 
+    def move(self, event: HostEvent) -> None:
+        """The host's state changes."""
+        self.state = TRANSITIONS[self.state][event]
 
-class Fleet:
-    """Hosts by number, and the ``catalogue`` of what they are to serve by name; ``up``: whether processes can be made; ``number``: gives one for a new child."""
 
-    def __init__(self, number: Callable[[], int]) -> None:
-        self.catalogue: Dict[str, Version] = {}
-        self.hosts: Dict[int, Host] = {}
-        self.up = False
-        self.stopping = False
-        self._pauses: Dict[str, Backoff] = {}
-        self._faults: Dict[str, str] = {}
-        self._number = number
+class ModelHosts:
+    """Hosts ``by_child``, and the ``catalogue`` of what they are to serve by name; ``faults``: why a module cannot be served."""
 
-    # -------------------------------------------------------------- what they say
+    def __init__(self, records: ServerRecords, processes: ProcessTable) -> None:
+        self.records = records
+        self.processes = processes
+        self.catalogue: dict[str, Version] = {}
+        self.by_child: dict[int, HostProcess] = {}
+        self.faults: dict[str, str] = {}
+        self._pauses: dict[str, Backoff] = {}
 
-    def loaded(self, event: Loaded) -> List[do.Action]:
+    # What they say
+
+    def loaded(self, event: ev.Loaded) -> list[do.Action]:
         """A host can serve."""
-        host = self.hosts.get(event.child)
-        if host is None or host.state != "loading":
+        host = self.by_child.get(event.child)
+        if host is None or host.state is not LOADING:
             return []
-        host.state, host.since = "serving", event.now
-        host.kind, host.functions = event.kind, event.functions
+        host.move(LOADED)
+        host.since = event.now
         if host.tried_by is not None:
-            return [TellChild(host.tried_by, (("tried", ""),))]
-        self._faults.pop(host.version.name, None)
+            return [do.TellChild(host.tried_by, "tried", "")]
+        self.faults.pop(host.version.name, None)
         return [do.Log("info", f"serving {host.version.name} {host.version.version}")]
 
-    def unloadable(self, event: Unloadable) -> List[do.Action]:
+    def unloadable(self, event: ev.Unloadable) -> list[do.Action]:
         """A host cannot serve: it leaves by itself."""
-        host = self.hosts.get(event.child)
-        if host is None or host.state != "loading":
-            return []
-        return self._lost(event.now, event.child, event.why)
+        host = self.by_child.get(event.child)
+        return [] if host is None or host.state is not LOADING else self._lost(event.child, event.why)
 
-    def _lost(self, now: float, child: int, why: str) -> List[do.Action]:
+    def dead(self, child: int, status: int) -> list[do.Action]:
+        """The process of a host is dead."""
+        if child not in self.by_child:
+            return []
+        if self.by_child[child].state is LEAVING:
+            del self.by_child[child]
+            return []
+        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        return self._lost(child, f"its process ended {how}")
+
+    def _lost(self, child: int, why: str) -> list[do.Action]:
         """A host serves no more, and was not told to leave."""
-        host = self.hosts.pop(child)
+        host = self.by_child.pop(child)
         name, version = host.version.name, host.version.version
         if host.tried_by is not None:
-            return [TellChild(host.tried_by, (("tried", why),))]
+            return [do.TellChild(host.tried_by, "tried", why)]
         pause = self._pauses.setdefault(name, Backoff(*RESTART_S))
         if not host.since:
-            self._faults[name] = why
-        elif now - host.since >= LASTED_S:
+            self.faults[name] = why
+        elif self.records.now - host.since >= LASTED_S:
             pause.worked()
-        first = pause.failed(now)
+        first = pause.failed(self.records.now)
         return [do.Log("warning" if first else "info", f"the host of {name} {version}: {why}; it is started again")]
 
-    def told_load(self, event: Load) -> List[do.Action]:
+    def load(self, event: ev.Load) -> list[do.Action]:
         """A host says what it has to do."""
-        host = self.hosts.get(event.child)
+        host = self.by_child.get(event.child)
         if host is not None:
             host.load, host.given = (event.running, event.waiting, event.clients), 0
         return []
 
-    def stuck(self, event: Stuck) -> List[do.Action]:
+    def stuck(self, event: ev.Stuck) -> list[do.Action]:
         """A host is to be succeeded by another of the same version."""
-        host = self.hosts.get(event.child)
+        host = self.by_child.get(event.child)
         if host is None or host.stuck:
             return []
         host.stuck = True
         name = host.version.name
         return [do.Log("warning", f"a call of {name} that was given up does not end: its host is being replaced")]
 
-    # -------------------------------------------------------------- what is told of them
+    def leaving(self, event: ev.Leaving) -> list[do.Action]:
+        """A host has heard that it is to leave."""
+        host = self.by_child.get(event.child)
+        if host is not None:
+            host.calls = False
+        return []
 
-    def load(self, name: str) -> Tuple[int, int, int]:
+    # What is told of them
+
+    def load_of(self, name: str) -> tuple[int, int, int]:
         """Calls that run, calls that wait, and clients, of the host that serves ``name``."""
-        child = self._serving(name)
-        return (0, 0, 0) if child is None else self.hosts[child].load
+        child = self.serving(name)
+        return (0, 0, 0) if child is None else self.by_child[child].load
 
-    def announce(self, told: object) -> List[TellDeployed]:
-        """Tell the tracker what has changed since it was ``told``; nothing if nothing has."""
-        names = [] if self.stopping else sorted(self.catalogue)[:MAX_LISTED]
-        rows = tuple(
-            (name, self.catalogue[name].version, self._serving(name) is not None, *self.load(name)) for name in names
+    def table(self) -> tuple[tuple[str, str, bool, int, int, int], ...]:
+        """What a tracker is told of each module: name, version, whether it is served, and its load."""
+        names = [] if self.records.stopping else sorted(self.catalogue)[:MAX_LISTED]
+        return tuple(
+            (name, self.catalogue[name].version, self.serving(name) is not None, *self.load_of(name)) for name in names
         )
-        return [] if rows == told else [TellDeployed(rows)]
+
+    def states(self) -> dict[str, list[Any]]:
+        """What a deployer is told of each module: its state, and its load."""
+        return {name: [self._state_of(name), *self.load_of(name)] for name in list(self.catalogue)[:MAX_LISTED]}
 
     def _state_of(self, name: str) -> str:
-        if self._serving(name) is not None:
+        if self.serving(name) is not None:
             return "serving"
-        fault = self._faults.get(name, "")
+        fault = self.faults.get(name, "")
         return f"failing: {fault[:MAX_FAULT]}" if fault else "starting"
 
-    # -------------------------------------------------------------- what is wanted
+    # What is wanted
 
-    def _start_missing(self, now: float) -> List[do.Action]:
-        """A host for each module that has none, unless it is too early to try again."""
-        actions: List[do.Action] = []
-        for name in self.catalogue:
-            pause = self._pauses.get(name)
-            if self.up and self._of(name) is None and (pause is None or pause.allows(now)):
-                actions.append(self._spawn(Host(self.catalogue[name])))
+    def read(self, versions: tuple[Version, ...], is_deployer: Container[int]) -> list[do.Action]:
+        """What is to be served from now on. A host that was tried serves then, or ends with its deployer."""
+        before, self.catalogue = self.catalogue, {version.name: version for version in versions}
+        for name in before.keys() | self.catalogue.keys():
+            if before.get(name) != self.catalogue.get(name):
+                self._pauses.pop(name, None)
+                self.faults.pop(name, None)
+        actions: list[do.Action] = []
+        for child, host in list(self.by_child.items()):
+            if host.tried_by is None:
+                continue
+            if self.catalogue.get(host.version.name) == host.version:
+                host.tried_by = None
+                actions.append(do.Log("info", f"serving {host.version.name} {host.version.version}, new"))
+            elif host.tried_by not in is_deployer:
+                del self.by_child[child]
+                actions.append(do.Kill(child))
         return actions
 
-    def _next_start(self) -> Optional[float]:
-        """When :meth:`_start_missing` has something to do by itself."""
-        if not self.up:
-            return None
-        pauses = [self._pauses[name].until for name in self.catalogue.keys() & self._pauses if self._of(name) is None]
+    def spawn(self, version: Version, tried_by: int | None = None) -> do.Action:
+        """Have a host of a version made."""
+        spawned = self.processes.spawn(ChildKind.HOST)
+        self.by_child[spawned.child] = HostProcess(version, tried_by)
+        return spawned
+
+    def start_missing(self) -> list[do.Action]:
+        """A host for each module that has none, unless it is too early to try again."""
+        now = self.records.now
+        wanted = [name for name in self._missing() if name not in self._pauses or self._pauses[name].allows(now)]
+        return [self.spawn(self.catalogue[name]) for name in wanted]
+
+    def _missing(self) -> Iterator[str]:
+        if self.processes.zygote is ZygoteState.UP:
+            yield from (name for name in self.catalogue if self._of(name) is None)
+
+    def next_start(self) -> float | None:
+        """When :meth:`start_missing` has something to do by itself."""
+        pauses = [self._pauses[name].until for name in self._missing() if name in self._pauses]
         return min((until for until in pauses if until is not None), default=None)
 
-    def _perhaps_leave(self, child: int, host: Host) -> List[do.Action]:
-        """Have a host leave that is not wanted any more, as soon as its successor serves, if there is to be one."""
-        if host.state == "leaving" or (host.tried_by is not None and not self.stopping):
+    def leave(self) -> list[do.Action]:
+        """Have hosts leave that are not wanted any more, as soon as their successors serve, if there are to be any."""
+        return [action for child, host in list(self.by_child.items()) for action in self._perhaps_leave(child, host)]
+
+    def _perhaps_leave(self, child: int, host: HostProcess) -> list[do.Action]:
+        stopping, name = self.records.stopping, host.version.name
+        if host.state is LEAVING or (host.tried_by is not None and not stopping):
             return []
-        current = None if self.stopping else self.catalogue.get(host.version.name)
+        current = None if stopping else self.catalogue.get(name)
         if current == host.version and not host.stuck:
             return []
-        if host.state != "serving":
-            del self.hosts[child]
+        if host.state is not SERVING:
+            del self.by_child[child]
             return [do.Kill(child)]
-        if current is not None and self._serving(host.version.name) is None:
+        if current is not None and self.serving(name) is None:
             return []
-        host.state = "leaving"
-        return [TellChild(child, (("leave", "" if current is None else "successor"),))]
+        host.move(LEAVE)
+        return [do.TellChild(child, "leave", "" if current is None else "successor")]
 
-    def _of(self, name: str) -> Optional[int]:
+    def _of(self, name: str) -> int | None:
         """The host, in whatever state, that serves the current version or will."""
         current = self.catalogue[name]
-        for child, host in self.hosts.items():
-            if host.version == current and host.tried_by is None and not host.stuck and host.state != "leaving":
+        for child, host in self.by_child.items():
+            if host.version == current and host.tried_by is None and not host.stuck and host.state is not LEAVING:
                 return child
         return None
 
-    def _serving(self, name: str) -> Optional[int]:
+    def serving(self, name: str) -> int | None:
+        """The host that serves a module."""
         child = self._of(name) if name in self.catalogue else None
-        return child if child is not None and self.hosts[child].state == "serving" else None
-
-    def _spawn(self, host: Host) -> do.Action:
-        child = self._number()
-        self.hosts[child] = host
-        return do.Spawn(child, ChildKind.HOST)
+        return child if child is not None and self.by_child[child].state is SERVING else None

@@ -15,11 +15,12 @@ key, and it is the proxy that offers them, if anyone does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from rpcsys.link.backoff import Backoff
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.parking import MakeKey
+from rpcsys.server.supervisor.records import ServerRecords
 from rpcsys.wire.keys import same
 
 UNUSED_S = 8.0
@@ -45,8 +46,43 @@ MAX_UNREPORTED = 512
 """Ends of leases that no tracker has confirmed. A server has at most 256 slots, and none is leased again before its tracker is back."""
 
 
+class LinkState(str, Enum):
+    """The link to the tracker between two events. ``FOREIGN``: behind the proxies is TVM's, with which they deal."""
+
+    DOWN = "down"
+    CONNECTING = "connecting"
+    REGISTERING = "registering"
+    UP = "up"
+    FOREIGN = "foreign"
+    CLOSED = "closed"
+
+
+class LinkEvent(str, Enum):
+    """What happens to the link."""
+
+    TRIED = "a connection is begun"
+    ANSWERED = "the tracker says which it is"
+    IS_TVMS = "it is TVM's, and proxies stand before it"
+    TAKEN = "it has taken the registration"
+    LOST = "the connection ended, or is closed to begin anew"
+    CLOSE = "the server is stopped"
+
+
+DOWN, CONNECTING, REGISTERING, UP, FOREIGN, CLOSED = LinkState
+TRIED, ANSWERED, IS_TVMS, TAKEN, LOST, CLOSE = LinkEvent
+
+TRANSITIONS = {
+    DOWN: {TRIED: CONNECTING, CLOSE: CLOSED},
+    CONNECTING: {ANSWERED: REGISTERING, IS_TVMS: FOREIGN, LOST: DOWN, CLOSE: CLOSED},
+    REGISTERING: {TAKEN: UP, LOST: DOWN, CLOSE: CLOSED},
+    UP: {LOST: DOWN, CLOSE: CLOSED},
+    FOREIGN: {LOST: DOWN, CLOSE: CLOSED},
+    CLOSED: {CLOSE: CLOSED},
+}
+
+
 @dataclass
-class Key:
+class MatchKey:
     """A match key: offered, then perhaps taken at ``taken_at`` under a lease.
 
     ``proxy``: where a connection waits for its client; ``put``: the tracker has been told of it.
@@ -62,87 +98,86 @@ class Key:
 
 
 class Offers:
-    """The link's state (``down``, ``connecting``, ``registering``, ``up``, ``closed``) and the keys out.
+    """The ``link`` and the ``keys`` that are out. ``proxy``: the one that the link goes through; ``asked``: keys to be made."""
 
-    Behind ``proxies`` also ``foreign``: the tracker is TVM's, with which the proxy deals. ``proxy`` is the link's.
-    """
-
-    def __init__(self, proxies: int = 0) -> None:
+    def __init__(self, records: ServerRecords) -> None:
+        self.records = records
         self.proxy = 0
-        self._proxies = proxies
+        self.link = DOWN
+        self.ours = False
+        self.keys: dict[str, MatchKey] = {}
+        self.asked = 0
+        self.unreported: dict[tuple[str, int], do.ReportEnd] = {}
+        self._proxies = len(records.policy.proxies)
         self._failures = 0
         self._led_at: float | None = None
-        self.link = "down"
-        self.ours = False
-        self.keys: dict[str, Key] = {}
-        self.asked = 0
-        self.unreported: dict[tuple[str, int], do.Ended] = {}
         self._begun: list[do.Action] = []
         self._backoff = Backoff(*RETRY_S)
         self._next: float | None = None
         self._complained = False
 
-    def open(self, now: float) -> list[do.Action]:
+    def _move(self, event: LinkEvent, next_at: float | None) -> None:
+        """The link's state changes, and when the next thing is to be done about it."""
+        self.link, self._next = TRANSITIONS[self.link][event], next_at
+
+    def open(self) -> list[do.Action]:
         """Start connecting."""
-        self.link = "connecting"
-        self._next = now + ANSWER_S
+        self._move(TRIED, self.records.now + ANSWER_S)
         return [do.Connect(self.proxy)]
 
     def abandon(self) -> list[do.Action]:
         """Take every key back for good. Our tracker is told of leases that nobody can use any more."""
-        leased = [key for key in self.keys.values() if key.lease is not None]
-        self.keys.clear()
-        return [action for key in leased for action in self.report(do.Ended(key.lease or "", key.epoch, "unused"))]
+        keys, self.keys = self.keys, {}
+        return [action for key in keys.values() for action in self.unused(key.lease, key.epoch)]
 
     def owing(self) -> bool:
         """Whether ends of leases wait for a link to our tracker that is being made."""
-        return bool(self.unreported) and self.link in ("connecting", "registering")
+        return bool(self.unreported) and self.link in (CONNECTING, REGISTERING)
 
     def close(self) -> list[do.Action]:
         """Offer nothing any more: a tracker drops what a closed connection offered."""
-        was, self.link = self.link, "closed"
-        self._next = None
-        return [do.Disconnect()] if was not in ("down", "closed") else []
+        was = self.link
+        self._move(CLOSE, None)
+        return [] if was in (DOWN, CLOSED) else [do.Disconnect()]
 
-    def up(self, now: float, ours: bool, running: tuple[tuple[str, int, float], ...]) -> list[do.Action]:
+    def up(self, ours: bool, running: tuple[tuple[str, int, float], ...]) -> list[do.Action]:
         """The tracker answers: say who we are."""
-        if self.link != "connecting":
+        if self.link is not CONNECTING:
             return []
         if self._proxies and not ours:
             return self._foreign()
-        self.link, self.ours, self._begun = "registering", ours, []
-        self._next = now + ANSWER_S
-        return [do.Register(running)]
+        self._move(ANSWERED, self.records.now + ANSWER_S)
+        self.ours, self._begun = ours, []
+        return [do.RegisterServer(running)]
 
     def _foreign(self) -> list[do.Action]:
         """The link is kept, idle: its end says that the tracker may be another one."""
-        self.link, self._next = "foreign", None
+        self._move(IS_TVMS, None)
         self._backoff.worked()
         self._failures = self._proxies  # as if all were tried: none leads to a tracker of ours
         return [do.Log("info", "the tracker behind the proxy is TVM's: the proxy offers this board there")]
 
-    def registered(self, now: float) -> list[do.Action]:
+    def registered(self) -> list[do.Action]:
         """The registration is taken: report what began since it was sent, and what ended meanwhile."""
-        if self.link != "registering":
+        if self.link is not REGISTERING:
             return []
-        self.link = "up"
+        self._move(TAKEN, None if self.ours else self.records.now + POLL_S)
         self._failures = 0
         self._backoff.worked()
         self._complained = False
-        self._next = None if self.ours else now + POLL_S
         owed = (*self._begun, *self.unreported.values()) if self.ours else ()
         return [do.Log("info", "registered with the tracker"), *owed]
 
-    def down(self, now: float, event: ev.LinkDown) -> list[do.Action]:
+    def down(self, event: ev.LinkDown) -> list[do.Action]:
         """The link broke or could not be made: try again after a pause. One log line until it is back."""
-        if self.link in ("down", "closed"):
+        if self.link in (DOWN, CLOSED):
             return []
-        if self.link == "up":
-            self._led_at = now
+        if self.link is UP:
+            self._led_at = event.now
         elif event.none:
             self._led_at = None
-        self.link, self.asked = "down", 0
-        self._next = now + self._next_pause(event.jitter)
+        self._move(LOST, event.now + self._next_pause(event.jitter))
+        self.asked = 0
         self.keys = {text: key for text, key in self.keys.items() if key.taken_at is not None}
         if self._complained:
             return []
@@ -170,60 +205,61 @@ class Offers:
             return do.Log("info", text)
         return do.Log("warning", f"no tracker: {why}; trying again until it is back")
 
-    def plain_at(self, now: float) -> list[int]:
+    def plain_at(self) -> list[int]:
         """The proxies at which connections wait under the plain key."""
-        if self.link == "foreign":
+        if self.link is FOREIGN:
             return [self.proxy]
-        if self.link not in ("down", "connecting", "registering") or self._failures < self._proxies:
+        if self.link not in (DOWN, CONNECTING, REGISTERING) or self._failures < self._proxies:
             return []
-        if self._led_at is not None and now < self._led_at + LED_S:
+        if self._led_at is not None and self.records.now < self._led_at + LED_S:
             return []
         return list(range(self._proxies))
 
     def parked(self, matchkey: str) -> list[do.Action]:
         """A connection waits for the client of a match key: now it can be offered."""
         key = self.keys.get(matchkey)
-        if key is None or key.put or self.link != "up":
+        if key is None or key.put or self.link is not UP:
             return []
         key.put = True
         return [do.Offer(matchkey)]
 
-    def withdraw(self, now: float) -> list[do.Action]:
+    def withdraw(self) -> list[do.Action]:
         """Take back what is offered; a tracker drops what a closed connection offered. Nothing if nothing is."""
-        if self.link != "up" or not (self.keys or self.asked):
+        if self.link is not UP or not (self.keys or self.asked):
             return []
-        self.link, self.asked, self._next = "down", 0, now
-        self._led_at = now
+        self._move(LOST, self.records.now)
+        self.asked, self._led_at = 0, self.records.now
         return [*self.abandon(), do.Disconnect()]
 
     def offer(self, free: int) -> list[do.Action]:
         """Offer what is missing for ``free`` slots."""
-        if self.link != "up":
+        if self.link is not UP:
             return []
         missing = free - len(self.keys) - self.asked
         self.asked += max(missing, 0)
-        return [MakeKey() if self._proxies else do.Offer() for _ in range(missing)]
+        return [do.MakeKey() if self._proxies else do.Offer() for _ in range(missing)]
 
-    def offered(self, matchkey: str) -> None:
+    def key_made(self, event: ev.KeyMade) -> list[do.Action]:
         """A key that was asked for is out, or, behind proxies, made."""
         if self.asked:
             self.asked -= 1
-            self.keys[matchkey] = Key(matchkey, self.proxy, put=not self._proxies)
+            self.keys[event.matchkey] = MatchKey(event.matchkey, self.proxy, put=not self._proxies)
+        return []
 
-    def find(self, text: str) -> Key | None:
+    def find(self, text: str) -> MatchKey | None:
         """The key a client came with. Every key is compared, each in constant time."""
         matches = [key for key in self.keys.values() if same(key.matchkey, text)]
         return matches[0] if matches else None
 
-    def use(self, key: Key) -> None:
+    def use(self, key: MatchKey) -> None:
         """A client has come: the key serves once."""
         del self.keys[key.matchkey]
 
-    def may_precede_its_lease(self, key: Key) -> bool:
+    def may_precede_its_lease(self, key: MatchKey) -> bool:
         """Whether the tracker's word about this key may still be on its way while its client is here."""
-        return self.ours and self.link == "up" and key.taken_at is None
+        return self.ours and self.link is UP and key.taken_at is None
 
-    def taken(self, event: ev.Taken) -> bool:
+    def taken(self, event: ev.KeyTaken) -> bool:
         """Our tracker handed out a key; whether it was one still offered."""
         key = self.keys.get(event.matchkey)
         if key is None:
@@ -232,69 +268,82 @@ class Offers:
         key.lease, key.epoch, key.limit_s = event.lease, event.epoch, event.limit_s
         return True
 
-    def pending(self, now: float, left: tuple[str, ...]) -> None:
+    def pending(self, event: ev.Pending) -> list[do.Action]:
         """TVM's tracker says which keys it still has: the others are taken."""
         for key in self.keys.values():
-            if key.matchkey in left:
+            if key.matchkey in event.matchkeys:
                 key.taken_at = None
             elif key.taken_at is None:
-                key.taken_at = now
+                key.taken_at = event.now
+        return []
 
-    def limit(self, lease: str, epoch: int, limit_s: float | None) -> bool:
+    def renewed(self, event: ev.LeaseRenewed) -> bool:
         """An unused key's lease is renewed; whether there was one."""
-        for key in self.keys.values():
-            if key.lease == lease and key.epoch == epoch:
-                key.limit_s = limit_s
-                return True
-        return False
+        key = self._leased(event)
+        if key is not None:
+            key.limit_s = event.limit_s
+        return key is not None
 
-    def end(self, lease: str, epoch: int) -> None:
+    def revoked(self, event: ev.LeaseRevoked) -> None:
         """The tracker takes a lease back: if its key is unused, it serves nobody any more."""
-        for key in list(self.keys.values()):
-            if key.lease == lease and key.epoch == epoch:
-                self.use(key)
+        key = self._leased(event)
+        if key is not None:
+            self.use(key)
 
-    def report(self, action: do.Started | do.Ended) -> list[do.Action]:
+    def _leased(self, event: ev.LeaseRenewed | ev.LeaseRevoked) -> MatchKey | None:
+        lease = event.lease, event.epoch
+        return next((key for key in self.keys.values() if (key.lease, key.epoch) == lease), None)
+
+    def unused(self, lease: str | None, epoch: int) -> list[do.Action]:
+        """Tell our tracker that nobody has used a lease, if there is one."""
+        return [] if lease is None else self.report(do.ReportEnd(lease, epoch, "unused"))
+
+    def report(self, action: do.ReportStart | do.ReportEnd) -> list[do.Action]:
         """Tell our tracker about a lease now; of its end, again whenever it is back, until it has confirmed that."""
-        if isinstance(action, do.Ended):
+        if isinstance(action, do.ReportEnd):
             self.unreported[action.lease, action.epoch] = action
             if len(self.unreported) > MAX_UNREPORTED:
                 del self.unreported[next(iter(self.unreported))]
-        elif self.link == "registering":
+        elif self.link is REGISTERING:
             self._begun.append(action)  # what runs has just been told, without it
-        return [action] if self.link == "up" and self.ours else []
+        return [action] if self.told else []
 
-    def confirmed(self, lease: str, epoch: int) -> None:
+    @property
+    def told(self) -> bool:
+        """Whether a tracker listens that knows more than TVM's."""
+        return self.link is UP and self.ours
+
+    def confirmed(self, event: ev.EndConfirmed) -> list[do.Action]:
         """Our tracker knows that a lease is over."""
-        self.unreported.pop((lease, epoch), None)
+        self.unreported.pop((event.lease, event.epoch), None)
+        return []
 
     def deadline(self) -> float | None:
         """When :meth:`tick` has something to do."""
         times = [key.taken_at + self._unused_s() for key in self.keys.values() if key.taken_at is not None]
         return min([*times, *([] if self._next is None else [self._next])], default=None)
 
-    def tick(self, now: float) -> list[do.Action]:
+    def tick(self) -> list[do.Action]:
         """Connect, poll, give up, renew: whatever is due."""
-        actions = self._renew(now)
+        actions, now = self._renew(), self.records.now
         if self._next is None or now < self._next:
             return actions
-        if self.link == "down":
-            return [*actions, *self.open(now)]
-        if self.link == "up":
+        if self.link is DOWN:
+            return actions + self.open()
+        if self.link is UP:
             self._next = now + POLL_S
             return [*actions, do.Poll()]
-        return [*actions, do.Disconnect(), *self.down(now, ev.LinkDown(now, f"it did not answer for {ANSWER_S:g} s"))]
+        return [*actions, do.Disconnect(), *self.down(ev.LinkDown(now, f"it did not answer for {ANSWER_S:g} s"))]
 
     def _unused_s(self) -> float:
         """On TVM's tracker a key may have been taken just after the last poll."""
         return UNUSED_S if self.ours else UNUSED_S - POLL_S
 
-    def _renew(self, now: float) -> list[do.Action]:
+    def _renew(self) -> list[do.Action]:
         actions: list[do.Action] = []
         for key in list(self.keys.values()):
-            if key.taken_at is not None and now >= key.taken_at + self._unused_s():
+            if key.taken_at is not None and self.records.now >= key.taken_at + self._unused_s():
                 self.use(key)
                 actions.append(do.Log("info", "a match key was taken and not used: offering a new one"))
-                if key.lease is not None:
-                    actions += self.report(do.Ended(key.lease, key.epoch, "unused"))
+                actions += self.unused(key.lease, key.epoch)
         return actions

@@ -2,21 +2,23 @@
 
 A server that nobody can reach dials its proxies instead, says which key it serves, and waits there::
 
-    dialling ──its greeting is out──> parked ──a client's greeting begins──> answering ──> paired: a client's
+    dialling ──its greeting is out──> parked ──a client's greeting begins──> answering ──> a client's
         └───────────────┴────────────────────────┴─ lost, refused, late: dialled again       connection, as if accepted
 
-Which places are wanted is decided elsewhere, as (proxy, key) pairs; this part makes it so. A proxy that refuses or is away
-is tried again for ever, with growing pauses of its own, and by one connection before the others.
+Which connections are wanted is decided elsewhere, as (proxy, key) pairs; this part makes it so. A proxy that refuses or is
+away is tried again for ever, with growing pauses of its own, and by one connection before the others.
 """
 
 from __future__ import annotations
 
 import collections
 from dataclasses import dataclass
+from enum import Enum
 
 from rpcsys.link.backoff import Backoff
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.records import ServerRecords
 
 CONNECT_S = 8.0
 """From dialling to a greeting that is out."""
@@ -28,230 +30,202 @@ FIRST_PAUSE_S, PAUSE_S = 0.1, 5.0
 """First and longest pause before a proxy is tried again: one that was away for a night has its boards back in seconds."""
 
 LASTED_S = 5.0
-"""A place that was parked for so long was not refused: what ended it says nothing about the next."""
+"""A connection that was parked for so long was not refused: what ended it says nothing about the next."""
 
 LOST, DUPLICATE, MISMATCH = "lost", "duplicate", "mismatch"
-"""How a place ends: no connection (any more), or the proxy's answer."""
+"""How a parked connection ends: it broke, or the proxy's answer."""
 
 
-@dataclass(frozen=True)
-class KeyMade(ev.Event):
-    """Here is a new match key, which nobody knows yet: it is offered when a place waits under it."""
+class ParkedState(str, Enum):
+    """A connection to a proxy between two events."""
 
-    matchkey: str
-
-
-@dataclass(frozen=True)
-class Parked(ev.Event):
-    """A place's greeting is out: the proxy can pair it."""
-
-    place: int
+    DIALLING = "dialling"
+    PARKED = "parked"
+    ANSWERING = "answering"
 
 
-@dataclass(frozen=True)
-class Answering(ev.Event):
-    """A place hears the first bytes of an answer."""
+class ParkedEvent(str, Enum):
+    """What happens to a connection to a proxy."""
 
-    place: int
-
-
-@dataclass(frozen=True)
-class Unparked(ev.Event):
-    """A place is no more; ``how`` as above, ``why`` for a person. ``jitter``, in [0, 1), shortens the next pause."""
-
-    place: int
-    how: str
-    why: str
-    jitter: float = 0.0
+    GREETED = "its greeting is out"
+    ANSWERED = "a client's greeting begins, or goes on"
 
 
-@dataclass(frozen=True)
-class Paired(ev.Event):
-    """A place has got a client, whose greeting this is, and is the connection ``conn`` from now on."""
+DIALLING, PARKED, ANSWERING = ParkedState
+GREETED, ANSWERED = ParkedEvent
 
-    place: int
-    conn: int
-    peer: str
-    role: str
-    key: str
-    session: str | None = None
-    serve: str | None = None
-    timeout_s: float | None = None
-
-
-@dataclass(frozen=True)
-class MakeKey(do.Action):
-    """Make a match key: :class:`KeyMade` follows."""
-
-
-@dataclass(frozen=True)
-class Park(do.Action):
-    """Dial a proxy and say which key is served: Parked, Answering, and Paired or Unparked follow.
-
-    ``offered``: the key is a match key that the tracker knows from this server itself.
-    """
-
-    place: int
-    proxy: int
-    key: str
-    offered: bool
-
-
-@dataclass(frozen=True)
-class Unpark(do.Action):
-    """Close a place without a word; nothing more is heard of it."""
-
-    place: int
+TRANSITIONS = {
+    DIALLING: {GREETED: PARKED, ANSWERED: ANSWERING},
+    PARKED: {GREETED: PARKED, ANSWERED: ANSWERING},
+    ANSWERING: {GREETED: ANSWERING, ANSWERED: ANSWERING},
+}
 
 
 @dataclass
-class Place:
-    """``until``: when it is given up, None while it may wait; ``parked_at``: since when it does."""
+class ParkedConnection:
+    """``until``: when it is given up, None while it may wait; ``since``: when its greeting was out."""
 
     proxy: int
     key: str
     until: float | None
-    parked_at: float | None = None
-    answering: bool = False
+    state: ParkedState = DIALLING
+    since: float | None = None
+
+    def move(self, event: ParkedEvent) -> bool:
+        """The connection's state changes. Whether it does."""
+        before, self.state = self.state, TRANSITIONS[self.state][event]
+        return self.state is not before
+
+
+@dataclass
+class KnownProxy:
+    """``works``: it has taken a connection; ``takes_one``: of each key; ``logged``: the log says that it works."""
+
+    name: str
+    backoff: Backoff
+    works: bool = False
+    takes_one: bool = False
+    logged: bool = False
 
 
 class Parking:
-    """Places by number, and what is known of the ``proxies``, given as people write them. ``key``: the plain one."""
+    """``connections`` by number, and what is known of the proxies."""
 
-    def __init__(self, key: str, proxies: tuple[str, ...]) -> None:
-        self.places: dict[int, Place] = {}
-        self._key = key
-        self._proxies = proxies
-        self._pauses = [Backoff(FIRST_PAUSE_S, PAUSE_S) for _ in proxies]
-        self._takes_one = [False for _ in proxies]
-        self._works = [False for _ in proxies]
-        self._told = [False for _ in proxies]
+    def __init__(self, records: ServerRecords) -> None:
+        self.records = records
+        self.connections: dict[int, ParkedConnection] = {}
+        self._proxies = [KnownProxy(name, Backoff(FIRST_PAUSE_S, PAUSE_S)) for name in records.policy.proxies]
         self._put_off: set[int] = set()
         self._last = 0
 
-    def parked(self, now: float, number: int) -> list[do.Action]:
-        """A place waits from now on."""
-        place = self.places.get(number)
-        if place is None:
-            return []
-        place.until, place.parked_at = None, now
-        self._works[place.proxy] = True
-        if self._told[place.proxy]:
-            return []
-        self._told[place.proxy] = True
-        return [do.Log("info", f"waiting for clients at the proxy at {self._proxies[place.proxy]}")]
-
     @property
     def waiting(self) -> int:
-        """How many places a client could come to now."""
-        return sum(place.parked_at is not None for place in self.places.values())
+        """How many connections a client could come to now."""
+        return sum(connection.state is not DIALLING for connection in self.connections.values())
 
-    def answering(self, now: float, number: int) -> None:
+    def parked(self, event: ev.Parked) -> list[do.Action]:
+        """A connection waits from now on."""
+        connection = self.connections.get(event.number)
+        if connection is None:
+            return []
+        if connection.move(GREETED):
+            connection.until, connection.since = None, event.now
+        proxy = self._proxies[connection.proxy]
+        proxy.works = True
+        if proxy.logged:
+            return []
+        proxy.logged = True
+        return [do.Log("info", f"waiting for clients at the proxy at {proxy.name}")]
+
+    def answering(self, event: ev.Answering) -> list[do.Action]:
         """A client's greeting begins, or goes on."""
-        place = self.places.get(number)
-        if place is not None and not place.answering:
-            place.until, place.answering = now + ANSWER_S, True
+        connection = self.connections.get(event.number)
+        if connection is not None and connection.move(ANSWERED):
+            connection.until = event.now + ANSWER_S
+        return []
 
-    def paired(self, number: int) -> Place | None:
-        """A place has become a client's connection."""
-        return self.places.pop(number, None)
+    def paired(self, number: int) -> ParkedConnection | None:
+        """A parked connection has become a client's."""
+        return self.connections.pop(number, None)
 
-    def over(self, now: float, place: Place, served: bool) -> None:
-        """A paired place's client is gone; ``served``: it had a session. Who sends nobody is not asked in a hurry."""
+    def over(self, connection: ParkedConnection, served: bool) -> None:
+        """A paired connection's client is gone; ``served``: it had a session. Who sends nobody is not asked in a hurry."""
         if served:
-            self._pauses[place.proxy].worked()
+            self._proxies[connection.proxy].backoff.worked()
         else:
-            self._pause(now, place)
+            self._pause(connection)
 
-    def lost(self, event: Unparked) -> list[do.Action]:
-        """A place is no more."""
-        place = self.places.pop(event.place, None)
-        if place is None:
+    def lost(self, event: ev.Unparked) -> list[do.Action]:
+        """A parked connection is no more."""
+        connection = self.connections.pop(event.number, None)
+        if connection is None:
             return []
-        if event.how == DUPLICATE and self._others_wait(place):
+        if event.how == DUPLICATE and self._others_wait(connection.proxy, connection.key):
             # TVM's proxy takes one connection of a key. The next is dialled when a client has taken this one.
-            self._takes_one[place.proxy] = True
+            self._proxies[connection.proxy].takes_one = True
             return []
-        return self._failed(event.now, place, event.why, event.jitter, takes_one=event.how == DUPLICATE)
+        return self._failed(connection, event.why, event.jitter, takes_one=event.how == DUPLICATE)
 
-    def _others_wait(self, place: Place) -> bool:
-        return any((other.proxy, other.key) == (place.proxy, place.key) for other in self.places.values())
+    def _others_wait(self, proxy: int, key: str) -> bool:
+        return any((other.proxy, other.key) == (proxy, key) for other in self.connections.values())
 
     def _is_dialled(self, proxy: int) -> bool:
-        return any(place.proxy == proxy and place.parked_at is None for place in self.places.values())
+        return any(other.proxy == proxy and other.state is DIALLING for other in self.connections.values())
 
     def _failed(
-        self, now: float, place: Place, why: str, jitter: float = 0.0, *, takes_one: bool = False
+        self, connection: ParkedConnection, why: str, jitter: float = 0.0, *, takes_one: bool = False
     ) -> list[do.Action]:
+        proxy = self._proxies[connection.proxy]
         if not takes_one:
             # It may be another one when it is back; one connection is to find that out.
-            self._takes_one[place.proxy] = self._works[place.proxy] = False
-        if not self._pause(now, place, jitter):
+            proxy.takes_one = proxy.works = False
+        if not self._pause(connection, jitter):
             return []
-        self._told[place.proxy] = False
-        name = self._proxies[place.proxy]
-        return [do.Log("warning", f"the proxy at {name}: {why}; trying again until it works")]
+        proxy.logged = False
+        return [do.Log("warning", f"the proxy at {proxy.name}: {why}; trying again until it works")]
 
-    def _pause(self, now: float, place: Place, jitter: float = 0.0) -> bool:
-        """Leave a place's proxy alone for a while. Whether this is the first time in a row."""
-        pause = self._pauses[place.proxy]
-        if not pause.allows(now):  # all places of a proxy end together when it does: that is one failure
+    def _pause(self, connection: ParkedConnection, jitter: float = 0.0) -> bool:
+        """Leave a connection's proxy alone for a while. Whether this is the first time in a row."""
+        backoff, now = self._proxies[connection.proxy].backoff, self.records.now
+        if not backoff.allows(now):  # all connections to a proxy end together when it does: that is one failure
             return False
-        if place.parked_at is not None and now - place.parked_at >= LASTED_S:
-            pause.worked()
-        return pause.failed(now, jitter)
+        if connection.since is not None and now - connection.since >= LASTED_S:
+            backoff.worked()
+        return backoff.failed(now, jitter)
 
     # What is wanted, and when
 
-    def settle(self, now: float, wanted: list[tuple[int, str]]) -> list[do.Action]:
-        """Bring the places to what is ``wanted``: (proxy, key), as often as it should be there."""
+    def settle(self, wanted: list[tuple[int, str]]) -> list[do.Action]:
+        """Bring the connections to what is ``wanted``: (proxy, key), as often as it should be there."""
         missing = collections.Counter(wanted)
         actions: list[do.Action] = []
-        for number, place in list(self.places.items()):
-            if missing[place.proxy, place.key]:
-                missing[place.proxy, place.key] -= 1
-            elif not place.answering:  # a client that is nearly here is let in, or told
-                del self.places[number]
-                actions.append(Unpark(number))
+        for number, connection in list(self.connections.items()):
+            if missing[connection.proxy, connection.key]:
+                missing[connection.proxy, connection.key] -= 1
+            elif connection.state is not ANSWERING:  # a client that is nearly here is let in, or told
+                actions += self._close(number)
         self._put_off.clear()
         for (proxy, key), count in missing.items():
-            actions += self._dial(now, proxy, key, count)
+            actions += self._dial(proxy, key, count)
         return actions
 
-    def _dial(self, now: float, proxy: int, key: str, count: int) -> list[do.Action]:
-        if self._takes_one[proxy]:
-            count = min(count, 0 if self._others_wait(Place(proxy, key, None)) else 1)
-        elif not self._works[proxy]:
-            count = min(count, 0 if self._is_dialled(proxy) else 1)
-        if count and not self._pauses[proxy].allows(now):
-            self._put_off.add(proxy)
+    def _dial(self, number: int, key: str, count: int) -> list[do.Action]:
+        proxy = self._proxies[number]
+        if proxy.takes_one:
+            count = min(count, 0 if self._others_wait(number, key) else 1)
+        elif not proxy.works:
+            count = min(count, 0 if self._is_dialled(number) else 1)
+        if count and not proxy.backoff.allows(self.records.now):
+            self._put_off.add(number)
             return []
         actions: list[do.Action] = []
         for _ in range(count):
             self._last += 1
-            self.places[self._last] = Place(proxy, key, now + CONNECT_S)
-            actions.append(Park(self._last, proxy, key, key != self._key))
+            self.connections[self._last] = ParkedConnection(number, key, self.records.now + CONNECT_S)
+            actions.append(do.Park(self._last, number, key, key != self.records.policy.key))
         return actions
+
+    def _close(self, number: int) -> list[do.Action]:
+        del self.connections[number]
+        return [do.Unpark(number)]
 
     def close(self) -> list[do.Action]:
         """Wait for nobody any more."""
-        numbers = list(self.places)
-        self.places.clear()
         self._put_off.clear()
-        return [Unpark(number) for number in numbers]
+        return [action for number in list(self.connections) for action in self._close(number)]
 
     def deadline(self) -> float | None:
         """When :meth:`tick` or :meth:`settle` has something to do."""
-        times = [place.until for place in self.places.values()]
-        times += [self._pauses[proxy].until for proxy in self._put_off]
+        times = [connection.until for connection in self.connections.values()]
+        times += [self._proxies[number].backoff.until for number in self._put_off]
         return min((time for time in times if time is not None), default=None)
 
-    def tick(self, now: float) -> list[do.Action]:
+    def tick(self) -> list[do.Action]:
         """Give up what takes too long."""
         actions: list[do.Action] = []
-        for number, place in list(self.places.items()):
-            if place.until is not None and now >= place.until:
-                del self.places[number]
-                what = "it sent half an answer" if place.answering else "it takes no connection"
-                actions += [Unpark(number), *self._failed(now, place, what)]
+        for number, connection in list(self.connections.items()):
+            if connection.until is not None and self.records.now >= connection.until:
+                answering = connection.state is ANSWERING
+                why = "it sent half an answer" if answering else "it takes no connection"
+                actions += [*self._close(number), *self._failed(connection, why)]
         return actions

@@ -15,20 +15,21 @@ from socket import MSG_NOSIGNAL
 from rpcsys.errors import ProtocolError
 from rpcsys.link import Dialling
 from rpcsys.link.backoff import jitter
+from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor import parking
 from rpcsys.server.supervisor.loop import READ, WRITE, Loop
+from rpcsys.server.supervisor.parking import DUPLICATE, LOST, MISMATCH
 from rpcsys.wire.handshake import SERVER, SESSION, AnswerReader, Greeting, HandshakeAnswer, Options, encode_greeting
 
 _REFUSALS = {
-    parking.DUPLICATE: "it has a server of this key already: another board, which needs another --key, or this one's "
+    DUPLICATE: "it has a server of this key already: another board, which needs another --key, or this one's "
     "last connections, whose end it has not noticed yet",
-    parking.MISMATCH: "it waited for a client too long, or does not take this key",
+    MISMATCH: "it waited for a client too long, or does not take this key",
 }
 
 
-class Places:
-    """Places by the numbers that the state gives them. What happens is told to ``feed``, with ``now`` from ``clock``.
+class ProxyConnections:
+    """Connections by the numbers that the state gives them. What happens is told to ``feed``, with ``now`` from ``clock``.
 
     ``adopt`` takes the socket of a client, and whether it speaks rpcsys/1, and returns its connection's number.
     """
@@ -46,74 +47,82 @@ class Places:
         self._adopt = adopt
         self._feed = feed
         self._clock = clock
-        self._places: dict[int, _Place] = {}
+        self._connections: dict[int, _ProxyConnection] = {}
         self.identity = os.urandom(8).hex()
 
-    def park(self, action: parking.Park) -> None:
-        """Dial a proxy, for `Parked` and then `Paired`, or for `Unparked`."""
+    def park(self, action: do.Park) -> None:
+        """Dial a proxy, for `Parked` and then `Opened`, or for `Unparked`."""
         options = Options(session=SESSION, server=self.identity, offered=action.offered)
         greeting = encode_greeting(Greeting(SERVER, action.key, options))
         try:
-            place = _Place(self._loop, self._proxies[action.proxy], greeting)
+            connection = _ProxyConnection(self._loop, self._proxies[action.proxy], greeting)
         except OSError as error:  # no descriptors left
-            self._lost(action.place, parking.LOST, error.strerror or str(error))
+            self._lost(action.number, LOST, error.strerror or str(error))
             return
-        self._places[action.place] = place
-        place.watch(lambda: self._dial(action.place, place))
+        self._connections[action.number] = connection
+        connection.watch(lambda: self._dial(action.number, connection))
 
     def unpark(self, number: int) -> None:
-        """Close a place; nothing more is heard of it."""
-        place = self._places.pop(number, None)
-        if place is not None:
-            place.close()
+        """Close a connection; nothing more is heard of it."""
+        connection = self._connections.pop(number, None)
+        if connection is not None:
+            connection.close()
 
-    def _dial(self, number: int, place: _Place) -> None:
+    def _dial(self, number: int, connection: _ProxyConnection) -> None:
         try:
-            connected = place.dial()
+            connected = connection.dial()
         except OSError as error:
-            self._lost(number, parking.LOST, error.strerror or str(error))
+            self._lost(number, LOST, error.strerror or str(error))
             return
         if connected:
-            place.watch(lambda: self._read(number, place))
-            self._feed(parking.Parked(self._clock(), number))
+            connection.watch(lambda: self._read(number, connection))
+            self._feed(ev.Parked(self._clock(), number))
         else:
-            place.watch(lambda: self._dial(number, place))
+            connection.watch(lambda: self._dial(number, connection))
 
-    def _read(self, number: int, place: _Place) -> None:
+    def _read(self, number: int, connection: _ProxyConnection) -> None:
         try:
-            answer = place.read()
+            answer = connection.read()
         except BlockingIOError:
-            if place.heard:
-                self._feed(parking.Answering(self._clock(), number))
+            if connection.heard:
+                self._feed(ev.Answering(self._clock(), number))
             return
         except ProtocolError as error:
-            self._lost(number, parking.LOST, str(error))
+            self._lost(number, LOST, str(error))
             return
         except OSError as error:
-            self._lost(number, parking.LOST, error.strerror or str(error))
+            self._lost(number, LOST, error.strerror or str(error))
             return
         if answer.greeting is None:
             self._lost(number, answer.code, _REFUSALS[answer.code])
             return
-        self._pair(number, place, answer.greeting)
+        self._pair(number, connection, answer.greeting)
 
-    def _pair(self, number: int, place: _Place, greeting: Greeting) -> None:
-        del self._places[number]
+    def _pair(self, number: int, connection: _ProxyConnection, greeting: Greeting) -> None:
+        del self._connections[number]
         said = greeting.options
-        conn = self._adopt(place.hand_over(), said.session is not None)
-        peer = "a client through {}:{}".format(*place.address)
+        conn = self._adopt(connection.hand_over(), said.session is not None)
+        peer = "a client through {}:{}".format(*connection.address)
         self._feed(
-            parking.Paired(
-                self._clock(), number, conn, peer, greeting.role, greeting.key, said.session, said.serve, said.timeout_s
+            ev.Opened(
+                self._clock(),
+                conn,
+                peer,
+                greeting.role,
+                greeting.key,
+                said.session,
+                said.serve,
+                said.timeout_s,
+                parked=number,
             )
         )
 
     def _lost(self, number: int, how: str, why: str) -> None:
         self.unpark(number)
-        self._feed(parking.Unparked(self._clock(), number, how, why, jitter()))
+        self._feed(ev.Unparked(self._clock(), number, how, why, jitter()))
 
 
-class _Place:
+class _ProxyConnection:
     """One connection: first on its way, then waiting."""
 
     def __init__(self, loop: Loop, address: tuple[str, int], greeting: bytes) -> None:

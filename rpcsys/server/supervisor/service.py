@@ -29,25 +29,24 @@ from rpcsys.server.supervisor import metrics
 from rpcsys.server.supervisor.children import Spawner
 from rpcsys.server.supervisor.cleaning import Cleaner
 from rpcsys.server.supervisor.clients import Clients
-from rpcsys.server.supervisor.commands import Commands
-from rpcsys.server.supervisor.health import CHECK, RECOVER, Run, TellHealth
+from rpcsys.server.supervisor.health import CHECK, RECOVER
+from rpcsys.server.supervisor.health_commands import HealthCommands
 from rpcsys.server.supervisor.http import Page, Web
 from rpcsys.server.supervisor.loop import Loop
 from rpcsys.server.supervisor.memory_watch import MemoryWatch
-from rpcsys.server.supervisor.metrics import Figures
-from rpcsys.server.supervisor.parking import MakeKey, Park, Unpark
-from rpcsys.server.supervisor.policy import Policy
-from rpcsys.server.supervisor.proxies import Places
-from rpcsys.server.supervisor.state import State
+from rpcsys.server.supervisor.metrics import ServerMetrics
+from rpcsys.server.supervisor.proxies import ProxyConnections
+from rpcsys.server.supervisor.records import Policy
+from rpcsys.server.supervisor.state import ServerState
 from rpcsys.server.supervisor.tracker_link import TrackerLink
 
 if TYPE_CHECKING:
-    from rpcsys.server.supervisor.deployments_io import Hosts
+    from rpcsys.server.supervisor.deployments_io import DeploymentsIo
 
 log = logging.getLogger("rpcsys.server")
 
 
-class Service:
+class DeviceServer:
     """A device server from its start to its end: make one, then :meth:`run` it."""
 
     def __init__(self, config: ServerConfig) -> None:
@@ -74,14 +73,14 @@ class Service:
         self._spawner = Spawner(self._loop, self._settings(), *common)
         starved = functools.partial(cgroups.starved, self._cgroups)
         self._memory = MemoryWatch(config.session_memory, self._spawner.roots, *common, starved)
-        self._commands = Commands(self._loop, {CHECK: config.health_check, RECOVER: config.recover}, *common)
-        self._places = Places(self._loop, config.proxies, self._clients.adopt, *common)
+        self._commands = HealthCommands(self._loop, {CHECK: config.health_check, RECOVER: config.recover}, *common)
+        self._proxies = ProxyConnections(self._loop, config.proxies, self._clients.adopt, *common)
         trackers = config.proxies or ([config.tracker] if config.tracker else ())
         self._tracker = TrackerLink(self._loop, trackers, self._card(), *common) if trackers else None
-        self._deployed_key = f"serve:{self._places.identity}" if config.proxies else ""
-        self._state = State(_policy(config, self._deployed_key))
+        self._deployed_key = f"serve:{self._proxies.identity}" if config.proxies else ""
+        self._state = ServerState(_policy(config, self._deployed_key))
         self._hosts = self._make_hosts() if config.deploy else None
-        self._figures = Figures(config.key, self._now)
+        self._metrics = ServerMetrics(config.key, self._now)
         self._web = None if web is None else Web(self._loop, web, self._pages(), self._clock)
         self._watchdog = serve.Watchdog()
 
@@ -113,11 +112,11 @@ class Service:
             raise ConfigError(self._end.why)
         return 0
 
-    def _make_hosts(self) -> Hosts:
-        from rpcsys.server.supervisor.deployments_io import ACTIONS, Hosts
+    def _make_hosts(self) -> DeploymentsIo:
+        from rpcsys.server.supervisor.deployments_io import ACTIONS, DeploymentsIo
 
         config = self._config
-        hosts = Hosts(
+        hosts = DeploymentsIo(
             config.deploy or "",
             config.key,
             (config.deploy_workers or len(os.sched_getaffinity(0)), config.deploy_queue),
@@ -176,17 +175,17 @@ class Service:
     def _pages(self) -> dict[str, Page]:
         return {
             "/healthz": lambda: ("text/plain; charset=utf-8", b"ok\n"),
-            "/metrics": lambda: (metrics.TYPE, self._figures.page()),
+            "/metrics": lambda: (metrics.TYPE, self._metrics.page()),
         }
 
     def _now(self) -> dict[str, float]:
         """What `/metrics` says of the moment."""
-        board = self._state.board
+        slots = self._state.slots
         return {
             "slots": self._config.slots,
-            "free": board.free,
-            "running": len(board.sessions),
-            "clean": float(not board.unclean),
+            "free": slots.free,
+            "running": len(slots.sessions),
+            "clean": float(not slots.processes.unclean),
             "parked": self._state.parking.waiting,
         }
 
@@ -195,7 +194,7 @@ class Service:
         extra = {"event": action.event, "fields": told} if action.event else {"stranger": action.stranger}
         log.log(getattr(logging, action.level.upper()), "%s", action.text, extra=extra)
         if action.event == "ended":
-            self._figures.ended(told["outcome"], told["lasted_s"], told["fault"])
+            self._metrics.ended(told["outcome"], told["lasted_s"], told["fault"])
 
     # The loop
 
@@ -232,7 +231,7 @@ class Service:
             patient = set(numbers) == {signal.SIGUSR1}
             if not patient:
                 serve.notify("STOPPING=1")
-            self._events.append(ev.Stop(self._clock(), patient=patient))
+            self._events.append(ev.StopAsked(self._clock(), patient=patient))
 
     # Actions
 
@@ -363,43 +362,43 @@ def _make_cgroups(config: ServerConfig) -> cgroups.Folders:
     return found
 
 
-def _of_hosts(act: Callable[[Hosts, Any], None], service: Service, action: Any) -> None:
+def _of_hosts(act: Callable[[DeploymentsIo, Any], None], service: DeviceServer, action: Any) -> None:
     assert service._hosts is not None
     act(service._hosts, action)
 
 
-def _tracker(act: Callable[[TrackerLink, Any], None]) -> Callable[[Service, Any], None]:
-    def carry_out(service: Service, action: Any) -> None:
+def _tracker(act: Callable[[TrackerLink, Any], None]) -> Callable[[DeviceServer, Any], None]:
+    def carry_out(service: DeviceServer, action: Any) -> None:
         if service._tracker is not None:
             act(service._tracker, action)
 
     return carry_out
 
 
-_ACTIONS: dict[type, Callable[[Service, Any], None]] = {
+_ACTIONS: dict[type, Callable[[DeviceServer, Any], None]] = {
     do.Connect: _tracker(lambda link, action: link.connect(action.proxy)),
     do.Disconnect: _tracker(lambda link, action: link.close()),
-    do.Register: _tracker(lambda link, action: link.register(action.running)),
+    do.RegisterServer: _tracker(lambda link, action: link.register(action.running)),
     do.Offer: _tracker(lambda link, action: link.offer(action.matchkey)),
-    MakeKey: _tracker(lambda link, action: link.make_key()),
+    do.MakeKey: _tracker(lambda link, action: link.make_key()),
     do.Poll: _tracker(lambda link, action: link.poll()),
-    do.Started: _tracker(TrackerLink.report),
-    do.Ended: _tracker(TrackerLink.report),
+    do.ReportStart: _tracker(TrackerLink.report),
+    do.ReportEnd: _tracker(TrackerLink.report),
     do.StartZygote: lambda service, action: service._spawner.start(),
     do.KillZygote: lambda service, action: service._spawner.kill_zygote(),
     do.Spawn: lambda service, action: service._spawner.spawn(action.child, action.kind),
     do.Extend: lambda service, action: service._spawner.extend(action.child, action.until),
-    Run: lambda service, action: service._commands.run(action.what),
-    TellHealth: _tracker(lambda link, action: link.tell_health(action.problem)),
+    do.RunCommand: lambda service, action: service._commands.run(action.what),
+    do.TellHealth: _tracker(lambda link, action: link.tell_health(action.problem)),
     do.Kill: lambda service, action: service._spawner.kill(action.child),
-    do.Start: Service._start,
+    do.Start: DeviceServer._start,
     do.Refuse: lambda service, action: service._clients.refuse(action.conn, action.how),
     do.Drop: lambda service, action: service._clients.drop(action.conn),
-    do.Finish: Service._finish,
-    do.Announce: Service._announce,
-    Park: lambda service, action: service._places.park(action),
-    Unpark: lambda service, action: service._places.unpark(action.place),
+    do.Finish: DeviceServer._finish,
+    do.Announce: DeviceServer._announce,
+    do.Park: lambda service, action: service._proxies.park(action),
+    do.Unpark: lambda service, action: service._proxies.unpark(action.number),
     do.StopListening: lambda service, action: service._clients.stop_listening(),
-    do.Log: Service._log,
-    do.Exit: Service._exit,
+    do.Log: DeviceServer._log,
+    do.Exit: DeviceServer._exit,
 }

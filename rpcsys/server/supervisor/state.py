@@ -1,11 +1,12 @@
 """Every decision of a device server, as plain synchronous code: an event comes in, actions come out.
 
-Four parts know the details: the board (:mod:`rpcsys.server.supervisor.board`: slots, sessions, processes), the offers
-(:mod:`rpcsys.server.supervisor.offers`: tracker, match keys), health (:mod:`rpcsys.server.supervisor.health`) and, behind proxies, parking
-(:mod:`rpcsys.server.supervisor.parking`). What a tracker says and is told is in :mod:`rpcsys.server.supervisor.tracker`, and how clients come
-in is in :mod:`rpcsys.server.supervisor.admission`. Here they meet.
+Each kind of decision is a class of its own, given what it uses: :mod:`~rpcsys.server.supervisor.process_table` (zygote and
+children), :mod:`~rpcsys.server.supervisor.slots` (sessions), :mod:`~rpcsys.server.supervisor.offers` (link and match keys),
+:mod:`~rpcsys.server.supervisor.parking` (connections at proxies), :mod:`~rpcsys.server.supervisor.health`,
+:mod:`~rpcsys.server.supervisor.deployments`, :mod:`~rpcsys.server.supervisor.tracker` (leases), and
+:mod:`~rpcsys.server.supervisor.admission` (clients). Here events find theirs.
 
-Handlers only note what happened. After each, :meth:`State._settle` brings visitors, slots, children and
+Handlers only note what happened. After each, :meth:`ServerState._settle` brings clients, slots, children and
 offers together, so that no order of events can leave a slot idle.
 """
 
@@ -14,273 +15,187 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rpcsys.server.sandbox.messages import TVM
+from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.admission import Visited
-from rpcsys.server.supervisor.health import CommandDone
-from rpcsys.server.supervisor.parking import Answering, KeyMade, Paired, Parked, Unparked
-from rpcsys.server.supervisor.policy import Policy
-from rpcsys.server.supervisor.sessions import Session
+from rpcsys.server.supervisor.admission import ClientAdmission
+from rpcsys.server.supervisor.health import BoardHealth
+from rpcsys.server.supervisor.offers import Offers
+from rpcsys.server.supervisor.parking import Parking
+from rpcsys.server.supervisor.process_table import ProcessTable
+from rpcsys.server.supervisor.records import (
+    DRAIN,
+    EXITED,
+    READY,
+    SERVING,
+    STARTING,
+    STOP,
+    STOPPING,
+    Policy,
+    ServerRecords,
+)
+from rpcsys.server.supervisor.slots import Slots
+from rpcsys.server.supervisor.tracker import TrackerSide
 
 
-class State(Visited):
+class ServerState:
     """What a device server knows. ``handle`` is the only way in; ``deadline`` says when to send a Tick."""
 
     def __init__(self, policy: Policy) -> None:
-        super().__init__(policy)
-        self.serving = False
+        records = self.records = ServerRecords(policy)
+        processes = self.processes = ProcessTable(records)
+        slots = self.slots = Slots(records, processes)
+        offers = self.offers = Offers(records)
+        parking = self.parking = Parking(records)
+        health = self.health = BoardHealth(records)
+        self.deployments = None
+        if policy.deploy:  # not on every board is what it needs
+            from rpcsys.server.supervisor.deployments import Deployments
+
+            self.deployments = Deployments(records, processes)
+        tracker = self.tracker = TrackerSide(records, slots, offers, parking, health, self.deployments)
+        admission = self.admission = ClientAdmission(records, tracker, self.deployments)
         self.grace_until: float | None = None
-        self.patient = False
-        self._told_shared = False
-        self._exited = False
+        self._on_event: dict[type, Callable[[Any], list[do.Action]]] = {
+            ev.Tick: self._tick,
+            ev.StopAsked: self._stop,
+            ev.Accepted: admission.accepted,
+            ev.Opened: admission.opened,
+            ev.Broken: admission.broken,
+            ev.HungUp: admission.hung_up,
+            ev.Parked: tracker.parked,
+            ev.Answering: parking.answering,
+            ev.Unparked: parking.lost,
+            ev.ZygoteUp: processes.zygote_up,
+            ev.Importing: processes.importing,
+            ev.ZygoteDown: self._zygote_down,
+            ev.Unkilled: processes.unkilled,
+            ev.Failed: self._failed,
+            ev.ChildReady: self._child_ready,
+            ev.ChildDead: self._child_dead,
+            ev.SessionOpened: slots.session_opened,
+            ev.LimitAsked: slots.limit_asked,
+            ev.MemoryExceeded: slots.memory_exceeded,
+            ev.CpusLeft: slots.cpus_left,
+            ev.ChildDone: slots.child_done,
+            ev.StartFailed: slots.start_failed,
+            ev.Removed: tracker.removed,
+            ev.CommandDone: health.command_done,
+            ev.LinkUp: tracker.link_up,
+            ev.LinkDown: tracker.link_down,
+            ev.Registered: tracker.registered,
+            ev.KeyMade: offers.key_made,
+            ev.Pending: offers.pending,
+            ev.KeyTaken: tracker.key_taken,
+            ev.LeaseRenewed: tracker.renewed,
+            ev.LeaseRevoked: tracker.revoked,
+            ev.EndConfirmed: offers.confirmed,
+        }
+        if self.deployments is not None:
+            self._on_event.update(self.deployments.handlers())
 
     def start(self) -> list[do.Action]:
         """What comes before the first event."""
         return [do.StartZygote()]
 
     def handle(self, event: ev.Event) -> list[do.Action]:
-        """Take one event in; what to do about it, in order."""
-        handler = _HANDLERS.get(type(event), State._of_service)
-        return handler(self, event) + self._settle(event.now)
+        """Take one event in; what to do about it, in order. Nothing any more once the server has exited."""
+        if self.records.phase is EXITED:
+            return []
+        self.records.now = event.now
+        return self._on_event[type(event)](event) + self._settle()
 
     def deadline(self) -> float | None:
         """When the next Tick is needed, None for never."""
         times = [
             self.grace_until,
-            self._next_visitor(),
+            self.admission.deadline(),
             self.offers.deadline(),
             self.parking.deadline(),
-            self.board.deadline(self._spares()),
-            self.health.deadline() if self.serving and self._spares() else None,
+            self.processes.deadline(),
+            self.slots.deadline(),
         ]
-        times.append(self.hosting.deadline() if self.hosting is not None else None)
+        if self.records.phase is SERVING and not self.processes.unclean:
+            times.append(self.health.deadline())
+        if self.deployments is not None:
+            times.append(self.deployments.deadline())
         return min((time for time in times if time is not None), default=None)
 
     # Processes
 
-    def _zygote_up(self, event: ev.ZygoteUp) -> list[do.Action]:
-        self.board.zygote_up(event.now, bool(event.shared))
-        if self.hosting is not None:
-            self.hosting.zygote(True)
-        if not event.shared or self._told_shared:
-            return []
-        self._told_shared = True
-        line = f"sessions share /tmp, /dev/shm and System V IPC with all else here ({event.shared})"
-        return [do.Log("info", line)]
-
-    def _importing(self, event: ev.Importing) -> list[do.Action]:
-        self.board.importing(event.now, event.child, event.what)
-        return []
-
     def _zygote_down(self, event: ev.ZygoteDown) -> list[do.Action]:
-        actions = self.board.zygote_down(event.now, event.cleaned)
-        return actions + (self.hosting.zygote(False) if self.hosting is not None else [])
-
-    def _unkilled(self, event: ev.Unkilled) -> list[do.Action]:
-        return self.board.unkilled(event.child, event.names)
+        actions = self.processes.zygote_down(event.now)
+        for number, child in list(self.processes.children.items()):
+            if child.kind is ChildKind.SESSION:
+                actions += self.slots.child_gone(number, event.cleaned)
+            else:
+                self.processes.remove(number)
+        return actions + (self.deployments.zygote_down() if self.deployments is not None else [])
 
     def _failed(self, event: ev.Failed) -> list[do.Action]:
-        if self.serving or self.stopping:
-            return [do.Log("error", event.why)]
-        return self._exit(event.why)
+        return self.records.exit(event.why) if self.records.phase is STARTING else [do.Log("error", event.why)]
 
     def _child_ready(self, event: ev.ChildReady) -> list[do.Action]:
-        if self.hosting is not None and self.hosting.has(event.child):
-            return self.hosting.ready(event.child)
-        if not self.board.child_ready(event.child) or self.serving:
+        child = self.processes.ready(event.child)
+        if child is None:
             return []
-        self.serving = True
-        actions: list[do.Action] = [do.Announce()]
-        return actions + (self.offers.open(event.now) if self.policy.tracked and not self.stopping else [])
-
-    def _limit_asked(self, event: ev.LimitAsked) -> list[do.Action]:
-        return self.board.limit_asked(event.child, event.limit_s)
-
-    def _session_opened(self, event: ev.SessionOpened) -> list[do.Action]:
-        self.board.session_opened(event.now, event.child)
-        return []
-
-    def _child_done(self, event: ev.ChildDone) -> list[do.Action]:
-        self.board.child_done(event.now, event)
-        return []
-
-    def _memory_exceeded(self, event: ev.MemoryExceeded) -> list[do.Action]:
-        return self.board.memory_exceeded(event.now, event.child)
-
-    def _cpus_left(self, event: ev.CpusLeft) -> list[do.Action]:
-        return self.board.cpus_left(event.child)
+        if child.kind is not ChildKind.SESSION:
+            return [] if self.deployments is None else self.deployments.ready(event.child)
+        if self.records.phase is not STARTING:
+            return []
+        self.records.move(READY)
+        return [do.Announce(), *(self.offers.open() if self.records.policy.tracked else [])]
 
     def _child_dead(self, event: ev.ChildDead) -> list[do.Action]:
-        if self.hosting is not None and self.hosting.has(event.child):
-            return [*self.board.unkilled(event.child, ()), *self.hosting.dead(event.now, event.child, event.status)]
-        return self.board.child_dead(event.now, event)
-
-    def _of_service(self, event: ev.Event) -> list[do.Action]:
-        """What concerns deployed modules alone."""
-        assert self.hosting is not None, "nobody else makes such events"
-        return self.hosting.handle(event)
-
-    def _start_failed(self, event: ev.StartFailed) -> list[do.Action]:
-        return [
-            do.Log("error", f"a session could not start: {event.why}"),
-            *self.board.start_failed(event.session, event.why),
-        ]
-
-    def _removed(self, event: ev.Removed) -> list[do.Action]:
-        session = self.board.removed(event.session)
-        if session is None:
-            return []
-        session.removed += event.removed
-        if session.place is not None:
-            self.parking.over(event.now, session.place, served=session.opened or session.kind == TVM)
-        lasted = event.now - session.started if session.started else 0.0
-        line = f"session {session.number} of {session.peer} ended after {lasted:.1f} s: {session.outcome}"
-        if session.cleaned:
-            line += "; had to be killed: " + ", ".join(session.cleaned)
-        if session.removed:
-            line += "; had to be removed: " + ", ".join(session.removed)
-        if session.lease is not None:
-            line += f" lease={session.lease}"
-        spoilt: list[do.Action] = []
-        if event.left:
-            session.fault = f"it could not be cleaned: {event.left[0]} is left"
-            spoilt = self.board.spoil(f"session {session.number} has left {event.left[0]}")
-        self.health.session_ended(event.now, session.fault)
-        told = _told(
-            session,
-            lasted_s=round(lasted, 3),
-            outcome=session.outcome,
-            cleaned=session.cleaned,
-            removed=session.removed,
-            fault=session.fault,
-        )
-        return [do.Log("info", line, "ended", told), *spoilt, *self._report_end(session, session.outcome)]
+        actions = self.processes.died(event.child)
+        child = self.processes.children.get(event.child)
+        if child is None:
+            return actions
+        if child.kind is ChildKind.SESSION:
+            return actions + self.slots.child_dead(event, child)
+        self.processes.remove(event.child)
+        return actions + (self.deployments.dead(event.child, event.status) if self.deployments is not None else [])
 
     # Time, and the end of it
 
     def _tick(self, event: ev.Tick) -> list[do.Action]:
-        actions = self._tick_visitors(event.now)
+        actions = self.admission.tick()
         if self.grace_until is not None and event.now >= self.grace_until:
-            actions += self._end_all(event.now)
-        actions += self._end_hanging(event.now) + self.board.tick(event.now)
-        return actions + self.offers.tick(event.now) + self.parking.tick(event.now)
+            actions += self._end_all()
+        actions += self.processes.tick() + self.slots.tick()
+        return actions + self.offers.tick() + self.parking.tick()
 
-    def _end_hanging(self, now: float) -> list[do.Action]:
-        actions, lines = self.board.hanging(now)
-        if lines and not (self.serving or self.stopping):
-            return actions + self._exit(lines[0])
-        return actions + [do.Log("error", line) for line in lines]
-
-    def _stop(self, event: ev.Stop) -> list[do.Action]:
-        until = None if event.patient else event.now + self.policy.grace_s
-        if self.stopping:
-            if event.patient:
-                return []
-            if not self.patient:
-                return self._end_all(event.now)
-            self.patient, self.grace_until = False, until
+    def _stop(self, event: ev.StopAsked) -> list[do.Action]:
+        before = self.records.phase
+        self.records.move(DRAIN if event.patient else STOP)
+        if before is STOPPING:
+            return [] if event.patient else self._end_all()
+        if not event.patient:
+            self.grace_until = event.now + self.records.policy.grace_s
+        if before not in (STARTING, SERVING):
             return []
-        self.stopping, self.patient, self.grace_until = True, event.patient, until
-        strangers = [*self.openings, *(visitor.conn for visitor in self.visitors)]
-        actions = [do.StopListening(), *self.parking.close(), *map(do.Drop, strangers)]
-        actions += self.offers.abandon()
-        for visitor in self.visitors:
-            actions += self._report_end(visitor, "unused")
-        if self.hosting is not None:
-            actions += self.hosting.stop()
-        self.openings.clear()
-        self.visitors.clear()
-        return actions
+        return self.admission.stop() + (self.deployments.stop() if self.deployments is not None else [])
 
-    def _end_all(self, now: float) -> list[do.Action]:
+    def _end_all(self) -> list[do.Action]:
         self.grace_until = None
-        actions: list[do.Action] = []
-        for session in list(self.board.sessions.values()):
-            actions += self.board.end(now, session, "ended")
-        return actions + (self.hosting.end() if self.hosting is not None else [])
+        return self.slots.end_all() + (self.deployments.end() if self.deployments is not None else [])
 
-    def _exit(self, why: str = "") -> list[do.Action]:
-        if self._exited:
+    def _settle(self) -> list[do.Action]:
+        records, deployments = self.records, self.deployments
+        if records.phase is EXITED:
             return []
-        self._exited = True
-        return [do.Exit(why)]
-
-    def _settle(self, now: float) -> list[do.Action]:
-        if self._exited:
-            return []
-        for visitor in [visitor for visitor in self.visitors if visitor.early_until is None]:
-            if self.board.free > 0:
-                self.visitors.remove(visitor)
-                self.board.admit(visitor)
-        actions, begun = self.board.settle(now, self._spares())
+        self.slots.admit()
+        actions, begun = self.slots.hand_out()
+        actions += self.processes.restart() + self.slots.spawn()
         for session in begun:
-            actions += self._began(session)
-        if self.hosting is not None:
-            actions += self.hosting.settle(now)
-        actions += self._announce_deployed()
-        if self.stopping:
-            actions += self._take_leave()
-            busy = self.board.sessions or self.offers.owing() or (self.hosting is not None and self.hosting.busy)
-            return actions if busy else actions + self._exit()
-        if self.board.unclean:
-            return actions + self._turn_away(now)
-        return actions + (self._offer(now) if self.policy.tracked and self.serving else [])
-
-    def _spares(self) -> bool:
-        return not (self.stopping or self.board.unclean)
-
-    def _began(self, session: Session) -> list[do.Action]:
-        line = f"session {session.number} of {session.peer} begins: {session.kind}"
-        if session.limit_s is not None:
-            line += f", for at most {session.limit_s:g} s"
-        if session.lease is not None:
-            line += f" lease={session.lease}"
-        report: list[do.Action] = []
-        if session.lease is not None:
-            report = self.offers.report(do.Started(session.lease, session.epoch, session.peer))
-        told = _told(session, kind=session.kind, limit_s=session.limit_s)
-        return [do.Log("info", line, "began", told), *report]
-
-
-def _told(session: Session, **more: Any) -> tuple[tuple[str, Any], ...]:
-    return (("lease", session.lease), ("session", session.number), ("peer", session.peer), *more.items())
-
-
-_HANDLERS: dict[type, Callable[[State, Any], list[do.Action]]] = {
-    ev.Tick: State._tick,
-    ev.Accepted: State._accepted,
-    ev.Opened: State._opened,
-    ev.Broken: State._broken,
-    ev.HungUp: State._hung_up,
-    ev.ZygoteUp: State._zygote_up,
-    ev.Importing: State._importing,
-    ev.ZygoteDown: State._zygote_down,
-    ev.Unkilled: State._unkilled,
-    ev.Failed: State._failed,
-    ev.ChildReady: State._child_ready,
-    ev.LimitAsked: State._limit_asked,
-    ev.SessionOpened: State._session_opened,
-    ev.ChildDone: State._child_done,
-    ev.MemoryExceeded: State._memory_exceeded,
-    ev.CpusLeft: State._cpus_left,
-    ev.ChildDead: State._child_dead,
-    ev.StartFailed: State._start_failed,
-    ev.Removed: State._removed,
-    ev.LinkUp: State._link_up,
-    ev.LinkDown: State._link_down,
-    ev.Registered: State._registered,
-    ev.Offered: State._offered,
-    KeyMade: State._key_made,
-    ev.Pending: State._pending,
-    ev.Taken: State._taken,
-    ev.Limit: State._limit,
-    ev.EndLease: State._end_lease,
-    ev.Confirmed: State._confirmed,
-    Parked: State._parked,
-    Answering: State._answering,
-    Unparked: State._unparked,
-    Paired: State._paired,
-    CommandDone: State._command_done,
-    ev.Stop: State._stop,
-}
+            actions += self.tracker.began(session)
+        if deployments is not None:
+            actions += deployments.settle()
+        actions += self.tracker.tell_deployed()
+        if records.stopping:
+            actions += self.tracker.leave()
+            busy = self.slots.sessions or self.offers.owing() or (deployments is not None and deployments.busy)
+            return actions if busy else actions + records.exit()
+        if self.processes.unclean:
+            return actions + self.tracker.turn_away()
+        return actions + (self.tracker.settle() if records.policy.tracked and records.phase is SERVING else [])

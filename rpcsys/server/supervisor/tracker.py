@@ -1,26 +1,24 @@
-"""What a server does for its tracker: the link, leases from their hand-out to their end, health; and its places at proxies.
-
-The part of :class:`rpcsys.server.supervisor.state.State` that knows of trackers.
-"""
+"""What a server does for its tracker: offers, leases from their hand-out to their end, health, connections at proxies. Decisions only."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rpcsys.server.sandbox.messages import TVM
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.board import Board
-from rpcsys.server.supervisor.health import CommandDone, Health, TellHealth
+from rpcsys.server.supervisor.health import BoardHealth
 from rpcsys.server.supervisor.offers import Offers
-from rpcsys.server.supervisor.parking import Answering, KeyMade, Parked, Parking, Unparked
-from rpcsys.server.supervisor.policy import Policy
-from rpcsys.server.supervisor.sessions import Session
+from rpcsys.server.supervisor.parking import Parking
+from rpcsys.server.supervisor.records import ServerRecords
+from rpcsys.server.supervisor.sessions import RUNNING, SessionRecord
+from rpcsys.server.supervisor.slots import Slots
 from rpcsys.wire.control import UNUSED
 
 if TYPE_CHECKING:
-    from rpcsys.server.supervisor.deployments import Hosting
+    from rpcsys.server.supervisor.deployments import Deployments
 
-DEPLOYED_PLACES = 4
+DEPLOYED_CONNECTIONS = 4
 """Connections that wait at each proxy for clients of deployed modules: others follow as soon as these have one."""
 
 NOTE_EVERY_S = 10.0
@@ -30,203 +28,201 @@ STOPPING = "it is being stopped"
 """What a tracker is told so that it offers nothing of a server that only lets its sessions end."""
 
 
-class Tracked:
-    """A board, what is offered of it, and the clients that wait for a slot."""
+class TrackerSide:
+    """Tells the tracker what is so, and keeps to what it says."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.board = Board(policy.slots, policy.import_s, policy.memory, policy.spares, policy.quiet_s)
-        self.offers = Offers(len(policy.proxies))
-        self.parking = Parking(policy.key, policy.proxies)
-        self.health = Health(policy.health_check, policy.recover)
-        self.hosting: Hosting | None = None
-        if policy.deploy:
-            from rpcsys.server.supervisor.deployments import Hosting
-
-            self.hosting = Hosting(self.board.next_child)
-        self.stopping = False
-        self.visitors: list[Session] = []
+    def __init__(
+        self,
+        records: ServerRecords,
+        slots: Slots,
+        offers: Offers,
+        parking: Parking,
+        health: BoardHealth,
+        deployments: Deployments | None,
+    ) -> None:
+        self.records = records
+        self.slots = slots
+        self.offers = offers
+        self.parking = parking
+        self.health = health
+        self.deployments = deployments
         self._told_problem = ""
         self._told_deployed: tuple[Any, ...] = ()
         self._note_at = 0.0
 
-    def _report_end(self, session: Session, outcome: str) -> list[do.Action]:
-        if session.lease is None:
-            return []
-        ended = do.Ended(session.lease, session.epoch, outcome, session.cleaned, session.removed, session.fault)
-        return self.offers.report(ended)
-
     # The link
 
-    def _link_up(self, event: ev.LinkUp) -> list[do.Action]:
+    def link_up(self, event: ev.LinkUp) -> list[do.Action]:
+        """A tracker answers."""
         running = tuple(
             (session.lease, session.epoch, event.now - session.started)
-            for session in self.board.sessions.values()
-            if session.lease is not None and session.state == "running"
+            for session in self.slots.sessions.values()
+            if session.lease is not None and session.state is RUNNING
         )
-        return self.offers.up(event.now, event.ours, running)
+        return self.offers.up(event.ours, running)
 
-    def _link_down(self, event: ev.LinkDown) -> list[do.Action]:
-        for visitor in self.visitors:
-            visitor.early_until = None
-        return self.offers.down(event.now, event)
+    def link_down(self, event: ev.LinkDown) -> list[do.Action]:
+        """The tracker is away: its word about leases is not waited for."""
+        for session in self.slots.waiting:
+            session.early_until = None
+        return self.offers.down(event)
 
-    def _registered(self, event: ev.Registered) -> list[do.Action]:
-        self._told_problem = ""  # who registers is taken to be well
-        self._told_deployed = ()
-        return self.offers.registered(event.now)
+    def registered(self, event: ev.Registered) -> list[do.Action]:
+        """The tracker knows this server; who registers is taken to be well, and to have nothing deployed."""
+        self._told_problem, self._told_deployed = "", ()
+        return self.offers.registered()
 
-    def _offered(self, event: ev.Offered) -> list[do.Action]:
-        self.offers.offered(event.matchkey)
-        return []
-
-    def _key_made(self, event: KeyMade) -> list[do.Action]:
-        self.offers.offered(event.matchkey)
-        return []
-
-    def _pending(self, event: ev.Pending) -> list[do.Action]:
-        self.offers.pending(event.now, event.matchkeys)
-        return []
+    def parked(self, event: ev.Parked) -> list[do.Action]:
+        """A connection waits at a proxy: its match key can be offered."""
+        actions = self.parking.parked(event)
+        connection = self.parking.connections.get(event.number)
+        return actions if connection is None else actions + self.offers.parked(connection.key)
 
     # Leases
 
-    def _taken(self, event: ev.Taken) -> list[do.Action]:
+    def key_taken(self, event: ev.KeyTaken) -> list[do.Action]:
+        """A match key was handed out: it is still offered, or its client is here already, or it is void."""
         if self.offers.taken(event):
             return []
-        for session in [*self.visitors, *self.board.sessions.values()]:
+        for session in self.slots.clients():
             if session.matchkey == event.matchkey and session.lease is None:
-                return self._leased(session, event)
-        actions = self.offers.report(do.Ended(event.lease, event.epoch, "unused"))
+                session.leased(event.lease, event.epoch, event.limit_s)
+                session.early_until = None
+                return self._report_start(session) if session.state is RUNNING else []
+        actions = self.offers.unused(event.lease, event.epoch)
         if event.now < self._note_at:
             return actions
         self._note_at = event.now + NOTE_EVERY_S
-        text = "the tracker has handed out a match key that is not in use any more"
-        return [do.Log("warning", text), *actions]
+        return [do.Log("warning", "the tracker has handed out a match key that is not in use any more"), *actions]
 
-    def _leased(self, session: Session, event: ev.Taken) -> list[do.Action]:
-        """The tracker's word came after its client."""
-        session.leased(event.lease, event.epoch, event.limit_s)
-        session.early_until = None
-        if session.state != "running":
-            return []
-        session.due = session.overdue_at()
-        return self.offers.report(do.Started(event.lease, event.epoch, session.peer))
-
-    def _limit(self, event: ev.Limit) -> list[do.Action]:
-        """The lease was renewed. Before its session is opened there is nothing to extend but the limit."""
-        if self.offers.limit(event.lease, event.epoch, event.limit_s):
-            return []
-        session = self._holder(event)
-        return [] if session is None else self._extend(session, event)
-
-    def _holder(self, event: ev.Limit | ev.EndLease) -> Session | None:
+    def _holder(self, event: ev.LeaseRenewed | ev.LeaseRevoked) -> SessionRecord | None:
         """The client that has come with a lease."""
-        for session in [*self.visitors, *self.board.sessions.values()]:
-            if (session.lease, session.epoch) == (event.lease, event.epoch):
-                return session
-        return None
+        lease = event.lease, event.epoch
+        return next((each for each in self.slots.clients() if (each.lease, each.epoch) == lease), None)
 
-    def _extend(self, session: Session, event: ev.Limit) -> list[do.Action]:
+    def renewed(self, event: ev.LeaseRenewed) -> list[do.Action]:
+        """A lease was renewed. Before its session is opened there is nothing to extend but the limit."""
+        session = None if self.offers.renewed(event) else self._holder(event)
+        if session is None:
+            return []
         session.renewed = True
-        running = session.state == "running"
-        passed = event.now - session.started if running else 0.0
-        session.limit_s = None if event.limit_s is None else passed + event.limit_s
+        running = session.state is RUNNING
+        passed_s = event.now - session.started if running else 0.0
+        session.limit_s = None if event.limit_s is None else passed_s + event.limit_s
+        session.keep_limit()
         if not running or session.child is None:
             return []
-        session.due = session.overdue_at()
-        until = None if event.limit_s is None else event.now + event.limit_s
-        return [do.Extend(session.child, until)]
+        return [do.Extend(session.child, None if event.limit_s is None else event.now + event.limit_s)]
 
-    def _end_lease(self, event: ev.EndLease) -> list[do.Action]:
+    def revoked(self, event: ev.LeaseRevoked) -> list[do.Action]:
         """The tracker ends a lease, or takes back an unused one. It always hears of the end, even if it has heard before."""
-        self.offers.end(event.lease, event.epoch)
+        self.offers.revoked(event)
         session = self._holder(event)
         if session is None:
-            return self.offers.report(do.Ended(event.lease, event.epoch, "unused"))
+            return self.offers.unused(event.lease, event.epoch)
         if event.reason == UNUSED:
             return []
-        if session in self.visitors:
-            self.visitors.remove(session)
-            return [do.Drop(session.conn), *self._report_end(session, "ended")]
+        if session in self.slots.waiting:
+            self.slots.waiting.remove(session)
+            return [do.Drop(session.conn), *self.report_end(session, "ended")]
         line = f"session {session.number} is ended by the tracker: {event.reason}"
-        return [do.Log("info", line), *self.board.end(event.now, session, "ended")]
+        return [do.Log("info", line), *self.slots.end(session, "ended")]
 
-    def _confirmed(self, event: ev.Confirmed) -> list[do.Action]:
-        self.offers.confirmed(event.lease, event.epoch)
-        return []
+    def report_end(self, session: SessionRecord, outcome: str) -> list[do.Action]:
+        """Tell our tracker how a session's lease ended, if it has one."""
+        if session.lease is None:
+            return []
+        cleaned, removed = session.cleaned, session.removed
+        return self.offers.report(do.ReportEnd(session.lease, session.epoch, outcome, cleaned, removed, session.fault))
 
-    # Health, and what follows from it
+    def _report_start(self, session: SessionRecord) -> list[do.Action]:
+        if session.lease is None:
+            return []
+        return self.offers.report(do.ReportStart(session.lease, session.epoch, session.peer))
 
-    def _command_done(self, event: CommandDone) -> list[do.Action]:
-        return self.health.done(event.now, event)
+    # What is told of sessions
 
-    def _offer(self, now: float) -> list[do.Action]:
+    def began(self, session: SessionRecord) -> list[do.Action]:
+        """A child has a session."""
+        fields = session.fields(kind=session.kind, limit_s=session.limit_s)
+        return [do.Log("info", session.began_text(), "began", fields), *self._report_start(session)]
+
+    def removed(self, event: ev.Removed) -> list[do.Action]:
+        """Nothing is left of a session, or what is cannot be removed."""
+        session = self.slots.removed(event.session)
+        if session is None:
+            return []
+        session.removed += event.removed
+        if session.parked is not None:
+            self.parking.over(session.parked, served=session.opened or session.kind == TVM)
+        lasted_s = event.now - session.started if session.started else 0.0
+        spoilt: list[do.Action] = []
+        if event.left:
+            session.fault = f"it could not be cleaned: {event.left[0]} is left"
+            spoilt = self.slots.processes.spoil(f"session {session.number} has left {event.left[0]}")
+        self.health.session_ended(session.fault)
+        fields = session.fields(
+            lasted_s=round(lasted_s, 3),
+            outcome=session.outcome,
+            cleaned=session.cleaned,
+            removed=session.removed,
+            fault=session.fault,
+        )
+        line = do.Log("info", session.ended_text(lasted_s), "ended", fields)
+        return [line, *spoilt, *self.report_end(session, session.outcome)]
+
+    # What is offered
+
+    def settle(self) -> list[do.Action]:
         """Offer what is free, if the board is fit; tell the tracker if it is not."""
-        actions = self.health.settle(now, idle=not self.board.sessions)
+        actions = self.health.settle(idle=not self.slots.sessions)
         actions += self._tell_problem()
         if self.health.fit:
-            held = sum(bool(visitor.matchkey) for visitor in self.visitors)
-            actions += self.offers.offer(self.board.free - held)
+            held = sum(bool(session.matchkey) for session in self.slots.waiting)
+            actions += self.offers.offer(self.slots.free - held)
         elif self.health.problem and not self.offers.ours:  # ours was told, and holds it back
-            actions += self.offers.withdraw(now)
-        return actions + self.parking.settle(now, self._places(now))
+            actions += self.offers.withdraw()
+        return actions + self.parking.settle(self._wanted())
 
-    def _places(self, now: float) -> list[tuple[int, str]]:
-        """Where connections should wait at proxies, and under which key."""
-        if not self.policy.proxies:
+    def _wanted(self) -> list[tuple[int, str]]:
+        """The connections that should wait: at which proxy, and under which key."""
+        policy = self.records.policy
+        if not policy.proxies:
             return []
-        places = [(key.proxy, key.matchkey) for key in self.offers.keys.values()]
-        free = self.board.free - len(self.visitors) if self.health.fit else 0
-        if self.hosting is not None and self.hosting.catalogue and self._tracker_is_ours():
-            numbers = range(len(self.policy.proxies))
-            places += [(proxy, self.policy.deployed_key) for proxy in numbers] * DEPLOYED_PLACES
-        return places + [(proxy, self.policy.key) for proxy in self.offers.plain_at(now)] * max(free, 0)
-
-    # Places at proxies
-
-    def _parked(self, event: Parked) -> list[do.Action]:
-        actions = self.parking.parked(event.now, event.place)
-        place = self.parking.places.get(event.place)
-        return actions if place is None else actions + self.offers.parked(place.key)
-
-    def _answering(self, event: Answering) -> list[do.Action]:
-        self.parking.answering(event.now, event.place)
-        return []
-
-    def _unparked(self, event: Unparked) -> list[do.Action]:
-        return self.parking.lost(event)
+        wanted = [(key.proxy, key.matchkey) for key in self.offers.keys.values()]
+        if self.deployments is not None and self.deployments.catalogue and self.offers.told:
+            wanted += [(proxy, policy.deployed_key) for proxy in range(len(policy.proxies))] * DEPLOYED_CONNECTIONS
+        free = self.slots.free - len(self.slots.waiting) if self.health.fit else 0
+        return wanted + [(proxy, policy.key) for proxy in self.offers.plain_at()] * max(free, 0)
 
     def _tell_problem(self) -> list[do.Action]:
-        problem = STOPPING if self.stopping else self.board.unclean or self.health.problem
-        if problem == self._told_problem or not self._tracker_is_ours():
+        problem = STOPPING if self.records.stopping else self.slots.processes.unclean or self.health.problem
+        if problem == self._told_problem or not self.offers.told:
             return []
         self._told_problem = problem
-        return [TellHealth(problem)]
+        return [do.TellHealth(problem)]
 
-    def _tracker_is_ours(self) -> bool:
-        """Whether a tracker listens that knows more than TVM's."""
-        return self.offers.link == "up" and bool(self.offers.ours)
-
-    def _announce_deployed(self) -> list[do.Action]:
+    def tell_deployed(self) -> list[do.Action]:
         """Keep the tracker's word on deployed modules up to date."""
-        if self.hosting is None or not self._tracker_is_ours():
+        if self.deployments is None or not self.offers.told:
             return []
-        actions = self.hosting.announce(self._told_deployed)
-        if actions:
-            self._told_deployed = actions[0].modules
-        return list(actions)
+        modules = self.deployments.hosts.table()
+        if modules == self._told_deployed:
+            return []
+        self._told_deployed = modules
+        return [do.TellDeployed(modules)]
 
-    def _take_leave(self) -> list[do.Action]:
+    def leave(self) -> list[do.Action]:
         """The server is being stopped. A tracker that is owed the ends of leases hears of them before the link closes."""
-        leased = any(session.lease is not None for session in self.board.sessions.values())
+        leased = any(session.lease is not None for session in self.slots.sessions.values())
         return self._tell_problem() if leased or self.offers.owing() else self.offers.close()
 
-    def _turn_away(self, now: float) -> list[do.Action]:
+    def turn_away(self) -> list[do.Action]:
         """Nobody gets a board that is not clean."""
-        waiting, self.visitors = self.visitors, []
+        waiting, self.slots.waiting = self.slots.waiting, []
         actions: list[do.Action] = []
-        if self.policy.tracked:
-            actions = self.offers.withdraw(now) + self._tell_problem() + self.parking.close()
-        for visitor in waiting:
-            actions += [do.Refuse(visitor.conn, "mismatch"), *self._report_end(visitor, "unused")]
+        if self.records.policy.tracked:
+            actions = self.offers.withdraw() + self._tell_problem() + self.parking.close()
+        for session in waiting:
+            actions += [do.Refuse(session.conn, "mismatch"), *self.report_end(session, "unused")]
         return actions

@@ -19,7 +19,6 @@ from rpcsys.link.tvm_commands import TvmCommands
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import Loop
-from rpcsys.server.supervisor.parking import KeyMade
 from rpcsys.wire import control, tracker
 from rpcsys.wire.keys import new_match_key
 
@@ -58,7 +57,7 @@ class TrackerLink:
         self._told_up = False
         self._registration = 0
         self._commands = TvmCommands()
-        self._reported: dict[int, do.Started | do.Ended] = {}
+        self._reported: dict[int, do.ReportStart | do.ReportEnd] = {}
         self._note_at = 0.0
 
     def connect(self, which: int = 0) -> None:
@@ -101,11 +100,11 @@ class TrackerLink:
         port = self._card["port"] or 0
         self._command(tracker.Put(self._card["key"], port, new, self._card["address"]))
         if not matchkey:
-            self._feed(ev.Offered(self._clock(), new))
+            self._feed(ev.KeyMade(self._clock(), new))
 
     def make_key(self) -> None:
         """Make a match key: KeyMade follows."""
-        self._feed(KeyMade(self._clock(), new_match_key(self._card["key"])))
+        self._feed(ev.KeyMade(self._clock(), new_match_key(self._card["key"])))
 
     def poll(self) -> None:
         """Ask TVM's tracker which match keys it still has: Pending follows."""
@@ -114,13 +113,13 @@ class TrackerLink:
         else:
             self._command(tracker.GetPending())
 
-    def report(self, action: do.Started | do.Ended) -> None:
+    def report(self, action: do.ReportStart | do.ReportEnd) -> None:
         """Tell our tracker about a lease."""
         if self._link is None:
             return
         number = self._link.next_id()
         self._reported[number] = action
-        if isinstance(action, do.Started):
+        if isinstance(action, do.ReportStart):
             self._send(control.LeaseStarted(number, action.lease, action.epoch, action.peer))
             return
         lists = {"processes": list(action.cleaned), "removed": list(action.removed)}
@@ -205,17 +204,17 @@ class TrackerLink:
     def _obey(self, order: control.Taken | control.End | control.Limit) -> None:
         now = self._clock()
         if isinstance(order, control.Limit):
-            self._feed(ev.Limit(now, order.lease, order.epoch, order.limit_s))
+            self._feed(ev.LeaseRenewed(now, order.lease, order.epoch, order.limit_s))
             return
         if isinstance(order, control.End):
-            self._feed(ev.EndLease(now, order.lease, order.epoch, order.reason))
+            self._feed(ev.LeaseRevoked(now, order.lease, order.epoch, order.reason))
             return
-        self._feed(ev.Taken(now, order.lease, order.epoch, order.matchkey, order.user, order.address, order.limit_s))
+        self._feed(ev.KeyTaken(now, order.lease, order.epoch, order.matchkey, order.user, order.address, order.limit_s))
 
     def _hear_answer(self, answer: control.Answer) -> None:
         report = self._reported.pop(answer.id, None)
-        if isinstance(report, do.Ended):
-            self._feed(ev.Confirmed(self._clock(), report.lease, report.epoch))
+        if isinstance(report, do.ReportEnd):
+            self._feed(ev.EndConfirmed(self._clock(), report.lease, report.epoch))
         if answer.id != self._registration:
             return
         if answer.error == control.NO_CONTROL_LINK:

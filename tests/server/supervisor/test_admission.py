@@ -6,11 +6,11 @@ import pytest
 
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.admission import HANDSHAKE_S, MAX_OPENINGS, MAX_VISITORS
+from rpcsys.server.supervisor.admission import HANDSHAKE_S, MAX_OPENINGS, MAX_WAITING
 from tests.server.transcripts import Transcript, kinds, only, taken
 
 
-def test_a_visitor_that_leaves_is_forgotten(direct):
+def test_a_waiting_client_that_leaves_is_forgotten(direct):
     for conn in (1, 2, 3, 4):
         direct.visit(conn)
     assert direct.say(ev.HungUp, 3) == [do.Drop(3)]
@@ -20,7 +20,7 @@ def test_a_visitor_that_leaves_is_forgotten(direct):
 
 
 def test_only_so_many_wait(direct):
-    for conn in range(MAX_VISITORS + 2):
+    for conn in range(MAX_WAITING + 2):
         direct.visit(conn)
     assert direct.visit(999) == [do.Refuse(999, "mismatch")]
 
@@ -67,14 +67,14 @@ def test_a_client_faster_than_the_trackers_word_is_held_back(tracked):
     assert tracked.visit(5, "k:1") == []
     started, report = taken(tracked, limit_s=30.0)
     assert (started.lease, started.limit_s) == ("L1", 30.0)
-    assert report == do.Started("L1", 1, "peer5")
+    assert report == do.ReportStart("L1", 1, "peer5")
 
 
 def test_but_not_for_long(tracked):
     tracked.visit(5, "k:1")
     (started,) = tracked.tick(3)
     assert started.lease is None
-    assert taken(tracked) == [do.Started("L1", 1, "peer5")]
+    assert taken(tracked) == [do.ReportStart("L1", 1, "peer5")]
 
 
 def test_nor_when_the_tracker_is_gone(tracked):
@@ -82,7 +82,7 @@ def test_nor_when_the_tracker_is_gone(tracked):
     assert kinds(tracked.say(ev.LinkDown, "gone")) == [do.Start]
 
 
-def test_visitors_of_a_board_that_is_not_clean_are_turned_away():
+def test_clients_of_a_board_that_is_not_clean_are_turned_away():
     script = Transcript(slots=1)
     script.boot()
     script.visit(1)

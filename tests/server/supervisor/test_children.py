@@ -18,10 +18,10 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.actions import Log
 from rpcsys.server.supervisor.children import Spawner
 from rpcsys.server.supervisor.clients import Clients
-from rpcsys.server.supervisor.deployments_io import Hosts
+from rpcsys.server.supervisor.deployments_io import DeploymentsIo
 from rpcsys.server.supervisor.loop import Loop
-from rpcsys.server.supervisor.policy import Policy
-from rpcsys.server.supervisor.state import State
+from rpcsys.server.supervisor.records import Policy
+from rpcsys.server.supervisor.state import ServerState
 
 SESSION, HOST = 1, 2
 KINDS = {SESSION: ChildKind.SESSION, HOST: ChildKind.HOST}
@@ -64,10 +64,10 @@ class Supervisor(Spawner):
         self._control.setblocking(False)
         self.loop.add(self._control.fileno(), self._hear)
         clients = Clients(self.loop, None, "k", self.events.append, time.monotonic)
-        self.hosts = Hosts(
+        self.hosts = DeploymentsIo(
             str(tmp_path), "k", (1, 1), False, clients, self, lambda *_: None, self.events.append, time.monotonic
         )
-        self.state = State(Policy(key="k", slots=1, deploy=True))
+        self.state = ServerState(Policy(key="k", slots=1, deploy=True))
         self.told: list[str] = []
 
     def _order(self, descriptor, **order) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
-from rpcsys.server.supervisor import deployment_events as se
+from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.deployments import HEARD_S, MAX_CLIENTS, MAX_DEPLOYERS, WAIT_S
 from tests.server.deployed import HOST, ONE, TWO, Script, hand
 
@@ -21,11 +21,11 @@ def test_a_client_waits_for_its_host():
 def test_a_client_does_not_wait_for_ever():
     script = Script(ONE)
     script.visit(1)
-    assert script.hosting.deadline() == script.now + WAIT_S
+    assert script.deployments.deadline() == script.now + WAIT_S
     script.now += WAIT_S
     (away,) = script.act([])
     assert (away.conn, away.kind) == (1, "Busy")
-    assert script.hosting.deadline() is None
+    assert script.deployments.deadline() is None
 
 
 @pytest.mark.parametrize(("name", "words"), [("haed", "it has head"), ("x", "it has head"), ("../head", "it has head")])
@@ -38,91 +38,91 @@ def test_a_name_that_is_not_deployed(script, name, words):
 def test_a_client_that_leaves_while_it_waits():
     script = Script(ONE)
     script.visit(1)
-    assert script.hosting.hung_up(script.now, 1) == [do.Drop(1)]
-    assert script.hosting.hung_up(script.now, 1) is None
+    assert script.hung_up(1) == [do.Drop(1)]
+    assert script.hung_up(1) is None
     assert script.serving(1) == []
 
 
 def test_deployed_tried_switched_to_and_the_old_one_leaves(script):
     assert script.visit(9, "") == [do.Spawn(2, ChildKind.DEPLOYER)]
-    assert script.act(script.hosting.ready(2)) == [se.BeDeployer(2, 9, "peer9")]
-    assert script.say(se.Try, 2, TWO) == [do.Spawn(3, HOST)]
-    assert script.serving(3) == [se.TellChild(2, (("tried", ""),))]
+    assert script.act(script.deployments.ready(2)) == [do.BeDeployer(2, 9, "peer9")]
+    assert script.say(ev.Try, 2, TWO) == [do.Spawn(3, HOST)]
+    assert script.serving(3) == [do.TellChild(2, "tried", "")]
     assert script.visit(1) == [hand(1, 1)]  # the old one, until the disk says otherwise
-    assert script.say(se.Changed, 2) == [se.Reread()]
-    assert script.say(se.Catalogue, (TWO,)) == [se.TellChild(1, (("leave", "successor"),))]
-    assert script.say(se.Leaving, 1) == [se.TellChild(2, (("seen", True),))]  # no call reaches it any more
+    assert script.say(ev.Changed, 2) == [do.Reread()]
+    assert script.say(ev.Catalogue, (TWO,)) == [do.TellChild(1, "leave", "successor")]
+    assert script.say(ev.Leaving, 1) == [do.TellChild(2, "seen", True)]  # no call reaches it any more
     assert script.visit(2) == [hand(3, 2)]
-    assert script.say(se.Moved, 1, 3, "peer3", True) == [hand(3, 3, False, True)]
+    assert script.say(ev.Moved, 1, 3, "peer3", True) == [hand(3, 3, False, True)]
     assert script.dies(1) == []
-    assert list(script.hosting.hosts) == [3]
+    assert list(script.deployments.hosts.by_child) == [3]
 
 
 def test_who_deploys_does_not_wait_for_ever_for_a_host_to_leave(script):
     script.visit(9, "")
-    script.act(script.hosting.ready(2))
-    script.say(se.Changed, 2)
-    assert script.say(se.Catalogue, ()) == [se.TellChild(1, (("leave", ""),))]
-    assert script.hosting.deadline() == script.now + HEARD_S
+    script.act(script.deployments.ready(2))
+    script.say(ev.Changed, 2)
+    assert script.say(ev.Catalogue, ()) == [do.TellChild(1, "leave", "")]
+    assert script.deployments.deadline() == script.now + HEARD_S
     script.now += HEARD_S
-    assert script.act([]) == [se.TellChild(2, (("seen", True),))]
+    assert script.act([]) == [do.TellChild(2, "seen", True)]
 
 
 @pytest.mark.parametrize("how", ["cannot be loaded", "dies"])
 def test_what_cannot_be_loaded_is_told_to_who_deploys(script, how):
     script.visit(9, "")
-    script.hosting.ready(2)
-    script.say(se.Try, 2, TWO)
-    script.hosting.ready(3)
-    (told,) = script.say(se.Unloadable, 3, "it is broken") if how == "cannot be loaded" else script.dies(3)
+    script.deployments.ready(2)
+    script.say(ev.Try, 2, TWO)
+    script.deployments.ready(3)
+    (told,) = script.say(ev.Unloadable, 3, "it is broken") if how == "cannot be loaded" else script.dies(3)
     assert told.child == 2
-    assert told.fields[0][1] in ("it is broken", "its process ended by signal 9")
+    assert told.value in ("it is broken", "its process ended by signal 9")
     assert script.visit(1) == [hand(1, 1)]
 
 
 def test_who_deploys_dies_and_what_was_tried_goes(script):
     script.visit(9, "")
-    script.hosting.ready(2)
-    script.say(se.Try, 2, TWO)
+    script.deployments.ready(2)
+    script.say(ev.Try, 2, TWO)
     script.serving(3)
-    assert script.hosting.hung_up(script.now, 9) == []
-    script.now = script.hosting.deadline()
+    assert script.hung_up(9) == []
+    script.now = script.deployments.deadline()
     assert script.act([]) == [do.Kill(2)]  # it has not tidied up in time
-    assert script.dies(2) == [do.Drop(9), se.Reread()]
-    assert script.say(se.Catalogue, (ONE,)) == [do.Kill(3)]
+    assert script.dies(2) == [do.Drop(9), do.Reread()]
+    assert script.say(ev.Catalogue, (ONE,)) == [do.Kill(3)]
 
 
 def test_who_deploys_dies_after_the_disk_was_switched(script):
     script.visit(9, "")
-    script.hosting.ready(2)
-    script.say(se.Try, 2, TWO)
+    script.deployments.ready(2)
+    script.say(ev.Try, 2, TWO)
     script.serving(3)
     script.dies(2)
-    assert script.say(se.Catalogue, (TWO,)) == [se.TellChild(1, (("leave", "successor"),))]
+    assert script.say(ev.Catalogue, (TWO,)) == [do.TellChild(1, "leave", "successor")]
     assert script.visit(1) == [hand(3, 1)]
 
 
 def test_a_client_that_a_dead_host_did_not_take_waits_for_the_next(script):
     assert script.visit(1) == [hand(1, 1)]
-    assert script.say(se.NotTaken, 1, 1, "peer1", True, False) == [do.Kill(1)]
+    assert script.say(ev.NotTaken, 1, 1, "peer1", True, False) == [do.Kill(1)]
     assert script.visit(2) == []
     script.dies(1)
-    script.now = script.hosting.deadline()
+    script.now = script.deployments.deadline()
     script.act([])
     assert script.serving(2) == [hand(2, 1), hand(2, 2)]
 
 
 def test_the_end_of_the_server(script):
     script.visit(9, "")
-    assert script.act(script.hosting.stop()) == [do.Kill(2), se.TellChild(1, (("leave", ""),))]
-    assert script.hosting.busy
+    assert script.stop() == [do.Kill(2), do.TellChild(1, "leave", "")]
+    assert script.deployments.busy
     script.dies(2)
     script.dies(1)
-    assert not script.hosting.busy
+    assert not script.deployments.busy
 
 
 def test_clients_of_one_host_are_bounded(script):
-    script.say(se.Load, 1, 0, 0, MAX_CLIENTS - 1)
+    script.say(ev.Load, 1, 0, 0, MAX_CLIENTS - 1)
     assert script.visit(1) == [hand(1, 1)]
     (away,) = script.visit(2)
     assert away.kind == "Busy"

@@ -1,4 +1,4 @@
-"""The server's places at a proxy, which here is a script."""
+"""The server's connections at a proxy, which here is a script."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import time
 
 import pytest
 
+from rpcsys.server.supervisor import actions as do
+from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import Loop
-from rpcsys.server.supervisor.parking import Answering, Paired, Park, Parked, Unparked
-from rpcsys.server.supervisor.proxies import Places
+from rpcsys.server.supervisor.proxies import ProxyConnections
 from rpcsys.wire import handshake
 
 SOON_S = 15.0
@@ -21,7 +22,7 @@ CLIENT = handshake.encode_greeting(
 
 
 class Script:
-    """A proxy that says what a test has it say, and places that dial it."""
+    """A proxy that says what a test has it say, and connections that dial it."""
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -29,7 +30,7 @@ class Script:
         self.adopted = []
         self.loop = Loop()
         proxies = [self.listener.getsockname(), ("no.such.host.invalid", 1), ("127.0.0.1", 1)]
-        self.places = Places(self.loop, proxies, self.adopt, self.events.append, time.monotonic)
+        self.connections = ProxyConnections(self.loop, proxies, self.adopt, self.events.append, time.monotonic)
         self.sock = None
 
     def adopt(self, sock, rpcsys):
@@ -46,8 +47,8 @@ class Script:
 
     def park(self, number=1, key="k", offered=False):
         """Dial, and take the connection; the greeting it says."""
-        self.places.park(Park(number, 0, key, offered))
-        assert isinstance(self.told(), Parked)
+        self.connections.park(do.Park(number, 0, key, offered))
+        assert isinstance(self.told(), ev.Parked)
         self.sock, _ = self.listener.accept()
         self.sock.settimeout(SOON_S)
         reader = handshake.OpeningReader()
@@ -72,11 +73,11 @@ def script():
     script.close()
 
 
-def test_what_a_place_says(script):
+def test_what_a_connection_says(script):
     said = script.park(key="k:1", offered=True)
     assert (said.role, said.key) == ("server", "k:1")
     assert (said.options.session, said.options.offered) == ("rpcsys/1", True)
-    assert said.options.server == script.places.identity
+    assert said.options.server == script.connections.identity
     assert not script.park(2).options.offered
 
 
@@ -84,7 +85,7 @@ def test_a_client_and_not_a_byte_beyond_its_greeting(script):
     script.park()
     script.sock.sendall(CLIENT + b"the session's")
     paired = script.told()
-    assert (paired.place, paired.conn, paired.role, paired.key) == (1, 71, "client", "k:1")
+    assert (paired.parked, paired.conn, paired.role, paired.key) == (1, 71, "client", "k:1")
     assert (paired.session, paired.serve, paired.timeout_s) == (None, None, 2.5)
     assert paired.peer == "a client through {}:{}".format(*script.listener.getsockname())
     (sock, rpcsys) = script.adopted[0]
@@ -96,9 +97,9 @@ def test_a_greeting_byte_by_byte(script):
     script.park()
     for byte in CLIENT[:-1]:
         script.sock.sendall(bytes([byte]))
-        assert isinstance(script.told(), Answering)
+        assert isinstance(script.told(), ev.Answering)
     script.sock.sendall(CLIENT[-1:])
-    assert isinstance(script.told(), Paired)
+    assert isinstance(script.told(), ev.Opened)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +119,8 @@ def test_answers_that_are_no_client(script, answer, how, why):
     script.sock.sendall(answer)
     script.sock.shutdown(socket.SHUT_WR)
     lost = script.told()
-    assert isinstance(lost, Unparked)
-    assert (lost.place, lost.how) == (1, how)
+    assert isinstance(lost, ev.Unparked)
+    assert (lost.number, lost.how) == (1, how)
     assert why in lost.why
     assert 0 <= lost.jitter < 1
     try:
@@ -128,23 +129,23 @@ def test_answers_that_are_no_client(script, answer, how, why):
         pass  # it was, with something unread
 
 
-def test_random_bytes_end_a_place_or_leave_it_waiting(script):
+def test_random_bytes_end_a_connection_or_leave_it_waiting(script):
     for number in range(200):
         script.park(number)
         script.sock.sendall(os.urandom(1 + number % 40))
         script.sock.close()
         event = script.told()
-        while isinstance(event, Answering):
+        while isinstance(event, ev.Answering):
             event = script.told()
-        assert isinstance(event, Unparked)
+        assert isinstance(event, ev.Unparked)
     assert not script.adopted
 
 
 @pytest.mark.parametrize("proxy", [1, 2])
 def test_a_proxy_that_is_not_there(script, proxy):
-    script.places.park(Park(1, proxy, "k", False))
+    script.connections.park(do.Park(1, proxy, "k", False))
     lost = script.told()
-    assert (lost.place, lost.how) == (1, "lost")
+    assert (lost.number, lost.how) == (1, "lost")
     assert lost.why
 
 
@@ -153,33 +154,33 @@ def test_no_descriptors_left(script, monkeypatch):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("rpcsys.server.supervisor.proxies.Dialling", none)
-    script.places.park(Park(1, 0, "k", False))
+    script.connections.park(do.Park(1, 0, "k", False))
     assert script.told().why == "Too many open files"
 
 
-def test_a_place_that_is_closed_says_nothing(script):
+def test_a_connection_that_is_closed_says_nothing(script):
     script.park()
-    script.places.unpark(1)
-    script.places.unpark(1)
+    script.connections.unpark(1)
+    script.connections.unpark(1)
     assert script.sock.recv(1) == b""
-    script.places.park(Park(2, 0, "k", False))
-    script.places.unpark(2)  # before it is connected
+    script.connections.park(do.Park(2, 0, "k", False))
+    script.connections.unpark(2)  # before it is connected
     script.loop.run_once(0.05)
     assert not script.events
 
 
-def test_places_leave_no_descriptors(script):
+def test_connections_leave_no_descriptors(script):
     def count():
         return len(os.listdir("/proc/self/fd"))
 
     script.park()
-    script.places.unpark(1)
+    script.connections.unpark(1)
     script.sock.close()
     before = count()
     for number in range(100):
         script.park(number)
         script.sock.close()
         script.told()
-        script.places.park(Park(1000 + number, 2, "k", False))
-        assert isinstance(script.told(), Unparked)
+        script.connections.park(do.Park(1000 + number, 2, "k", False))
+        assert isinstance(script.told(), ev.Unparked)
     assert count() <= before

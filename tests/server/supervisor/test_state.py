@@ -8,7 +8,6 @@ import pytest
 
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.health import TellHealth
 from tests.server.transcripts import Transcript, taken
 
 # Starting
@@ -45,8 +44,8 @@ def test_messages_about_unknown_things_change_nothing(direct):
         (ev.HungUp, (99,)),
         (ev.Broken, (99, "")),
         (ev.Opened, (99, "p", "client", "k")),
-        (ev.Offered, ("k:9",)),
-        (ev.EndLease, ("L", 1, "")),
+        (ev.KeyMade, ("k:9",)),
+        (ev.LeaseRevoked, ("L", 1, "")),
     ]:
         assert direct.say(kind, *args) == []
 
@@ -55,44 +54,44 @@ def test_messages_about_unknown_things_change_nothing(direct):
 
 
 def test_stop_without_sessions_is_at_once(tracked):
-    assert tracked.say(ev.Stop) == [do.StopListening(), do.Disconnect(), do.Exit()]
+    assert tracked.say(ev.StopAsked) == [do.StopListening(), do.Disconnect(), do.Exit()]
 
 
 def test_leases_that_end_while_it_stops_are_still_told(tracked):
-    tracked.say(ev.Taken, "L1", 1, "k:1", "u", "a", None)
+    tracked.say(ev.KeyTaken, "L1", 1, "k:1", "u", "a", None)
     tracked.visit(1, key="k:1")
-    assert tracked.say(ev.Stop) == [do.StopListening(), TellHealth("it is being stopped")]
-    assert tracked.say(ev.Offered, "k:9") == []
+    assert tracked.say(ev.StopAsked) == [do.StopListening(), do.TellHealth("it is being stopped")]
+    assert tracked.say(ev.KeyMade, "k:9") == []
     tracked.say(ev.ChildDone, 1, "closed")
     told = tracked.bury(1)
-    assert [action for action in told if isinstance(action, do.Ended)] == [do.Ended("L1", 1, "closed")]
+    assert [action for action in told if isinstance(action, do.ReportEnd)] == [do.ReportEnd("L1", 1, "closed")]
     assert told[-2:] == [do.Disconnect(), do.Exit()]
 
 
 def test_leases_that_nobody_has_used_end_when_it_stops(tracked):
-    tracked.say(ev.Taken, "L1", 1, "k:1", "u", "a", None)
-    assert do.Ended("L1", 1, "unused") in tracked.say(ev.Stop)
+    tracked.say(ev.KeyTaken, "L1", 1, "k:1", "u", "a", None)
+    assert do.ReportEnd("L1", 1, "unused") in tracked.say(ev.StopAsked)
 
 
 def test_a_tracker_that_is_away_when_it_stops_is_told_when_it_is_back(tracked):
-    tracked.say(ev.Taken, "L1", 1, "k:1", "u", "a", None)
+    tracked.say(ev.KeyTaken, "L1", 1, "k:1", "u", "a", None)
     tracked.visit(1, key="k:1")
     tracked.say(ev.LinkDown, "gone")
-    assert tracked.say(ev.Stop) == [do.StopListening()]
+    assert tracked.say(ev.StopAsked) == [do.StopListening()]
     assert tracked.tick(1) == [do.Connect()]
     tracked.say(ev.ChildDone, 1, "closed")
     assert do.Exit() not in tracked.bury(1)
-    assert [type(action) for action in tracked.say(ev.LinkUp, True)] == [do.Register]
+    assert [type(action) for action in tracked.say(ev.LinkUp, True)] == [do.RegisterServer]
     told = tracked.say(ev.Registered)
-    assert told[0] == do.Ended("L1", 1, "closed")
+    assert told[0] == do.ReportEnd("L1", 1, "closed")
     assert told[-2:] == [do.Disconnect(), do.Exit()]
 
 
 def test_a_tracker_that_stays_away_holds_up_no_stop(tracked):
-    tracked.say(ev.Taken, "L1", 1, "k:1", "u", "a", None)
+    tracked.say(ev.KeyTaken, "L1", 1, "k:1", "u", "a", None)
     tracked.visit(1, key="k:1")
     tracked.say(ev.LinkDown, "gone")
-    tracked.say(ev.Stop)
+    tracked.say(ev.StopAsked)
     tracked.say(ev.ChildDone, 1, "closed")
     assert do.Exit() in tracked.bury(1)
 
@@ -100,7 +99,7 @@ def test_a_tracker_that_stays_away_holds_up_no_stop(tracked):
 def test_stop_lets_sessions_finish(direct):
     direct.visit(1)
     direct.say(ev.Accepted, 2, "peer")
-    assert direct.say(ev.Stop) == [do.StopListening(), do.Drop(2)]
+    assert direct.say(ev.StopAsked) == [do.StopListening(), do.Drop(2)]
     assert direct.say(ev.Accepted, 3, "peer") == [do.Drop(3)]
     direct.say(ev.ChildDone, 1, "closed")
     assert direct.bury(1)[-1] == do.Exit()
@@ -108,18 +107,18 @@ def test_stop_lets_sessions_finish(direct):
 
 def test_a_patient_stop_waits_as_long_as_its_sessions(direct):
     direct.visit(1)
-    assert direct.say(ev.Stop, True) == [do.StopListening()]
+    assert direct.say(ev.StopAsked, True) == [do.StopListening()]
     assert direct.tick(100_000) == []
-    assert direct.say(ev.Stop, True) == []
+    assert direct.say(ev.StopAsked, True) == []
     direct.say(ev.ChildDone, 1, "closed")
     assert direct.bury(1)[-1] == do.Exit()
 
 
 def test_a_patient_stop_can_be_hurried(direct):
     direct.visit(1)
-    direct.say(ev.Stop, True)
+    direct.say(ev.StopAsked, True)
     direct.tick(100)
-    assert direct.say(ev.Stop) == []
+    assert direct.say(ev.StopAsked) == []
     assert direct.tick(9.9) == []
     assert direct.tick(0.2) == [do.Kill(1)]
     assert direct.bury(1, -9)[-1] == do.Exit()
@@ -127,7 +126,7 @@ def test_a_patient_stop_can_be_hurried(direct):
 
 def test_and_ends_them_after_the_grace(direct):
     direct.visit(1)
-    direct.say(ev.Stop)
+    direct.say(ev.StopAsked)
     assert direct.tick(9.9) == []
     assert direct.tick(0.2) == [do.Kill(1)]
     assert direct.bury(1, -9)[-1] == do.Exit()
@@ -135,8 +134,8 @@ def test_and_ends_them_after_the_grace(direct):
 
 def test_or_when_told_twice(direct):
     direct.visit(1)
-    direct.say(ev.Stop)
-    assert direct.say(ev.Stop) == [do.Kill(1)]
+    direct.say(ev.StopAsked)
+    assert direct.say(ev.StopAsked) == [do.Kill(1)]
 
 
 # At random
@@ -144,10 +143,10 @@ def test_or_when_told_twice(direct):
 
 def anything(chance, script, step):
     """One event of any kind, about anything there is or was."""
-    board = script.state.board
-    child = chance.choice([*board.children, 1])
-    conn = chance.choice([*(session.conn for session in board.sessions.values()), 1])
-    gone = [number for number, session in board.sessions.items() if session.state == "cleaning"]
+    sessions = script.state.slots.sessions
+    child = chance.choice([*script.state.processes.children, 1])
+    conn = chance.choice([*(session.conn for session in sessions.values()), 1])
+    gone = [number for number, session in sessions.items() if session.state == "cleaning"]
     key = chance.choice([*script.state.offers.keys, "k", "k:bad"])
     acts = [
         lambda: script.visit(1000 + step, key, chance.choice(["rpcsys/1", None])),
@@ -174,8 +173,7 @@ def test_no_order_of_events_breaks_a_server(seed):
     script.boot()
     for step in range(300):
         script.offers(anything(chance, script, step))
-        board = script.state.board
-        assert len(board.sessions) <= 2
-        served = [child.session for child in board.children.values() if child.state == "serving"]
+        assert len(script.state.slots.sessions) <= 2
+        served = [child.session for child in script.state.processes.children.values() if child.state == "serving"]
         assert len(set(served)) == len(served)
     script.replay()

@@ -7,6 +7,7 @@ import pytest
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.offers import MAX_UNREPORTED
+from tests.server.deployed import ONE
 from tests.server.transcripts import Transcript, kinds, only, taken
 
 # With our tracker
@@ -16,10 +17,10 @@ def test_a_lease_from_start_to_end(tracked):
     taken(tracked, limit_s=60.0)
     started, report = tracked.visit(5, "k:1")
     assert (started.lease, started.limit_s) == ("L1", 60.0)
-    assert report == do.Started("L1", 1, "peer5")
+    assert report == do.ReportStart("L1", 1, "peer5")
     tracked.say(ev.ChildDone, 1, "closed")
     actions = tracked.bury(1, 0, ("sleep",))
-    assert do.Ended("L1", 1, "closed", ("sleep",)) in actions
+    assert do.ReportEnd("L1", 1, "closed", ("sleep",)) in actions
     assert tracked.offers(actions) == ["k:2"]
 
 
@@ -37,38 +38,38 @@ def test_a_key_taken_and_not_used_is_renewed(tracked):
     taken(tracked)
     assert tracked.tick(7.9) == []
     actions = tracked.tick(0.2)
-    assert actions == [do.Ended("L1", 1, "unused"), do.Offer()]
+    assert actions == [do.ReportEnd("L1", 1, "unused"), do.Offer()]
     assert tracked.visit(5, "k:1") == [do.Refuse(5, "mismatch")]
 
 
 def test_a_key_used_for_what_cannot_be_served_is_renewed_at_once(tracked):
     taken(tracked)
-    assert tracked.visit(5, "k:1", "rpcsys/9") == [do.Refuse(5, "version"), do.Ended("L1", 1, "unused"), do.Offer()]
+    assert tracked.visit(5, "k:1", "rpcsys/9") == [do.Refuse(5, "version"), do.ReportEnd("L1", 1, "unused"), do.Offer()]
 
 
 def test_the_tracker_takes_an_unused_lease_back(tracked):
     taken(tracked)
-    assert tracked.say(ev.EndLease, "L1", 1, "unused") == [do.Ended("L1", 1, "unused"), do.Offer()]
+    assert tracked.say(ev.LeaseRevoked, "L1", 1, "unused") == [do.ReportEnd("L1", 1, "unused"), do.Offer()]
 
 
 def test_it_hears_of_every_lease_that_it_ends(tracked):
     """Whatever has become of it: what the tracker still knows may be a lease whose end it has missed."""
     for reason in ("unused", "released", "operator"):
-        assert tracked.say(ev.EndLease, "L0", 1, reason) == [do.Ended("L0", 1, "unused")]
+        assert tracked.say(ev.LeaseRevoked, "L0", 1, reason) == [do.ReportEnd("L0", 1, "unused")]
 
 
 def test_but_a_session_that_was_opened_meanwhile_goes_on(tracked):
     taken(tracked)
     tracked.visit(5, "k:1")
-    assert tracked.say(ev.EndLease, "L1", 1, "unused") == []
+    assert tracked.say(ev.LeaseRevoked, "L1", 1, "unused") == []
 
 
 def test_the_tracker_ends_a_session(tracked):
     taken(tracked)
     tracked.visit(5, "k:1")
-    assert tracked.say(ev.EndLease, "L1", 0, "operator") == [do.Ended("L1", 0, "unused")]  # an older lease
-    assert tracked.say(ev.EndLease, "L1", 1, "operator") == [do.Kill(1), do.Spawn(2)]
-    assert do.Ended("L1", 1, "ended") in tracked.bury(1, -9)
+    assert tracked.say(ev.LeaseRevoked, "L1", 0, "operator") == [do.ReportEnd("L1", 0, "unused")]  # an older lease
+    assert tracked.say(ev.LeaseRevoked, "L1", 1, "operator") == [do.Kill(1), do.Spawn(2)]
+    assert do.ReportEnd("L1", 1, "ended") in tracked.bury(1, -9)
 
 
 def test_a_tracker_that_vanishes_and_comes_back(tracked):
@@ -79,14 +80,14 @@ def test_a_tracker_that_vanishes_and_comes_back(tracked):
     tracked.bury(1)
     assert tracked.tick(0.2) == [do.Connect()]
     (register,) = tracked.say(ev.LinkUp, True)
-    assert register == do.Register()
-    assert tracked.say(ev.Registered) == [do.Ended("L1", 1, "closed"), do.Offer()]
+    assert register == do.RegisterServer()
+    assert tracked.say(ev.Registered) == [do.ReportEnd("L1", 1, "closed"), do.Offer()]
     assert sum("no tracker" in line for line in tracked.logged()) == 1
 
 
 def test_an_end_is_told_until_the_tracker_confirms_it(tracked):
     """What was sent just before a connection broke may have reached nobody."""
-    ended = do.Ended("L1", 1, "unused")
+    ended = do.ReportEnd("L1", 1, "unused")
     taken(tracked)
     assert ended in tracked.tick(8)
     for _ in range(2):
@@ -94,16 +95,16 @@ def test_an_end_is_told_until_the_tracker_confirms_it(tracked):
         tracked.tick(5)
         tracked.say(ev.LinkUp, True)
         assert ended in tracked.say(ev.Registered)
-    tracked.say(ev.Confirmed, "L1", 1)
+    tracked.say(ev.EndConfirmed, "L1", 1)
     tracked.say(ev.LinkDown, "reset")
     tracked.tick(5)
     tracked.say(ev.LinkUp, True)
-    assert only(tracked.say(ev.Registered), do.Ended) == []
+    assert only(tracked.say(ev.Registered), do.ReportEnd) == []
 
 
 def test_unconfirmed_ends_are_bounded(tracked):
     for number in range(2 * MAX_UNREPORTED):
-        tracked.say(ev.EndLease, f"L{number}", 1, "unused")
+        tracked.say(ev.LeaseRevoked, f"L{number}", 1, "unused")
     assert len(tracked.state.offers.unreported) == MAX_UNREPORTED
 
 
@@ -120,7 +121,7 @@ def test_a_board_that_takes_its_offers_back_tells_of_their_leases():
     assert do.Disconnect() in script.say(ev.Removed, 1, left=("a folder",))
     script.tick(0.2)
     script.say(ev.LinkUp, True)
-    assert do.Ended("L2", 1, "unused") in script.say(ev.Registered)
+    assert do.ReportEnd("L2", 1, "unused") in script.say(ev.Registered)
     script.replay()
 
 
@@ -140,9 +141,9 @@ def test_a_session_that_begins_while_its_server_registers_is_told_of(tracked):
     taken(tracked)
     tracked.say(ev.LinkDown, "gone")
     tracked.tick(0.2)
-    assert tracked.say(ev.LinkUp, True) == [do.Register(())]
-    assert do.Started("L1", 1, "peer5") not in tracked.visit(5, "k:1")
-    assert tracked.say(ev.Registered) == [do.Started("L1", 1, "peer5")]
+    assert tracked.say(ev.LinkUp, True) == [do.RegisterServer(())]
+    assert do.ReportStart("L1", 1, "peer5") not in tracked.visit(5, "k:1")
+    assert tracked.say(ev.Registered) == [do.ReportStart("L1", 1, "peer5")]
     tracked.say(ev.LinkDown, "gone", after=3.0)
     tracked.tick(0.2)
     assert [lease for lease, _, _ in tracked.say(ev.LinkUp, True)[0].running] == ["L1"]
@@ -229,19 +230,19 @@ def test_a_key_that_is_back_was_never_taken(on_tvm):
 
 
 def test_the_lease_of_a_tvm_session_says_that_memory_ended_it(tracked):
-    tracked.say(ev.Taken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.say(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
     tracked.visit(1, key="k:1", session=None)
     tracked.say(ev.MemoryExceeded, 1)
-    (ended,) = only(tracked.bury(1, -9), do.Ended) or only(tracked.out, do.Ended)
+    (ended,) = only(tracked.bury(1, -9), do.ReportEnd) or only(tracked.out, do.ReportEnd)
     assert (ended.lease, ended.outcome) == ("L", "memory")
 
 
 def test_what_was_removed_is_in_the_log_and_in_the_lease(tracked):
-    tracked.say(ev.Taken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.say(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
     tracked.visit(1, key="k:1")
     tracked.say(ev.ChildDone, 1, "closed", ("/dev/shm/a",))
     tracked.say(ev.ChildDead, 1, 0, ("sh",), removed=("/dev/shm/b",))
-    (ended,) = only(tracked.say(ev.Removed, 1, ("System V queue 3",)), do.Ended)
+    (ended,) = only(tracked.say(ev.Removed, 1, ("System V queue 3",)), do.ReportEnd)
     assert ended.cleaned == ("sh",)
     assert ended.removed == ("/dev/shm/a", "/dev/shm/b", "System V queue 3")
     assert any("had to be removed: /dev/shm/a, /dev/shm/b, System V" in line for line in tracked.logged())
@@ -251,9 +252,21 @@ def test_what_is_offered_of_a_board_that_is_not_clean_is_taken_back():
     script = Transcript(tracked=True, slots=2)
     script.boot()
     keys = script.register()
-    script.say(ev.Taken, "L", 1, keys[0], "me", "1.2.3.4")
+    script.say(ev.KeyTaken, "L", 1, keys[0], "me", "1.2.3.4")
     script.visit(1, key=keys[0])
     script.say(ev.ChildDead, 1, 0)
     assert do.Disconnect() in script.say(ev.Removed, 1, (), ("/tmp/x",))
     assert script.tick(0.1) == [do.Connect()]
     script.replay()
+
+
+def test_our_tracker_is_told_what_changes_of_deployed_modules():
+    script = Transcript(tracked=True, deploy=True)
+    script.boot()
+    script.say(ev.Catalogue, (ONE,))
+    script.register()
+    (told,) = only(script.out, do.TellDeployed)
+    assert told.modules == (("head", ONE.version, False, 0, 0, 0),)
+    script.say(ev.ChildReady, 2)
+    assert only(script.say(ev.Loaded, 2), do.TellDeployed)[0].modules == (("head", ONE.version, True, 0, 0, 0),)
+    assert only(script.tick(5.0), do.TellDeployed) == []

@@ -16,7 +16,6 @@ from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor import tracker_link
 from rpcsys.server.supervisor.loop import Loop
-from rpcsys.server.supervisor.parking import KeyMade
 from rpcsys.server.supervisor.tracker_link import FAREWELL_S, MAX_UNANSWERED, TrackerLink
 from rpcsys.wire import tracker
 from tests.liars import WELCOME, framed, lies
@@ -165,7 +164,7 @@ def test_a_match_key_that_was_made_before_is_offered(ours):
     register(ours)
     ours.link.make_key()
     (made,) = ours.told()
-    assert isinstance(made, KeyMade)
+    assert isinstance(made, ev.KeyMade)
     ours.link.offer(made.matchkey)
     assert ours.hear() == [tracker.PUT, "k", [5000, made.matchkey], None]
     assert not ours.taken()
@@ -240,8 +239,8 @@ def test_a_tracker_that_does_not_believe_the_proxy(ours):
 
 def test_reports_about_leases(ours):
     register(ours)
-    ours.link.report(do.Started("L1", 7, "10.0.0.1:5"))
-    ours.link.report(do.Ended("L1", 7, "crashed", ("sleep",)))
+    ours.link.report(do.ReportStart("L1", 7, "10.0.0.1:5"))
+    ours.link.report(do.ReportEnd("L1", 7, "crashed", ("sleep",)))
     started, ended = ours.hear(), ours.hear()
     assert (started["op"], started["lease"], started["peer"]) == ("lease_started", "L1", "10.0.0.1:5")
     assert (ended["op"], ended["outcome"]) == ("lease_ended", "crashed")
@@ -316,7 +315,7 @@ def test_tvms_tracker_that_stopped_answering(tvms):
 def test_the_last_reports_are_heard_before_the_link_closes(ours, monkeypatch):
     monkeypatch.setattr(tracker_link, "FAREWELL_S", 3600.0)
     register(ours)
-    ours.link.report(do.Ended("L1", 1, "closed"))
+    ours.link.report(do.ReportEnd("L1", 1, "closed"))
     heard = ours.hear()
     answer = threading.Timer(0.3, ours.say, [{"id": heard["id"], "ok": True}])
     answer.start()
@@ -327,7 +326,7 @@ def test_the_last_reports_are_heard_before_the_link_closes(ours, monkeypatch):
 
 def test_a_tracker_that_hears_nothing_holds_up_no_end(ours):
     register(ours)
-    ours.link.report(do.Ended("L1", 1, "closed"))
+    ours.link.report(do.ReportEnd("L1", 1, "closed"))
     started = time.monotonic()
     ours.link.finish()
     assert FAREWELL_S <= time.monotonic() - started < SOON_S
@@ -353,7 +352,7 @@ LINK = settings(deadline=None, max_examples=60, suppress_health_check=[HealthChe
 def harmless(events):
     """Whether what a link told the server is what a tracker of ours may tell it, or that the link is down."""
     for event in events:
-        if isinstance(event, ev.Taken):
+        if isinstance(event, ev.KeyTaken):
             assert (type(event.lease), type(event.epoch)) == (str, int)
             assert event.limit_s is None or 0 <= event.limit_s < float("inf")
             assert all(map(str.isprintable, (event.lease, event.matchkey, event.user, event.address)))
@@ -412,5 +411,5 @@ def test_an_end_after_each_byte():
         script.pump(lambda events=script.events: any(isinstance(event, ev.LinkDown) for event in events))
         events = script.taken()
         assert harmless(events)
-        assert not any(isinstance(event, ev.Taken) for event in events)
+        assert not any(isinstance(event, ev.KeyTaken) for event in events)
         script.close()

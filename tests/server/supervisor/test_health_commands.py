@@ -1,13 +1,13 @@
-"""The keeper's commands, run for real: what they print, how they end, and that nothing of them stays."""
+"""The operator's commands, run for real: what they print, how they end, and that nothing of them stays."""
 
 import time
 
 import psutil
 import pytest
 
-from rpcsys.server.supervisor import commands as module
-from rpcsys.server.supervisor.commands import Commands
+from rpcsys.server.supervisor import health_commands as module
 from rpcsys.server.supervisor.health import CHECK, RECOVER
+from rpcsys.server.supervisor.health_commands import HealthCommands
 from rpcsys.server.supervisor.loop import Loop
 
 PATIENCE_S = 20.0
@@ -18,7 +18,7 @@ def run():
     loop, said = Loop(), []
 
     def to_its_end(command, what=CHECK):
-        commands = Commands(loop, {what: command}, said.append, time.monotonic)
+        commands = HealthCommands(loop, {what: command}, said.append, time.monotonic)
         commands.run(what)
         until = time.monotonic() + PATIENCE_S
         while not said:

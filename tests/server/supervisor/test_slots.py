@@ -1,8 +1,6 @@
-"""Slots, sessions and processes, as transcripts of a whole server."""
+"""Slots and sessions, as transcripts of a whole server."""
 
 from __future__ import annotations
-
-import itertools
 
 import pytest
 
@@ -18,7 +16,7 @@ def test_a_session_from_start_to_end(direct):
     assert direct.say(ev.ChildDone, 1, "closed") == [do.Spawn(3)]
     assert direct.say(ev.ChildDead, 1, 0) == [do.Finish(1, 7)]
     assert direct.say(ev.Removed, 1) == []
-    assert direct.state.board.free == 2
+    assert direct.state.slots.free == 2
     assert any("closed" in line for line in direct.logged())
 
 
@@ -122,7 +120,7 @@ def test_no_more_wait_than_slots_when_nobody_is_served():
     script.say(ev.ChildReady, 2)
     script.say(ev.ChildDone, 1, "closed")
     script.bury(1)
-    assert sorted(script.state.board.children) == [2]
+    assert sorted(script.state.processes.children) == [2]
 
 
 def test_a_client_gone_gives_the_process_a_moment_and_then_no_more(direct):
@@ -162,7 +160,7 @@ def test_a_session_that_cannot_start(direct):
     assert finish.error[0] == "SessionLost"
     assert "a session could not start: no space left on device" in finish.error[1]
     direct.say(ev.Removed, 1)
-    assert direct.state.board.free == 2
+    assert direct.state.slots.free == 2
     direct.say(ev.ChildDead, 1, -9)
     assert not any("waiting session process died" in line for line in direct.logged())
 
@@ -197,7 +195,7 @@ def test_a_tvm_client_is_told_by_another_child(direct):
     assert direct.say(ev.ChildDone, 2, "ended") == []
     assert direct.say(ev.ChildDead, 2, 0) == [do.Finish(1, 1)]
     direct.say(ev.Removed, 1)
-    assert direct.state.board.free == 2
+    assert direct.state.slots.free == 2
 
 
 def test_a_session_that_leaves_its_cpus_is_told_of_once(direct):
@@ -248,47 +246,7 @@ def test_telling_takes_no_longer_than_it_may(direct):
     assert direct.tick(2.1) == [do.Kill(2)]
 
 
-# Processes that die
-
-
-def test_a_child_that_dies_waiting_is_replaced_with_growing_pauses(direct):
-    assert direct.say(ev.ChildDead, 1, -9) == []
-    assert direct.tick(0.2) == [do.Spawn(3)]
-    assert direct.say(ev.ChildDead, 3, 1) == []
-    assert direct.tick(0.15) == []
-    assert direct.tick(0.1) == [do.Spawn(4)]
-    for child in range(4, 12):
-        direct.say(ev.ChildDead, child, 1)
-        assert direct.tick(11) == [do.Spawn(child + 1)]
-    assert sum("waiting session process died" in line for line in direct.logged()) == 1
-
-
-def test_the_zygotes_death_ends_its_sessions_and_only_them():
-    script = Transcript(slots=2)
-    script.boot()
-    script.visit(1)
-    actions = script.say(ev.ZygoteDown, ("sleep",))
-    assert actions == [do.Finish(1, 1)]
-    script.say(ev.Removed, 1)
-    assert script.visit(2) == []
-    assert script.tick(0.2) == [do.StartZygote()]
-    assert script.say(ev.ZygoteUp) == [do.Spawn(3), do.Spawn(4)]
-    assert script.say(ev.ChildReady, 3)[0].conn == 2
-    script.replay()
-
-
-def test_a_zygote_that_dies_at_once_is_not_started_at_once():
-    script = Transcript()
-    for _ in range(6):
-        script.say(ev.ZygoteDown)
-        script.tick(5)
-    pauses = [event.now for event, actions in script.log if do.StartZygote() in actions]
-    gaps = [late - early for early, late in itertools.pairwise(pauses)]
-    assert len(pauses) == 6
-    assert gaps == sorted(gaps)
-
-
-# CPUs, memory, boards that cannot be cleaned
+# CPUs, memory
 
 
 def test_each_session_has_a_slot_of_its_own():
@@ -336,61 +294,3 @@ def test_shared_memory_is_looked_for_where_namespaces_are_shared():
     script.say(ev.Removed, 1)
     assert only(script.say(ev.ChildDead, 2, 0), do.Finish)[0].sweep == "idle"
     script.replay()
-
-
-@pytest.mark.parametrize("how", ["left", "stuck", "its own", "after the zygote"])
-def test_a_board_that_is_not_clean_is_not_offered_again(tracked, how):
-    tracked.say(ev.Taken, "L", 1, "k:1", "me", "1.2.3.4")
-    tracked.visit(1, key="k:1")
-    if how == "left":
-        tracked.say(ev.ChildDead, 1, 0)
-        tracked.say(ev.Removed, 1, (), ("/tmp/x (Operation not permitted)",))
-    elif how == "stuck":
-        tracked.say(ev.Unkilled, ("dd",))
-    elif how == "its own":
-        tracked.say(ev.Unkilled, ("dd",), 1)
-    else:
-        tracked.say(ev.ZygoteDown)
-        tracked.say(ev.Unkilled, ("dd",))
-    assert tracked.state.board.free == 0
-    assert sum("this board is not clean and is not offered" in line for line in tracked.logged()) == 1
-    before = len(tracked.out)
-    if tracked.state.offers.link == "down":
-        tracked.tick(5.0)
-        tracked.say(ev.LinkUp, True)
-        tracked.say(ev.Registered)
-    assert only(tracked.out[before:], do.Offer) == []
-    assert only(tracked.visit(9, key="k:2"), do.Refuse)
-
-
-@pytest.mark.parametrize("whose", ["its own", "others"])
-def test_a_board_is_offered_again_when_what_no_signal_ended_has_ended(tracked, whose):
-    tracked.say(ev.Taken, "L", 1, "k:1", "me", "1.2.3.4")
-    tracked.visit(1, key="k:1")
-    tracked.say(ev.Unkilled, ("dd",), 1 if whose == "its own" else None)
-    assert tracked.state.board.unclean == "no signal ends dd"
-    tracked.bury(1)
-    if whose == "others":
-        assert tracked.state.board.unclean
-        tracked.say(ev.Unkilled, ())
-    assert tracked.state.board.unclean == ""
-    assert any("clean again" in line for line in tracked.logged())
-    before = len(tracked.out)
-    tracked.say(ev.LinkDown, "it went")
-    tracked.tick(5.0)
-    tracked.say(ev.LinkUp, True)
-    tracked.say(ev.Registered)
-    assert only(tracked.out[before:], do.Offer)
-    tracked.replay()
-
-
-def test_a_zygote_without_a_turn_is_no_reason_to_take_a_board_back(tracked):
-    tracked.say(ev.Taken, "L", 1, "k:1", "me", "1.2.3.4")
-    tracked.visit(1, key="k:1")
-    tracked.say(ev.HungUp, 1)
-    for _ in range(12):
-        tracked.tick(5.0)
-    assert len(only(tracked.out, do.Kill)) > 2
-    assert tracked.state.board.unclean == ""
-    tracked.bury(1)
-    assert tracked.state.board.free > 0

@@ -1,4 +1,4 @@
-"""The keeper's commands (:mod:`rpcsys.server.supervisor.health`), run beside the loop, in bounded time."""
+"""The operator's commands (:mod:`rpcsys.server.supervisor.health`), run beside the loop, in bounded time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Mapping
 
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.health import CHECK, RECOVER, CommandDone
+from rpcsys.server.supervisor.health import CHECK, RECOVER
 from rpcsys.server.supervisor.loop import Loop
 
 TIMEOUT_S = {CHECK: 30.0, RECOVER: 120.0}
@@ -20,7 +20,7 @@ _SHELL = "/bin/sh"
 _TAIL = 400  # bytes of what it printed that are kept
 
 
-class Commands:
+class HealthCommands:
     """At most one command at a time; its end is told to ``feed``, with ``now`` from ``clock``."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Commands:
             )
         except OSError as error:
             os.close(ours)
-            self._feed(CommandDone(self._clock(), what, f"{_SHELL}: {error.strerror}"))
+            self._feed(ev.CommandDone(self._clock(), what, f"{_SHELL}: {error.strerror}"))
             return
         finally:
             os.close(theirs)
@@ -122,4 +122,4 @@ class Commands:
     def _end(self, problem: str) -> None:
         self._pid = 0
         self._close()
-        self._feed(CommandDone(self._clock(), self._what, problem))
+        self._feed(ev.CommandDone(self._clock(), self._what, problem))

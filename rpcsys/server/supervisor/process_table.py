@@ -1,0 +1,226 @@
+"""The processes below the supervisor, as it knows them: the zygote, its children, and what no signal has ended. Decisions only.
+
+The states of a child::
+
+    starting ──ready──> waiting ──given its job──> serving ──its session could not start──> doomed
+
+An import that waits for something is not waited for for ever. A board that could not be cleaned after a session (``unclean``
+says why) has no free slot: for good if files are left, else until the processes that no signal ended have ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from rpcsys.link.backoff import Backoff
+from rpcsys.server.sandbox.messages import ChildKind
+from rpcsys.server.supervisor import actions as do
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.records import STARTING as SERVER_STARTING
+from rpcsys.server.supervisor.records import ServerRecords
+
+ZYGOTE_PROVEN_S = 10.0
+"""A zygote that lived so long is not one that dies at start."""
+
+RESTART_S = (0.1, 10.0)
+"""First and longest pause before a child, or the zygote, is started again."""
+
+
+class ZygoteState(str, Enum):
+    """The zygote between two events."""
+
+    STARTING = "starting"
+    UP = "up"
+    DOWN = "down"
+
+
+class ChildState(str, Enum):
+    """A child between two events."""
+
+    STARTING = "starting"
+    WAITING = "waiting"
+    SERVING = "serving"
+    DOOMED = "doomed"
+
+
+class ChildEvent(str, Enum):
+    """What happens to a child."""
+
+    READY = "it waits for its job"
+    GIVEN = "it is given its job"
+    GIVEN_UP = "its session could not start"
+
+
+STARTING, WAITING, SERVING, DOOMED = ChildState
+READY, GIVEN, GIVEN_UP = ChildEvent
+
+TRANSITIONS = {STARTING: {READY: WAITING}, WAITING: {GIVEN: SERVING}, SERVING: {GIVEN_UP: DOOMED}, DOOMED: {}}
+
+UNUSED = (STARTING, WAITING)
+"""States of a child without a job."""
+
+
+@dataclass
+class Child:
+    """A process; ``session``: the one that it serves."""
+
+    kind: ChildKind
+    state: ChildState = STARTING
+    session: int | None = None
+
+    def move(self, event: ChildEvent) -> None:
+        """The child's state changes."""
+        self.state = TRANSITIONS[self.state][event]
+
+
+class ProcessTable:
+    """The zygote, and ``children`` by number; ``shared``: sessions have no namespaces of their own."""
+
+    def __init__(self, records: ServerRecords) -> None:
+        self.records = records
+        self.children: dict[int, Child] = {}
+        self.child_pause = Backoff(*RESTART_S)
+        self.zygote_pause = Backoff(*RESTART_S)
+        self.zygote = ZygoteState.STARTING
+        self.shared = False
+        self._shared_logged = False
+        self._zygote_since = 0.0
+        self._imports: dict[int | None, tuple[str, float]] = {}
+        self._spoilt = ""
+        self._unkilled: dict[int | None, tuple[str, ...]] = {}
+        self._last_child = 0
+
+    @property
+    def unclean(self) -> str:
+        """Why nobody is to get this board; empty if it is clean."""
+        names = sorted({name for group in self._unkilled.values() for name in group})
+        return self._spoilt or (f"no signal ends {', '.join(names)}" if names else "")
+
+    @property
+    def wanted(self) -> bool:
+        """Whether processes are to wait for sessions."""
+        return not (self.records.stopping or self.unclean)
+
+    @property
+    def can_spawn(self) -> bool:
+        """Whether children for sessions are to be made, and can be."""
+        return self.wanted and self.zygote is ZygoteState.UP
+
+    def for_sessions(self) -> list[tuple[int, Child]]:
+        """The children for sessions, with their numbers."""
+        return [(number, child) for number, child in self.children.items() if child.kind is ChildKind.SESSION]
+
+    # The zygote
+
+    def zygote_up(self, event: ev.ZygoteUp) -> list[do.Action]:
+        """Children can be made from now on."""
+        self.shared = bool(event.shared)
+        self.zygote = ZygoteState.UP
+        self._imports.pop(None, None)
+        self._zygote_since = event.now
+        if not event.shared or self._shared_logged:
+            return []
+        self._shared_logged = True
+        return [do.Log("info", f"sessions share /tmp, /dev/shm and System V IPC with all else here ({event.shared})")]
+
+    def zygote_down(self, now: float) -> list[do.Action]:
+        """The zygote died, and with it every child: their deaths are noted next."""
+        self._imports.pop(None, None)
+        if self.zygote is ZygoteState.UP and now - self._zygote_since >= ZYGOTE_PROVEN_S:
+            self.zygote_pause.worked()
+        self.zygote = ZygoteState.DOWN
+        actions = [action for child in self.children for action in self.died(child)]
+        if self.zygote_pause.failed(now):
+            actions.append(do.Log("error", "the zygote died, and its sessions with it; starting another"))
+        return actions
+
+    def restart(self) -> list[do.Action]:
+        """Start the zygote again if it is down, and it is time."""
+        if self.zygote is not ZygoteState.DOWN or not self.wanted or not self.zygote_pause.allows(self.records.now):
+            return []
+        self.zygote = ZygoteState.STARTING
+        return [do.StartZygote()]
+
+    # Children
+
+    def spawn(self, kind: ChildKind) -> do.Spawn:
+        """Have a child made."""
+        self._last_child += 1
+        self.children[self._last_child] = Child(kind)
+        return do.Spawn(self._last_child, kind)
+
+    def ready(self, number: int) -> Child | None:
+        """A child waits for its job; None if it is none that was starting."""
+        child = self.children.get(number)
+        if child is None or child.state is not STARTING:
+            return None
+        child.move(READY)
+        self._imports.pop(number, None)
+        return child
+
+    def remove(self, number: int) -> Child | None:
+        """A child is dead."""
+        self._imports.pop(number, None)
+        return self.children.pop(number, None)
+
+    # Imports
+
+    def importing(self, event: ev.Importing) -> list[do.Action]:
+        """A zygote or a child has begun an import, which has its time; the one before it is done."""
+        if event.child is None or event.child in self.children:
+            self._imports[event.child] = event.what, event.now + self.records.policy.import_s
+        return []
+
+    def tick(self) -> list[do.Action]:
+        """End what imports for too long: nothing can be served if that is before the first session could be."""
+        actions: list[do.Action] = []
+        lines = []
+        for child, (what, until) in list(self._imports.items()):
+            if self.records.now >= until:
+                del self._imports[child]
+                actions.append(do.KillZygote() if child is None else do.Kill(child))
+                limit_s = self.records.policy.import_s
+                lines.append(
+                    f"{what}: the import is not done after {limit_s:g} s "
+                    "(does it wait for something? --import-timeout gives it longer)"
+                )
+        if lines and self.records.phase is SERVER_STARTING:
+            return actions + self.records.exit(lines[0])
+        return actions + [do.Log("error", line) for line in lines]
+
+    def deadline(self) -> float | None:
+        """When :meth:`tick` or :meth:`restart` has something to do."""
+        times: list[float | None] = [until for _, until in self._imports.values()]
+        if self.wanted and self.zygote is ZygoteState.DOWN:
+            times.append(self.zygote_pause.until)
+        return min((time for time in times if time is not None), default=None)
+
+    # What stays behind
+
+    def unkilled(self, event: ev.Unkilled) -> list[do.Action]:
+        """Processes of a child, or of dead ones, have survived a SIGKILL; none: they have ended after all."""
+        return self._note_unkilled(event.child, event.names)
+
+    def died(self, child: int) -> list[do.Action]:
+        """A child is dead, whatever was seen of its processes."""
+        return self._note_unkilled(child, ())
+
+    def _note_unkilled(self, child: int | None, names: tuple[str, ...]) -> list[do.Action]:
+        before = self.unclean
+        self._unkilled.pop(child, None)
+        if names:
+            self._unkilled[child] = names
+        if self.unclean and not before:
+            return [do.Log("error", f"this board is not clean and is not offered until it is: {self.unclean}")]
+        if before and not self.unclean:
+            return [do.Log("info", "this board is clean again and is offered: what no signal ended has ended")]
+        return []
+
+    def spoil(self, why: str) -> list[do.Action]:
+        """The board is not clean, and will not be: nobody is to get it."""
+        if self._spoilt:
+            return []
+        self._spoilt = why
+        line = f"this board is not clean and is not offered any more: {why}; see to it, then start this server again"
+        return [do.Log("error", line)]

@@ -1,0 +1,97 @@
+"""What the parts of a server's state share: the command line's policy, the time, and the server's phase.
+
+The phases::
+
+    starting ──ready──> serving ──stop──> stopping ──nothing is left──> exited
+                           └─drain─> draining ─┴─stop─^        (a server that starts can be stopped, too, or fail)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from rpcsys.server.supervisor import actions as do
+
+
+class Phase(str, Enum):
+    """Where a server is between its start and its end."""
+
+    STARTING = "no session can be served yet"
+    SERVING = "serving"
+    DRAINING = "ends when its sessions have ended"
+    STOPPING = "ends its sessions after a grace"
+    EXITED = "exited"
+
+
+class PhaseEvent(str, Enum):
+    """What happens to a server as a whole."""
+
+    READY = "a child waits for a session"
+    DRAIN = "it is to end with its sessions"
+    STOP = "it is to end"
+    LEAVE = "nothing is left to do, or nothing can be served"
+
+
+STARTING, SERVING, DRAINING, STOPPING, EXITED = Phase
+READY, DRAIN, STOP, LEAVE = PhaseEvent
+
+TRANSITIONS = {
+    STARTING: {READY: SERVING, DRAIN: DRAINING, STOP: STOPPING, LEAVE: EXITED},
+    SERVING: {READY: SERVING, DRAIN: DRAINING, STOP: STOPPING},
+    DRAINING: {READY: DRAINING, DRAIN: DRAINING, STOP: STOPPING, LEAVE: EXITED},
+    STOPPING: {READY: STOPPING, DRAIN: STOPPING, STOP: STOPPING, LEAVE: EXITED},
+    EXITED: {},
+}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the command line decides. ``tracked``: match keys of a tracker are wanted, not the plain key.
+
+    ``import_s``: what an import of a zygote or a child may take; ``memory``: bytes that a session may have;
+    ``spares``: children that wait while all slots are taken. One costs about 2 MB, and the next session is
+    spared the 5 to 10 ms of a fork. ``quiet_s``: nothing is forked for so long while a client waits for its session
+    to be opened by a child that is there. ``health_check``, ``recover``: whether there are such commands.
+    ``proxies``: where clients are waited for, as people write it, instead of on a port; ``tracked`` then means that a
+    tracker is looked for behind them. ``deploy``: whether modules are deployed here; ``deployed_key``:
+    under which connections wait at proxies for clients of these.
+    """
+
+    key: str
+    slots: int = 1
+    tracked: bool = False
+    tvm: bool = True
+    grace_s: float = 10.0
+    import_s: float = 60.0
+    memory: int | None = None
+    spares: int = 1
+    quiet_s: float = 0.05
+    health_check: bool = False
+    recover: bool = False
+    proxies: tuple[str, ...] = ()
+    deploy: bool = False
+    deployed_key: str = ""
+
+
+class ServerRecords:
+    """``now``: the time of the event that is being handled."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.now = 0.0
+        self.phase = STARTING
+
+    def move(self, event: PhaseEvent) -> None:
+        """The server's phase changes."""
+        self.phase = TRANSITIONS[self.phase][event]
+
+    def exit(self, why: str = "") -> list[do.Action]:
+        """End the server; with ``why`` as a failure."""
+        self.move(LEAVE)
+        return [do.Exit(why)]
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the server takes nobody any more."""
+        return self.phase not in (STARTING, SERVING)

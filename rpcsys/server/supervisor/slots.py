@@ -1,0 +1,316 @@
+"""The slots of a board: the sessions in them, and the children that serve these. Decisions only.
+
+A child waits for every slot that has no running session, so that opening one forks nothing; and one
+waits while all slots are taken, so that the next session does not wait for a fork when one ends.
+"""
+
+from __future__ import annotations
+
+from rpcsys.server.sandbox.limits import breach
+from rpcsys.server.sandbox.messages import TVM, TVM_END, ChildKind
+from rpcsys.server.supervisor import actions as do
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.process_table import GIVEN, GIVEN_UP, UNUSED, WAITING, Child, ProcessTable
+from rpcsys.server.supervisor.records import ServerRecords
+from rpcsys.server.supervisor.sessions import (
+    CHILDLESS,
+    END_SEEN,
+    ENDING,
+    OVER,
+    OVERDUE,
+    RUNNING,
+    STARTED,
+    TELLING,
+    UNTOLD,
+    SessionRecord,
+)
+
+GRACE_GONE_S = 0.4
+"""For a session process to end by itself after its client hung up."""
+
+GRACE_DONE_S = 2.0
+"""For a session process to exit after it said that it is done, and for a TVM client to be told its time is over."""
+
+FIRST_CALL_S = 0.005
+"""Nothing is forked for so long after a session was opened: its client makes its first call."""
+
+TVM_QUIET_S = 0.01
+"""The same for TVM's clients, who are greeted unseen: half of them have made their first call by then."""
+
+KILL_AGAIN_S = 5.0
+"""A killed process is dead within milliseconds, unless the kernel holds it."""
+
+FROM_CPUS = "threads from other CPUs than its slot's"
+"""What had to be removed of a session that changed its own affinity."""
+
+
+class Slots:
+    """``waiting``: clients that have greeted and have no slot yet; ``sessions``: those that have one, by number."""
+
+    def __init__(self, records: ServerRecords, processes: ProcessTable) -> None:
+        self.records = records
+        self.processes = processes
+        self.waiting: list[SessionRecord] = []
+        self.sessions: dict[int, SessionRecord] = {}
+        self._quiet_until: float | None = None
+        self._last = 0
+
+    @property
+    def free(self) -> int:
+        """Slots without a session."""
+        return 0 if self.processes.unclean else self.records.policy.slots - len(self.sessions)
+
+    def clients(self) -> list[SessionRecord]:
+        """All that have greeted."""
+        return [*self.waiting, *self.sessions.values()]
+
+    def admit(self) -> None:
+        """Give free slots to those that wait and are not held back."""
+        for session in [session for session in self.waiting if session.early_until is None][: max(self.free, 0)]:
+            self.waiting.remove(session)
+            self._last += 1
+            session.number = self._last
+            taken = {other.slot for other in self.sessions.values()}
+            session.slot = next(slot for slot in range(self.records.policy.slots) if slot not in taken)
+            self.sessions[session.number] = session
+
+    # What sessions do
+
+    def limit_asked(self, event: ev.LimitAsked) -> list[do.Action]:
+        """A session is to be shorter than its lease, unless that was renewed since it was asked for."""
+        session = self._served_by(event.child)
+        if session is None:
+            return []
+        if session.renewed:
+            until = None if session.limit_s is None else session.started + session.limit_s
+            return [do.Extend(event.child, until)]
+        session.limit(event.limit_s)
+        return []
+
+    def session_opened(self, event: ev.SessionOpened) -> list[do.Action]:
+        """A session's process has greeted its client: what goes wrong from now on may be the client's doing."""
+        session = self._served_by(event.child)
+        if session is not None:
+            session.opened = True
+        if not any(other.opening for other in self.sessions.values()):
+            self._quiet_until = event.now + min(FIRST_CALL_S, self.records.policy.quiet_s)
+        return []
+
+    def child_done(self, event: ev.ChildDone) -> list[do.Action]:
+        """A session is over, its process about to exit."""
+        session = self._served_by(event.child)
+        if session is not None and session.state in (RUNNING, ENDING):
+            session.outcome = session.outcome or event.outcome
+            session.removed += event.removed
+            self._expect_end(session, GRACE_DONE_S)
+        return []
+
+    def memory_exceeded(self, event: ev.MemoryExceeded) -> list[do.Action]:
+        """A session has more memory than it may."""
+        session = self._served_by(event.child)
+        return [] if session is None or session.state is not RUNNING else self.end(session, "memory")
+
+    def cpus_left(self, event: ev.CpusLeft) -> list[do.Action]:
+        """A session was on CPUs that its slot has not. Said once for a session."""
+        session = self._served_by(event.child)
+        if session is None or FROM_CPUS in session.removed:
+            return []
+        session.removed += (FROM_CPUS,)
+        line = f"session {session.number} of {session.peer} left the CPUs of its slot (--cpus) and is set back to them"
+        return [do.Log("warning", line)]
+
+    def hung_up(self, conn: int) -> list[do.Action]:
+        """The client of a connection is gone, perhaps that of a session."""
+        session = next((session for session in self.sessions.values() if session.conn == conn), None)
+        if session is None:
+            return []
+        session.gone = True
+        if session.state in (RUNNING, ENDING):
+            self._expect_end(session, GRACE_GONE_S)
+        elif session.state in CHILDLESS:
+            session.outcome = session.outcome or "lost"
+            return self._clean(session)
+        return []
+
+    def start_failed(self, event: ev.StartFailed) -> list[do.Action]:
+        """A session got no process. The child it was meant for is of no use any more."""
+        actions: list[do.Action] = [do.Log("error", f"a session could not start: {event.why}")]
+        session = self.sessions.get(event.session)
+        if session is None or session.child is None:
+            return actions
+        number, session.child = session.child, None
+        child = self.processes.children[number]
+        child.move(GIVEN_UP)
+        child.session = None
+        session.outcome, session.fault = "crashed", f"a session could not start: {event.why}"
+        session.unanswered = True
+        return [*actions, do.Kill(number), *self._clean(session)]
+
+    def removed(self, number: int) -> SessionRecord | None:
+        """Nothing of a session is left: its slot is free."""
+        return self.sessions.pop(number, None)
+
+    # How sessions end
+
+    def end_all(self) -> list[do.Action]:
+        """End every session."""
+        return [action for session in list(self.sessions.values()) for action in self.end(session, "ended")]
+
+    def end(self, session: SessionRecord, outcome: str) -> list[do.Action]:
+        """End a session now, whatever it does."""
+        session.outcome = session.outcome or outcome
+        if session.state in CHILDLESS:
+            return self._clean(session)
+        if session.child is None:
+            return []
+        session.move(END_SEEN)
+        session.due = self.records.now + KILL_AGAIN_S
+        return [do.Kill(session.child)]
+
+    def child_dead(self, event: ev.ChildDead, child: Child) -> list[do.Action]:
+        """A child and everything below it is dead."""
+        session = self._served_by(event.child)
+        if session is not None:
+            session.removed += event.removed
+            if event.starved and not session.gone:
+                session.outcome = session.outcome or "memory"
+        told: list[do.Action] = []
+        if child.state in UNUSED and self.processes.child_pause.failed(event.now):
+            how = f"signal {-event.status}" if event.status < 0 else f"status {event.status}"
+            line = f"a waiting session process died ({how}); making another, with growing pauses"
+            told.append(do.Log("error", line))
+        return told + self.child_gone(event.child, event.cleaned)
+
+    def child_gone(self, number: int, cleaned: tuple[str, ...]) -> list[do.Action]:
+        """Nothing is left of a child: what that means for its session."""
+        session = self._served_by(number)
+        self.processes.remove(number)
+        if session is None:
+            return []
+        session.child = session.due = None
+        session.cleaned += cleaned
+        session.outcome = session.outcome or ("lost" if session.gone else "crashed")
+        if session.outcome == "crashed" and session.kind != TVM and not session.opened:
+            session.fault = "its process died before the session was open"
+        if session.kind == TVM and not session.gone and session.state is not TELLING and self._error(session):
+            session.move(UNTOLD)
+            session.due = self.records.now + GRACE_DONE_S
+            return []
+        return self._clean(session)
+
+    def _served_by(self, number: int) -> SessionRecord | None:
+        child = self.processes.children.get(number)
+        return None if child is None or child.session is None else self.sessions.get(child.session)
+
+    def _expect_end(self, session: SessionRecord, grace_s: float) -> None:
+        session.move(END_SEEN)
+        due = self.records.now + grace_s
+        session.due = due if session.due is None else min(session.due, due)
+
+    def _clean(self, session: SessionRecord) -> list[do.Action]:
+        session.move(OVER)
+        session.due = None
+        idle = "idle" if len(self.sessions) == 1 else "busy"
+        error = () if session.kind == TVM else self._error(session)
+        sweep = idle if self.processes.shared else ""
+        return [do.Finish(session.number, session.conn, error, sweep, session.unanswered)]
+
+    def _error(self, session: SessionRecord) -> tuple[str, ...]:
+        """The error that a client is told of, type and text, in case that its session could not do so itself."""
+        memory = self.records.policy.memory
+        if session.outcome == "timeout" and session.kind == TVM:
+            limit = f"{session.limit_s or 0.0:g} s and was ended; ask for a longer session_timeout"
+            return ("RPCSessionTimeoutError", f"the session reached its time limit of {limit}")
+        if session.outcome == "timeout":
+            limit = f"{session.limit_s:g} s is over; ask for more with session_timeout="
+            return ("SessionTimeout", f"the session's time limit of {limit}")
+        if session.unanswered:
+            return ("SessionLost", f"{session.fault} (on the device; its server's log may say more)")
+        if session.outcome == "memory" and memory is not None:
+            return ("MemoryLimit", breach(memory) + ", and its processes were ended")
+        return ()
+
+    # What is due
+
+    def deadline(self) -> float | None:
+        """When :meth:`tick` or :meth:`settle` has something to do."""
+        times = [session.due for session in self.sessions.values()]
+        if self._missing() > 0:
+            waits = [time for time in (self.processes.child_pause.until, self._quiet_until) if time is not None]
+            times.append(max(waits, default=None))
+        return min((time for time in times if time is not None), default=None)
+
+    def tick(self) -> list[do.Action]:
+        """End what is over its time."""
+        now = self.records.now
+        late = [session for session in self.sessions.values() if session.due is not None and now >= session.due]
+        return [action for session in late for action in self._overdue(session)]
+
+    def _overdue(self, session: SessionRecord) -> list[do.Action]:
+        if session.state is RUNNING:
+            return self.end(session, "timeout")
+        if session.state is OVERDUE:
+            return self._clean(session)
+        return self.end(session, "lost" if session.gone else "ended")
+
+    def hand_out(self) -> tuple[list[do.Action], list[SessionRecord]]:
+        """Hand sessions to waiting children; also the sessions that have begun by this."""
+        actions: list[do.Action] = []
+        begun = []
+        waiting = [(number, child) for number, child in self.processes.for_sessions() if child.state is WAITING]
+        for session in self.sessions.values():
+            if waiting and session.state in CHILDLESS:
+                actions.append(self._assign(session, *waiting.pop(0)))
+                if session.state is RUNNING:
+                    begun.append(session)
+        return actions, begun
+
+    def spawn(self) -> list[do.Action]:
+        """Make the children that are missing."""
+        processes = self.processes
+        if not processes.can_spawn or not processes.child_pause.allows(self.records.now) or self._quiet():
+            return []
+        return [processes.spawn(ChildKind.SESSION) for _ in range(self._missing())]
+
+    def _assign(self, session: SessionRecord, number: int, child: Child) -> do.Action:
+        child.move(GIVEN)
+        child.session, session.child = session.number, number
+        self.processes.child_pause.worked()
+        kind, words, now = session.kind, "", self.records.now
+        session.move(STARTED)
+        if session.state is TELLING:
+            kind, words = TVM_END, ": ".join(self._error(session))  # TVM's client raises the type, if it knows it
+            session.due = now + GRACE_DONE_S
+        else:
+            session.started = now
+            quiet_s = self.records.policy.quiet_s
+            self._quiet_until = now + (quiet_s if session.opening else min(TVM_QUIET_S, quiet_s))
+            session.keep_limit()
+        return do.Start(
+            session.number,
+            session.conn,
+            number,
+            kind,
+            session.peer,
+            session.limit_s,
+            session.lease,
+            session.slot,
+            self.processes.shared and len(self.sessions) == 1,
+            words,
+        )
+
+    def _quiet(self) -> bool:
+        """Whether a session is just being opened, whose client is not to wait for a fork as well."""
+        wanting = any(session.state in CHILDLESS for session in self.sessions.values())
+        if self._quiet_until is not None and (self.records.now >= self._quiet_until or wanting):
+            self._quiet_until = None
+        return self._quiet_until is not None
+
+    def _missing(self) -> int:
+        """How many children are to be made, unless it is too early for that."""
+        if not self.processes.can_spawn:
+            return 0
+        policy = self.records.policy
+        running = sum(session.state is RUNNING for session in self.sessions.values())
+        unused = sum(child.state in UNUSED for _, child in self.processes.for_sessions())
+        return max(max(policy.slots - running, policy.spares) - unused, 0)
