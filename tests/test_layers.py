@@ -100,7 +100,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
 
 #: Packages from outside, and the parts that may know them. One that is not listed may be used anywhere.
 OUTSIDE: dict[str, tuple[str, ...]] = {
-    "click": ("cli", "query", "graph._pipeline.progress"),
+    "click": ("cli", "query", "graph._pipeline.stats"),
     "onnx": ("graph", "module.kinds"),
     "onnx_ir": ("graph", "module.kinds"),
     "onnxruntime": ("graph", "module.kinds"),

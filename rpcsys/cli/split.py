@@ -136,7 +136,7 @@ def _write(
     encode: str,
     fallback: bool,
 ) -> None:
-    from rpcsys.graph._plan.export import export
+    from rpcsys.graph._plan.plan import export
 
     parts = export(stages, used, output, tracker=tracker, encode=encode, fallback=fallback)
     click.echo(f"wrote {output}")

@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rpcsys.errors import UsageError
 
 if TYPE_CHECKING:
-    from rpcsys.graph._build.build import build
-    from rpcsys.graph._build.create import create
-    from rpcsys.graph._build.offload import Offload, offload
-    from rpcsys.graph._build.operator_support import supported
-    from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Remote, Tvm
+    from rpcsys.graph._build.build import Offload, build, create, offload
+    from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Remote, Tvm, supported
     from rpcsys.graph._cut.partition import partition
     from rpcsys.graph._cut.region import annotate, annotated, operators
     from rpcsys.graph._cut.split import split
@@ -69,36 +66,24 @@ __all__ = [
 
 #: The module of each public name.
 _HOMES = {
-    "build": "_build.build",
-    "create": "_build.create",
-    "Offload": "_build.offload",
-    "offload": "_build.offload",
-    "supported": "_build.operator_support",
-    "Leased": "_build.targets",
-    "OnnxRuntime": "_build.targets",
-    "Reference": "_build.targets",
-    "Remote": "_build.targets",
-    "Tvm": "_build.targets",
-    "annotate": "_cut.region",
-    "annotated": "_cut.region",
-    "partition": "_cut.partition",
-    "operators": "_cut.region",
-    "split": "_cut.split",
-    "save": "_ir.models",
-    "Crossing": "_ir.stage",
-    "Stage": "_ir.stage",
-    "Stages": "_ir.stage",
-    "TensorInfo": "_ir.tensor_info",
-    "Pipeline": "_pipeline.pipeline",
-    "PipelineStage": "_pipeline.topology",
-    "auto_cuts": "_plan.auto_cuts",
-    "Comparison": "_plan.plan",
-    "Plan": "_plan.plan",
-    "PlannedStage": "_plan.plan",
-    "Weighed": "_plan.weigh",
-    "Weight": "_plan.weigh",
-    "weigh": "_plan.weigh",
-    "show": "_show.show",
+    name: module
+    for module, names in {
+        "_build.build": ("Offload", "build", "create", "offload"),
+        "_build.targets": ("Leased", "OnnxRuntime", "Reference", "Remote", "Tvm", "supported"),
+        "_cut.partition": ("partition",),
+        "_cut.region": ("annotate", "annotated", "operators"),
+        "_cut.split": ("split",),
+        "_ir.models": ("save",),
+        "_ir.stage": ("Crossing", "Stage", "Stages"),
+        "_ir.tensor_info": ("TensorInfo",),
+        "_pipeline.pipeline": ("Pipeline",),
+        "_pipeline.topology": ("PipelineStage",),
+        "_plan.auto_cuts": ("auto_cuts",),
+        "_plan.plan": ("Comparison", "Plan", "PlannedStage"),
+        "_plan.weigh": ("Weighed", "Weight", "weigh"),
+        "_show.show": ("show",),
+    }.items()
+    for name in names
 }
 
 

@@ -1,8 +1,8 @@
 """Sample networks without a download: real architectures with random weights.
 
-The wheel's ``light_*.onnx`` models are the published networks with every large weight replaced by one
-constant. Their outputs are uniform then, and hide every wiring mistake; so each weight is drawn anew here,
-seeded, with a spread that keeps activations of order one through the depth of the network.
+The wheel's ``light_*.onnx`` models are the published networks with every large weight replaced by one constant, whose
+uniform outputs hide wiring mistakes. So each weight is drawn here, seeded, with a spread that keeps activations of
+order one through the depth of the network.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 INSTALL = "type: pip install 'rpcsys[graph]'"
 
-#: A model's graph inputs are its weights too up to IR version 3; later ones name the data alone.
+#: Up to IR version 3 the inputs of a graph name its weights, too; later ones name the data alone.
 IR_VERSION = 8
 
-# BatchNormalization's inputs after the data, and how each is drawn: (low, high) of a uniform spread.
-# Scales below one damp the residual sums, which would otherwise grow with every block.
+#: BatchNormalization's inputs after the data, and how each is drawn: (low, high) of a uniform spread.
+#: Scales below one damp the residual sums, which would otherwise grow with every block.
 _BATCH_NORM = {1: (0.4, 0.9), 2: (-0.2, 0.2), 3: (-0.2, 0.2), 4: (0.7, 1.3)}
 _BIAS = (-0.1, 0.1)
 _OTHER = (0.4, 0.9)
 
-# What reads an initialiser that the finished network has no use for: nothing, or a node that goes.
+#: What reads an initialiser that the finished network does not need: nothing, or a node that is removed.
 _UNUSED = ("", "ConstantOfShape")
 
 
@@ -41,11 +41,8 @@ def names() -> list[str]:
 def light_model(name: str = "resnet50", seed: int = 0) -> onnx.ModelProto:
     """The network ``name`` with seeded random weights; the same seed gives the same bytes.
 
-    Its only inputs are its data (``[1, 3, 224, 224]`` float32 in all of them).
-
-    Raises
-    ------
-    UsageError : onnx is not installed, or has no such network
+    Its only inputs are its data (``[1, 3, 224, 224]`` float32 in all of them). Raises `UsageError` if onnx is not
+    installed, or has no such network.
     """
     path = _folder() / f"light_{name}.onnx"
     import numpy as np
@@ -80,9 +77,7 @@ def save(model: onnx.ModelProto, path: str | Path) -> None:
 def run_here(model: str | Path, inputs: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
     """Run an ONNX file with onnxruntime on this machine's processor; every output by name.
 
-    Raises
-    ------
-    UsageError : onnxruntime is not installed
+    Raises `UsageError` if onnxruntime is not installed.
     """
     try:
         import onnxruntime
@@ -111,12 +106,10 @@ def _weight_shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
         for node in graph.node
         if node.op_type == "ConstantOfShape"
     }
-    small = {
-        item.name: tuple(item.dims)
-        for item in graph.initializer
-        if item.data_type == TensorProto.FLOAT and _use(item.name, graph)[0] not in _UNUSED
-    }
-    return {**shapes, **small}
+    for item in graph.initializer:
+        if item.data_type == TensorProto.FLOAT and _use(item.name, graph)[0] not in _UNUSED:
+            shapes[item.name] = tuple(item.dims)
+    return shapes
 
 
 def _use(name: str, graph: onnx.GraphProto) -> tuple[str, int]:

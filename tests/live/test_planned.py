@@ -14,7 +14,7 @@ import rpcsys
 from rpcsys import graph, module
 from rpcsys.client.deploying import Deployment
 from rpcsys.errors import ConnectError, ModelError, RpcsysError, UnknownKey
-from rpcsys.graph._plan.measure import measured_link
+from rpcsys.graph._plan.bench import measured_link
 from tests.graph.running import make, node, numbers, run, values
 from tests.live import deployed
 from tests.live.daemons import Daemon, Daemons, queue, wait_free, wait_until

@@ -1,22 +1,35 @@
-"""Builds stages into modules: each for its target, and all of a model into one module that runs them."""
+"""Builds stages into modules: each for its target, all of a model into one module, both sides of an offloaded one."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rpcsys.errors import UsageError
-from rpcsys.graph._build.codec import Codec
+from rpcsys.graph._build.codec import Codec, stage_entry
 from rpcsys.graph._build.leased_module import LeasedModule, StageLibrary
 from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Remote, Target, Tvm, target_of
 from rpcsys.graph._ir.stage import Stage, Stages, signature_of, tensor_spec
-from rpcsys.module import Module, graph, onnx_module, params, weights_of
+from rpcsys.module import Module, graph, load_module, onnx_module, params, weights_of
 from rpcsys.module.kinds import graph as graph_kind
 from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.kinds.remote import remote
 
+PathLike = str | os.PathLike[str]
+
 _DEFAULT = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class Offload:
+    """The two sides of a model."""
+
+    device: Module  # runs the whole: its own stages here, the others by calls, one round trip each
+    parts: Mapping[str, Module]  # what is deployed for each of the others, by the stage's name
 
 
 def build(stages: Stage | Stages, target: Target | str | Mapping[str, Target | str | Module] | None = None) -> Module:
@@ -29,10 +42,8 @@ def build(stages: Stage | Stages, target: Target | str | Mapping[str, Target | s
     The module is run by the names of the whole's tensors, loads and exports as any (`rpcsys.module`), and holds
     a weight that several of the stages use once. An input with a default keeps that.
 
-    Raises
-    ------
-    UsageError : no such target or stage, a stage the target cannot compile, a package that is missing, or an exact
-        stage for another target than onnxruntime
+    Raises `UsageError` for a target or stage that does not exist, a stage that the target cannot compile, a missing
+    package, and an exact stage for another target than onnxruntime.
     """
     if isinstance(stages, Stage):
         if isinstance(target, Mapping):
@@ -40,53 +51,107 @@ def build(stages: Stage | Stages, target: Target | str | Mapping[str, Target | s
         return _built(stages, target or stages.target or _DEFAULT, None)
     targets = _targets(stages, target)
     shared = _shared_weights(stages, targets)
-    built = {stage.name: _built(stage, targets[stage.name], shared) for stage in stages}
-    return graph(
-        [entry for stage in stages for entry in _entries(stage, built[stage.name], targets[stage.name])],
-        [tensor_spec(tensor) for tensor in stages.inputs if tensor.required],
-        [tensor_spec(tensor) for tensor in stages.outputs],
-    )
+    entries: list[graph_kind.Stage] = []
+    for stage in stages:
+        chosen, signature = targets[stage.name], signature_of(stage)
+        module = _built(stage, chosen, shared)
+        if isinstance(chosen, Remote):
+            entries += Codec(chosen, signature).here(stage.name, module)
+        else:
+            entries.append(stage_entry(stage.name, module, signature))
+    inputs = [tensor_spec(tensor) for tensor in stages.inputs if tensor.required]
+    return graph(entries, inputs, [tensor_spec(tensor) for tensor in stages.outputs])
+
+
+def offload(
+    stages: Stages, targets: Mapping[str, Target | str | Module], served: Target | str = "onnxruntime"
+) -> Offload:
+    """Build both sides of a model, for `rpcsys.module.export_library`.
+
+    ``targets`` are as for `build`, and `Remote` for each stage that runs on a server; ``served`` is what those are
+    built for. A part can be built and deployed anew at any time, from other weights say: the device only knows its
+    name.
+
+    A part whose tensors no pair of functions encodes may be deployed as it is, too (`Stage.save`): the server builds
+    it then for what it has.
+
+    Raises `UsageError` as `build` does, and where no stage is remote.
+    """
+    remotes = {name: target for name, target in targets.items() if isinstance(target, Remote)}
+    if not remotes:
+        raise UsageError("no stage is for a server; give one graph.Remote(...) as its target")
+    device = build(stages, targets)
+    parts = {
+        name: Codec(remote, signature_of(stages[name])).there(name, build(stages[name], served))
+        for name, remote in remotes.items()
+    }
+    return Offload(device, parts)
+
+
+def create(
+    json: PathLike,
+    library: Module | Sequence[Module] | PathLike,
+    params: Module | Mapping[str, Any] | PathLike | None = None,
+) -> graph_kind.GraphModule:
+    """A graph module from parts that are kept apart.
+
+    ``json`` : what `GraphModule.save_graph_json` wrote, as text or as the path of the file
+    ``library`` : the modules of its stages, or one that imports them; or the path of the library it was exported as
+    ``params`` : weights by name, or a module of kind ``rpcsys.params``; or the path of the library it was exported as
+
+    Raises `UsageError` for parts that are not there or do not fit together, `ModelError` for one that cannot be loaded.
+    """
+    if isinstance(library, (str, os.PathLike)):
+        library = load_module(library)
+    if isinstance(params, (str, os.PathLike)):
+        params = load_module(params)
+    if isinstance(json, str) and json.lstrip().startswith("{"):
+        return graph_kind.create(json, library, params)
+    try:
+        text = Path(json).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{os.fspath(json)} cannot be read: {why}") from None
+    return graph_kind.create(text, library, params)
 
 
 def _targets(
     stages: Stages, given: Target | str | Mapping[str, Target | str | Module] | None
 ) -> dict[str, Target | str | Module]:
+    """The target of each stage."""
     if given is not None and not isinstance(given, Mapping):
-        return {stage.name: given for stage in stages}
+        return dict.fromkeys((stage.name for stage in stages), given)
     for name in given or ():
         stages[name]
     return {stage.name: (given or {}).get(stage.name) or stage.target or _DEFAULT for stage in stages}
 
 
-def _shared_weights(stages: Stages, targets: Mapping[str, Any]) -> ParamsModule | None:
+def _shared_weights(stages: Stages, targets: Mapping[str, Target | str | Module]) -> ParamsModule | None:
     """The larger weights that two stages or more use, of those that keep theirs apart from their code."""
-    apart = [
-        stage
-        for stage in stages
-        if not isinstance(targets[stage.name], Module)
-        and isinstance(_here(targets[stage.name]), (OnnxRuntime, Reference))
-    ]
-    uses = Counter(name for stage in apart for name in stage.model.graph.initializers)
+    apart = [stage.model for stage in stages if _keeps_weights_apart(targets[stage.name])]
+    uses = Counter(name for model in apart for name in model.graph.initializers)
     twice = {name for name, count in uses.items() if count > 1}
-    users = [stage.model for stage in apart if not twice.isdisjoint(stage.model.graph.initializers)]
+    users = [model for model in apart if not twice.isdisjoint(model.graph.initializers)]
     weights = {name: tensor for name, tensor in weights_of(*users).items() if name in twice}
     return params(weights) if weights else None
 
 
-def _here(given: Target | str) -> Target | None:
-    """What runs here of a stage: of one that is offloaded, its fallback."""
+def _keeps_weights_apart(given: Target | str | Module | None) -> bool:
+    """Whether what runs here of a stage does so; of an offloaded stage, that is its fallback."""
+    if given is None or isinstance(given, Module):
+        return False
     target = target_of(given)
     if isinstance(target, Remote):
-        return None if target.fallback is None else target_of(target.fallback)
-    return target
+        return _keeps_weights_apart(target.fallback)
+    return isinstance(target, (OnnxRuntime, Reference))
 
 
 def _built(stage: Stage, given: Target | str | Module, shared: ParamsModule | None) -> Module:
     if isinstance(given, Module):
         return given
-    target = target_of(given)
+    target, signature = target_of(given), signature_of(stage)
     if isinstance(target, Leased):
-        return LeasedModule(StageLibrary(_built(stage, target.target, None), target), *signature_of(stage))
+        return LeasedModule(StageLibrary(_built(stage, target.target, None), target), *signature)
     if stage.exact and not isinstance(target, (OnnxRuntime, Remote)):
         raise UsageError(
             f"{stage.name} is exact: it gives the same bits as the whole in onnxruntime alone; split without exact=True"
@@ -94,7 +159,7 @@ def _built(stage: Stage, given: Target | str | Module, shared: ParamsModule | No
     if isinstance(target, Tvm):
         from rpcsys.graph._build import relax
 
-        return graph([_entry(stage, relax.compiled(stage, target))], *signature_of(stage))
+        return graph([stage_entry(stage.name, relax.compiled(stage, target), signature)], *signature)
     if isinstance(target, Remote):
         return _remote(stage, target, shared)
     return onnx_module(stage.model, params=shared, **_options(stage, target))
@@ -106,20 +171,8 @@ def _remote(stage: Stage, target: Remote, shared: ParamsModule | None) -> Module
     if target.fallback is not None:
         fallback = codec.there(stage.name, _built(stage, target.fallback, shared))
     inputs, outputs = codec.crossing
-    return remote(
-        target.function,
-        serve=target.serve,
-        key=target.key,
-        tracker=target.tracker,
-        address=target.address,
-        wait_s=target.wait_s,
-        deadline_s=target.deadline_s,
-        repeatable=target.repeatable,
-        inputs=inputs,
-        outputs=outputs,
-        encode=codec.ways,
-        fallback=fallback,
-    )
+    crossing = {"inputs": inputs, "outputs": outputs, "encode": codec.ways, "fallback": fallback}
+    return remote(**{**vars(target), **crossing})
 
 
 def _options(stage: Stage, target: OnnxRuntime | Reference) -> dict[str, Any]:
@@ -133,16 +186,3 @@ def _options(stage: Stage, target: OnnxRuntime | Reference) -> dict[str, Any]:
     if stage.exact:
         options["level"] = "basic"
     return options
-
-
-def _entries(stage: Stage, module: Module, target: Target | str | Module | None = None) -> list[graph_kind.Stage]:
-    if isinstance(target, Remote):
-        return Codec(target, signature_of(stage)).here(stage.name, module)
-    return [_entry(stage, module)]
-
-
-def _entry(stage: Stage, module: Module) -> graph_kind.Stage:
-    inputs, outputs = signature_of(stage)
-    return graph_kind.Stage(
-        stage.name, module, [value["name"] for value in inputs], [value["name"] for value in outputs]
-    )

@@ -1,7 +1,7 @@
 """How the tensors of an offloaded stage are encoded: by the wire, or by a pair of functions or modules.
 
-What the wire has words for (`rpcsys.wire.encoding`) it does itself. A pair becomes two stages, one on each side, so
-that they are exported like any other: one encodes where a tensor is made, one decodes where it is taken.
+What the wire has names for (`rpcsys.wire.encoding`) it does itself. A pair becomes two stages, exported like any other:
+one encodes where a tensor is made, one decodes where it is taken.
 """
 
 from __future__ import annotations
@@ -27,18 +27,15 @@ class CoderPair(NamedTuple):
 class Codec:
     """How the tensors of an offloaded stage cross.
 
-    Attributes
-    ----------
-    ways : what the wire does to which tensors, by their names
-    pairs : what else is done to which
+    Raises `UsageError` for a tensor that the stage has not, and for what encodes nothing.
     """
 
     def __init__(self, remote: Remote, signature: Signature) -> None:
-        """Raises `UsageError` for a tensor that the stage has not, and for what encodes nothing."""
         self._signature = signature
         tensors = [*signature.inputs, *signature.outputs]
         given = remote.encode
         words = given if isinstance(given, str) else {n: how for n, how in given.items() if isinstance(how, str)}
+        #: What the wire does to which tensors, by their names; and what a pair does to which.
         self.ways = ways(words, tensors)
         self.pairs = {} if isinstance(given, str) else _pairs(given, {value["name"] for value in tensors})
 
@@ -58,7 +55,7 @@ class Codec:
         inputs, outputs = self._signature
         return [
             *self._halves("encode", inputs, f"{name}: "),
-            _stage(name, module, self.crossing),
+            stage_entry(name, module, self.crossing),
             *self._halves("decode", outputs, f"{name}: "),
         ]
 
@@ -67,7 +64,7 @@ class Codec:
         if not self.pairs:
             return module
         inputs, outputs = self._signature
-        middle = _stage(name, module, self._signature)
+        middle = stage_entry(name, module, self._signature)
         return graph([*self._halves("decode", inputs), middle, *self._halves("encode", outputs)], *self.crossing)
 
     def _halves(self, half: str, values: list[TensorSpec], prefix: str = "") -> Iterator[Stage]:
@@ -79,7 +76,8 @@ class Codec:
                 yield Stage(f"{prefix}{half} {name}", getattr(self.pairs[name], half), [takes], [gives])
 
 
-def _stage(name: str, module: Module, signature: Signature) -> Stage:
+def stage_entry(name: str, module: Module, signature: Signature) -> Stage:
+    """The stage of a graph module that runs ``module``."""
     inputs, outputs = ([value["name"] for value in values] for values in signature)
     return Stage(name, module, inputs, outputs)
 

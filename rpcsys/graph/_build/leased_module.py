@@ -1,12 +1,13 @@
 """A stage on leased devices: sent there when one is leased, and to another when one is lost.
 
-Frames that find their device gone are run again: on another device of the stage while a new one is waited for, else
-on the new one; one at a time, and each on `TRIES` devices at most. So a frame that brings devices down is told from
-those that were only under way with it.
+Frames whose device is lost run again: on another device of the stage while a new one is waited for, else on the new
+one; one at a time, and each on `TRIES` devices at most. So a frame that crashes devices fails, and those that were
+under way with it do not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import tempfile
 import threading
@@ -17,16 +18,16 @@ from typing import Any, ClassVar, NamedTuple
 
 from rpcsys import client
 from rpcsys.errors import ConnectError, RpcsysError, SessionClosed, SessionLost, SessionTimeout, UsageError, one_line
-from rpcsys.graph._build.device_toolchain import toolchain_of
-from rpcsys.graph._build.encoding import check_encoding, encoded_call
+from rpcsys.graph._build.session_device import check_encoding, encoded_call, toolchain_of
 from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Tvm, target_of
+from rpcsys.graph._ir.stage import TensorSpec
 from rpcsys.module import Module, export_library
 
-#: Devices that one frame is run on before their loss is its own error.
+#: Devices that one frame runs on before their loss is its own error.
 TRIES = 3
-#: What ends a session, but not what the next one has to expect: the device or its server died, or the lease was over.
+#: Errors of one session that the next one need not meet: the device or its server died, or the lease was over.
 _LOST = (SessionLost, SessionTimeout, SessionClosed)
-#: Seconds between two looks for a tracker or a device that is not there just now.
+#: Seconds between two requests while there is no tracker or no device.
 _RETRY_S = 0.25
 
 _log = logging.getLogger("rpcsys.pipeline")
@@ -36,11 +37,6 @@ class StageLibrary:
     """What leased devices are sent: a stage as a library, in a folder that goes with the last reference to it.
 
     Raises `UsageError` as `export_library`, and for a target that cannot be meant.
-
-    Attributes
-    ----------
-    members : the modules that have it, each on a device of its own
-    rerun_lock : held while a frame is run again
     """
 
     def __init__(self, built: Module, leased: Leased) -> None:
@@ -51,8 +47,8 @@ class StageLibrary:
         if not leased.key or leased.calls < 1 or not seconds:
             raise UsageError("a leased device has a key, a wait_s above 0, a deadline_s from 0, and calls from 1")
         self.leased = leased
-        self.members: list[LeasedModule] = []
-        self.rerun_lock = threading.Lock()
+        self.members: list[LeasedModule] = []  # the modules that have it, each on a device of its own
+        self.rerun_lock = threading.Lock()  # held while a frame is run again
         self._folder = tempfile.TemporaryDirectory(prefix="rpcsys-")
         self._built = built
         self._compiled = isinstance(target, Tvm)
@@ -83,29 +79,21 @@ class _LeasedDevice(NamedTuple):
 class LeasedModule(Module):
     """A stage on a leased device: ``main`` runs there. Several threads may call it.
 
-    Nothing is leased before `lease` or the first call; `close` gives it back. It is not exported: a library is loaded
-    on one device, and leases none.
+    Nothing is leased before `lease` or the first call; `close` gives the device back. It cannot be exported.
     """
 
     METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
 
-    def __init__(
-        self, library: StageLibrary, inputs: Sequence[dict[str, Any]], outputs: Sequence[dict[str, Any]]
-    ) -> None:
+    def __init__(self, library: StageLibrary, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         super().__init__("leased", inputs=inputs, outputs=outputs)
-        self.library = library
-        self._options = {"deadline_s": library.leased.deadline_s} if library.leased.deadline_s else {}
+        self.library, self.leased = library, library.leased
+        self._options = {"deadline_s": self.leased.deadline_s} if self.leased.deadline_s else {}
         self._device: _LeasedDevice | None = None
         self._lock = threading.Lock()  # of the device, for moments
         self._lease_lock = threading.Lock()  # held while one is waited for
         self._replacing: threading.Thread | None = None
         self._ended = threading.Event()
         library.members.append(self)
-
-    @property
-    def leased(self) -> Leased:
-        """What is leased, and how."""
-        return self.library.leased
 
     @property
     def session(self) -> client.Session | None:
@@ -118,10 +106,7 @@ class LeasedModule(Module):
         return LeasedModule(self.library, self.inputs, self.outputs)
 
     def lease(self) -> None:
-        """Lease the device and send it the stage, if that is not done.
-
-        Raises what `Tracker.request` and `Session.load_module` do: `UnknownKey`, `WaitTimeout`, `ModelError`, …
-        """
+        """Lease the device and send it the stage, if that is not done. Raises as `Tracker.request`, `load_module`."""
         self._own_device()
 
     def release(self) -> None:
@@ -140,18 +125,11 @@ class LeasedModule(Module):
         except _LOST:
             pass
         with self.library.rerun_lock:
-            return self._run_again(args)
-
-    def _run_again(self, args: Sequence[Any]) -> Any:
-        tries = 1
-        while True:
-            device = self._any_device()
-            tries += 1
-            try:
-                return device.run(*args)
-            except _LOST:
-                if tries == TRIES:
-                    raise
+            for _ in range(TRIES - 2):
+                device = self._any_device()
+                with contextlib.suppress(*_LOST):
+                    return device.run(*args)
+            return self._any_device().run(*args)
 
     def _live_device(self) -> _LeasedDevice | None:
         """The device, if it is there and not lost."""
@@ -171,7 +149,7 @@ class LeasedModule(Module):
         return self._own_device()
 
     def _lease_in_background(self) -> None:
-        """Have a device leased in the place of the one that is lost; waits for nothing."""
+        """Have a device leased in the place of the lost one, without waiting for it."""
         with self._lock:
             if self._ended.is_set() or (self._replacing is not None and self._replacing.is_alive()):
                 return
@@ -185,7 +163,7 @@ class LeasedModule(Module):
             _log.warning("no other device of %s yet: %s", self.leased.key, one_line(error))
 
     def _own_device(self) -> _LeasedDevice:
-        """Its own device, leased if it has none that lives."""
+        """Its own device, leased where it has none or has lost it."""
         with self._lease_lock:
             self.check_open()
             live = self._live_device()
@@ -204,7 +182,7 @@ class LeasedModule(Module):
         raise AssertionError("a module that has ended is not open")
 
     def _wait_for_device(self, again: bool) -> _LeasedDevice:
-        """Wait for a device; ``again``: also for a tracker or a key that is gone, as there was one before."""
+        """Wait for a device; with ``again`` also for a tracker or a key that is gone: there was one before."""
         deadline = time.monotonic() + self.leased.wait_s
         while True:
             try:

@@ -1,14 +1,12 @@
-"""Stages as native code: through TVM's Relax, for a device that has TVM's runtime and nothing else.
+"""Stages compiled by TVM's Relax, for a device that has TVM's runtime and nothing else.
 
-The weights are inside, as constants. What comes out is a library in TVM's own format; ``main`` takes the stage's
-inputs in their order.
+The library is in TVM's own format, with the weights as constants; ``main`` takes the stage's inputs in their order.
 """
 
 from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +22,7 @@ from rpcsys.module.kinds.library import LibraryModule
 def compiled(stage: Stage, target: Tvm) -> LibraryModule:
     """The stage as a library for ``target``.
 
-    Raises
-    ------
-    UsageError : TVM is not installed, does not know an operator or the target, or there is no compiler for it
+    Raises `UsageError` if TVM is not installed or does not know an operator or the target, or without a compiler for it.
     """
     try:
         import tvm
@@ -41,16 +37,13 @@ def compiled(stage: Stage, target: Tvm) -> LibraryModule:
         with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # names it does not keep; they are known here
             program = from_onnx(models.to_proto(stage.model), dtype_dict=dtypes)
-            executable = tvm.compile(program, target=tvm.target.Target(_target(target.target)))
+            kind = target.target if isinstance(target.target, str) else dict(target.target)
+            executable = tvm.compile(program, target=tvm.target.Target(kind))
             path = Path(folder, f"{stage.name}.so")
             executable.export_library(str(path), **_linker(chain))
             return library(path.read_bytes(), name=path.name, target=chain.name if chain else "")
     except Exception as error:  # noqa: BLE001 - TVM raises any of Python's classes, and its own
         raise UsageError(f"TVM cannot compile {stage.name}: {one_line(error, 400)}") from None
-
-
-def _target(given: str | Mapping[str, Any]) -> Any:
-    return given if isinstance(given, str) else dict(given)
 
 
 def _linker(chain: toolchains.Toolchain | None) -> dict[str, Any]:

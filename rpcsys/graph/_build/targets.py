@@ -1,13 +1,16 @@
-"""What a stage can be built for."""
+"""What a stage can be built for, and which operators that has."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import onnx_ir as ir
+
 from rpcsys.errors import UsageError
+from rpcsys.graph._ir.models import bodies
 
 #: What makes another array of an array: a function, or a module.
 Coder: TypeAlias = Callable[[Any], Any]
@@ -48,7 +51,7 @@ class Tvm:
         "" is this machine's own compiler
     """
 
-    target: str | Mapping[str, Any] = field(default="llvm")
+    target: str | Mapping[str, Any] = "llvm"
     toolchain: str = ""
 
 
@@ -124,18 +127,54 @@ def target_of(given: Target | str) -> Target:
         return _NAMED[given]
     kind, _, rest = given.partition(":")
     if kind == "tvm" and rest:
-        return Tvm(_tvm_target(rest))
+        if not rest.startswith("{"):
+            return Tvm(rest)
+        try:
+            return Tvm(json.loads(rest))
+        except ValueError as error:
+            raise UsageError(f"{rest!r} is no target of TVM: {error}") from None
     raise UsageError(
         f"no target is called {given!r}; there are {', '.join(_NAMED)}, tvm:TARGET, or an object such as "
         "graph.OnnxRuntime(cpus=[0])"
     )
 
 
-def _tvm_target(text: str) -> str | dict[str, Any]:
-    if not text.startswith("{"):
-        return text
+def supported(target: Target | str) -> Callable[[ir.Node], bool]:
+    """All nodes whose operators ``target`` has, for `partition`: usually with ``several=True``.
+
+    TVM tells what its importer converts, onnxruntime which kernels a provider has. A node with bodies is taken if all
+    that is in them can be. That an operator is known does not promise every type and attribute of it.
+    Raises `UsageError` for a target without a list of operators, and where TVM or onnxruntime is not installed.
+    """
+    chosen = target_of(target)
+    if isinstance(chosen, Tvm):
+        known = _tvm_operators()
+    elif isinstance(chosen, OnnxRuntime):
+        known = _onnxruntime_operators(chosen.provider)
+    else:
+        raise UsageError("only TVM and onnxruntime have a list of operators; graph.operators(...) takes one of yours")
+
+    def has(node: ir.Node) -> bool:
+        inner = (each for body in bodies(node) for each in body)
+        return (node.domain, node.op_type) in known and all(map(has, inner))
+
+    return has
+
+
+def _tvm_operators() -> Collection[tuple[str, str]]:
     try:
-        parsed: dict[str, Any] = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{text!r} is no target of TVM: {error}") from None
-    return parsed
+        from tvm.relax.frontend.onnx import onnx_frontend
+    except ImportError as error:
+        raise UsageError(f"TVM cannot be imported ({error}); pip install 'rpcsys[tvm]'") from None
+    table = getattr(onnx_frontend, "_get_convert_map", None)  # the importer has no public list
+    if table is None:
+        raise UsageError("this version of TVM does not tell its operators; graph.operators(...) takes a list of yours")
+    return {("", name) for name in table()}
+
+
+def _onnxruntime_operators(provider: str) -> Collection[tuple[str, str]]:
+    try:
+        from onnxruntime.capi import onnxruntime_pybind11_state as state
+    except ImportError as error:
+        raise UsageError(f"onnxruntime cannot be imported ({error}); pip install 'rpcsys[graph]'") from None
+    return {(kernel.domain, kernel.op_name) for kernel in state.get_all_opkernel_def() if kernel.provider == provider}

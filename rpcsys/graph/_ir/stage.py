@@ -20,25 +20,16 @@ TensorSpec: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a model, as a model with named inputs and outputs.
+    """A part of a model, as a model with named inputs and outputs."""
 
-    Attributes
-    ----------
-    name : one of its own among the stages, ``"stage0"`` or ``"region"``
-    model : the part; its weights stay in their files where they lie in files
-    inputs, outputs : what it takes and gives: those of the whole first, in its order, then those of other stages
-    needs : names of the stages that make what it takes; [] if the whole's inputs are enough
-    target : what to build it for, if an annotation says so, else ``""``
-    exact : whether it has to run as it is (at onnxruntime's level ``basic``) to give the same bits as the whole
-    """
-
-    name: str
-    model: ir.Model = field(repr=False)
+    name: str  # one of its own among the stages, ``"stage0"`` or ``"region"``
+    model: ir.Model = field(repr=False)  # weights that lie in files stay there
+    #: What it takes and gives: tensors of the whole first, in its order, then those of other stages.
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    needs: tuple[str, ...] = ()
-    target: str = ""
-    exact: bool = False
+    needs: tuple[str, ...] = ()  # names of the stages that make what it takes
+    target: str = ""  # what to build it for, if an annotation says so
+    exact: bool = False  # whether it has to run at onnxruntime's level ``basic``, to give the same bits as the whole
 
     @property
     def weight_bytes(self) -> int:
@@ -66,12 +57,9 @@ class Crossing:
 
 
 class Stages(Sequence[Stage]):
-    """The stages of one model, in an order in which they can run one after another.
+    """The stages of one model, in an order in which they can run; ``inputs`` and ``outputs`` are those of the whole.
 
-    Attributes
-    ----------
-    inputs, outputs : those of the whole model
-    exact : whether the stages together give the same bits as the whole
+    ``exact`` says whether the stages together give the same bits as the whole.
     """
 
     def __init__(

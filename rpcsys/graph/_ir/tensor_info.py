@@ -23,22 +23,15 @@ _LARGE_WEIGHT = 1024
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor that goes into a stage or comes out of it.
-
-    Attributes
-    ----------
-    name : its name in the model
-    dtype : ``"float32"``, ``"bfloat16"``, ``"strings"``, …; ONNX's own for what is no tensor, ``"seq(tensor(float))"``
-    shape : its extents, a free one as its name or None; None if not even their number is known
-    nbytes : its size; None if that is not known before it runs
-    required : False for an input that has a default
-    """
+    """A tensor that goes into a stage or comes out of it."""
 
     name: str
+    #: ``"float32"``, ``"bfloat16"``, ``"strings"``, …; ONNX's own for what is no tensor, ``"seq(tensor(float))"``.
     dtype: str
+    #: Its extents, a free one as its name or None; None if not even their number is known.
     shape: tuple[int | str | None, ...] | None
-    nbytes: int | None
-    required: bool = True
+    nbytes: int | None  # None if that is not known before it runs
+    required: bool = True  # False for an input that has a default
 
     def text(self) -> str:
         """``float32[1, 64, N]``, for tables."""

@@ -1,6 +1,6 @@
-"""Which CPUs the local stages of a pipeline get, where nobody says it.
+"""Which CPUs the local stages of a pipeline get by default.
 
-onnxruntime gives every model a thread for every CPU. Stages that all do so wait for each other's threads: two stages of
+onnxruntime gives every model a thread for every CPU, so that stages wait for each other's threads: two stages of
 resnet50 on two CPUs take 21.5 ms a frame, and 19.6 with a CPU each (measured, with onnxruntime 1.31).
 """
 
@@ -21,9 +21,8 @@ def shared(
 ) -> dict[str, Any]:
     """The targets by stage, those of onnxruntime with the CPUs and threads that they are to have.
 
-    ``cpus`` are given; what is left of the process's CPUs is shared out among the stages whose target names
-    neither CPUs nor threads. Where there are fewer CPUs than replicas of those, each computes with one thread, and the
-    system finds it a CPU.
+    The process's CPUs other than ``cpus`` are shared out among the stages whose target names neither CPUs nor threads.
+    Where there are fewer CPUs than replicas of those, each computes with one thread on any CPU.
     """
     chosen = dict(targets)
     counts = {stage.name: max(1, replicas.get(stage.name, 1)) for stage in stages}
@@ -46,10 +45,7 @@ def shared(
 
 
 def shares(replicas: Mapping[str, int], cpus: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """CPUs of its own for each stage, one or more for each of its replicas; none at all where there are too few.
-
-    What cannot be divided evenly goes to the first stages.
-    """
+    """CPUs of its own for each stage, one or more for each replica, more to the first; none where there are too few."""
     runs = sum(replicas.values())
     if runs > len(cpus):
         return dict.fromkeys(replicas, ())

@@ -13,26 +13,16 @@ from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from rpcsys.errors import FrameError, UsageError, one_line
 from rpcsys.graph._build.leased_module import LeasedModule
 from rpcsys.graph._ir.stage import Stages
-from rpcsys.graph._pipeline.progress import shown
 from rpcsys.graph._pipeline.resolve import Given, resolve
 from rpcsys.graph._pipeline.results import results, results_async
-from rpcsys.graph._pipeline.scheduler import (
-    Event,
-    FrameAdmitted,
-    FrameDropped,
-    FrameScheduler,
-    StageDone,
-    StageFailed,
-    StartStage,
-)
-from rpcsys.graph._pipeline.stats import PipelineStats, StageStats, size
+from rpcsys.graph._pipeline.scheduler import Event, FrameAdmitted, FrameDropped, FrameScheduler, StageEnded, StartStage
+from rpcsys.graph._pipeline.stats import PipelineStats, StageRun, StageStats, size, with_progress
 from rpcsys.graph._pipeline.topology import Function, PipelineStage, Topology, named_results
-from rpcsys.graph._pipeline.trace import StageRun
 from rpcsys.module import Module
 
 #: One frame: tensors by name, a tuple of them in the order of the pipeline's inputs, or the one input itself.
@@ -43,8 +33,7 @@ Future: TypeAlias = "concurrent.futures.Future[Any]"
 _END_TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(NamedTuple):
     """A frame for one replica of a stage."""
 
     frame: int
@@ -61,7 +50,7 @@ class _FrameInFlight:
     by_name: bool
 
     def take(self, names: Iterable[str]) -> list[Any]:
-        """The tensors of those names; one that nobody else will take is held no longer."""
+        """The tensors of those names; one that nobody else will take is released."""
         taken = [self.values[name] for name in names]
         self.uses.subtract(names)
         for name in names:
@@ -130,21 +119,13 @@ class Pipeline:
         self._threads: list[threading.Thread] = []
         for stage in self._topology.stages:
             for replica, function in enumerate(stage.functions):
-                self._start_thread(stage, replica, function)
-
-    def _start_thread(self, stage: PipelineStage, replica: int, function: Function) -> None:
-        jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._jobs[stage.name, replica] = jobs
-        thread = threading.Thread(
-            target=self._work, args=(stage, replica, function, jobs), name=f"{stage.name} #{replica}", daemon=True
-        )
-        self._threads.append(thread)
-        thread.start()
+                jobs = self._jobs[stage.name, replica] = SimpleQueue()
+                name, args = f"{stage.name} #{replica}", (stage, replica, function, jobs)
+                self._threads.append(threading.Thread(target=self._work, args=args, name=name, daemon=True))
+                self._threads[-1].start()
 
     def __repr__(self) -> str:
         return f"<pipeline of {', '.join(self._stages)}>"
-
-    # -------------------------------------------------------------- frames in, results out
 
     def submit(self, frame: Frame) -> Future:
         """Put a frame in; waits while the pipeline is full, and so is not for the callback of a future.
@@ -166,7 +147,7 @@ class Pipeline:
         ``progress`` shows a bar on standard error, if that is a terminal.
         """
         outcomes = results(self.submit, frames, self.limit, stop_on_error)
-        return shown(outcomes, frames, self.figures) if progress else outcomes
+        return with_progress(outcomes, frames, self.figures) if progress else outcomes
 
     def run_async(
         self, frames: Iterable[Frame] | AsyncIterable[Frame], *, stop_on_error: bool = False
@@ -204,8 +185,6 @@ class Pipeline:
         if frame is not None:
             future.set_running_or_notify_cancel()
 
-    # -------------------------------------------------------------- the stages at work
-
     def _work(self, stage: PipelineStage, replica: int, function: Function, jobs: SimpleQueue[_Job | None]) -> None:
         """One thread of one stage."""
         cpus = stage.cpus
@@ -223,18 +202,18 @@ class Pipeline:
             except BaseException as problem:  # noqa: BLE001 - whatever it is, it belongs to the frame
                 error = problem
             ended = time.perf_counter()
-            error_text = "" if error is None else _error_text(error)
-            self._stats.add(
-                StageRun(stage.name, replica, job.frame, idle_since, began, ended, size(made.values()), error_text)
-            )
+            text = "" if error is None else _error_text(error)
+            run = StageRun(stage.name, replica, job.frame, idle_since, began, ended, size(made.values()), text)
+            self._stats.add(run)
             idle_since = ended
+            event = StageEnded(stage.name, replica, job.frame, failed=error is not None)
             if error is None:
-                self._done(StageDone(stage.name, replica, job.frame), made)
+                self._done(event, made)
             else:
-                self._failed(StageFailed(stage.name, replica, job.frame), error)
+                self._failed(event, error)
             del job, made, error  # or they would be held until the next frame comes
 
-    def _done(self, event: StageDone, made: Mapping[str, Any]) -> None:
+    def _done(self, event: StageEnded, made: Mapping[str, Any]) -> None:
         with self._changed:
             frame = self._frames.get(event.frame)
             if frame is not None:
@@ -246,16 +225,13 @@ class Pipeline:
                 values = tuple(named.values())
                 each.future.set_result(named if each.by_name else values[0] if len(values) == 1 else values)
 
-    def _failed(self, event: StageFailed, cause: BaseException) -> None:
+    def _failed(self, event: StageEnded, cause: BaseException) -> None:
         with self._changed:
             frame = self._frames.pop(event.frame, None)
             self._handle(event)
         if frame is not None and frame.future.set_running_or_notify_cancel():
-            error = FrameError(
-                f"frame {event.frame} failed in stage {event.stage!r}: {_error_text(cause)}",
-                frame=event.frame,
-                stage=event.stage,
-            )
+            text = f"frame {event.frame} failed in stage {event.stage!r}: {_error_text(cause)}"
+            error = FrameError(text, frame=event.frame, stage=event.stage)
             error.__cause__ = cause
             frame.future.set_exception(error)
 
@@ -271,8 +247,6 @@ class Pipeline:
         self._changed.notify_all()
         return finished
 
-    # -------------------------------------------------------------- what it did, and its end
-
     def figures(self) -> dict[str, StageStats]:
         """Counters of each stage so far: frames, seconds busy, active and waiting, bytes."""
         return self._stats.now()
@@ -280,7 +254,7 @@ class Pipeline:
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write what ran when (the newest 65,536 runs of stages) as JSON that https://ui.perfetto.dev opens.
 
-        Raises `UsageError` where that cannot be.
+        Raises `UsageError` for a path that cannot be written.
         """
         self._stats.save_trace(path)
 
@@ -306,9 +280,8 @@ class Pipeline:
         _close(self._owned)
         hung = self._join(_END_TIMEOUT_S)
         if hung:
-            warnings.warn(
-                f"{', '.join(hung)} did not return within {timeout_s:g} s; left running", RuntimeWarning, stacklevel=2
-            )
+            text = f"{', '.join(hung)} did not return within {timeout_s:g} s; left running"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _join(self, timeout_s: float) -> list[str]:
         """Wait for the threads; the names of those that have not ended."""
@@ -326,11 +299,10 @@ class Pipeline:
 
 
 def _lease(stages: Iterable[PipelineStage]) -> None:
-    """Lease the devices of stages that want some: what cannot be had is said here, and not of every frame."""
-    for stage in stages:
-        for module in dict.fromkeys(stage.functions):
-            if isinstance(module, LeasedModule):
-                module.lease()
+    """Lease the devices of stages that want some, so that one that cannot be had is not every frame's error."""
+    for module in dict.fromkeys(function for stage in stages for function in stage.functions):
+        if isinstance(module, LeasedModule):
+            module.lease()
 
 
 def _close(modules: Iterable[Module]) -> None:

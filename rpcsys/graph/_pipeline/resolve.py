@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
 
 from rpcsys import client
 from rpcsys.errors import UsageError
@@ -18,17 +18,16 @@ from rpcsys.module import Module
 from rpcsys.module.kinds.graph import GraphModule
 from rpcsys.module.kinds.remote import RemoteFunctionModule
 
-#: Calls under way of a stage on a server, by default: the way there and the server are both busy.
+#: Calls under way of a stage on a server, by default: enough to keep the way there and the server busy.
 CALLS = 4
-#: Kinds of modules on a session's device that keep nothing from one call to the next: their calls need no order.
+#: Kinds of modules on a session's device whose calls need no order: they keep no state between them.
 _STATELESS = ("rpcsys.onnx", "rpcsys.graph")
 
 #: A stage given by hand; the tuple is name, module, inputs, outputs.
 Given: TypeAlias = PipelineStage | tuple[str, Callable[..., Any], Sequence[str], Sequence[str]]
 
 
-@dataclass(frozen=True)
-class ResolvedStages:
+class ResolvedStages(NamedTuple):
     """Stages, the whole's tensors where they are known, and the modules that were made for it."""
 
     stages: Sequence[PipelineStage]
@@ -57,14 +56,11 @@ def resolve(
     else:
         staged = ResolvedStages([_by_hand(stage) for stage in given], inputs, outputs)
     placed = _placed(staged.stages, cpus, replicas)
-    more = [
-        device
-        for before, stage in zip(staged.stages, placed, strict=True)
-        if isinstance(before.module, LeasedModule)
-        for device in dict.fromkeys(stage.functions)
-        if isinstance(device, LeasedModule) and device is not before.module
-    ]
-    return replace(staged, stages=placed, owned=[*staged.owned, *more])
+    # A leased stage's other replicas were made here.
+    before = {function for stage in staged.stages for function in stage.functions}
+    after = dict.fromkeys(function for stage in placed for function in stage.functions if function not in before)
+    more = [function for function in after if isinstance(function, LeasedModule)]
+    return staged._replace(stages=placed, owned=[*staged.owned, *more])
 
 
 def _by_hand(stage: Given) -> PipelineStage:
@@ -85,19 +81,15 @@ def _built(
     foreign = [target for target in wrapped.values() if isinstance(target, Module)]
     staged = _of_graph(whole)
     owned = [module for module in whole.imports if all(module is not other for other in foreign)]
-    placed = [replace(stage, cpus=_cpus(wrapped.get(stage.name))) for stage in staged.stages]
-    return replace(staged, stages=placed, owned=owned)
-
-
-def _cpus(target: Any) -> Sequence[int]:
-    return target.cpus if isinstance(target, OnnxRuntime) else ()
+    cpus = {name: target.cpus for name, target in wrapped.items() if isinstance(target, OnnxRuntime)}
+    placed = [replace(stage, cpus=cpus.get(stage.name, ())) for stage in staged.stages]
+    return staged._replace(stages=placed, owned=owned)
 
 
 def _as_module(target: Any) -> Any:
-    """A function as a module, so that it can stand among them: one of a session, say."""
-    if callable(target) and not isinstance(target, Module):
-        return Module("function", {"main": target})
-    return target
+    """A function, one of a session say, as a module; anything else as it is."""
+    function = callable(target) and not isinstance(target, Module)
+    return Module("function", {"main": target}) if function else target
 
 
 def _of_graph(module: Module) -> ResolvedStages:
@@ -115,9 +107,8 @@ def _of_graph(module: Module) -> ResolvedStages:
         known = isinstance(home, (LeasedModule, RemoteFunctionModule)) and stage["function"] == "main"
         run = home if known else home.function(stage["function"])
         stages.append(PipelineStage(stage["name"], run, stage["inputs"], stage["outputs"]))
-    return ResolvedStages(
-        stages, [value["name"] for value in module.inputs], [value["name"] for value in module.outputs]
-    )
+    inputs, outputs = ([value["name"] for value in values] for values in (module.inputs, module.outputs))
+    return ResolvedStages(stages, inputs, outputs)
 
 
 def _placed(
@@ -141,7 +132,7 @@ def _placed(
 
 
 def _with_threads(stage: PipelineStage, asked: bool) -> PipelineStage:
-    """The stage with threads enough to keep device and way busy; a leased stage's replicas are devices."""
+    """The stage with threads enough to keep its device and the way there busy; a leased one's replicas are devices."""
     module = stage.module
     if isinstance(module, LeasedModule):
         devices = [module, *(module.replica() for _ in range(stage.replicas - 1))]

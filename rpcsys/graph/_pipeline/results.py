@@ -1,7 +1,7 @@
 """Results of frames in the frames' order, for plain loops and event loops.
 
-A thread of its own takes the frames, so that a result never waits for the next frame to come, a camera's say. It takes
-frames only as there is room, and ends with the loop, unless the source blocks in the middle of a frame.
+A thread of its own takes the frames, so that a result never waits for the next frame, a camera's say. It takes frames
+only as there is room, and ends with the loop, unless the source blocks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from rpcsys.errors import FrameError
 
@@ -22,11 +22,10 @@ Submit: TypeAlias = "Callable[[Any], Future[Any]]"
 _JOIN_TIMEOUT_S = 1.0
 
 
-class _SourceError:
-    """In the place of a frame: what the source, or putting a frame in, raised."""
+class _SourceError(NamedTuple):
+    """In the place of a frame: what the source, or submitting a frame, raised."""
 
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    error: BaseException
 
 
 #: A frame under way; what ended the frames; None behind the last.
@@ -55,7 +54,7 @@ class _Feeder:
         self._room.release()
 
     def join(self) -> None:
-        """Wait for the frame that is being taken, if that does not take long."""
+        """Wait for the frame that is being taken, at most `_JOIN_TIMEOUT_S`."""
         self._thread.join(_JOIN_TIMEOUT_S)
 
     def _feed(self) -> None:
@@ -172,7 +171,7 @@ async def _ended(future: Future[Any]) -> None:
 
 
 def _outcome(item: Future[Any] | _SourceError, stop_on_error: bool) -> Any:
-    """A frame's result, or its error in the place of that."""
+    """A frame's result, or its error instead."""
     if isinstance(item, _SourceError):
         raise item.error
     try:

@@ -1,10 +1,8 @@
 """Decides which stage of a pipeline starts which frame, as plain synchronous code: events in, actions out.
 
-Every stage takes the frames in their order, each as soon as the stages it needs are done with it. No stage runs
-ahead without bound: between one and the next that takes its tensors wait at most ``queue`` frames. A tensor that skips
-stages may wait for as many frames as those can hold, or it would slow them down.
-
-The oldest frame can always go on: every stage has started all that came before it, so that nothing waits for it.
+Every stage takes the frames in their order, each as soon as the stages it needs are done with it. Between a stage and
+the next that takes its tensors wait at most ``queue`` frames; a tensor that skips stages may wait for as many frames as
+those can hold, or it would slow them down. The oldest frame can always go on: all before it have been started everywhere.
 """
 
 from __future__ import annotations
@@ -33,21 +31,13 @@ class FrameAdmitted:
 
 
 @dataclass(frozen=True)
-class StageDone:
-    """A replica of a stage is done with a frame, and free."""
+class StageEnded:
+    """A replica of a stage has run a frame, and is free; one that failed goes no further."""
 
     stage: str
     replica: int
     frame: int
-
-
-@dataclass(frozen=True)
-class StageFailed:
-    """A replica of a stage is free, and the frame goes no further."""
-
-    stage: str
-    replica: int
-    frame: int
+    failed: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,65 +63,50 @@ class FrameFinished:
     frame: int
 
 
-Event: TypeAlias = FrameAdmitted | StageDone | StageFailed | FrameDropped
+Event: TypeAlias = FrameAdmitted | StageEnded | FrameDropped
 Action: TypeAlias = StartStage | FrameFinished
 
 
 class FrameScheduler:
-    """What is under way in a pipeline.
-
-    Attributes
-    ----------
-    limit : the frames it holds when every stage is busy and every queue is full
-    """
+    """What is under way in a pipeline."""
 
     def __init__(self, nodes: Sequence[StageNode], queue: int) -> None:
         self._nodes = {node.name: node for node in ordered(nodes)}
         self._capacities = _capacities(self._nodes, queue)
-        self.limit = max(_longest(self._nodes, queue))
+        #: The frames it holds when every stage is busy and every queue is full.
+        self.limit = _limit(self._nodes, queue)
         self._free = {node.name: list(range(node.replicas)) for node in self._nodes.values()}
         self._next = dict.fromkeys(self._nodes, 0)
-        self._done: dict[int, set[str]] = {}
+        #: By frame that is neither finished, failed nor dropped: the stages that are done with it.
+        self.under_way: dict[int, set[str]] = {}
         self._count = 0
-
-    @property
-    def under_way(self) -> list[int]:
-        """The frames that have been admitted and are neither finished, failed nor dropped, oldest first."""
-        return list(self._done)
 
     @property
     def has_room(self) -> bool:
         """Whether another frame may be admitted."""
-        return len(self._done) < self.limit
+        return len(self.under_way) < self.limit
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event in; what starts, and what is finished."""
         finished: list[Action] = []
         if isinstance(event, FrameAdmitted):
             self._count = event.frame + 1
-            self._done[event.frame] = set()
+            self.under_way[event.frame] = set()
         elif isinstance(event, FrameDropped):
-            self._done.pop(event.frame, None)
+            self.under_way.pop(event.frame, None)
         else:
             self._free[event.stage].append(event.replica)
-            if isinstance(event, StageFailed):
-                self._done.pop(event.frame, None)
-            else:
-                finished = self._note(event)
+            if event.failed:
+                self.under_way.pop(event.frame, None)
+            elif event.frame in self.under_way:  # else it failed in another stage, or was dropped
+                self.under_way[event.frame].add(event.stage)
+                if len(self.under_way[event.frame]) == len(self._nodes):
+                    del self.under_way[event.frame]
+                    finished.append(FrameFinished(event.frame))
         return [*finished, *self._starts()]
 
-    def _note(self, event: StageDone) -> list[Action]:
-        done = self._done.get(event.frame)
-        if done is None:  # it failed in another stage, or was dropped
-            return []
-        done.add(event.stage)
-        if len(done) < len(self._nodes):
-            return []
-        del self._done[event.frame]
-        return [FrameFinished(event.frame)]
-
     def _starts(self) -> Iterator[StartStage]:
-        """All that can start. From the end to the beginning: what starts there makes room for those before it."""
+        """All that can start, from the last stage to the first: what starts there makes room for those before it."""
         for name in self._nodes:
             self._pass_over(name)
         for name in reversed(self._nodes):
@@ -141,8 +116,8 @@ class FrameScheduler:
                 self._pass_over(name)
 
     def _pass_over(self, name: str) -> None:
-        """Frames that go no further are none to wait for."""
-        while self._next[name] < self._count and self._next[name] not in self._done:
+        """Go past frames that failed or were dropped."""
+        while self._next[name] < self._count and self._next[name] not in self.under_way:
             self._next[name] += 1
 
     def _can_start(self, name: str) -> bool:
@@ -150,7 +125,7 @@ class FrameScheduler:
         return (
             bool(self._free[name])
             and frame < self._count
-            and self._done[frame].issuperset(self._nodes[name].needs)
+            and self.under_way[frame].issuperset(self._nodes[name].needs)
             and all(frame - self._next[taker] < capacity for taker, capacity in self._capacities[name].items())
         )
 
@@ -186,9 +161,9 @@ def _capacities(nodes: Mapping[str, StageNode], queue: int) -> dict[str, dict[st
     return capacities
 
 
-def _longest(nodes: Mapping[str, StageNode], queue: int) -> list[int]:
-    """By stage: the frames that the longest way through it can hold, up to its own queue."""
+def _limit(nodes: Mapping[str, StageNode], queue: int) -> int:
+    """The frames that the longest way through the stages can hold."""
     held: dict[str, int] = {}
     for name, node in nodes.items():
         held[name] = max([held[need] for need in node.needs], default=0) + node.replicas + queue
-    return list(held.values())
+    return max(held.values())

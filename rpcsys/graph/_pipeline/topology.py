@@ -16,24 +16,15 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """A stage of a pipeline.
-
-    Attributes
-    ----------
-    name : what it is called among its siblings
-    module : what runs: a module, here or of a session, or any function. Several of them, on several devices say, are
-        replicas of each other
-    inputs, outputs : names of tensors, in the order of its arguments and results
-    cpus : the CPUs its threads stay on; by default all that the process may use
-    replicas : how many threads call it side by side; several modules have one each
-    """
+    """A stage of a pipeline."""
 
     name: str
+    #: A module, here or of a session, or any function. Several of them, on several devices say, are replicas.
     module: Function | Sequence[Function]
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    cpus: Sequence[int] = ()
-    replicas: int = 1
+    inputs: Sequence[str]  # names of tensors, in the order of its arguments
+    outputs: Sequence[str]  # names of tensors, in the order of its results
+    cpus: Sequence[int] = ()  # that its threads stay on; by default all that the process may use
+    replicas: int = 1  # threads that call it side by side; several modules have one each
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -44,36 +35,27 @@ class PipelineStage:
 
 
 class Topology:
-    """Checked stages, in an order in which they can run.
-
-    Attributes
-    ----------
-    inputs : of the whole: what no stage makes, in the order they are first taken
-    outputs : of the whole: what no stage takes, or what was asked for
-    uses : how many times each tensor is taken, the outputs of the whole once more
-    """
+    """Checked stages, in an order in which they can run. Raises `UsageError` where they do not fit together."""
 
     def __init__(
         self, stages: Iterable[PipelineStage], inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None
     ) -> None:
         given = {stage.name: stage for stage in _checked(list(stages))}
         makers = {tensor: stage.name for stage in given.values() for tensor in stage.outputs}
-        nodes = [
-            StageNode(
-                stage.name,
-                tuple(dict.fromkeys(makers[tensor] for tensor in stage.inputs if tensor in makers)),
-                len(stage.functions),
-            )
+        needs = {
+            stage.name: tuple(dict.fromkeys(makers[tensor] for tensor in stage.inputs if tensor in makers))
             for stage in given.values()
-        ]
-        self.nodes = ordered(nodes)
+        }
+        self.nodes = ordered([StageNode(name, needs[name], len(stage.functions)) for name, stage in given.items()])
         self.stages = [given[node.name] for node in self.nodes]
         taken = [tensor for stage in self.stages for tensor in stage.inputs]
         free = tuple(dict.fromkeys(tensor for tensor in taken if tensor not in makers))
         ends = tuple(tensor for tensor in makers if tensor not in taken)
+        #: Of the whole: what no stage makes, in the order they are first taken; and what no stage takes, or was asked for.
         self.inputs = free if inputs is None else tuple(inputs)
         self.outputs = ends if outputs is None else tuple(outputs)
         self._check_ends(free, makers)
+        #: How many times each tensor is taken, the outputs of the whole once more.
         self.uses = Counter([*taken, *self.outputs])
 
     def _check_ends(self, free: Sequence[str], makers: Mapping[str, str]) -> None:
@@ -90,9 +72,7 @@ class Topology:
     def feeds(self, frame: Any) -> dict[str, Any]:
         """A frame's tensors by name: it is a mapping, a tuple in the order of the inputs, or the one input itself.
 
-        Raises
-        ------
-        UsageError : other names or another number of tensors than the pipeline takes
+        Raises `UsageError` for other names, or another number of tensors, than the pipeline takes.
         """
         if isinstance(frame, Mapping):
             given = dict(frame)
@@ -100,9 +80,8 @@ class Topology:
             values = frame if isinstance(frame, tuple) else (frame,)
             given = dict(zip(self.inputs, values, strict=False))
             if len(values) != len(self.inputs):
-                raise UsageError(
-                    f"a frame is {len(self.inputs)} tensor(s) ({', '.join(self.inputs)}), not {len(values)}"
-                )
+                names = ", ".join(self.inputs)
+                raise UsageError(f"a frame is {len(self.inputs)} tensor(s) ({names}), not {len(values)}")
         if given.keys() != set(self.inputs):
             raise UsageError(f"a frame is {', '.join(self.inputs)}, and this one {', '.join(given) or 'nothing'}")
         return given

@@ -8,20 +8,18 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import onnx_ir as ir
-
 from rpcsys.errors import UsageError
 from rpcsys.graph._ir.dataflow import Dataflow, optimised
 from rpcsys.graph._ir.random_inputs import random_inputs
-from rpcsys.graph._ir.tensor_info import describe
+from rpcsys.graph._ir.stage import tensor_spec
+from rpcsys.graph._ir.tensor_info import TensorInfo, describe
 from rpcsys.graph._pipeline.resolve import CALLS
-from rpcsys.graph._plan.bench import open_bench, open_sessions
+from rpcsys.graph._plan.bench import open_bench
 from rpcsys.graph._plan.cost_model import Goal
 from rpcsys.graph._plan.cut_points import cut_points
-from rpcsys.graph._plan.devices import DeviceLike, TrackerLike, parse
-from rpcsys.graph._plan.encoded_size import encoded_bytes
+from rpcsys.graph._plan.devices import DeviceLike, TrackerLike, open_sessions, parse
 from rpcsys.graph._plan.plan import Plan
-from rpcsys.graph._plan.profile import profile
+from rpcsys.graph._plan.profile import encoded_bytes, profile
 from rpcsys.graph._plan.search import Said, Search
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 from rpcsys.wire.encoding import steps
@@ -65,11 +63,9 @@ def auto_cuts(
     ``wait_s`` : seconds to wait for a device
     ``say`` : is told in a few words what is being done
 
-    Raises
-    ------
-    UsageError : no such device or goal, a model that computes nothing, inputs that it does not take
-    ModelError : onnxruntime cannot load or run it, or a device cannot load its stage
-    ConnectError, TrackerError, SessionError : a device cannot be had, or was lost
+    Raises `UsageError` for a device or goal that does not exist, a model that computes nothing, and inputs that it does
+    not take; `ModelError` if onnxruntime cannot load or run it, or a device cannot load its stage; `ConnectError`,
+    `TrackerError` or `SessionError` for a device that cannot be had, or is lost.
     """
     if goal not in GOALS:
         raise UsageError(f"a goal is {' or '.join(GOALS)}, not {goal!r}")
@@ -81,7 +77,8 @@ def auto_cuts(
     say = say or (lambda text: None)
     say("profiling the model")
     flow = Dataflow(read(model))
-    arrays, doubts = _arrays(flow.model, inputs)
+    wants = [describe(value) for value in flow.model.graph.inputs]
+    arrays, doubts = _arrays(wants, inputs)
     for doubt in doubts:
         python_warnings.warn(doubt, RuntimeWarning, stacklevel=2)
     known = {value.name for node in flow.nodes for value in node.outputs if value.name}
@@ -89,7 +86,7 @@ def auto_cuts(
     profiled = profile(basic, arrays)
     if encode and not all(device.cpus for device in wanted):
         say("encoding what may cross")
-        profiled = replace(profiled, nbytes=encoded_bytes(basic, profiled.nbytes, arrays, encode))
+        profiled = profiled._replace(nbytes=encoded_bytes(basic, profiled.nbytes, arrays, encode))
     found = cut_points(basic, profiled, known, arrays)
     if not found.seconds:
         raise UsageError("nothing in the model depends on its inputs: there is nothing to divide")
@@ -103,24 +100,18 @@ def auto_cuts(
         return replace(search.plan(best), encode=encode, warnings=doubts)
 
 
-def _arrays(model: ir.Model, given: Mapping[str, Any] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _arrays(inputs: Sequence[TensorInfo], given: Mapping[str, Any] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What to run a model with, and what is doubtful about it."""
-    wanted = [describe(value) for value in model.graph.inputs]
-    names = [tensor.name for tensor in wanted if tensor.required]
+    required = [tensor for tensor in inputs if tensor.required]
+    names = [tensor.name for tensor in required]
     if given is not None:
-        unknown = sorted(set(given) - {tensor.name for tensor in wanted})
+        unknown = sorted(set(given) - {tensor.name for tensor in inputs})
         missing = [name for name in names if name not in given]
         if unknown or missing:
             complaint = f"no input {unknown[0]!r}" if unknown else f"none given for input {missing[0]!r}"
             raise UsageError(f"{complaint}; the model wants {', '.join(names) or 'nothing'}")
         return {name: given[name] for name in names}, ()
-    specs = [
-        {"name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape} for tensor in wanted if tensor.required
-    ]
-    free = [
-        f"{tensor.name} is {tensor.text()}"
-        for tensor in wanted
-        if tensor.required and not all(isinstance(size, int) for size in tensor.shape or ())
-    ]
-    doubt = f"{'; '.join(free)}: free extents are taken as 1, which is of no use unless they are; give inputs"
-    return random_inputs(specs), (doubt,) if free else ()
+    open_ones = [each for each in required if not all(isinstance(size, int) for size in each.shape or ())]
+    free = "; ".join(f"{tensor.name} is {tensor.text()}" for tensor in open_ones)
+    doubt = f"{free}: free extents are taken as 1, which is of no use unless they are; give inputs"
+    return random_inputs(list(map(tensor_spec, required))), (doubt,) if free else ()

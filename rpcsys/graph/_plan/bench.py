@@ -1,37 +1,44 @@
-"""Devices opened for trials: stages are loaded on them, and timed."""
+"""Devices opened for trials: links are measured, stages are loaded, and calls are timed."""
 
 from __future__ import annotations
 
+import functools
+import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
-from rpcsys.client import Session, Tracker, connect, connect_tracker
+import numpy as np
+
+from rpcsys.client import RemoteModule, Session
 from rpcsys.errors import ModelError, one_line
 from rpcsys.graph._build.build import build
-from rpcsys.graph._build.device_toolchain import export_for
-from rpcsys.graph._build.encoding import check_encoding, encoded_call
+from rpcsys.graph._build.session_device import check_encoding, encoded_call, toolchain_of
 from rpcsys.graph._ir import models
 from rpcsys.graph._ir.stage import Stage
 from rpcsys.graph._plan.cost_model import DeviceLink
-from rpcsys.graph._plan.devices import PlanDevice, TrackerLike
-from rpcsys.graph._plan.measure import measured_link
+from rpcsys.graph._plan.devices import PlanDevice
+from rpcsys.module import export_library
+
+#: A link is measured with more and more bytes, until they take this long or are this many.
+_LINK_S = 0.1
+_LINK_BYTES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
+_PINGS = 15
+
+#: Calls of a stage at least, and the quantile of their times that counts: other work on the machine only adds to them.
+_FEWEST = 3
+_QUARTILE = 0.25
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A stage that is loaded on a device.
+class Trial(NamedTuple):
+    """A stage that is loaded on a device."""
 
-    Attributes
-    ----------
-    call : runs it there, with tensors of this machine, and brings its results here
-    work_s : its own seconds there for these arguments, if that is less than a call takes; else None
-    """
-
+    #: Runs it there, with tensors of this machine, and brings its results here.
     call: Callable[..., Any]
+    #: Its own seconds there for these arguments, if that is less than a call takes.
     work_s: Callable[[Sequence[Any]], float] | None = None
 
 
@@ -71,48 +78,120 @@ class RemoteBench:
         return Trial(encoded_call(module, self._encode), work_s)
 
 
-def load_on(session: Session, stage: Stage) -> Any:
-    """A stage on a device, through a file that is gone there when it is loaded."""
-    with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
-        path = Path(folder, f"{stage.name}.so")
-        if fits_a_file(stage):
-            path = path.with_suffix(".onnx")
-            stage.save(path)
-        else:
-            export_for(session, build(stage), path)
-        return session.load_module(path)
-
-
-def fits_a_file(stage: Stage) -> bool:
-    """Whether one ONNX file is all of it. A large stage is a library, and an exact one, for the level it runs at."""
-    return not stage.exact and stage.weight_bytes <= models.EMBEDDED_BYTES
-
-
-def open_sessions(
-    devices: Sequence[PlanDevice], tracker: TrackerLike, wait_s: float, stack: ExitStack
-) -> Iterator[Session | None]:
-    """A session with each device, None for CPUs of this machine; ``stack`` gives back those that it opened.
-
-    Raises what connecting and leasing does; see `rpcsys.client.Tracker.request`.
-    """
-    lender: Tracker | None = None
-    for device in devices:
-        if device.leased:
-            lender = lender or _lender(tracker, stack)
-            yield stack.enter_context(lender.request(device.key, wait_timeout=wait_s))
-        elif device.address:
-            yield stack.enter_context(connect(device.address, key=device.key, timeout=wait_s))
-        else:
-            yield device.session
-
-
-def _lender(tracker: TrackerLike, stack: ExitStack) -> Tracker:
-    return tracker if isinstance(tracker, Tracker) else stack.enter_context(connect_tracker(tracker))
-
-
 def open_bench(device: PlanDevice, session: Session | None, calls: int, encode: str) -> LocalBench | RemoteBench:
-    """A device ready to be tried; a remote one with so many ``calls`` under way at once, their arrays encoded.
+    """A device ready for trials; a remote one with so many ``calls`` under way at once, their arrays encoded.
 
     Raises `SessionError` where it is lost meanwhile, `NotSupported` where it cannot decode them.
     """
     return LocalBench(device) if session is None else RemoteBench(device, session, calls, encode)
+
+
+def load_on(session: Session, stage: Stage) -> RemoteModule:
+    """A stage on a device, through a file that is deleted once it is loaded."""
+    with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
+        path = write_part(stage, Path(folder, stage.name), toolchain_of(session))
+        return session.load_module(path)
+
+
+def write_part(stage: Stage, path: Path, toolchain: str | None = None) -> Path:
+    """Write a stage for a server to ``path`` with the ending of an ONNX file or, where it has to be, of a library.
+
+    A large stage is a library, and an exact one, for the level it runs at.
+    """
+    if not stage.exact and stage.weight_bytes <= models.EMBEDDED_BYTES:
+        path = path.with_name(f"{path.name}.onnx")
+        stage.save(path)
+    else:
+        path = path.with_name(f"{path.name}.so")
+        export_library(build(stage), path, toolchain)
+    return path
+
+
+class TimedCall(NamedTuple):
+    """Something to be called over and over, by so many threads at once."""
+
+    function: Callable[[], Any]
+    threads: int = 1
+
+
+def paces(calls: Sequence[TimedCall], seconds: float, *, together: bool) -> list[float]:
+    """Seconds from one result of each call to its next: the lower quartile, in which little else disturbs.
+
+    ``together`` has all be called over and over at the same time, as the stages of a pipeline are, so that what they
+    have to share (memory, caches, the heat of a processor) is in the figures.
+    """
+    if not together:
+        return [pace for call in calls for pace in paces([call], seconds, together=True)]
+    for call in calls:
+        call.function()
+    runs = [_Run(call, seconds) for call in calls]
+    threads = [
+        threading.Thread(target=run.loop, args=(runs,), daemon=True) for run in runs for _ in range(run.call.threads)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for run in runs:
+        if run.error is not None:
+            raise run.error
+    return [run.pace() for run in runs]
+
+
+class _Run:
+    """One stage, called over and over until each of its siblings has had its time."""
+
+    def __init__(self, call: TimedCall, seconds: float) -> None:
+        self.call = call
+        self._seconds = seconds
+        self._done = [perf_counter()]  # when it began, and each result was there
+        self.error: BaseException | None = None
+        self.enough = False
+
+    def loop(self, siblings: Sequence[_Run]) -> None:
+        """What each of its threads does."""
+        fewest = _FEWEST * self.call.threads
+        try:
+            while not all(run.enough for run in siblings):
+                self.call.function()
+                now = perf_counter()
+                self._done.append(now)
+                if len(self._done) > fewest and now - self._done[0] >= self._seconds:
+                    self.enough = True
+        except BaseException as error:  # noqa: BLE001 - raised where the threads are waited for
+            self.error = error
+            self.enough = True
+
+    def pace(self) -> float:
+        """Of as many results as it has threads, since those may come all together."""
+        each = np.diff(np.sort(self._done)[:: self.call.threads])
+        return float(np.quantile(each, _QUARTILE)) / self.call.threads
+
+
+def measured_link(session: Session, calls: int) -> DeviceLink:
+    """The way to a session's device and back, for so many calls under way.
+
+    Raises `SessionError` where it is lost meanwhile.
+    """
+    echo = session.get_function("testing.echo")
+    latency = timed(lambda: echo(0), _PINGS)[0]
+    up = down = math.inf
+    for size in _LINK_BYTES:
+        array = np.random.default_rng(size).integers(0, 256, size, np.uint8)  # random, so that nothing compresses it
+        there = session.array(array)
+        to_s = max(timed(functools.partial(session.array, array), 3)[0] - latency, 1e-9)
+        back_s = max(timed(there.numpy, 3)[0] - latency, 1e-9)
+        up, down = size / to_s, size / back_s
+        if max(to_s, back_s) > _LINK_S:
+            break
+    return DeviceLink(latency, up, down, calls)
+
+
+def timed(call: Callable[[], Any], repeat: int) -> tuple[float, Any]:
+    """The least seconds of ``repeat`` calls, and what the last one gave."""
+    best = math.inf
+    for _ in range(repeat):
+        began = perf_counter()
+        result = call()
+        best = min(best, perf_counter() - began)
+    return best, result

@@ -1,4 +1,4 @@
-"""What stages take on devices, as a model of costs: nothing is measured or run here.
+"""What stages take on devices, as a model of costs; nothing is measured or run here.
 
 The model is a row of **units**: nodes, or neighbours that are not to be parted, in an order in which they can run. A
 stage is a span of units on a device. A frame passes it in
@@ -7,19 +7,16 @@ stage is a span of units on a device. A frame passes it in
 
 with the last three for devices behind a link. All tensors pass through the machine that plans: a skip connection
 past a remote stage never crosses its link. For the goal ``latency`` a frame takes the sum of its stages. For
-``throughput`` stages work on different frames at the same time, and the pace is that of the slowest; and a device
-behind a link has several calls under way, so that its work, the way there and the way back overlap, and
-the stage's pace is that of the slowest of the three.
+``throughput`` the slowest stage sets the pace; and behind a link several calls are under way, so that the pace is that of
+the slowest of the device's work, the way there and the way back.
 
-Known weakness: units are assumed to add up, which fusions across a cut do not; measured spans replace sums, see
-`Costs.learn`.
+Known weakness: the seconds of units are added up, whatever is fused; measured spans replace sums (`Costs.learn`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,35 +26,22 @@ Goal: TypeAlias = Literal["throughput", "latency"]
 Matrix: TypeAlias = "NDArray[np.float64]"
 
 
-@dataclass(frozen=True)
-class UnitTensor:
-    """A tensor as it flows between units.
-
-    Attributes
-    ----------
-    nbytes : its size
-    maker : the unit that makes it; -1 for an input of the model
-    takers : the units that take it
-    result : whether the model gives it
-    """
+class UnitTensor(NamedTuple):
+    """A tensor as it flows between units."""
 
     nbytes: float
-    maker: int
-    takers: tuple[int, ...]
-    result: bool = False
+    maker: int  # the unit that makes it; -1 for an input of the model
+    takers: tuple[int, ...]  # the units that take it
+    result: bool = False  # whether it is an output of the model
 
 
-@dataclass(frozen=True)
-class DeviceLink:
-    """The way to a device: seconds of an empty round trip, bytes a second to it and back.
+class DeviceLink(NamedTuple):
+    """The way to a device and back."""
 
-    ``calls`` is how many are under way on it at once.
-    """
-
-    latency_s: float
-    up: float
-    down: float
-    calls: int = 1
+    latency_s: float  # of an empty round trip
+    up: float  # bytes a second to the device
+    down: float  # bytes a second from it
+    calls: int = 1  # under way on it at once
 
     def seconds(self, taken: Any, given: Any) -> Any:
         """On the way, of one call that takes and gives so many bytes; numbers or matrices of them."""
@@ -71,8 +55,7 @@ class DeviceLink:
         return np.maximum.reduce(np.broadcast_arrays(alone, work_s, taken / self.up, given / self.down))
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """A stage to be: units ``start`` up to ``stop``, not included, on the device of that number."""
 
     device: int
@@ -80,15 +63,21 @@ class Span:
     stop: int
 
 
-@dataclass(frozen=True)
-class Traffic:
+class Traffic(NamedTuple):
     """Bytes that each span of units takes and gives: matrices by start and stop."""
 
     taken: Matrix
     given: Matrix
 
 
-def traffic(tensors: Sequence[UnitTensor], units: int) -> Traffic:
+def sums(seconds: Sequence[float] | NDArray[np.float64]) -> Matrix:
+    """Of every span of units."""
+    total = np.concatenate([[0.0], np.cumsum(np.asarray(seconds, float))])
+    matrix: Matrix = total[None, :] - total[:, None]
+    return matrix
+
+
+def traffic(tensors: Iterable[UnitTensor], units: int) -> Traffic:
     """What crosses at either end of every span. A tensor counts once for a span, however many of its units take it."""
     taken, given = np.zeros((units + 1, units + 1)), np.zeros((units + 1, units + 1))
     for tensor in tensors:
@@ -104,27 +93,18 @@ def traffic(tensors: Sequence[UnitTensor], units: int) -> Traffic:
     return Traffic(taken, given)
 
 
-@dataclass
 class Costs:
     """What is known of the devices' times, and what is learned of them by measuring.
 
-    Parameters
-    ----------
-    seconds : of each unit, on any one machine: only their proportions count once a device has been measured
-    links : the way to each device; None for this machine
+    ``seconds`` are of each unit, on any one machine: only their proportions count once a device has been measured.
+    ``links`` has the way to each device, None for this machine.
     """
 
-    seconds: Sequence[float]
-    links: Sequence[DeviceLink | None]
-    traffic: Traffic
-    _weights: list[NDArray[np.float64]] = field(init=False)
-    _known: list[dict[tuple[int, int], float]] = field(init=False)
-    _seen: list[bool] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._weights = [np.array(self.seconds, float) for _ in self.links]
-        self._known = [{} for _ in self.links]
-        self._seen = [False for _ in self.links]
+    def __init__(self, seconds: Sequence[float], links: Sequence[DeviceLink | None], traffic: Traffic) -> None:
+        self.traffic = traffic
+        self._links = links
+        self._weights = [np.array(seconds, float) for _ in links]
+        self._known: list[dict[tuple[int, int], float]] = [{} for _ in links]
 
     def work_s(self, span: Span) -> float:
         """Seconds of its units on its device, without the way there."""
@@ -136,9 +116,8 @@ class Costs:
 
     def matrix(self, device: int) -> Matrix:
         """`stage_s` of all spans on a device."""
-        total = np.concatenate([[0.0], np.cumsum(self._weights[device])])
-        seconds: Matrix = total[None, :] - total[:, None]
-        link = self.links[device]
+        seconds = sums(self._weights[device])
+        link = self._links[device]
         if link is not None:
             seconds = link.pace(seconds, self.traffic.taken, self.traffic.given)
         for (start, stop), measured in self._known[device].items():
@@ -152,8 +131,7 @@ class Costs:
         """
         weights = self._weights[span.device]
         expected = self.work_s(span)
-        scaled = slice(span.start, span.stop) if self._seen[span.device] else slice(None)
+        scaled = slice(span.start, span.stop) if self._known[span.device] else slice(None)
         if expected > 0 and work_s > 0:
             weights[scaled] *= work_s / expected
-        self._seen[span.device] = True
         self._known[span.device][span.start, span.stop] = stage_s

@@ -1,11 +1,10 @@
-"""Where a model can be cut at all, and what would cross there: a profiled model as the cost model sees it."""
+"""Where a model can be cut, and what would cross there: a profiled model as the cost model sees it."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
@@ -16,24 +15,13 @@ from rpcsys.graph._plan.optimum import thinned
 from rpcsys.graph._plan.profile import Profile
 
 
-@dataclass(frozen=True)
-class CutPoints:
-    """A model as a row of units that a cut may go between.
+class CutPoints(NamedTuple):
+    """A model as a row of units that a cut may go between."""
 
-    Attributes
-    ----------
-    seconds : of each unit, by the profile
-    nodes : in each unit
-    tensors : what flows between them
-    names : of the tensors, in the same order
-    cuts : before each unit but the first: the names of the tensors that a cut there is behind
-    """
-
-    seconds: tuple[float, ...]
-    nodes: tuple[int, ...]
-    tensors: tuple[UnitTensor, ...]
-    names: tuple[str, ...]
-    cuts: tuple[tuple[str, ...], ...]
+    seconds: tuple[float, ...]  # of each unit, by the profile
+    nodes: tuple[int, ...]  # in each unit
+    tensors: dict[str, UnitTensor]  # what flows between them
+    cuts: tuple[tuple[str, ...], ...]  # before each unit but the first: the tensors that a cut there is behind
 
 
 def cut_points(flow: Dataflow, profile: Profile, known: set[str | None], inputs: Mapping[str, Any]) -> CutPoints:
@@ -50,20 +38,16 @@ def cut_points(flow: Dataflow, profile: Profile, known: set[str | None], inputs:
     for place, values in enumerate(made):
         alive = [value for value in [*alive, *values] if last[value] > place]
         crossing.append(alive)
-    possible = [
-        place + 1 for place in range(len(work) - 1) if known.issuperset(value.name for value in crossing[place])
-    ]
+    possible = [place + 1 for place, values in enumerate(crossing[:-1]) if known.issuperset(v.name for v in values)]
     seconds = [profile.seconds[index] for index in work]
     weights = [sum(_nbytes(value, profile) for value in crossing[place - 1]) for place in possible]
     ends = [0, *thinned(possible, seconds, weights), *([len(work)] if work else [])]
     spans = list(itertools.pairwise(ends))
     unit_of = {work[place]: unit for unit, (start, stop) in enumerate(spans) for place in range(start, stop)}
-    named = _tensors(flow, unit_of, profile, inputs)
     return CutPoints(
         tuple(sum(seconds[start:stop]) for start, stop in spans),
         tuple(stop - start for start, stop in spans),
-        tuple(named.values()),
-        tuple(named),
+        _tensors(flow, unit_of, profile, inputs),
         tuple(tuple(str(value.name) for value in crossing[end - 1]) for end in ends[1:-1]),
     )
 
@@ -84,7 +68,7 @@ def _last_uses(flow: Dataflow, work: Sequence[int], made: Sequence[Sequence[ir.V
 def _tensors(
     flow: Dataflow, unit_of: Mapping[int, int], profile: Profile, inputs: Mapping[str, Any]
 ) -> dict[str, UnitTensor]:
-    """What flows: inputs of the model, and what its nodes make, by name."""
+    """By name, the inputs of the model and what its nodes make."""
     takers: dict[ir.Value, set[int]] = {}
     for index, unit in unit_of.items():
         for value in flow.takes[index]:

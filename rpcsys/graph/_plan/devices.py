@@ -1,4 +1,4 @@
-"""The devices that a model is to be divided over, as they are written.
+"""The devices that a model is to be divided over: as they are written, and opened.
 
 cpu:0        a CPU of this machine          cpu:0-3    several together
 key:edge     a device leased by its key     HOST:PORT  a server without a tracker
@@ -7,11 +7,12 @@ key:edge@HOST:PORT  the same, of a server that wants its key to be known
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from rpcsys.client import Session, Tracker
+from rpcsys.client import Session, Tracker, connect, connect_tracker
 from rpcsys.errors import UsageError
 from rpcsys.graph._build.targets import OnnxRuntime
 from rpcsys.graph._pipeline.cpu_shares import available, shares
@@ -26,19 +27,12 @@ _FORMS = "devices are written cpu:0, cpu:0-3, key:NAME or HOST:PORT"
 
 @dataclass(frozen=True)
 class PlanDevice:
-    """One of the devices that a plan is made for.
+    """One of the devices that a plan is made for."""
 
-    Attributes
-    ----------
-    name : as it was written
-    cpus : of this machine, if that is what it is
-    key, address : by which it is leased or found, else
-    """
-
-    name: str
-    cpus: tuple[int, ...] = ()
-    key: str = ""
-    address: str = ""
+    name: str  # as it was written
+    cpus: tuple[int, ...] = ()  # of this machine, if it is these
+    key: str = ""  # by which it is leased
+    address: str = ""  # by which it is found without a tracker
     session: Session | None = None
 
     @property
@@ -53,14 +47,14 @@ class PlanDevice:
 
     @property
     def kind(self) -> object:
-        """Equal for devices that are alike, as far as their names tell."""
+        """Equal for devices that are alike, by what is known of them."""
         return (len(self.cpus), self.key, self.address, self.session)
 
 
 def parse(devices: int | Sequence[DeviceLike]) -> list[PlanDevice]:
     """The devices meant; a number n is the CPUs that this process may use, in n shares.
 
-    Raises `UsageError` for what is none, and for CPUs that this process does not have or that are given twice.
+    Raises `UsageError` for what is no device, and for CPUs that this process does not have or that are given twice.
     """
     if isinstance(devices, int):
         return _shares(devices)
@@ -80,6 +74,25 @@ def parse(devices: int | Sequence[DeviceLike]) -> list[PlanDevice]:
     return parsed
 
 
+def open_sessions(
+    devices: Sequence[PlanDevice], tracker: TrackerLike, wait_s: float, stack: ExitStack
+) -> Iterator[Session | None]:
+    """A session with each device, None for CPUs of this machine; ``stack`` closes those that it opened.
+
+    Raises what connecting and leasing does; see `rpcsys.client.Tracker.request`.
+    """
+    lender: Tracker | None = None
+    for device in devices:
+        if device.leased:
+            if lender is None:
+                lender = tracker if isinstance(tracker, Tracker) else stack.enter_context(connect_tracker(tracker))
+            yield stack.enter_context(lender.request(device.key, wait_timeout=wait_s))
+        elif device.address:
+            yield stack.enter_context(connect(device.address, key=device.key, timeout=wait_s))
+        else:
+            yield device.session
+
+
 def _shares(count: int) -> list[PlanDevice]:
     here = sorted(available())
     if not 0 < count <= len(here):
@@ -97,12 +110,10 @@ def _parsed(device: DeviceLike) -> PlanDevice:
         return PlanDevice(device, _cpus(device, rest))
     key, _, address = rest.partition("@") if kind == "key" else ("", "", device)
     try:
-        if address:
+        if address or not key:
             parse_address(address)
     except UsageError:
         raise UsageError(f"{device!r} is no device; {_FORMS}") from None
-    if not (key or address):
-        raise UsageError(f"{device!r} is no device; {_FORMS}")
     return PlanDevice(device, key=key, address=address)
 
 

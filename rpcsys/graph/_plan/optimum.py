@@ -1,7 +1,4 @@
-"""The best division of a row of units over devices, found by dynamic programming.
-
-It goes over the cut positions, and the devices that are left.
-"""
+"""The best division of a row of units over devices, found by dynamic programming over cut positions and devices."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rpcsys.graph._plan.cost_model import Goal, Matrix, Span
+from rpcsys.graph._plan.cost_model import Goal, Matrix, Span, sums
 
 #: Cut positions beyond this many are thinned out: the search holds a few matrices of this many squared.
 MOST_UNITS = 400
@@ -19,7 +16,7 @@ MOST_UNITS = 400
 
 def even(seconds: Sequence[float], devices: int) -> list[Span]:
     """Spans of about the same time, one on each of the first devices; fewer where there are not as many units."""
-    return best([_sums(seconds)] * min(devices, len(seconds)), "throughput", every=True)
+    return best([sums(seconds)] * min(devices, len(seconds)), "throughput", every=True)
 
 
 def best(costs: Sequence[Matrix], goal: Goal, alike: Sequence[int] | None = None, *, every: bool = False) -> list[Span]:
@@ -42,7 +39,8 @@ def best(costs: Sequence[Matrix], goal: Goal, alike: Sequence[int] | None = None
 def _shortest(costs: Sequence[Matrix], join: np.ufunc, alike: Sequence[int] | None, every: bool) -> list[Span]:
     """Dynamic programming over (how many devices of each class were used, units done)."""
     units = len(costs[0]) - 1
-    classes = _classes(alike or [0] * len(costs))
+    kinds = alike or [0] * len(costs)
+    classes = [[i for i, each in enumerate(kinds) if each == kind] for kind in dict.fromkeys(kinds)]
     forwards = [np.where(np.tri(units + 1, dtype=bool), np.inf, matrix) for matrix in costs]
     reached: dict[tuple[int, ...], NDArray[np.float64]] = {}
     came: dict[tuple[int, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
@@ -62,10 +60,6 @@ def _shortest(costs: Sequence[Matrix], join: np.ufunc, alike: Sequence[int] | No
                 seconds[better], device[better], start[better] = reached[number][better], last, -1
         reached[used], came[used] = seconds, (device, start)
     return _traced(came, classes, units)
-
-
-def _classes(alike: Sequence[int]) -> list[list[int]]:
-    return [[i for i, each in enumerate(alike) if each == kind] for kind in dict.fromkeys(alike)]
 
 
 def _lasts(used: tuple[int, ...], classes: Sequence[Sequence[int]]) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -90,12 +84,6 @@ def _traced(
     return spans
 
 
-def _sums(seconds: Sequence[float]) -> Matrix:
-    total = np.concatenate([[0.0], np.cumsum(np.array(seconds, float))])
-    sums: Matrix = total[None, :] - total[:, None]
-    return sums
-
-
 def thinned(positions: Sequence[int], seconds: Sequence[float], crossing: Sequence[float]) -> list[int]:
     """At most `MOST_UNITS` - 1 of the cut ``positions``: in each slice of the time the one with the least to cross.
 
@@ -103,7 +91,7 @@ def thinned(positions: Sequence[int], seconds: Sequence[float], crossing: Sequen
     """
     if len(positions) < MOST_UNITS:
         return list(positions)
-    passed = np.concatenate([[0.0], np.cumsum(np.array(seconds, float))])
+    passed = sums(seconds)[0]
     slices: dict[int, int] = {}
     for place, position in enumerate(positions):
         slot = int(passed[position] / max(passed[-1], 1e-12) * (MOST_UNITS - 2))

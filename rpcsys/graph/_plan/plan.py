@@ -1,53 +1,50 @@
-"""A plan: where to cut, what runs where, the times expected; and those compared with what was measured."""
+"""A plan: where to cut, what runs where, the times expected; and those compared with what was measured.
+
+A divided model is exported as the library of the whole, and a part for each server that runs a stage.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rpcsys.client import Tracker
 from rpcsys.errors import UsageError
-from rpcsys.graph._build.encoding import encoded_call
-from rpcsys.graph._build.targets import Leased
+from rpcsys.graph._build.build import build
+from rpcsys.graph._build.session_device import encoded_call
+from rpcsys.graph._build.targets import Leased, OnnxRuntime, Remote
+from rpcsys.graph._ir.stage import Stages
 from rpcsys.graph._pipeline.pipeline import Pipeline
 from rpcsys.graph._pipeline.resolve import CALLS
-from rpcsys.graph._plan.bench import load_on, open_sessions
-from rpcsys.graph._plan.devices import PlanDevice, TrackerLike
-from rpcsys.graph._plan.export import export
+from rpcsys.graph._pipeline.stats import StageStats
+from rpcsys.graph._plan.bench import load_on, write_part
+from rpcsys.graph._plan.cost_model import Goal
+from rpcsys.graph._plan.devices import PlanDevice, TrackerLike, open_sessions
 from rpcsys.graph._show.show import ms_text, size_text, table
+from rpcsys.link import address_text, tracker_defaults
+from rpcsys.module import export_library
 
-if TYPE_CHECKING:
-    from rpcsys.graph._ir.stage import Stages
-    from rpcsys.graph._pipeline.stats import StageStats
-    from rpcsys.graph._plan.cost_model import Goal
+#: Characters that the name of a deployed module cannot have.
+_UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage, where it is to run, and what it is expected to take.
-
-    Attributes
-    ----------
-    name : of the stage
-    device : as the caller named it
-    nodes : that it computes
-    work_s : seconds of its own work on a frame
-    frame_s : seconds of a frame that is alone, with the way to its device and back
-    stage_s : seconds from one frame to the next in a full pipeline; less than ``frame_s`` where work and way overlap
-    taken, given : bytes that come in and go out, as they are encoded on the way
-    """
+    """A stage, where it is to run, and what it is expected to take."""
 
     name: str
-    device: str
-    nodes: int
-    work_s: float
-    frame_s: float
-    stage_s: float
-    taken: int
-    given: int
+    device: str  # as the caller named it
+    nodes: int  # that it computes
+    work_s: float  # of its own work on a frame
+    frame_s: float  # of a frame that is alone, with the way to its device and back
+    stage_s: float  # from one frame to the next in a full pipeline; less than frame_s where work and way overlap
+    taken: int  # bytes that come in, as they are encoded on the way
+    given: int  # bytes that go out
 
 
 @dataclass(frozen=True)
@@ -55,27 +52,16 @@ class Plan:
     """The best division found of a model over devices.
 
     It stands for its cuts: ``graph.split(model, plan)`` gives the same stages as ``plan.stages``.
-
-    Attributes
-    ----------
-    goal : what it is the best for
-    cuts : tensors, or tuples of them, as `split` takes them
-    stages : the stages
-    planned : what is expected of each, in their order
-    devices : the device of each
-    unused : devices where nothing would be gained
-    encode : how arrays cross to devices behind a link
-    warnings : what makes it doubtful, a sentence each
     """
 
     goal: Goal
-    cuts: tuple[str | tuple[str, ...], ...]
+    cuts: tuple[str | tuple[str, ...], ...]  # tensors, or tuples of them, as `split` takes them
     stages: Stages = field(repr=False)
-    planned: tuple[PlannedStage, ...]
-    devices: tuple[PlanDevice, ...] = field(repr=False)
-    unused: tuple[str, ...] = ()
-    encode: str = ""
-    warnings: tuple[str, ...] = ()
+    planned: tuple[PlannedStage, ...]  # what is expected of each stage, in their order
+    devices: tuple[PlanDevice, ...] = field(repr=False)  # the device of each stage
+    unused: tuple[str, ...] = ()  # devices where nothing would be gained
+    encode: str = ""  # how arrays cross to devices behind a link
+    warnings: tuple[str, ...] = ()  # what makes it doubtful, a sentence each
 
     def __iter__(self) -> Iterator[str | tuple[str, ...]]:
         return iter(self.cuts)
@@ -136,23 +122,16 @@ class Plan:
 
     def __str__(self) -> str:
         """A table of the stages, and a line of what to expect."""
-        rows = [
-            [
-                stage.name,
-                stage.device,
-                str(stage.nodes),
-                size_text(stage.taken),
-                size_text(stage.given),
-                ms_text(stage.work_s),
-                ms_text(stage.frame_s - stage.work_s),
-                ms_text(stage.stage_s) + ("  <- slowest" if stage is self.bottleneck else ""),
-            ]
-            for stage in self.planned
-        ]
-        head = ["STAGE", "DEVICE", "NODES", "TAKES", "GIVES", "WORK", "WAY", "EXPECTED"]
-        lines = [table(head, rows)]
+        rows = []
+        for stage in self.planned:
+            sizes = [size_text(stage.taken), size_text(stage.given)]
+            times = [ms_text(seconds) for seconds in (stage.work_s, stage.frame_s - stage.work_s, stage.stage_s)]
+            rows.append([stage.name, stage.device, str(stage.nodes), *sizes, *times])
+            if stage is self.bottleneck:
+                rows[-1][-1] += "  <- slowest"
+        lines = [table(["STAGE", "DEVICE", "NODES", "TAKES", "GIVES", "WORK", "WAY", "EXPECTED"], rows)]
         for stage, cut in zip(self.planned[1:], self.cuts, strict=True):
-            lines.append(f"{stage.name} begins behind {_cut_text(cut)}\n")
+            lines.append(f"{stage.name} begins behind {cut if isinstance(cut, str) else ', '.join(cut)}\n")
         lines.append(f"expected: {self.throughput:.1f} frames/s, {ms_text(self.latency_s)} for one frame\n")
         if self.unused:
             lines.append(f"left out, since nothing is gained there: {', '.join(self.unused)}\n")
@@ -162,15 +141,13 @@ class Plan:
     def compare(self, figures: Mapping[str, StageStats]) -> Comparison:
         """What was expected against what a pipeline of these stages took: ``plan.compare(pipeline.figures())``.
 
-        Raises
-        ------
-        UsageError : the figures are of other stages, or of none that ran
+        Raises `UsageError` for figures of other stages, or of none that ran.
         """
         missing = [stage.name for stage in self.planned if not getattr(figures.get(stage.name), "frames", 0)]
         if missing:
+            names = ", ".join(missing)
             raise UsageError(
-                f"there are no frames of {', '.join(missing)} in these figures: "
-                "run a pipeline of plan.stages, and ask it"
+                f"there are no frames of {names} in these figures: run a pipeline of plan.stages, and ask it"
             )
         took = {name: each.active_s / each.frames for name, each in figures.items() if each.frames}
         return Comparison(tuple(Compared(stage.name, stage.stage_s, took[stage.name]) for stage in self.planned))
@@ -217,5 +194,48 @@ class Comparison:
         return table(["STAGE", "EXPECTED", "MEASURED", "OFF"], rows)
 
 
-def _cut_text(cut: str | tuple[str, ...]) -> str:
-    return cut if isinstance(cut, str) else ", ".join(cut)
+def export(
+    stages: Stages,
+    devices: Sequence[PlanDevice],
+    path: str | os.PathLike[str],
+    *,
+    tracker: TrackerLike = None,
+    encode: str = "",
+    fallback: bool = False,
+) -> dict[str, Path]:
+    """`Plan.export` of any stages, with the device of each, in their order.
+
+    A part is an ONNX model, so that servers of any kind can take it, or a library where it has to be (`write_part`).
+    ``tracker`` is where servers are found by their keys, by default the environment's; ``encode`` is as for `Remote`.
+    Raises `UsageError` for a path that cannot be written, and as `build`.
+    """
+    target = Path(path)
+    prefix = _UNFIT.sub("-", target.stem).strip("-.") or "model"
+    targets: dict[str, OnnxRuntime | Remote] = {}
+    names: dict[str, str] = {}
+    for stage, device in zip(stages, devices, strict=True):
+        if device.cpus:
+            targets[stage.name] = device.target
+            continue
+        name = names[stage.name] = f"{prefix}-{stage.name}"
+        known_to, address = _where(device, tracker)
+        here = "onnxruntime" if fallback else None
+        targets[stage.name] = Remote(serve=name, tracker=known_to, address=address, encode=encode, fallback=here)
+    export_library(build(stages, targets), target)
+    try:
+        return {stage: write_part(stages[stage], target.with_name(name)) for stage, name in names.items()}
+    except OSError as error:
+        raise UsageError(f"{error.filename or target.parent} cannot be written: {error.strerror or error}") from None
+
+
+def _where(device: PlanDevice, tracker: TrackerLike) -> tuple[str, str]:
+    """The tracker that knows its server, or else the server's address; the other one is ""."""
+    if device.session is not None:
+        return "", address_text(*device.session.address)
+    if device.address:
+        return "", device.address
+    if tracker is None:
+        tracker = tracker_defaults()
+    if isinstance(tracker, Tracker):
+        tracker = tracker.address
+    return (tracker if isinstance(tracker, str) else address_text(*tracker)), ""

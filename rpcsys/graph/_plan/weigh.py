@@ -14,7 +14,7 @@ from rpcsys.graph._build.build import build
 from rpcsys.graph._build.codec import Codec, CoderPair
 from rpcsys.graph._build.targets import Remote
 from rpcsys.graph._ir.stage import Stages, signature_of
-from rpcsys.graph._plan.measure import timed
+from rpcsys.graph._plan.bench import timed
 from rpcsys.graph._show.show import ms_text, size_text, table
 from rpcsys.wire import encoding
 
@@ -23,56 +23,33 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Weight:
-    """What crossing does to one tensor.
-
-    Attributes
-    ----------
-    tensor, stage : its name, and the offloaded stage that takes or gives it
-    there : whether it goes to the server; else it comes from there
-    how : its encoding; "" for none, "pair" for a pair of functions or modules
-    bytes, sent : before and after encoding
-    encode_s, decode_s : seconds for each
-    loss : the largest error, as a share of the largest value; 0.0 where nothing is lost, NaN where it has no number
-    """
+    """What crossing does to one tensor."""
 
     tensor: str
-    stage: str
-    there: bool
-    how: str
-    bytes: int
-    sent: int
+    stage: str  # the offloaded stage that takes or gives it
+    there: bool  # whether it goes to the server; else it comes from there
+    how: str  # its encoding; "" for none, "pair" for a pair of functions or modules
+    bytes: int  # before encoding
+    sent: int  # after it
     encode_s: float = 0.0
     decode_s: float = 0.0
-    loss: float = 0.0
+    loss: float = 0.0  # the largest error, as a share of the largest value; NaN where there is no such number
 
 
 @dataclass(frozen=True)
 class Weighed:
-    """What encoding did to one frame. As text, a table.
+    """What encoding did to one frame. As text, a table."""
 
-    Attributes
-    ----------
-    tensors : each that crosses, in order
-    outputs : what is lost of each output of the whole, as `Weight.loss`
-    """
-
-    tensors: tuple[Weight, ...]
-    outputs: Mapping[str, float]
+    tensors: tuple[Weight, ...]  # each that crosses, in order
+    outputs: Mapping[str, float]  # what is lost of each output of the whole, as `Weight.loss`
 
     def __str__(self) -> str:
-        rows = [
-            [
-                weight.tensor,
-                f"to {weight.stage}" if weight.there else f"from {weight.stage}",
-                weight.how or "-",
-                size_text(weight.bytes),
-                size_text(weight.sent),
-                ms_text(weight.encode_s),
-                ms_text(weight.decode_s),
-                _share(weight.loss),
-            ]
-            for weight in self.tensors
-        ]
+        rows = []
+        for weight in self.tensors:
+            crosses = f"{'to' if weight.there else 'from'} {weight.stage}"
+            sizes = [size_text(weight.bytes), size_text(weight.sent)]
+            times = [ms_text(weight.encode_s), ms_text(weight.decode_s)]
+            rows.append([weight.tensor, crosses, weight.how or "-", *sizes, *times, _share(weight.loss)])
         head = ["TENSOR", "CROSSES", "ENCODING", "BYTES", "SENT", "ENCODE", "DECODE", "LOSS"]
         outputs = [[name, _share(loss)] for name, loss in self.outputs.items()]
         return table(head, rows) + "\n" + table(["OUTPUT", "LOSS"], outputs)

@@ -11,8 +11,7 @@ from rpcsys.graph._pipeline.scheduler import (
     FrameDropped,
     FrameFinished,
     FrameScheduler,
-    StageDone,
-    StageFailed,
+    StageEnded,
     StageNode,
     StartStage,
     ordered,
@@ -26,31 +25,31 @@ def test_a_chain_works_on_two_frames_at_once() -> None:
     state = FrameScheduler(CHAIN, queue=1)
     assert state.handle(FrameAdmitted(0)) == [StartStage("a", 0, 0)]
     assert state.handle(FrameAdmitted(1)) == []
-    assert state.handle(StageDone("a", 0, 0)) == [StartStage("b", 0, 0), StartStage("a", 0, 1)]
-    assert state.handle(StageDone("a", 0, 1)) == []
-    assert state.handle(StageDone("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1)]
-    assert state.handle(StageDone("b", 0, 1)) == [FrameFinished(1)]
-    assert state.under_way == []
+    assert state.handle(StageEnded("a", 0, 0)) == [StartStage("b", 0, 0), StartStage("a", 0, 1)]
+    assert state.handle(StageEnded("a", 0, 1)) == []
+    assert state.handle(StageEnded("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1)]
+    assert state.handle(StageEnded("b", 0, 1)) == [FrameFinished(1)]
+    assert not state.under_way
 
 
 def test_branches_run_side_by_side_and_meet_again() -> None:
     state = FrameScheduler(DIAMOND, queue=1)
     state.handle(FrameAdmitted(0))
-    assert state.handle(StageDone("a", 0, 0)) == [StartStage("c", 0, 0), StartStage("b", 0, 0)]
-    assert state.handle(StageDone("b", 0, 0)) == []
-    assert state.handle(StageDone("c", 0, 0)) == [StartStage("d", 0, 0)]
+    assert state.handle(StageEnded("a", 0, 0)) == [StartStage("c", 0, 0), StartStage("b", 0, 0)]
+    assert state.handle(StageEnded("b", 0, 0)) == []
+    assert state.handle(StageEnded("c", 0, 0)) == [StartStage("d", 0, 0)]
 
 
 def test_a_full_queue_stops_who_fills_it() -> None:
     state = FrameScheduler(CHAIN, queue=1)
     for frame in range(3):
         state.handle(FrameAdmitted(frame))
-    state.handle(StageDone("a", 0, 0))  # b runs 0, a runs 1
-    assert state.handle(StageDone("a", 0, 1)) == [StartStage("a", 0, 2)]
+    state.handle(StageEnded("a", 0, 0))  # b runs 0, a runs 1
+    assert state.handle(StageEnded("a", 0, 1)) == [StartStage("a", 0, 2)]
     state.handle(FrameAdmitted(3))
-    assert state.handle(StageDone("a", 0, 2)) == []  # 1 and 2 wait for b
+    assert state.handle(StageEnded("a", 0, 2)) == []  # 1 and 2 wait for b
     assert not state.has_room
-    assert state.handle(StageDone("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1), StartStage("a", 0, 3)]
+    assert state.handle(StageEnded("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1), StartStage("a", 0, 3)]
     assert state.has_room
 
 
@@ -60,34 +59,34 @@ def test_a_tensor_that_skips_stages_does_not_hold_them_up() -> None:
     for frame in range(4):
         state.handle(FrameAdmitted(frame))
     for frame in range(3):
-        state.handle(StageDone("a", 0, frame))
-        state.handle(StageDone("b", 0, frame))
-        state.handle(StageDone("c", 0, frame)) if frame < 2 else None
+        state.handle(StageEnded("a", 0, frame))
+        state.handle(StageEnded("b", 0, frame))
+        state.handle(StageEnded("c", 0, frame)) if frame < 2 else None
     # d still runs frame 0; c has frame 2, b is free, and a is at frame 3.
-    assert state.handle(StageDone("a", 0, 3)) == [StartStage("b", 0, 3)]
+    assert state.handle(StageEnded("a", 0, 3)) == [StartStage("b", 0, 3)]
 
 
 def test_replicas_take_turns_and_the_next_stage_keeps_the_order() -> None:
     state = FrameScheduler([StageNode("a", (), 2), StageNode("b", ("a",))], queue=1)
     assert state.handle(FrameAdmitted(0)) == [StartStage("a", 0, 0)]
     assert state.handle(FrameAdmitted(1)) == [StartStage("a", 1, 1)]
-    assert state.handle(StageDone("a", 1, 1)) == []
-    assert state.handle(StageDone("a", 0, 0)) == [StartStage("b", 0, 0)]
-    assert state.handle(StageDone("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1)]
+    assert state.handle(StageEnded("a", 1, 1)) == []
+    assert state.handle(StageEnded("a", 0, 0)) == [StartStage("b", 0, 0)]
+    assert state.handle(StageEnded("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1)]
 
 
 def test_a_failed_frame_is_passed_over_by_all_that_come_behind() -> None:
     state = FrameScheduler(DIAMOND, queue=1)
     state.handle(FrameAdmitted(0))
     state.handle(FrameAdmitted(1))
-    assert state.handle(StageDone("a", 0, 0)) == [StartStage("c", 0, 0), StartStage("b", 0, 0), StartStage("a", 0, 1)]
-    assert state.handle(StageFailed("b", 0, 0)) == []
-    assert state.under_way == [1]
-    assert state.handle(StageDone("a", 0, 1)) == [StartStage("b", 0, 1)]
-    assert state.handle(StageDone("c", 0, 0)) == [StartStage("c", 0, 1)]  # nobody wants what it made of 0
-    state.handle(StageDone("b", 0, 1))
-    assert state.handle(StageDone("c", 0, 1)) == [StartStage("d", 0, 1)]
-    assert state.handle(StageDone("d", 0, 1)) == [FrameFinished(1)]
+    assert state.handle(StageEnded("a", 0, 0)) == [StartStage("c", 0, 0), StartStage("b", 0, 0), StartStage("a", 0, 1)]
+    assert state.handle(StageEnded("b", 0, 0, failed=True)) == []
+    assert list(state.under_way) == [1]
+    assert state.handle(StageEnded("a", 0, 1)) == [StartStage("b", 0, 1)]
+    assert state.handle(StageEnded("c", 0, 0)) == [StartStage("c", 0, 1)]  # nobody wants what it made of 0
+    state.handle(StageEnded("b", 0, 1))
+    assert state.handle(StageEnded("c", 0, 1)) == [StartStage("d", 0, 1)]
+    assert state.handle(StageEnded("d", 0, 1)) == [FrameFinished(1)]
 
 
 def test_a_dropped_frame_makes_room() -> None:
@@ -148,16 +147,15 @@ def test_whatever_happens_frames_end_in_order_within_bounds_and_nothing_is_stuck
             take(state.handle(FrameAdmitted(admitted - 1)))
             continue
         running.remove(choice)
-        end = data.draw(st.sampled_from([StageDone, StageDone, StageDone, StageFailed, FrameDropped]))
-        if end is FrameDropped:
+        end = data.draw(st.sampled_from(["done", "done", "done", "failed", "dropped"]))
+        if end == "dropped":
             gone.add(choice.frame)
             take(state.handle(FrameDropped(choice.frame)))
-        if end is StageFailed:
+        if end == "failed":
             gone.add(choice.frame)
-            take(state.handle(StageFailed(choice.stage, choice.replica, choice.frame)))
         else:
             done.add((choice.stage, choice.frame))
-            take(state.handle(StageDone(choice.stage, choice.replica, choice.frame)))
-    assert state.under_way == []
+        take(state.handle(StageEnded(choice.stage, choice.replica, choice.frame, failed=end == "failed")))
+    assert not state.under_way
     assert all(order == sorted(order) for order in started.values())
     assert sorted(finished) == sorted(set(range(frames)) - gone)

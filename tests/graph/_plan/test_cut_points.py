@@ -32,7 +32,7 @@ def test_a_chain_can_be_cut_between_any_two_nodes() -> None:
     assert found.cuts == (("t1",), ("t2",), ("t3",))
     assert found.nodes == (1, 1, 1, 1)
     assert all(seconds > 0 for seconds in found.seconds)
-    assert dict(zip(found.names, found.tensors, strict=True)) == {
+    assert found.tensors == {
         "x": UnitTensor(24, -1, (0,)),
         "t1": UnitTensor(24, 0, (1,)),
         "t2": UnitTensor(24, 1, (2,)),
@@ -74,7 +74,7 @@ def test_sizes_are_those_of_the_run() -> None:
     nodes = [node("NonZero", "x", "n"), node("Cast", "n", "y", to=1)]
     model = make(nodes, values("x"), values("y", shape=(2, None)))
     found = laid_out(model, {"x": np.eye(2, 3, dtype=np.float32)})
-    assert dict(zip(found.names, found.tensors, strict=True))["n"].nbytes == 2 * 2 * 8
+    assert found.tensors["n"].nbytes == 2 * 2 * 8
 
 
 @given(networks())

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcsys.graph._plan import optimum
-from rpcsys.graph._plan.cost_model import Costs, DeviceLink, Goal, Matrix, Span, UnitTensor, traffic
-from rpcsys.graph._plan.optimum import best, even, thinned
+from rpcsys.graph._plan.cost_model import Costs, DeviceLink, Goal, Matrix, Span, UnitTensor, sums, traffic
+from rpcsys.graph._plan.optimum import MOST_UNITS, best, even, thinned
 
 GOALS: tuple[Goal, ...] = ("throughput", "latency")
 _SECONDS = st.floats(0, 10).map(lambda seconds: round(seconds, 2))
@@ -42,7 +41,7 @@ def figures(costs: Sequence[Matrix], spans: Sequence[Span]) -> list[float]:
 
 
 def test_spans_cover_the_model_in_order() -> None:
-    spans = best([optimum._sums([1, 1, 1, 1])] * 2, "throughput")
+    spans = best([sums([1, 1, 1, 1])] * 2, "throughput")
     assert spans == [Span(0, 0, 2), Span(1, 2, 4)]
 
 
@@ -98,7 +97,7 @@ def test_many_positions_are_thinned_to_where_least_crosses() -> None:
     crossing = [1.0 if position % 5 == 0 else 9.0 for position in positions]
     kept = thinned(positions, [1.0] * nodes, crossing)
     assert kept == sorted(set(kept))
-    assert len(kept) < optimum.MOST_UNITS
+    assert len(kept) < MOST_UNITS
     assert all(position % 5 == 0 for position in kept)
     assert thinned([1, 2, 3], [1.0] * 4, [1, 1, 1]) == [1, 2, 3]
 

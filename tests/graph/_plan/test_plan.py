@@ -1,15 +1,25 @@
-"""What a plan says before and after."""
+"""What a plan says before and after, and a divided model as files."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
 import pytest
 
+from rpcsys import module
 from rpcsys.errors import UsageError
 from rpcsys.graph._cut.split import split
+from rpcsys.graph._pipeline.cpu_shares import available
 from rpcsys.graph._pipeline.stats import StageStats
-from rpcsys.graph._plan.devices import PlanDevice
-from rpcsys.graph._plan.plan import Plan, PlannedStage
-from tests.graph.running import chain
+from rpcsys.graph._plan.devices import PlanDevice, parse
+from rpcsys.graph._plan.plan import Plan, PlannedStage, export
+from rpcsys.module.kinds.onnx import OnnxModule
+from rpcsys.module.kinds.remote import RemoteFunctionModule
+from tests.graph.running import chain, numbers, run
 
 
 @pytest.fixture
@@ -86,3 +96,82 @@ def test_figures_of_something_else_are_refused(plan: Plan) -> None:
     for figures in ({}, {"stage0": took(0.1), "stage1": StageStats()}):
         with pytest.raises(UsageError, match=r"no frames of .*stage1 in these figures"):
             plan.compare(figures)
+
+
+CPU = min(available())
+
+
+def remotes(loaded: module.Module) -> list[RemoteFunctionModule]:
+    return [each for each in module.walk(loaded) if isinstance(each, RemoteFunctionModule)]
+
+
+def test_stages_of_this_machine_stay_on_their_cpus(tmp_path: Path) -> None:
+    parts = export(split(chain(), [2]), parse([f"cpu:{CPU}"]) * 2, tmp_path / "model.so")
+    assert parts == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["model.so"]
+    x = numbers(2, 3)
+    with module.load_module(tmp_path / "model.so") as loaded:
+        np.testing.assert_array_equal(loaded(x), run(chain(), {"x": x})["y"])
+        models = [each for each in module.walk(loaded) if isinstance(each, OnnxModule)]
+        assert [(each.model.options["threads"], each.model.options["cpus"]) for each in models] == [
+            (1, [CPU]),
+            (1, [CPU]),
+        ]
+
+
+def test_a_stage_of_a_server_is_a_part_that_the_library_calls_by_name(tmp_path: Path) -> None:
+    devices = parse([f"cpu:{CPU}", "key:edge", "10.0.0.7:9090"])
+    path = tmp_path / "my model.v2.so"
+    parts = export(split(chain(), [1, 2]), devices, path, tracker=("10.0.0.1", 9190), encode="float16")
+    assert parts == {"stage1": tmp_path / "my-model.v2-stage1.onnx", "stage2": tmp_path / "my-model.v2-stage2.onnx"}
+    assert [len(onnx.load(part).graph.node) for part in parts.values()] == [1, 2]
+    with module.load_module(path) as loaded:
+        places = [each.endpoint for each in remotes(loaded)]
+        assert {tuple(each.encode.values()) for each in remotes(loaded)} == {("float16", "float16")}
+    assert [(place.serve, place.tracker, place.address) for place in places] == [
+        ("my-model.v2-stage1", "10.0.0.1:9190", ""),
+        ("my-model.v2-stage2", "", "10.0.0.7:9090"),
+    ]
+
+
+def test_with_a_fallback_it_runs_alone(tmp_path: Path) -> None:
+    export(split(chain(), [2]), parse(["127.0.0.1:1"]) * 2, tmp_path / "model.so", fallback=True)
+    x = numbers(2, 3)
+    with module.load_module(tmp_path / "model.so") as loaded:
+        np.testing.assert_array_equal(loaded(x), run(chain(), {"x": x})["y"])
+
+
+def test_an_exact_stage_is_a_library_which_says_how_to_run_it(tmp_path: Path) -> None:
+    stages = split(chain(), [2], exact=True)
+    parts = export(stages, parse(["10.0.0.7:9090"]) * 2, tmp_path / "model.so")
+    assert [part.name for part in parts.values()] == ["model-stage0.so", "model-stage1.so"]
+    with module.load_module(parts["stage1"]) as loaded:
+        assert isinstance(loaded, OnnxModule)
+        assert loaded.model.options["level"] == "basic"
+
+
+@pytest.mark.parametrize(
+    ("tracker", "expected"), [("lab:9190", "lab:9190"), (("::1", 9191), "[::1]:9191"), (None, "10.9.8.7:9192")]
+)
+def test_where_the_tracker_is(tracker: Any, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RPCSYS_TRACKER_HOST", "10.9.8.7")
+    monkeypatch.setenv("RPCSYS_TRACKER_PORT", "9192")
+    export(split(chain(), []), parse(["key:edge"]), tmp_path / "model.so", tracker=tracker)
+    with module.load_module(tmp_path / "model.so") as loaded:
+        assert [each.endpoint.tracker for each in remotes(loaded)] == [expected]
+
+
+def test_a_session_stands_for_its_server(tmp_path: Path) -> None:
+    session: Any = SimpleNamespace(address=("10.0.0.7", 9090))
+    export(split(chain(), []), [PlanDevice("it", session=session)], tmp_path / "model.so")
+    with module.load_module(tmp_path / "model.so") as loaded:
+        assert [each.endpoint.address for each in remotes(loaded)] == ["10.0.0.7:9090"]
+
+
+def test_places_that_cannot_be_written_to_are_said(tmp_path: Path) -> None:
+    stages, devices = split(chain(), []), parse(["10.0.0.7:9090"])
+    with pytest.raises(UsageError, match=r"nowhere/model\.so"):
+        export(stages, devices, tmp_path / "nowhere" / "model.so")
+    (tmp_path / "model-stage0.onnx").mkdir()
+    with pytest.raises(UsageError, match=r"model-stage0\.onnx cannot be written"):
+        export(stages, devices, tmp_path / "model.so")

@@ -1,4 +1,4 @@
-"""What nodes take."""
+"""What nodes take and make, and the bytes of that once it is encoded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from onnx import TensorProto, helper
 
 from rpcsys.errors import ModelError
 from rpcsys.graph._ir.dataflow import Dataflow
-from rpcsys.graph._plan.profile import profile, read_profile
+from rpcsys.graph._plan import profile as profiling
+from rpcsys.graph._plan.profile import encoded_bytes, profile, read_profile
 from rpcsys.module.kinds.onnx_model import read
+from rpcsys.wire import encoding
 from tests.graph.running import chain, make, node, numbers, values
 
 
@@ -75,3 +77,29 @@ def test_inputs_that_it_does_not_take_are_said(array: np.ndarray) -> None:
 def _strict() -> onnx.ModelProto:
     weights = {"w": numbers(3, 2)}
     return make([node("MatMul", "x w", "y")], values("x"), values("y", shape=(2, 2)), weights=weights)
+
+
+def flow() -> Dataflow:
+    """A float, an int64 and a sequence are made of ``x``."""
+    nodes = [
+        node("Relu", "x", "t"),
+        node("Cast", "t", "n", to=7),
+        node("SequenceConstruct", "t t", "s"),
+        node("SequenceLength", "s", "k"),
+        node("Add", "n k", "y"),
+    ]
+    return Dataflow(read(make(nodes, values("x"), values("y", dtype=7))))
+
+
+@pytest.mark.parametrize("how", ["float16", "int8", "zlib", "int8+zlib"])
+@pytest.mark.parametrize("at_once", [1, 1 << 26])
+def test_bytes_are_those_of_the_arrays_that_a_run_makes(
+    how: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiling, "_AT_ONCE", at_once)
+    x = np.repeat(numbers(2, 1), 3, axis=1)
+    found = encoded_bytes(flow(), {"t": 24, "n": 48, "y": 48}, {"x": x}, how)
+    assert found["x"] == len(encoding.encode(x, how).data)
+    assert found["t"] == len(encoding.encode(np.maximum(x, 0), how).data)
+    assert found["n"] == (48 if "zlib" not in how else found["n"]) <= 48
+    assert found.keys() == {"x", "t", "n", "y"}

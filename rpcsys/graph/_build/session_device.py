@@ -1,4 +1,7 @@
-"""Calls of a stage on a device, whose arrays cross encoded."""
+"""A session's device: the target it is built for, and calls of a stage on it, whose arrays cross encoded.
+
+What a device is, is known when it is leased.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,18 @@ from typing import Any
 
 from rpcsys.client import RemoteModule, Session
 from rpcsys.errors import NotSupported
+from rpcsys.module import elf
+from rpcsys.module import toolchain as toolchains
 from rpcsys.wire import dtypes, encoding
+
+
+def toolchain_of(session: Session) -> str | None:
+    """The target of a session's device; None for one like this machine, or if no toolchain file is for it."""
+    machine = session.info.get("capabilities", {}).get("target")
+    if not isinstance(machine, list) or machine == list(elf.here()):
+        return None
+    targets = ((name, toolchains.target(name)) for name in toolchains.names())
+    return next((name for name, target in targets if [target.machine, target.bits] == machine), None)
 
 
 def check_encoding(session: Session, how: str, name: str) -> None:
