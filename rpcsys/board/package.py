@@ -16,11 +16,10 @@ from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.pack import archive, build
 from rpcsys.pack.libraries import parse_version
 
+#: In the place of a build folder: TVM's libraries are PyPI's.
 WHEELS = "wheels"
-"""In the place of a build folder: TVM's libraries are PyPI's."""
-
+#: Bytes that shall be left on a board besides.
 MARGIN = 1 << 20
-"""Bytes that shall be left on a board besides."""
 
 
 @dataclass(frozen=True)

@@ -19,25 +19,19 @@ from typing import IO, NamedTuple
 
 from rpcsys.errors import ConnectError, RpcsysError, UsageError
 
+#: For the network's part of opening a connection.
 CONNECT_S = 10
-"""For the network's part of opening a connection."""
-
+#: For a person to type a password, or to look at a host key.
 TYPING_S = 120.0
-"""For a person to type a password, or to look at a host key."""
-
+#: What a command may take that only looks at something; an old board starts Python in seconds.
 COMMAND_S = 60.0
-"""What a command may take that only looks at something; an old board starts Python in seconds."""
-
+#: Bytes that a command may print: ours print a few hundred.
 MAX_OUTPUT = 1 << 20
-"""Bytes that a command may print: ours print a few hundred."""
-
 _SSH_FAILED = 255
+#: What stands before an answer: a login shell may print things of its own first.
 _READY = "rpcsys-ready"
-"""What stands before an answer: a login shell may print things of its own first."""
-
+#: OpenSSH takes the first value it meets of each option: those that were given come before these.
 _DEFAULTS = (f"ConnectTimeout={CONNECT_S}", "ServerAliveInterval=5", "ServerAliveCountMax=3")
-"""OpenSSH takes the first value it meets of each option: those that were given come before these."""
-
 _THROUGH_MASTER = ("BatchMode=yes", "ControlMaster=no")
 _HOLD = f"echo {_READY}; exec cat >/dev/null"
 _FOLDER = """

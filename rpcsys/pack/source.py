@@ -11,11 +11,10 @@ from pathlib import Path
 import rpcsys
 from rpcsys import data
 
+#: Where the paths of the list begin: the folder that ``rpcsys`` is in.
 ROOT = Path(rpcsys.__file__).resolve().parent.parent
-"""Where the paths of the list begin: the folder that ``rpcsys`` is in."""
-
+#: Line's index and bytes before it, of the first byte and of the one after the last; what stands there instead.
 Span = tuple[tuple[int, int], tuple[int, int], bytes]
-"""Line's index and bytes before it, of the first byte and of the one after the last; what stands there instead."""
 
 
 def device_files() -> dict[str, Path]:

@@ -1,37 +1,33 @@
 """The kernel's control groups, where they are there: a session cannot outrun them between two looks.
 
-A server with ``--session-memory`` or ``--cpus`` makes a folder of its own below its cgroup, in version 2 or in the hierarchies of
-version 1 (``memory``, ``cpuset``), and each session's processes a cgroup below that. The looks of
-:mod:`rpcsys.server.supervisor.memory_watch` go on. Their limit is the first one: the kernel counts more (its own tables, an init), and
-is given `MARGIN` for that. Where anything is refused, the looks alone hold the limits.
-
-The folders are locked as those of :mod:`rpcsys.server.sandbox.work_folders`: what killed servers left is removed by the next one.
+A server with ``--session-memory`` or ``--cpus`` makes a folder of its own below its cgroup, in version 2 or in the hierarchies
+of version 1, and each session's processes a cgroup below that. The looks of :mod:`rpcsys.server.supervisor.memory_watch` go on.
+Where anything is refused, they alone hold the limits. The folders are locked as those of :mod:`rpcsys.server.sandbox.work_folders`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
-from typing import AbstractSet, Dict, List, Optional, Sequence, Tuple
+from typing import AbstractSet, Callable, Dict, Iterable, Sequence
 
-from rpcsys.server.sandbox import work_folders
+from rpcsys.server.sandbox import processes, work_folders
 from rpcsys.server.sandbox.mount_namespace import make_read_only
 
+#: The kernel counts more than looks do, and allows an eighth more than the limit, and 32 MB: page tables, stacks, an init,
+#: and what a fork copies.
 MARGIN = (8, 32 << 20)
-"""The kernel allows an eighth more than the limit, and 32 MB: page tables, stacks, an init, and what a fork copies."""
-
+#: For the kernel to let go of processes that were killed, when a server's folder is removed.
 REMOVE_TIMEOUT_S = 10.0
-"""For the kernel to let go of processes that were killed, when a server's folder is removed."""
-
 AGAIN_S = 0.02
 
+#: Where version 2 has the server's own processes: beside cgroups there are none.
 _LEAF = "server"
-"""Where version 2 has the server's own processes: beside cgroups there are none."""
-
+#: A server's folder for each controller, ``memory`` and ``cpuset``; in version 2 both are the same.
 Folders = Dict[str, str]
-"""A server's folder for each controller, ``memory`` and ``cpuset``; in version 2 both are the same."""
 
 
 def own(cgroup: str, mountinfo: str) -> Folders:
@@ -39,7 +35,7 @@ def own(cgroup: str, mountinfo: str) -> Folders:
 
     ``v2``: the one of version 2. A hierarchy that is not mounted, or that shows no such cgroup, is left out.
     """
-    mounted: Dict[str, Tuple[str, str]] = {}
+    mounted: Dict[str, tuple[str, str]] = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
@@ -49,8 +45,7 @@ def own(cgroup: str, mountinfo: str) -> Folders:
             mounted.setdefault(name, (fields[3], fields[4]))
     found = {}
     for line in cgroup.splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
+        names, _, path = line.partition(":")[2].partition(":")
         for name in names.split(",") if names else ("v2",):
             root, place = mounted.get(name, ("", ""))
             inside = os.path.relpath(path, root) if root and path.startswith("/") else ".."
@@ -59,34 +54,29 @@ def own(cgroup: str, mountinfo: str) -> Folders:
     return found
 
 
-def find(wanted: Sequence[str]) -> Tuple[Folders, str]:
+def find(wanted: Sequence[str]) -> tuple[Folders, str]:
     """Make this server's folder for each of the ``wanted`` controllers; them, and why others are missing.
 
     To be called while this process has one thread.
     """
+    found: Folders = {}
     try:
         with open("/proc/self/cgroup") as cgroup, open("/proc/self/mountinfo") as mountinfo:
             mine = own(cgroup.read(), mountinfo.read())
-    except (OSError, ValueError) as error:
-        return {}, str(error)
-    found: Folders = {}
-    why = ""
-    try:
-        if any(name in mine for name in wanted):
+        mounted = [name for name in wanted if name in mine]
+        if mounted:
             made: Folders = {}  # one hierarchy may have both
-            for name in wanted:
-                if name in mine:
-                    found[name] = made[mine[name]] = made.get(mine[name]) or work_folders.make_folder(mine[name])
+            for name in mounted:
+                found[name] = made[mine[name]] = made.get(mine[name]) or work_folders.make_folder(mine[name])
             if "cpuset" in found:
                 _inherit(found["cpuset"])
         elif "v2" in mine:
             found = _made_v2(mine["v2"], wanted)
         _try(found)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", "") or str(error)
         finish(found, 0.0)
-        found = {}
-    return found, why or ("" if found else "no hierarchy with them is mounted")
+        return {}, getattr(error, "strerror", "") or str(error)
+    return found, "" if found else "no hierarchy with them is mounted"
 
 
 def _made_v2(parent: str, wanted: Sequence[str]) -> Folders:
@@ -110,7 +100,7 @@ def _made_v2(parent: str, wanted: Sequence[str]) -> Folders:
     return dict.fromkeys(names, folder)
 
 
-def _control(folder: str, sign: str, names: Sequence[str]) -> None:
+def _control(folder: str, sign: str, names: Iterable[str]) -> None:
     _write(folder, "cgroup.subtree_control", " ".join(sign + name for name in names))
 
 
@@ -119,41 +109,31 @@ def _try(folders: Folders) -> None:
     if not folders:
         return
     make(folders, 0, 1 << 30)
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            enter(folders, 0)
-            status = 0
-        except OSError as error:
-            status = error.errno or 1
-        finally:
-            os._exit(status)
-    code = os.waitpid(pid, 0)[1] >> 8
-    _emptied(folders, AGAIN_S)
-    if code:
-        raise OSError(code, os.strerror(code))
+    refused = processes.try_in_copy(lambda: enter(folders, 0))
+    _until(AGAIN_S, AGAIN_S / 10, lambda: clear(folders, frozenset()))
+    if refused:
+        raise OSError(0, refused)
 
 
 # A session's
 
 
-def make(folders: Folders, child: int, memory: Optional[int]) -> None:
+def make(folders: Folders, child: int, memory: int | None) -> None:
     """A cgroup for a child to come, with ``memory`` bytes. Raises OSError."""
-    for folder in _each(folders):
-        os.mkdir(os.path.join(folder, str(child)), 0o755)
+    for place in _places(folders, child):
+        os.mkdir(place, 0o755)
     for name, folder in folders.items():
         place = os.path.join(folder, str(child))
         if name == "memory" and memory is not None:
             _limit(place, memory + memory // MARGIN[0] + MARGIN[1])
-        elif name == "cpuset" and not _is_v2(folder):
+        elif name == "cpuset" and not os.path.exists(os.path.join(folder, "cgroup.controllers")):
             _inherit(place)
 
 
 def enter(folders: Folders, child: int, pid: int = 0) -> None:
     """Put the process ``pid``, by default this one, into the cgroup of ``child``: it may take many milliseconds. Raises OSError."""
-    for folder in _each(folders):
-        _write(os.path.join(folder, str(child)), "cgroup.procs", str(pid))
+    for place in _places(folders, child):
+        _write(place, "cgroup.procs", str(pid))
 
 
 def keep_on(folders: Folders, child: int, cpus: AbstractSet[int]) -> None:
@@ -184,37 +164,34 @@ def starved(folders: Folders, child: int, killed: bool = False) -> bool:
 
 def kill(folders: Folders, child: int) -> None:
     """End all processes of ``child`` at once, where the kernel can (version 2, Linux 5.14)."""
-    for folder in _each(folders):
-        try:
-            _write(os.path.join(folder, str(child)), "cgroup.kill", "1")
-        except OSError:
-            pass  # it cannot
+    for place in _places(folders, child):
+        with contextlib.suppress(OSError):
+            _write(place, "cgroup.kill", "1")
 
 
 def clear(folders: Folders, living: AbstractSet[int]) -> bool:
     """Remove the cgroups of children that are not ``living``; whether none is left. One with processes in it stays."""
-    left = False
-    for folder in _each(folders):
-        for place in _below(folder):
-            name = os.path.basename(place)
-            if name.isdigit() and int(name) not in living:
-                left = not _removed(place) or left
-    return not left
+    below = [place for folder in _places(folders) for place in _below(folder)]
+    numbered = [place for place in below if os.path.basename(place).isdigit()]
+    removed = [_removed(place) for place in numbered if int(os.path.basename(place)) not in living]
+    return all(removed)
 
 
 # A server's
 
 
-def hold(folders: Folders) -> List[int]:
+def hold(folders: Folders) -> list[int]:
     """Have no server take the folders for abandoned while the returned descriptors are open."""
-    return [held for held in map(work_folders.hold, _each(folders)) if held >= 0]
+    return [held for held in map(work_folders.hold, _places(folders)) if held >= 0]
 
 
 def hide(folders: Folders) -> None:
     """In the mount namespace of this process, let nobody write to the hierarchies; it is said where that is refused."""
     try:
-        for folder in _each(folders):
-            make_read_only(_mount_of(folder))
+        for folder in _places(folders):
+            while not os.path.ismount(folder):
+                folder = os.path.dirname(folder)
+            make_read_only(folder)
     except OSError as error:
         sys.stderr.write(f"rpcsys-server: a session may leave its cgroup ({error.strerror})\n")
 
@@ -222,16 +199,14 @@ def hide(folders: Folders) -> None:
 def tidy(folders: Folders) -> None:
     """Remove, beside the loop, what killed servers have left beside these folders."""
     left: Dict[str, int] = {}
-    for folder in _each(folders):
-        try:
+    for folder in _places(folders):
+        with contextlib.suppress(OSError):
             left.update(work_folders.abandoned(folder))
-        except OSError:
-            pass
     if left:
-        threading.Thread(target=_tidy, args=(left,), name="rpcsys-cgroups", daemon=True).start()
+        threading.Thread(target=_remove_abandoned, args=(left,), name="rpcsys-cgroups", daemon=True).start()
 
 
-def _tidy(left: Dict[str, int]) -> None:
+def _remove_abandoned(left: Dict[str, int]) -> None:
     _remove(list(left), REMOVE_TIMEOUT_S)
     for descriptor in left.values():
         os.close(descriptor)
@@ -239,51 +214,45 @@ def _tidy(left: Dict[str, int]) -> None:
 
 def finish(folders: Folders, timeout_s: float = 1.0) -> None:
     """Remove the folders at the end of their server, which leaves its own cgroup for that."""
-    for folder in _each(folders):
+    for folder in _places(folders):
         leaf, parent = os.path.join(folder, _LEAF), os.path.dirname(folder)
         if os.path.isdir(leaf):
-            try:
+            with contextlib.suppress(OSError):  # its manager removes it
                 names = _read(folder, "cgroup.subtree_control").split()
-                _emptied({"": folder}, timeout_s)
+                _until(timeout_s, AGAIN_S / 10, lambda: clear(folders, frozenset()))
                 _control(folder, "-", names)
                 _control(parent, "-", _read(parent, "cgroup.subtree_control").split())
                 for pid in _read(leaf, "cgroup.procs").split():
                     _write(parent, "cgroup.procs", pid)
-            except OSError:
-                pass  # its manager removes it
-    _remove(_each(folders), timeout_s)
+    _remove(_places(folders), timeout_s)
 
 
-def _remove(places: List[str], timeout_s: float) -> None:
+def _remove(places: Sequence[str], timeout_s: float) -> None:
     """Remove folders with the cgroups in them, as soon as these are empty."""
-    until = time.monotonic() + timeout_s
-    while True:
+
+    def try_once() -> bool:
         left = [place for place in places if os.path.isdir(place)]
         for place in left:
             for below in _below(place):
                 _removed(below)
             _removed(place)
-        if not any(map(os.path.isdir, left)) or time.monotonic() >= until:
-            return
-        time.sleep(AGAIN_S)
+        return not any(map(os.path.isdir, left))
+
+    _until(timeout_s, AGAIN_S, try_once)
 
 
-def _emptied(folders: Folders, timeout_s: float) -> None:
-    until = time.monotonic() + timeout_s
-    while not clear(folders, frozenset()) and time.monotonic() < until:
-        time.sleep(AGAIN_S / 10)
+def _until(timeout_s: float, pause_s: float, done: Callable[[], bool]) -> None:
+    end = time.monotonic() + timeout_s
+    while not done() and time.monotonic() < end:
+        time.sleep(pause_s)
 
 
 # Files
 
 
-def _each(folders: Folders) -> List[str]:
-    """Every folder once."""
-    return sorted(set(folders.values()))
-
-
-def _is_v2(folder: str) -> bool:
-    return os.path.exists(os.path.join(folder, "cgroup.controllers"))
+def _places(folders: Folders, child: int | None = None) -> list[str]:
+    """Every folder once, or the cgroup of ``child`` in each."""
+    return [folder if child is None else os.path.join(folder, str(child)) for folder in sorted(set(folders.values()))]
 
 
 def _limit(place: str, size: int) -> None:
@@ -302,7 +271,7 @@ def _inherit(place: str) -> None:
         _write(place, name, _read(os.path.dirname(place), name).strip())
 
 
-def _below(folder: str) -> List[str]:
+def _below(folder: str) -> list[str]:
     try:
         return [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
     except OSError:
@@ -317,12 +286,6 @@ def _removed(place: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _mount_of(folder: str) -> str:
-    while not os.path.ismount(folder):
-        folder = os.path.dirname(folder)
-    return folder
 
 
 def _read(folder: str, name: str) -> str:

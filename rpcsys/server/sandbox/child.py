@@ -157,19 +157,3 @@ def _serve(descriptor: int | None, job: Job, tether: socket.socket) -> str:
 
         return tvm_session.serve(sock, job, LibraryRuntime())
     return tvm_session.serve(sock, job, tvm_session.PackageRuntime())
-
-
-def _stay_in(workdir: str) -> None:
-    """Relative names and temporary files go where they are removed with the session."""
-    os.chdir(workdir)
-    os.environ["TMPDIR"] = work_folders.temporary(workdir)
-    if "tempfile" in sys.modules:
-        vars(sys.modules["tempfile"])["tempdir"] = None  # it remembers what it found in the zygote
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError, AttributeError):
-            pass

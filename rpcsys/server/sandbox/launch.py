@@ -1,8 +1,7 @@
-"""Starting a fresh interpreter for a process of the server's own.
+"""Starting a process of the server's own: a fresh interpreter, or a copy of this process.
 
 With the same interpreter flags and the same ``sys.path`` (so that it also works under ``python3 -I -S``, out
-of a zip file, or out of a source tree), and never more descriptors than it needs: ``posix_spawn`` forks
-nothing of the parent's memory, and is safe beside threads.
+of a zip file, or out of a source tree), and never more descriptors than it needs.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ import signal
 import sys
 from typing import Any
 
+#: The descriptor at which the new process finds its socket.
 HANDED = 3
-"""The descriptor at which the new process finds its socket."""
-
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "from importlib import import_module; import_module(sys.argv.pop(1)).main(json.loads(sys.argv.pop(1)))"
@@ -30,8 +28,8 @@ def start(
     """Run ``module.main(settings)`` in a fresh interpreter; its process number.
 
     ``descriptor`` becomes number 3 there. Its standard input is empty, and what it prints goes to ``printing``: standard
-    output is for the ready line. A ``leader`` has a process group of its own: Ctrl-C in a
-    terminal is not for it. Raises OSError.
+    output is for the ready line. A ``leader`` has a process group of its own: Ctrl-C in a terminal is not for it.
+    ``posix_spawn`` forks nothing of the parent's memory, and is safe beside threads. Raises OSError.
     """
     # One that is already at its place would stay close-on-exec: have dup2 move every one.
     source = os.dup(descriptor) if descriptor == HANDED else descriptor
@@ -78,9 +76,8 @@ def copy(module: str, settings: dict[str, object], descriptor: int, printing: in
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, signal.SIG_DFL)
         os.setpgid(0, 0)
-        os.dup2(printing, 1)
-        os.dup2(printing, 2)
-        os.dup2(descriptor, HANDED)
+        for target, source in ((1, printing), (2, printing), (HANDED, descriptor)):
+            os.dup2(source, target)
         os.closerange(HANDED + 1, os.sysconf("SC_OPEN_MAX"))
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
@@ -93,11 +90,11 @@ def copy(module: str, settings: dict[str, object], descriptor: int, printing: in
 def flags() -> list[str]:
     """The flags of this interpreter that decide what can be imported."""
     flags = sys.flags
-    known = [
-        ("-I", flags.isolated),
-        ("-E", flags.ignore_environment and not flags.isolated),
-        ("-s", flags.no_user_site and not flags.isolated),
-        ("-S", flags.no_site),
-        ("-B", flags.dont_write_bytecode),
-    ]
-    return [flag for flag, wanted in known if wanted]
+    known = {
+        "-I": flags.isolated,
+        "-E": flags.ignore_environment and not flags.isolated,
+        "-s": flags.no_user_site and not flags.isolated,
+        "-S": flags.no_site,
+        "-B": flags.dont_write_bytecode,
+    }
+    return [flag for flag, wanted in known.items() if wanted]

@@ -12,15 +12,12 @@ from typing import AbstractSet, Sequence
 
 from rpcsys.server.sandbox import processes
 
+#: A process that crashed with so much of its limit in memory did so for want of more.
 NEARLY = 0.8
-"""A process that crashed with so much of its limit in memory did so for want of more."""
-
+#: When the board's memory ends, the kernel ends sessions and model hosts first, and the supervisor last (oom_score_adj).
 OOM_FIRST, OOM_LAST = 800, -900
-"""When the board's memory ends, the kernel ends sessions and model hosts first, and the supervisor last (oom_score_adj)."""
-
+#: How Python, C++, onnxruntime, this package and the C library say that there is no memory.
 _NO_MEMORY = ("MemoryError", "bad_alloc", "allocate memory", "no memory", "Cannot allocate")
-"""How Python, C++, onnxruntime, this package and the C library say that there is no memory."""
-
 _allowed: int | None = None
 
 

@@ -17,12 +17,10 @@ from typing import AbstractSet, Dict, Iterator, NamedTuple, Optional, Sequence, 
 from rpcsys.server.sandbox.limits import field, listed, members
 from rpcsys.server.sandbox.mount_namespace import SHARED
 
+#: While all connections of the machine hold no more than this, whose it is is not asked: that takes a millisecond.
 LITTLE = 8 << 20
-"""While all connections of the machine hold no more than this, whose it is is not asked: that takes a millisecond."""
-
+#: How links to open files in memory begin. Others are not looked at: the disk they are on may not answer.
 _HELD = ("/memfd:", "/dev/zero", "/SYSV", "/run/", *(place + "/" for place in SHARED))
-"""How links to open files in memory begin. Others are not looked at: the disk they are on may not answer."""
-
 _DELETED, _SOCKET = " (deleted)", "socket:["
 
 _Inode = Tuple[int, int]
@@ -179,9 +177,8 @@ _STATES = 0xFFFFFFFF & ~(1 << 6)  # all, but those that only wait for late packe
 
 _UNIX_PEER, _UNIX_QUEUE, _UNIX_MEMORY, _INET_MEMORY = 2, 4, 5, 7
 _UNIX_SHOW = 0x04 | 0x10 | 0x20
+#: Where the memory of what was received, what was sent, and what is to be sent is, in what the kernel tells of a socket's memory.
 _RECEIVED, _SENT, _QUEUED = 0, 2, 5
-"""Where the memory of what was received, what was sent, and what is to be sent is, in what the kernel tells of a socket's memory."""
-
 _INET = [(f, p) for f in (socket.AF_INET, socket.AF_INET6) for p in (socket.IPPROTO_TCP, socket.IPPROTO_UDP)]
 
 
@@ -236,18 +233,15 @@ def _memory(sizes: Optional[Tuple[int, ...]]) -> int:
 
 def _unix_sockets() -> Iterator[_Socket]:
     request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _UNIX_SHOW, 0, 0)
-    for body in _dump(request):
-        yield _Socket(body[2], struct.unpack_from("=I", body, 4)[0], _attributes(body[16:]))
+    return _dump(request, 2, 4, 16)
 
 
 def _inet_sockets(family: int, protocol: int) -> Iterator[_Socket]:
-    request = struct.pack("=BBBBI48x", family, protocol, 1 << (_INET_MEMORY - 1), 0, _STATES)
-    for body in _dump(request):
-        yield _Socket(body[1], struct.unpack_from("=I", body, 68)[0], _attributes(body[72:]))
+    return _dump(struct.pack("=BBBBI48x", family, protocol, 1 << (_INET_MEMORY - 1), 0, _STATES), 1, 68, 72)
 
 
-def _dump(request: bytes) -> Iterator[bytes]:
-    """What the kernel tells of each socket that ``request`` asks for. Raises OSError."""
+def _dump(request: bytes, state: int, inode: int, attributes: int) -> Iterator[_Socket]:
+    """What the kernel tells of each socket that ``request`` asks for, with the places of that in a reply. Raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as netlink:
         netlink.setblocking(False)
         netlink.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, _DUMP, 0, 0) + request)
@@ -257,7 +251,8 @@ def _dump(request: bytes) -> Iterator[bytes]:
                 length, kind = struct.unpack_from("=IH", data)
                 if kind in (_DONE, _ERROR) or length < 16:
                     return
-                yield data[16:length]
+                body = data[16:length]
+                yield _Socket(body[state], struct.unpack_from("=I", body, inode)[0], _attributes(body[attributes:]))
                 data = data[_aligned(length) :]
 
 

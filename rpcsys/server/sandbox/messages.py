@@ -7,6 +7,7 @@ made of it: :func:`parse`, :class:`Allowance`.
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import math
 import os
@@ -18,22 +19,18 @@ from typing import Any, Dict, Mapping
 from rpcsys.errors import ProtocolError, printable
 from rpcsys.wire.checks import Check, flag, integer, items, seconds, sentence, text
 
+#: Of a message. The longest is a job: a greeting and a few paths.
 MAX_BYTES = 65536
-"""Of a message. The longest is a job: a greeting and a few paths."""
-
+#: Names of processes that had to be killed, or of files that were removed, in one report.
 MAX_NAMES = 32
-"""Names of processes that had to be killed, or of files that were removed, in one report."""
-
+#: Characters of a sentence, and of a name: what is longer is cut.
 MAX_LINE, MAX_NAME = 1000, 200
-"""Characters of a sentence, and of a name: what is longer is cut."""
-
+#: Messages of a session's process in all. It has five, and one for each import where servers do not fork.
 ALLOWED = 256
-"""Messages of a session's process in all. It has five, and one for each import where servers do not fork."""
-
 ALLOWED_S = 10.0
+#: Messages of a host in a span of time; one of 1 kB and more counts for as many. One that leaves gives 1,000 clients back at
+#: once; more than this is a tenth of what the supervisor can hear beside all else.
 ALLOWED_OF_SERVICE = 8192
-"""Messages of a host in a span of time; one of 1 kB and more counts for as many. One that leaves gives 1,000 clients back at
-once; more than this is a tenth of what the supervisor can hear beside all else."""
 
 
 class ChildKind(str, Enum):
@@ -44,8 +41,8 @@ class ChildKind(str, Enum):
     DEPLOYER = "deployer"
 
 
+#: Kinds of jobs.
 RPCSYS, TVM, TVM_END, HOST, DEPLOYER = "rpcsys/1", "tvm", "tvm-end", "host", "deployer"
-"""Kinds of jobs."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +81,11 @@ class Job:
 # {"until": time} (monotonic, or null) when its lease is renewed.
 
 
-def _line(value: Any, name: str) -> str:
-    return printable(sentence(value, name)[:MAX_LINE])
+def _text_of(most: int) -> Check:
+    return lambda value, name: printable(sentence(value, name)[:most])
 
 
-def _name(value: Any, name: str) -> str:
-    return printable(sentence(value, name)[:MAX_NAME])
+_line, _name = _text_of(MAX_LINE), _text_of(MAX_NAME)
 
 
 def _names(value: Any, name: str) -> tuple[str, ...]:
@@ -115,6 +111,7 @@ def _several(check: Check, count: int) -> Check:
 
 _MOST = 2**31 - 1
 
+#: Fields of what a zygote says, and what they may hold; those of a death are :class:`rpcsys.server.supervisor.events.ChildDead`'s.
 OF_ZYGOTE: Dict[str, Check] = {
     "importing": _line,  # before each import that a flag asks for
     "ready": flag,
@@ -130,8 +127,7 @@ OF_ZYGOTE: Dict[str, Check] = {
     "stuck": _names,
     "removed": _names,
 }
-"""Fields of what a zygote says, and what they may hold; those of a death are :class:`rpcsys.server.supervisor.events.ChildDead`'s."""
-
+#: The same of a session's process.
 OF_CHILD: Dict[str, Check] = {
     "importing": _line,
     "ready": flag,
@@ -142,8 +138,7 @@ OF_CHILD: Dict[str, Check] = {
     "outcome": text,
     "removed": _names,
 }
-"""The same of a session's process."""
-
+#: The same of a host or a deployer.
 OF_SERVICE: Dict[str, Check] = {
     **OF_CHILD,
     "loaded": _about,
@@ -157,7 +152,6 @@ OF_SERVICE: Dict[str, Check] = {
     "changed": flag,
     "states": flag,
 }
-"""The same of a host or a deployer."""
 
 
 def parse(data: bytes, fields: Mapping[str, Check]) -> Dict[str, Any]:
@@ -225,11 +219,7 @@ def receive(sock: socket.socket) -> tuple[bytes, int | None]:
 def last(sock: socket.socket) -> dict[str, Any] | None:
     """The last of the messages that wait, None if none does. Does not block, raises nothing."""
     found = None
-    while True:
-        try:
-            data = sock.recv(MAX_BYTES, socket.MSG_DONTWAIT)
-        except OSError:
-            return found
-        if not data:
-            return found
-        found = json.loads(data)
+    with contextlib.suppress(OSError):
+        while data := sock.recv(MAX_BYTES, socket.MSG_DONTWAIT):
+            found = json.loads(data)
+    return found

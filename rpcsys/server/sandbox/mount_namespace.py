@@ -1,16 +1,7 @@
 """A mount and an IPC namespace for each session, where the kernel allows them: what it leaves behind is gone with it.
 
-``/tmp``, ``/var/tmp`` and ``/dev/shm`` are empty file systems of the session's own, in memory (its own directory, which is
-on the disk, is its TMPDIR); no semaphore, queue or segment of System V outlives it; ``/proc`` shows its own processes alone.
-How namespaces are entered: :mod:`rpcsys.server.sandbox.pid_namespace`.
-
-Root enters them as it is, everyone else in a user namespace (where ``sudo`` does not work). Mounts that the
-host makes or takes away meanwhile are seen inside; nothing goes the other way. With ``read_only`` a session can write
-to no disk but its own directory and the cache. Known weakness: without, files that it writes elsewhere stay.
-
-Disks are closed mount by mount, with what every kernel has (a bind mount mounted again with other flags). What else is
-set on a mount is kept: in a user namespace the kernel insists on it. Pseudo file systems and those in memory (``/proc``,
-``/sys``, ``/dev``, ``/run``) stay as they are: through them a board is used, and nothing of them outlives it.
+How namespaces are entered: :mod:`rpcsys.server.sandbox.pid_namespace`. Known weakness: without ``--read-only``, files that
+a session writes outside of its own directory and of those in memory stay.
 """
 
 from __future__ import annotations
@@ -25,45 +16,18 @@ from typing import Iterable, Iterator, Sequence
 from rpcsys.server.sandbox import pid_namespace, processes
 from rpcsys.server.sandbox.processes import LIBC, check, fork
 
+#: Directories that everyone may write to; a session has its own.
 SHARED = ("/tmp", "/var/tmp", "/dev/shm")
-"""Directories that everyone may write to; a session has its own."""
-
-_GRANTED = b"granted"
-
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _SLAVE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 19
+#: Options in /proc/self/mountinfo that have to be given again, with their flags of mount(2).
 _OPTIONS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
-"""Options in /proc/self/mountinfo that have to be given again, with their flags of mount(2)."""
-
+#: The same as bits of statvfs.
 _BITS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
-"""The same as bits of statvfs."""
-
-_PSEUDO = frozenset(
-    [
-        "autofs",
-        "binfmt_misc",
-        "bpf",
-        "cgroup",
-        "cgroup2",
-        "configfs",
-        "debugfs",
-        "devpts",
-        "devtmpfs",
-        "efivarfs",
-        "fusectl",
-        "hugetlbfs",
-        "mqueue",
-        "nsfs",
-        "proc",
-        "pstore",
-        "ramfs",
-        "securityfs",
-        "selinuxfs",
-        "sysfs",
-        "tmpfs",
-        "tracefs",
-    ]
-)
-"""File systems with no disk behind them, or none of this machine's."""
+#: File systems with no disk behind them, or none of this machine's.
+_PSEUDO = frozenset((
+    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs", "fusectl",
+    "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "securityfs", "selinuxfs", "sysfs", "tmpfs", "tracefs",
+))  # fmt: skip
 
 
 def probe(folder: str, read_only: bool = False, own_pids: bool = False) -> str:
@@ -72,21 +36,7 @@ def probe(folder: str, read_only: bool = False, own_pids: bool = False) -> str:
     Tried out in a process that ends at once: there is no way back from half of it.
     """
     host = pid_namespace.mounts()
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            _try_out(host, folder, read_only, own_pids)
-            os.write(writing, _GRANTED)
-        except OSError as error:
-            os.write(writing, (error.strerror or str(error)).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    answer = os.read(reading, 1000)
-    os.close(reading)
-    os.waitpid(pid, 0)
-    return "" if answer == _GRANTED else answer.decode() or "for a reason unknown"
+    return processes.try_in_copy(lambda: _try_out(host, folder, read_only, own_pids))
 
 
 def _try_out(host: int, folder: str, read_only: bool, own_pids: bool) -> None:
@@ -120,6 +70,9 @@ def _try_out(host: int, folder: str, read_only: bool, own_pids: bool) -> None:
 
 class MountNamespace:
     """The mounts of a namespace that this process has entered; made ahead of a job, before a second thread.
+
+    ``/tmp``, ``/var/tmp`` and ``/dev/shm`` are empty file systems of the session's own, in memory (its own directory, on the
+    disk, is its TMPDIR). Mounts that the host makes or takes away meanwhile are seen inside; nothing goes the other way.
 
     ``host``: the mount namespace that the process has left (:func:`rpcsys.server.sandbox.pid_namespace.mounts`), in which
     nothing is mounted. ``folder`` holds the directories of all sessions, none of which is seen after :meth:`open` but one.
@@ -244,7 +197,11 @@ def _flags_of(path: str) -> int:
 
 
 def _close_disks() -> None:
-    """Have nothing written to any disk any more, through any path that exists now. Raises OSError."""
+    """Have nothing written to any disk any more, through any path that exists now. Raises OSError.
+
+    Mount by mount, with what every kernel has. What else is set on a mount is kept: in a user namespace the kernel insists on
+    it. Pseudo file systems and those in memory stay as they are: through them a board is used, and nothing of them outlives it.
+    """
     for path, flags in _disks():
         if os.path.lexists(path):  # else another mount hides it
             _mount(None, path, _REMOUNT | _BIND | _RDONLY | flags)

@@ -28,8 +28,8 @@ from rpcsys.server.sandbox.processes import LIBC, check, fork
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID = 0x00020000, 0x08000000, 0x10000000, 0x20000000
 
+#: What can be left: the mounts, with what System V has in memory; and the PID namespace, for processes to come.
 MOUNTS, PIDS = _NEWNS | _NEWIPC, _NEWPID
-"""What can be left: the mounts, with what System V has in memory; and the PID namespace, for processes to come."""
 
 
 def mounts() -> int:

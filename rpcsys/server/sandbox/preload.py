@@ -12,15 +12,12 @@ from rpcsys.errors import NativeError
 from rpcsys.ffi import library
 from rpcsys.server.sandbox import messages, processes
 
+#: Variables that libraries read when they are loaded.
 THREAD_COUNTS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-"""Variables that libraries read when they are loaded."""
-
+#: What every session runs, whatever else is imported ahead.
 OWN = ("rpcsys.server.session.session", "rpcsys.server.session.tvm_session")
-"""What every session runs, whatever else is imported ahead."""
-
+#: What sessions use of a package that is to be preloaded.
 PACKAGES = {"onnxruntime": "rpcsys.module.kinds.onnx", "tvm": "tvm.rpc.server"}
-"""What sessions use of a package that is to be preloaded."""
-
 _MADV_DONTNEED = 4
 
 

@@ -1,18 +1,8 @@
 """Processes of this server: forked, bound to their parents, found, and ended. Linux only, through the C library.
 
-What makes it certain that nothing outlives a session:
-
-- Each session has a PID namespace, whose end is the end of all in it (:mod:`rpcsys.server.sandbox.pid_namespace`).
-- Where it has none, each session process is a *subreaper*: what daemonises below it becomes its own child.
-- So is the zygote: when a session process dies, everything below it becomes the zygote's child. A child
-  of the zygote that it did not make is an orphan of a dead session (:class:`Orphans`).
-- So is the supervisor, for the case that the zygote dies.
-- Sessions die with their zygote: by their init, which sees its end, or by PR_SET_PDEATHSIG; a zygote that loses its
-  supervisor kills everything below it and leaves.
-
-A process is only ever killed while it is an unreaped descendant, so its number cannot have been given to
-another. Known weakness: a kernel without ``/proc`` hides descendants, and where there are no subreapers (Linux
-before 3.4, qemu's user emulation) what daemonises outlives its session.
+A process is only ever killed while it is an unreaped descendant, so its number cannot have been given to another. Known
+weakness: a kernel without ``/proc`` hides descendants, and where there are no subreapers (Linux before 3.4, qemu's user
+emulation) what daemonises outlives its session. What ends with what: docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -25,22 +15,17 @@ import signal
 import time
 from typing import AbstractSet, Callable, Dict, Iterable, List, NamedTuple, Tuple
 
+#: The C library, opened once: every `ctypes.CDLL` makes classes of its own, which in a forked child would copy half
+#: a megabyte of memory that it shares with its zygote.
 LIBC = ctypes.CDLL(None, use_errno=True)
-"""The C library, opened once: every `ctypes.CDLL` makes classes of its own, which in a forked child would copy half
-a megabyte of memory that it shares with its zygote."""
-
+#: The same, called with the interpreter's lock held: a copy finds it so.
 _LIBC_WITH_GIL = ctypes.PyDLL(None, use_errno=True)
-"""The same, called with the interpreter's lock held: a copy finds it so."""
-
+#: Between two bursts of scans for orphans.
 RESCAN_S = 0.005
-"""Between two bursts of scans for orphans."""
-
+#: Of scans without a pause.
 BURST_S = 0.02
-"""Of scans without a pause."""
-
+#: A process seen alive so long after it was killed is taken for stuck in the kernel.
 KILL_TIMEOUT_S = 5.0
-"""A process seen alive so long after it was killed is taken for stuck in the kernel."""
-
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 _host_pid = 0
@@ -71,6 +56,25 @@ def fork() -> int:
     if pid < 0:
         check(pid)
     return pid
+
+
+def try_in_copy(act: Callable[[], None]) -> str:
+    """Why ``act`` fails in a copy of this process, which ends at once; empty where it does not."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            act()
+            os.write(writing, b"+")
+        except OSError as error:
+            os.write(writing, b"-" + (error.strerror or str(error)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    answer = os.read(reading, 1000)
+    os.close(reading)
+    os.waitpid(pid, 0)
+    return "" if answer == b"+" else answer[1:].decode() or "for a reason unknown"
 
 
 def finish_fork() -> None:

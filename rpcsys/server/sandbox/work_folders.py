@@ -1,12 +1,12 @@
 """The directories of sessions: one for each, made before it and removed after it.
 
-All are below one folder of the server's own, which goes with the server (a killed server's is removed by its
-zygote, or by the next server there when that was killed too). Removing goes in small steps, because a session may leave a million files, and whoever removes them
-may have others to serve meanwhile.
+All are below one folder of the server's own, which goes with the server; a killed server's is removed by its zygote, or by the
+next server there when that was killed too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import os
@@ -14,15 +14,14 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+#: Entries removed in one step: some milliseconds.
 STEP = 200
-"""Entries removed in one step: some milliseconds."""
-
 _FILES = "files"
 
 _FOLDER = re.compile(r"rpcsys-server-\d+-[0-9a-f]{8}")
 
+#: Bytes of a large file that are given back in one step.
 PIECE = 1 << 28
-"""Bytes of a large file that are given back in one step."""
 
 
 def make_folder(parent: str) -> str:
@@ -44,11 +43,9 @@ def hold(folder: str) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
     except OSError:
         return descriptor  # a file system without locks: nobody finds anything abandoned there
-    try:
+    with contextlib.suppress(OSError):
         if os.path.samestat(os.stat(folder), os.fstat(descriptor)):
             return descriptor
-    except OSError:
-        pass
     os.close(descriptor)
     return -1
 
@@ -87,13 +84,13 @@ def make(folder: str, number: int) -> str:
 
     Also when ``folder`` has vanished. Raises OSError.
     """
-    return _furnished(home(folder, number))
+    return _make(home(folder, number))
 
 
 def make_ahead(folder: str, number: int) -> str:
     """A directory as :func:`make` makes them that no session has yet: for :func:`take`. Raises OSError."""
     ready = os.path.join(folder, f"ready-{number}")
-    _furnished(ready)
+    _make(ready)
     return ready
 
 
@@ -104,7 +101,7 @@ def take(ready: str, folder: str, number: int) -> str:
     return os.path.join(place, _FILES)
 
 
-def _furnished(place: str) -> str:
+def _make(place: str) -> str:
     try:
         os.mkdir(place, 0o700)
     except FileNotFoundError:
@@ -135,63 +132,55 @@ def left_in(root: str) -> str:
 def removal(root: str) -> Iterator[None]:
     """Remove a tree, a step with every ``next``. What cannot be removed is left; links are not followed.
 
-    A folder found inside is first moved up to ``root``: a session can nest them deeper than a path may be long.
+    A session may leave a million files, and whoever removes them may have others to serve meanwhile. A folder found inside is first moved up to ``root``: a session can nest them deeper than a path may be long.
     """
-    counter = itertools.count(1)
+    numbers = itertools.count(1)
     folders: list[str] = []
     large: list[str] = []
 
     def take(entry: os.DirEntry[str]) -> None:
-        if not entry.is_dir(follow_symlinks=False):
-            if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_size > PIECE:
-                large.append(entry.path)
-            else:
-                os.unlink(entry.path)
-            return
-        os.chmod(entry.path, 0o700)
-        place = os.path.join(root, f".removing-{next(counter)}")
-        os.rename(entry.path, place)
-        folders.append(place)
+        if entry.is_dir(follow_symlinks=False):
+            os.chmod(entry.path, 0o700)
+            place = os.path.join(root, f".removing-{next(numbers)}")
+            os.rename(entry.path, place)
+            folders.append(place)
+        elif entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_size > PIECE:
+            large.append(entry.path)
+        else:
+            os.unlink(entry.path)
 
-    yield from _each(root, take)
-    while folders or large:
-        if large:
-            yield from _shrink(large.pop())
-            continue
-        folder = folders.pop()
+    folder = root
+    while True:
         yield from _each(folder, take)
         while large:
             yield from _shrink(large.pop())
-        _quietly(os.rmdir, folder)
+        if folder != root:
+            _quietly(os.rmdir, folder)
+        if not folders:
+            break
+        folder = folders.pop()
     _quietly(os.rmdir, root)
 
 
 def _shrink(path: str) -> Iterator[None]:
     """Remove a large file, piece by piece: giving back gigabytes at once would hold up the loop."""
-    try:
+    with contextlib.suppress(OSError):  # then it goes at once, or not at all
         status = os.lstat(path)
         for size in range(status.st_size - PIECE, 0, -PIECE) if status.st_nlink == 1 else ():
             os.truncate(path, size)
             yield
-    except OSError:
-        pass  # then it goes at once, or not at all
     _quietly(os.unlink, path)
 
 
 def _each(folder: str, take: Callable[[os.DirEntry[str]], None]) -> Iterator[None]:
     """``take`` every entry, pausing after each STEP of them."""
-    try:
-        with os.scandir(folder) as entries:
-            for number, entry in enumerate(entries, 1):
-                _quietly(take, entry)
-                if number % STEP == 0:
-                    yield
-    except OSError:
-        return
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for number, entry in enumerate(entries, 1):
+            _quietly(take, entry)
+            if number % STEP == 0:
+                yield
 
 
 def _quietly(act: Callable[[Any], object], what: Any) -> None:
-    try:
+    with contextlib.suppress(OSError):
         act(what)
-    except OSError:
-        pass

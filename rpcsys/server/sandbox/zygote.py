@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from typing import AbstractSet, Any, NamedTuple, NoReturn
+from typing import AbstractSet, Any, Callable, NamedTuple, NoReturn
 
 from rpcsys.server import capabilities
 from rpcsys.server.sandbox import (
@@ -32,11 +32,10 @@ from rpcsys.server.sandbox import (
     work_folders,
 )
 
+#: Between two tries to remove cgroups whose processes are dead, and how many tries there are after each death.
 CLEAR_S, CLEAR_TRIES = 0.05, 100
-"""Between two tries to remove cgroups whose processes are dead, and how many tries there are after each death."""
-
+#: For everything to be dead that is below a zygote whose supervisor is gone.
 LEAVE_TIMEOUT_S = 5.0
-"""For everything to be dead that is below a zygote whose supervisor is gone."""
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
@@ -198,23 +197,23 @@ class Zygote:
 
     def _make(self, number: int, tether: int) -> int:
         """Start the process of a child, with an init of its own if it can have one; its process number. Raises OSError."""
-        folders: cgroups.Folders = {}
-        if number in self._sessions:
-            settings, folders = self.settings, self._make_cgroup(number)
-        else:
-            settings = {**self.settings, "shared": self.settings["deploy"]}
+        settings, folders = self.settings, self.settings["cgroups"]
+        if number not in self._sessions:
+            settings, folders = {**settings, "shared": settings["deploy"]}, {}
+        elif not _in_cgroup(lambda: cgroups.make(folders, number, settings["memory"])):
+            folders = {}
 
         def start(other: int = -1) -> int:
             if not settings["fork"]:
                 own = {**settings, "parent": os.getpid()}
                 pid = launch.start("rpcsys.server.sandbox.child", own, tether, "rpcsys-session")
-                _enter(folders, number, pid)
+                _in_cgroup(lambda: cgroups.enter(folders, number, pid))
                 return pid
             pid = processes.fork()
             if not pid:
                 if other >= 0:
                     os.close(other)
-                _enter(folders, number)
+                _in_cgroup(lambda: cgroups.enter(folders, number))
                 self._become_child(tether, settings)
             return pid
 
@@ -318,18 +317,6 @@ class Zygote:
             cgroups.finish(self.settings["cgroups"])
         os._exit(0)
 
-    # Cgroups
-
-    def _make_cgroup(self, number: int) -> cgroups.Folders:
-        """Make the cgroup of a session to come, where there are any; what it is to :func:`_enter`."""
-        folders: cgroups.Folders = self.settings["cgroups"]
-        try:
-            cgroups.make(folders, number, self.settings["memory"])
-        except OSError as error:
-            _report_no_cgroup(error)
-            return {}
-        return folders
-
     def _clear_cgroups(self) -> None:
         """Remove the cgroups of the dead, those of which the kernel has let go."""
         if self._clear_tries and not self._ended:
@@ -337,13 +324,12 @@ class Zygote:
             self._clear_tries = 0 if gone else self._clear_tries - 1
 
 
-def _enter(folders: cgroups.Folders, number: int, pid: int = 0) -> None:
+def _in_cgroup(act: Callable[[], None]) -> bool:
+    """Whether ``act`` is done; that it is refused is said."""
     try:
-        cgroups.enter(folders, number, pid)
+        act()
     except OSError as error:
-        _report_no_cgroup(error)
-
-
-def _report_no_cgroup(error: OSError) -> None:
-    sys.stderr.write(f"rpcsys-server: a session has no cgroup ({error.strerror}): looks hold its limits\n")
-    sys.stderr.flush()
+        sys.stderr.write(f"rpcsys-server: a session has no cgroup ({error.strerror}): looks hold its limits\n")
+        sys.stderr.flush()
+        return False
+    return True

@@ -244,5 +244,5 @@ def test_what_killed_servers_left_is_removed_by_the_next(kernel, mine):
     os.mkdir(os.path.join(dead, "4"))
     left = work_folders.abandoned(alive)
     assert list(left) == [dead]
-    cgroups._tidy(left)
+    cgroups._remove_abandoned(left)
     assert folders_in(parent) == [os.path.basename(alive)]
