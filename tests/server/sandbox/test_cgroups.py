@@ -1,4 +1,4 @@
-"""Control groups, in trees of files that behave as the kernel's do. With the kernel's own: tests/live/test_contained.py."""
+"""Control groups, in trees of files that behave as the kernel's do; with its own: tests/live/test_contained.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 from rpcsys.server.sandbox import cgroups, work_folders
 
-V1 = "31 23 0:28 / /cg rw - tmpfs tmpfs rw\n35 31 0:32 {0} /cg/memory rw - cgroup cgroup rw,memory\n34 31 0:31 / /cg/cpuset rw - cgroup cgroup rw,cpuset\n"
+V1 = (
+    "31 23 0:28 / /cg rw - tmpfs tmpfs rw\n"
+    "35 31 0:32 {0} /cg/memory rw - cgroup cgroup rw,memory\n"
+    "34 31 0:31 / /cg/cpuset rw - cgroup cgroup rw,cpuset\n"
+)
 V2 = "31 23 0:28 / /cg rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 FILES = {
     1: ("cgroup.procs", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.oom_control",

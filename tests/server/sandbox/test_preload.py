@@ -42,7 +42,11 @@ asm(".section .rodata\\ntable: .fill 1 << 22, 1, 1\\n.previous");
 extern const char table[1 << 22] __attribute__((visibility("hidden")));
 static long value = 7;
 const char *const relocated[512] = {[0 ... 511] = table};
-long total(void) { long sum = 0; for (int i = 0; i < 1 << 22; i += 4096) sum += table[i]; return sum + (relocated[9] == table); }
+long total(void) {
+    long sum = 0;
+    for (int i = 0; i < 1 << 22; i += 4096) sum += table[i];
+    return sum + (relocated[9] == table);
+}
 void set(long to) { value = to; }
 long get(void) { return value; }
 """
@@ -62,3 +66,36 @@ def test_clean_pages_go_and_what_was_written_stays(tmp_path: Path) -> None:
     assert released >= 4 << 20
     assert after < 1 << 20
     assert none == 0
+
+
+AHEAD = """
+import json, os
+from rpcsys.server.sandbox import messages, preload
+
+os.environ["OMP_NUM_THREADS"] = "7"
+os.environ.pop("MKL_NUM_THREADS", None)
+ours, theirs = messages.pair()
+settings = {"tvm": "off", "tvm_library": None, "preload": ["counting"], "imports": ["failing", "never"]}
+try:
+    preload.everything(settings, theirs)
+    error = ""
+except ImportError as caught:
+    error = str(caught)
+theirs.close()
+told = []
+while data := ours.recv(10000):
+    told.append(json.loads(data)["importing"])
+import counting
+print(json.dumps([told, error, counting.THREADS, os.environ["OMP_NUM_THREADS"], "MKL_NUM_THREADS" in os.environ]))
+"""
+
+
+def test_imports_are_told_made_with_one_thread_each_and_end_at_the_first_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "counting.py").write_text("import os\nTHREADS = os.environ['OMP_NUM_THREADS']\n")
+    (tmp_path / "failing.py").write_text("1 / 0\n")
+    told, error, threads, kept, leaked = json.loads(
+        bare(ROOT, f"import sys\nsys.path.insert(1, {str(tmp_path)!r})\n" + AHEAD)
+    )
+    assert told == ["--preload counting", "--import failing"]
+    assert error == "--import failing: ZeroDivisionError: division by zero"
+    assert (threads, kept, leaked) == ("1", "7", False)

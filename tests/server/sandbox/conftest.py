@@ -1,0 +1,101 @@
+"""A real zygote, with this test in the place of its supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rpcsys.server.sandbox import launch, messages, mount_namespace, work_folders
+from rpcsys.server.sandbox.messages import RPCSYS, ChildKind, Job
+
+SOON_S = 60.0
+
+
+class Supervised:
+    """A zygote and its children, by the messages they send."""
+
+    def __init__(self, folder: str, **settings: Any) -> None:
+        self.folder = folder
+        plain = dict.fromkeys(("memory", "shared", "deploy", "tvm_library"))
+        self.settings = {
+            **plain, "supervisor": os.getpid(), "fork": True, "preload": [], "imports": [], "folder": folder,
+            "isolate": True, "read_only": False, "keep": mount_namespace.hidden([os.getcwd()]), "confined": True,
+            "tvm": "off", "cgroups": {}, **settings,
+        }  # fmt: skip
+        self.control, theirs = messages.pair()
+        self.control.settimeout(SOON_S)
+        self.pid = launch.start("rpcsys.server.sandbox.zygote", self.settings, theirs.fileno(), "zygote", leader=True)
+        theirs.close()
+        self.tethers: dict[int, socket.socket] = {}
+
+    def hears(self, *words: str) -> dict[str, Any]:
+        """The next message that has one of these fields."""
+        return _next(self.control, words)
+
+    def says(self, child: int, *words: str) -> dict[str, Any]:
+        """The next message of a child that has one of these fields."""
+        return _next(self.tethers[child], words)
+
+    def spawn(self, child: int, kind: ChildKind = ChildKind.SESSION) -> dict[str, Any]:
+        """Have a child made, and wait until it is ready or has failed; what the zygote says of it."""
+        ours, theirs = messages.pair()
+        ours.settimeout(SOON_S)
+        self.tethers[child] = ours
+        messages.tell(self.control, theirs.fileno(), spawn=child, kind=kind)
+        theirs.close()
+        return self.hears("born", "dead")
+
+    def session(self, child: int, kind: str = RPCSYS, **options: Any) -> socket.socket:
+        """Give a child that is ready a session; the client's end of it."""
+        here, there = socket.socketpair()
+        here.settimeout(SOON_S)
+        workdir = work_folders.make(self.folder, child)
+        job = Job(kind, b"", workdir, "k", "peer", options={"load_library": [], **options})
+        messages.send(self.tethers[child], job.to_bytes(), there.fileno())
+        there.close()
+        return here
+
+    def leave(self) -> int:
+        """End the supervisor's side; the zygote's exit status."""
+        self.control.close()
+        return os.waitpid(self.pid, 0)[1]
+
+
+def _next(sock: socket.socket, words: tuple[str, ...]) -> dict[str, Any]:
+    while True:
+        data, descriptor = messages.receive(sock)
+        if descriptor is not None:
+            os.close(descriptor)
+        assert data, f"it has ended and said nothing of {words}"
+        said: dict[str, Any] = json.loads(data)
+        if any(word in said for word in words):
+            return said
+
+
+Start = Callable[..., Supervised]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """``start(**settings)``: another zygote; all are gone after the test, with their folders."""
+    made: list[Supervised] = []
+
+    def another(**settings: Any) -> Supervised:
+        made.append(Supervised(work_folders.make_folder("/var/tmp"), **settings))
+        return made[-1]
+
+    yield another
+    for one in made:
+        one.control.close()
+        for tether in one.tethers.values():
+            tether.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(one.pid, 0)
+        for _ in work_folders.removal(one.folder):  # one that could not begin leaves that to its supervisor
+            pass

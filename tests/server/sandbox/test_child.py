@@ -1,0 +1,68 @@
+"""A child does one job in its own place, tells how that went, and is gone."""
+
+import os
+import shutil
+
+import pytest
+
+from rpcsys.server.sandbox import mount_namespace
+from rpcsys.server.sandbox.messages import TVM_END, Job, send
+from rpcsys.wire import frames
+from rpcsys.wire.reader import FrameReader
+
+WHY_NOT = mount_namespace.probe("/tmp/rpcsys-probe")
+
+
+@pytest.fixture(params=["forked", "fresh"])
+def zygote(request, start):
+    one = start(fork=request.param == "forked", isolate=not WHY_NOT)
+    one.hears("ready")
+    one.spawn(1)
+    one.says(1, "ready")
+    return one
+
+
+def ask(client, reader, kind, call_id, fields):
+    """Send one frame; the next that comes back."""
+    client.sendmsg(frames.encode(kind, call_id, fields))
+    frame = None
+    while frame is None:
+        frame = reader.read(client.recv_into)
+    return frame
+
+
+def test_a_session_is_served_and_its_outcome_told(zygote):
+    with zygote.session(1) as client:
+        reader = FrameReader()
+        assert ask(client, reader, frames.HELLO, 0, {"version": 1}).kind == frames.HELLO
+        result = ask(client, reader, frames.CALL, 1, {"f": "testing.echo", "a": [41]})
+        assert (result.kind, result.call_id) == (frames.RESULT, 1)
+        client.sendmsg(frames.encode(frames.GOODBYE, 2, {}))
+        assert zygote.says(1, "opened") == {"opened": True}
+        assert zygote.says(1, "outcome")["outcome"] == "closed"
+    dead = zygote.hears("dead")
+    assert (dead["dead"], dead["status"]) == (1, 0)
+
+
+def test_a_client_that_leaves_is_lost(zygote):
+    zygote.session(1).close()
+    assert zygote.says(1, "outcome")["outcome"] == "lost"
+    assert zygote.hears("dead")["status"] == 0
+
+
+def test_a_session_whose_folder_is_gone_ends_at_once(zygote):
+    workdir = os.path.join(zygote.folder, "session-1", "files")
+    send(zygote.tethers[1], Job("rpcsys/1", b"", workdir, "k", "peer").to_bytes(), zygote.control.fileno())
+    assert zygote.hears("dead")["status"] == 1
+
+
+def test_a_child_whose_supervisor_closes_its_tether_ends_by_itself(zygote):
+    zygote.tethers[1].close()
+    assert zygote.hears("dead")["status"] == 0
+
+
+def test_a_session_that_ended_is_told_to_a_tvm_client(zygote):
+    with zygote.session(1, TVM_END) as client:
+        client.close()
+    assert zygote.hears("dead")["dead"] == 1
+    shutil.rmtree(os.path.join(zygote.folder, "session-1"))

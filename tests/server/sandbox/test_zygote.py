@@ -1,0 +1,113 @@
+"""A zygote makes children, tells of their ends when nothing of them is left, and leaves nothing behind."""
+
+import os
+import time
+
+import pytest
+
+from rpcsys.server.sandbox import mount_namespace, processes
+from rpcsys.server.sandbox.messages import ChildKind
+
+WHY_NOT = mount_namespace.probe("/tmp/rpcsys-probe")
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(0)
+"""
+
+
+@pytest.fixture(params=[True, False], ids=["isolated", "shared"])
+def isolate(request):
+    if request.param and WHY_NOT:
+        pytest.skip(f"no namespaces here: {WHY_NOT}")
+    return request.param
+
+
+def gone(pid):
+    end = time.monotonic() + 30
+    while processes.alive(pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not processes.alive(pid)
+
+
+def test_a_child_is_born_waits_and_is_killed(start, isolate):
+    zygote = start(isolate=isolate)
+    ready = zygote.hears("ready", "failed")
+    assert ready == {"ready": True, "shared": "" if isolate else "--no-isolation"}
+    born = zygote.spawn(7)
+    assert zygote.says(7, "ready", "failed") == {"ready": True}
+    assert born["born"] == 7
+    assert processes.alive(born["pid"])
+    if born["init"]:
+        assert processes.parent(born["pid"]) == processes.parent(born["init"]) == zygote.pid
+    zygote.control.send(b'{"kill": 7}')
+    dead = zygote.hears("dead")
+    assert (dead["dead"], dead["status"], dead["starved"], dead["cleaned"]) == (7, -9, False, [])
+    assert gone(born["pid"])
+    assert not born["init"] or gone(born["init"])
+    assert zygote.leave() == 0
+
+
+def test_what_a_child_has_started_dies_with_it_and_is_named(start, isolate, tmp_path, monkeypatch):
+    """Its code is imported ahead, by the child itself: it does not fork from a zygote."""
+    (tmp_path / "strays.py").write_text(DAEMON)
+    monkeypatch.syspath_prepend(tmp_path)
+    keep = mount_namespace.hidden([os.getcwd(), str(tmp_path)])
+    zygote = start(isolate=isolate, fork=False, imports=["strays"], keep=keep)
+    zygote.hears("ready")
+    born = zygote.spawn(3)
+    assert zygote.says(3, "importing") == {"importing": "--import strays"}
+    assert zygote.says(3, "ready", "failed") == {"ready": True}
+    below = processes.descendants(born["init"] or born["pid"])
+    zygote.control.send(b'{"kill": 3}')
+    dead = zygote.hears("dead")
+    assert len(dead["cleaned"]) == 1
+    assert dead["cleaned"][0].startswith("python")
+    assert all(map(gone, below))
+
+
+def test_shared_memory_of_a_child_that_is_killed_is_named(start):
+    if WHY_NOT:
+        pytest.skip(f"no namespaces here: {WHY_NOT}")
+    zygote = start()
+    zygote.hears("ready")
+    born = zygote.spawn(1)
+    zygote.says(1, "ready")
+    with open(f"/proc/{born['pid']}/root/dev/shm/stray-of-a-test", "w"):
+        pass
+    zygote.control.send(b'{"kill": 1}')
+    assert zygote.hears("dead")["removed"] == ["/dev/shm/stray-of-a-test"]
+    assert not os.path.exists("/dev/shm/stray-of-a-test")
+
+
+def test_a_child_without_a_cgroup_is_made_all_the_same(start, isolate):
+    zygote = start(isolate=isolate, cgroups={"memory": "/no/such/folder"})
+    zygote.hears("ready")
+    zygote.spawn(1)
+    assert zygote.says(1, "ready") == {"ready": True}  # looks hold its limits
+
+
+def test_everything_ends_when_the_supervisor_is_gone(start, isolate):
+    zygote = start(isolate=isolate)
+    zygote.hears("ready")
+    born = [zygote.spawn(1), zygote.spawn(2, ChildKind.HOST)]
+    for child in (1, 2):
+        zygote.says(child, "ready")
+    assert zygote.leave() == 0
+    assert all(gone(one["pid"]) and (not one["init"] or gone(one["init"])) for one in born)
+    assert not os.path.exists(zygote.folder)
+
+
+def test_an_import_that_fails_names_its_flag(start):
+    zygote = start(isolate=False, imports=["no_such_module_of_a_test"])
+    said = zygote.hears("failed", "ready")
+    assert said["failed"].startswith("--import no_such_module_of_a_test: ModuleNotFoundError: ")
+
+
+def test_read_only_without_mounts_is_refused(start):
+    zygote = start(isolate=False, read_only=True)
+    said = zygote.hears("failed", "ready")
+    assert said == {"failed": "--read-only: sessions get no mounts of their own here (--no-isolation)"}
