@@ -1,9 +1,7 @@
 """A whole lab on this machine: real daemons as subprocesses, for tests, demos and notebooks.
 
-The daemons take any free port and tell it in their ready line; nothing is guessed and nothing is waited
-for without a deadline. They are children of this process in sessions of their own, so that Ctrl-C in a
-terminal reaches this process alone, which then stops them in order. Should this process be killed, a small
-guard that holds the other end of a pipe stops them instead.
+They are children of this process in sessions of their own, so that Ctrl-C in a terminal reaches this process alone, which
+then stops them in order. Should it be killed, a small guard that holds the other end of a pipe stops them instead.
 """
 
 from __future__ import annotations
@@ -21,8 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from rpcsys.errors import ConnectError, RpcsysError, UsageError
 
@@ -33,9 +30,9 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 
-START_S = 30.0  # a board under load imports onnxruntime in seconds; a daemon that takes longer hangs
+START_TIMEOUT_S = 30.0  # a board under load imports onnxruntime in seconds; a daemon that takes longer hangs
 GRACE_S = 2.0  # what sessions get when the lab is closed under them
-STOP_S = 8.0  # the grace and a little more for a daemon to clean up, then it is killed
+STOP_TIMEOUT_S = 8.0  # the grace and a little more for a daemon to clean up, then it is killed
 POLL_S = 0.05
 READY_LINE_LIMIT = 64 * 1024  # a ready line has a few hundred bytes; more is not one
 LOG_TAIL_LINES = 15
@@ -110,7 +107,7 @@ class Lab:
         self._folder: Path | None = None
         self._guard: subprocess.Popen[bytes] | None = None
 
-    # -- life ------------------------------------------------------------------------------------
+    # Life
 
     def start(self) -> Self:
         """Start everything and return when every server stands in the tracker's summary."""
@@ -127,9 +124,16 @@ class Lab:
         """Stop every daemon and remove the logs. Safe to call again."""
         for daemon in reversed(self.daemons):
             daemon.process.terminate()
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         for daemon in reversed(self.daemons):
-            self._reap(daemon, deadline)
+            try:
+                daemon.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                daemon.process.kill()
+                daemon.process.wait()
+            if daemon.process.stdout is not None:
+                daemon.process.stdout.close()
+            self._tell_guard(f"-{daemon.pid}")
         self.daemons.clear()
         if self._guard is not None:
             assert self._guard.stdin is not None
@@ -141,12 +145,10 @@ class Lab:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- use -------------------------------------------------------------------------------------
+    # Use
 
     @property
     def tracker_address(self) -> tuple[str, int]:
@@ -161,14 +163,14 @@ class Lab:
 
         return connect_tracker(self.tracker_address)
 
-    # -- starting --------------------------------------------------------------------------------
+    # Starting
 
     def _start(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="rpcsys-lab-"))
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _GUARD, str(self._folder)], stdin=subprocess.PIPE, start_new_session=True
         )
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         self._spawn("tracker", "rpcsys.tracker", self._tracker_args)
         self._await_ready(self.daemons, deadline)
         tracker = ["--tracker", "{}:{}".format(*self.tracker_address)]
@@ -188,8 +190,6 @@ class Lab:
 
     def _spawn(self, name: str, module: str, args: Sequence[str], port: int = 0) -> None:
         assert self._folder is not None
-        assert self._guard is not None
-        assert self._guard.stdin is not None
         log = self._folder / f"{len(self.daemons)}.log"
         with log.open("wb") as stderr, _uninterrupted():
             process = subprocess.Popen(
@@ -202,7 +202,7 @@ class Lab:
                 start_new_session=True,
             )
             self.daemons.append(Daemon(name, process, log))
-            _tell(self._guard.stdin, f"+{process.pid}\n")
+            self._tell_guard(f"+{process.pid}")
 
     def _await_ready(self, daemons: Sequence[Daemon], deadline: float) -> None:
         with selectors.DefaultSelector() as selector:
@@ -214,7 +214,7 @@ class Lab:
                 events = selector.select(deadline - time.monotonic())
                 if not events:
                     late = next(iter(selector.get_map().values())).data
-                    raise _failed(late, f"said nothing for {START_S:g} s")
+                    raise _failed(late, f"said nothing for {START_TIMEOUT_S:g} s")
                 for key, _ in events:
                     daemon = key.data
                     data = os.read(key.fd, 4096)
@@ -236,19 +236,16 @@ class Lab:
                     if daemon.process.poll() is not None:
                         raise _failed(daemon, _ending(daemon))
                 if time.monotonic() > deadline:
-                    raise ConnectError(f"the lab's servers did not register with its tracker within {START_S:g} s")
+                    raise ConnectError(
+                        f"the lab's servers did not register with its tracker within {START_TIMEOUT_S:g} s"
+                    )
                 time.sleep(POLL_S)
 
-    def _reap(self, daemon: Daemon, deadline: float) -> None:
-        try:
-            daemon.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            daemon.process.kill()
-            daemon.process.wait()
-        if daemon.process.stdout is not None:
-            daemon.process.stdout.close()
+    def _tell_guard(self, line: str) -> None:
         if self._guard is not None and self._guard.stdin is not None:
-            _tell(self._guard.stdin, f"-{daemon.pid}\n")
+            with contextlib.suppress(OSError):  # somebody killed the guard: the lab works without it
+                self._guard.stdin.write(f"{line}\n".encode())
+                self._guard.stdin.flush()
 
 
 @contextlib.contextmanager
@@ -271,16 +268,7 @@ def _uninterrupted() -> Iterator[None]:
 def _environment() -> dict[str, str]:
     """This process's environment, in which the daemons find this very rpcsys from whatever folder."""
     home = str(Path(__file__).resolve().parent.parent)
-    known = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": home if not known else home + os.pathsep + known}
-
-
-def _tell(pipe: IO[bytes], line: str) -> None:
-    try:
-        pipe.write(line.encode())
-        pipe.flush()
-    except OSError:  # somebody killed the guard: the lab works without it
-        pass
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
 
 
 def _ready_port(daemon: Daemon, heard: bytes) -> int:

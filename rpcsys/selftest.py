@@ -1,7 +1,7 @@
 """What works on this board, what is missing, and how to get it: ``rpcsys-server --self-test``.
 
 It has to run where next to nothing does, so each check imports what it needs and stands alone; libraries
-are loaded in processes of their own, which a broken one may end. The last check is a real session.
+are loaded in processes of their own, which a broken one may end.
 """
 
 from __future__ import annotations
@@ -10,31 +10,29 @@ import os
 import platform
 import subprocess
 import sys
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 OK, MISSING, BROKEN = "ok", "missing", "broken"
 
-#: Modules of the standard library that distributions split off or leave out, and what brings them.
-_MODULES = {
-    "array": "",
-    "ctypes": "libffi",
-    "fcntl": "",
-    "hashlib": "openssl",
-    "json": "",
-    "mmap": "",
-    "resource": "",
-    "select": "",
-    "socket": "",
-    "subprocess": "",
+#: Modules of the standard library that distributions split off or leave out.
+_MODULES = (
+    "array", "ctypes", "fcntl", "hashlib", "json", "mmap", "resource", "select", "socket", "subprocess",
+)  # fmt: skip
+_BUILT_AFTER = {"ctypes": "libffi", "hashlib": "openssl"}
+#: What sessions use of packages that a board may do without.
+_PACKAGES = {
+    "numpy": "functions get plain memory for arrays; apt-get install python3-numpy",
+    "onnxruntime": "no .onnx files; python3 -m pip install onnxruntime",
+    "cloudpickle": "no session.run; python3 -m pip install cloudpickle",
 }
-_CHECK_S = 60
-#: Less than this is left, and sessions will find no memory.
-_LITTLE_MEMORY, _LITTLE_DISK = 64 << 20, 64 << 20
+_CHECK_TIMEOUT_S = 60
+#: Bytes of memory, and on the disk. With less sessions find none.
+_LITTLE = 64 << 20
 
 _LOAD = "import ctypes, sys; [ctypes.CDLL(path, ctypes.RTLD_GLOBAL) for path in sys.argv[1:]]"
 _IMPORT = "import importlib, sys; print(getattr(importlib.import_module(sys.argv[1]), '__version__', 'installed'))"
 #: A library that is missing -> packages that have it.
-_HAVING = {
+_PROVIDERS = {
     "libstdc++.so.6": "apt-get install libstdc++6; Buildroot: BR2_TOOLCHAIN_BUILDROOT_CXX",
     "libgcc_s.so.1": "apt-get install libgcc-s1; Buildroot: a toolchain with libgcc",
     "libatomic.so.1": "apt-get install libatomic1",
@@ -79,11 +77,12 @@ def _board(arguments: Sequence[str]) -> Iterator[Finding]:
 def _standard_library(arguments: Sequence[str]) -> Iterator[Finding]:
     import importlib
 
-    for name, beside in _MODULES.items():
+    for name in _MODULES:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            how = f"Buildroot: build python3 after {beside}" if beside else "install all of Python's standard library"
+            first = _BUILT_AFTER.get(name)
+            how = f"Buildroot: build python3 after {first}" if first else "install all of Python's standard library"
             yield Finding(BROKEN, name, f"this Python has none ({error}); Debian: apt-get install python3; {how}")
 
 
@@ -98,10 +97,9 @@ def _folder(arguments: Sequence[str]) -> Iterator[Finding]:
     facts = os.statvfs(folder)
     free = facts.f_bavail * facts.f_frsize
     if facts.f_flag & os.ST_NOEXEC:
-        yield Finding(
-            BROKEN, "folder", f"{folder} is mounted noexec, and no library loads from there; set TMPDIR to another"
-        )
-    elif free < _LITTLE_DISK:
+        why = f"{folder} is mounted noexec, and no library loads from there; set TMPDIR to another"
+        yield Finding(BROKEN, "folder", why)
+    elif free < _LITTLE:
         yield Finding(BROKEN, "folder", f"{folder} has only {free >> 20} MB left; make room, or set TMPDIR to another")
     else:
         yield Finding(OK, "folder", f"{folder}, {free >> 20} MB free")
@@ -112,7 +110,7 @@ def _memory(arguments: Sequence[str]) -> Iterator[Finding]:
         sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in file}
     free = sizes.get("MemAvailable", sizes["MemFree"])
     text = f"{free >> 20} MB of {sizes['MemTotal'] >> 20} MB available"
-    yield Finding(OK if free >= _LITTLE_MEMORY else BROKEN, "memory", text)
+    yield Finding(OK if free >= _LITTLE else BROKEN, "memory", text)
 
 
 def _system(arguments: Sequence[str]) -> Iterator[Finding]:
@@ -123,9 +121,8 @@ def _system(arguments: Sequence[str]) -> Iterator[Finding]:
     with tempfile.TemporaryDirectory() as folder:
         refused = mount_namespace.probe(os.path.join(folder, "sessions"))
     if refused:
-        yield Finding(
-            MISSING, "namespaces", f"sessions share /tmp and shared memory ({refused}); start the server as root"
-        )
+        why = f"sessions share /tmp and shared memory ({refused}); start the server as root"
+        yield Finding(MISSING, "namespaces", why)
     else:
         yield Finding(OK, "namespaces", "sessions have /tmp and shared memory of their own")
     if processes.become_subreaper():
@@ -162,19 +159,13 @@ def _drivers(arguments: Sequence[str]) -> Iterator[Finding]:
 def _packages(arguments: Sequence[str]) -> Iterator[Finding]:
     from rpcsys.server import capabilities
 
-    uses = {
-        "numpy": "functions get plain memory for arrays; apt-get install python3-numpy",
-        "onnxruntime": "no .onnx files; python3 -m pip install onnxruntime",
-        "cloudpickle": "no session.run; python3 -m pip install cloudpickle",
-    }
-    for name, without in uses.items():
-        if capabilities.installed(name):
-            done = _apart(_IMPORT, name)
-            works = done.returncode == 0
-            last = (done.stdout if works else done.stderr).strip().splitlines()[-1:] or [f"status {done.returncode}"]
-            yield Finding(OK if works else BROKEN, name, last[0])
-        else:
+    for name, without in _PACKAGES.items():
+        if not capabilities.installed(name):
             yield Finding(MISSING, name, without)
+            continue
+        done = _run_apart(_IMPORT, name)
+        works = done.returncode == 0
+        yield Finding(OK if works else BROKEN, name, _last_line(done.stdout if works else done.stderr, done))
 
 
 def _tracker(arguments: Sequence[str]) -> Iterator[Finding]:
@@ -202,27 +193,19 @@ def _session(arguments: Sequence[str]) -> Iterator[Finding]:
     from rpcsys.server.sandbox import launch
 
     started = time.monotonic()
-    command = [
-        sys.executable,
-        *launch.flags(),
-        "-c",
-        _SERVE,
-        json.dumps(sys.path),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-    ]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+    words = [*launch.flags(), "-c", _SERVE, json.dumps(sys.path), "--host", "127.0.0.1", "--port", "0"]
+    server = subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+    )
     try:
         assert server.stdout is not None
         line = server.stdout.readline()
         if not line:
-            said = server.communicate(timeout=_CHECK_S)[1].strip().splitlines()
+            said = server.communicate(timeout=_CHECK_TIMEOUT_S)[1].strip().splitlines()
             yield Finding(BROKEN, "session", said[-1] if said else f"the server ended with status {server.wait()}")
             return
         ready = time.monotonic()
-        with connect("127.0.0.1", json.loads(line)["port"], key="", timeout=_CHECK_S) as session:
+        with connect("127.0.0.1", json.loads(line)["port"], key="", timeout=_CHECK_TIMEOUT_S) as session:
             echoed = session.get_function("testing.echo")("through a session")
         took = time.monotonic() - ready
         if echoed != "through a session":
@@ -245,25 +228,24 @@ _CHECKS: Tuple[Callable[[Sequence[str]], Iterator[Finding]], ...] = (
 
 def _loaded(name: str, paths: List[str]) -> Finding:
     """Whether the last of ``paths`` loads, after the others, in a process of its own."""
-    done = _apart(_LOAD, *paths)
+    done = _run_apart(_LOAD, *paths)
     if done.returncode == 0:
         return Finding(OK, name, paths[-1])
-    last = done.stderr.strip().splitlines()[-1:] or [f"loading it ended the process (status {done.returncode})"]
-    how = next((having for library, having in _HAVING.items() if library in last[0]), "")
-    return Finding(BROKEN, name, "; ".join(filter(None, [last[0], how])))
+    why = _last_line(done.stderr, done)
+    how = next((packages for library, packages in _PROVIDERS.items() if library in why), "")
+    return Finding(BROKEN, name, "; ".join(filter(None, [why, how])))
 
 
-def _apart(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, sys.path))
-    environment: Dict[str, str] = {**os.environ, "PYTHONPATH": path}
+def _run_apart(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=_CHECK_S,
-        env=environment,
-        check=False,
+        command, capture_output=True, text=True, timeout=_CHECK_TIMEOUT_S, env=environment, check=False
     )
+
+
+def _last_line(text: str, done: subprocess.CompletedProcess[str]) -> str:
+    return (text.strip().splitlines() or [f"loading it ended the process (status {done.returncode})"])[-1]
 
 
 def _value(arguments: Sequence[str], flag: str) -> Optional[str]:

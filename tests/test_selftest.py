@@ -69,7 +69,7 @@ def test_a_folder_that_no_library_loads_from(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "statvfs", Mounted)
     assert "noexec" in findings(selftest._folder)["folder"].says
     monkeypatch.setattr(os, "statvfs", real)
-    monkeypatch.setattr(selftest, "_LITTLE_DISK", 1 << 60)
+    monkeypatch.setattr(selftest, "_LITTLE", 1 << 60)
     assert findings(selftest._folder)["folder"].state == BROKEN
 
 
@@ -85,7 +85,7 @@ def test_a_library_that_lacks_another_says_where_to_get_it(monkeypatch: pytest.M
     class Done:
         returncode, stderr = (1, "OSError: libstdc++.so.6: cannot open shared object file: No such file or directory\n")
 
-    monkeypatch.setattr(selftest, "_apart", lambda *_: Done)
+    monkeypatch.setattr(selftest, "_run_apart", lambda *_: Done)
     assert selftest._loaded("a.so", ["/a.so"]).says.endswith(
         "apt-get install libstdc++6; Buildroot: BR2_TOOLCHAIN_BUILDROOT_CXX"
     )
