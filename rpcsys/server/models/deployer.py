@@ -133,8 +133,6 @@ class Deployer:
             pieces = exception_frame(frame.call_id, error)
         self._out.send(pieces)
 
-    # -------------------------------------------------------------- functions
-
     def _put(self, name: str, file: str) -> dict[str, str]:
         """Serve the uploaded ``file`` as ``name`` from now on; what it is. Raises `ModelError` if it cannot be loaded."""
         if not is_name(name):

@@ -5,6 +5,7 @@ Nothing waits for a client: what one does not take stays in its connection, and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -143,8 +144,6 @@ class ModelHost(WorkerPool):
         while True:
             self._keep_watch()
 
-    # -------------------------------------------------------------- calls
-
     def _put(self, connection: ClientConnection, frame: Frame) -> None:
         """A client sends a CALL."""
         if self._behind:
@@ -176,10 +175,8 @@ class ModelHost(WorkerPool):
             return
         for stop in call.on_stop:
             stop()
-        try:
+        with contextlib.suppress(RuntimeError):  # no more threads: calls wait until this one is done
             begin(self._live)
-        except RuntimeError:
-            pass  # no more threads: calls wait until this one is done
 
     def _cancel(self, connection: ClientConnection, call_id: int) -> None:
         with self._lock:
@@ -187,8 +184,6 @@ class ModelHost(WorkerPool):
         if call is not None:
             self._stop(call)
             connection.send(error_frame(call_id, "Cancelled", "the call was cancelled"))
-
-    # -------------------------------------------------------------- clients, by the thread that leads
 
     def _attend(self, descriptor: int, events: int, alone: bool) -> Optional[Call]:
         """A descriptor is ready, ``alone`` if no other is. A call that may be run at once, past the queue."""
@@ -296,8 +291,6 @@ class ModelHost(WorkerPool):
             connection.send([order["reply"].encode("latin-1"), *self._hello])
             self._rewatch(connection)
 
-    # -------------------------------------------------------------- the supervisor
-
     def _obey(self) -> None:
         try:
             data, descriptor = messages.receive(self._tether)
@@ -322,8 +315,6 @@ class ModelHost(WorkerPool):
         except OSError:
             os._exit(0)  # it is gone, and kills this process next
         return True
-
-    # -------------------------------------------------------------- time
 
     def _look(self, now: float) -> None:
         """What is due."""

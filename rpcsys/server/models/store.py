@@ -52,8 +52,6 @@ class Store:
     def __init__(self, root: str) -> None:
         self.root = root
 
-    # -------------------------------------------------------------- for the server
-
     def open(self) -> int:
         """Make the folder ready and keep others off it while the returned descriptor is open.
 
@@ -93,8 +91,6 @@ class Store:
 
     def _names(self) -> list[str]:
         return sorted(filter(is_name, os.listdir(self.root)))
-
-    # -------------------------------------------------------------- for who deploys
 
     @contextmanager
     def replacing(self, name: str) -> Iterator[None]:

@@ -54,8 +54,6 @@ class WorkerPool:
         self._watch.acquire()
         self._next_look = 0.0
 
-    # What the leader does
-
     def _attend(self, descriptor: int, events: int, alone: bool) -> Optional[Call]:
         """A descriptor is ready, ``alone`` if no other is. A call that may be run at once, past the queue."""
         raise NotImplementedError
@@ -67,8 +65,6 @@ class WorkerPool:
     def _rewatch(self, connection: ClientConnection) -> None:
         """Wait for what the client may do now: send more, or take what waits for it."""
         raise NotImplementedError
-
-    # Threads
 
     def _live(self) -> None:
         """FrameTemplate, run calls and rest, until a call has run that was given up: another thread is there in its place."""
@@ -157,8 +153,6 @@ class WorkerPool:
                     self._at_once = self._leader = None
                     self._wake()
                 self._watching = idle < WATCHED_S
-
-    # Calls
 
     def _run(self, call: Call) -> bool:
         """Run a call and answer it; False if it was given up meanwhile."""

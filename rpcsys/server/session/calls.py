@@ -209,9 +209,6 @@ def _constant(value: Any) -> Callable[[Frame], Any]:
     return lambda frame: value
 
 
-# ---------------------------------------------------------------- values to and from functions
-
-
 def to_function(value: Any, objects: Objects, pool: Pool, written: list[Any]) -> Any:
     """A value from the wire as a function takes it; arrays it writes into are appended to ``written``."""
     kind = type(value)

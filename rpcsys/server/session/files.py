@@ -6,6 +6,7 @@ a file that is known is there at once, and an upload that broke off in an earlie
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
@@ -194,10 +195,8 @@ class Upload:
         """Leave nothing of it behind."""
         self._drop_cached()
         self._stream.close()
-        try:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
-        except FileNotFoundError:
-            pass
 
 
 def hashed(pieces: Iterator[bytes], send: Callable[[bytes], None], offset: int = 0) -> dict[str, Any]:

@@ -6,6 +6,7 @@ all of them. Whoever holds one back flushes before anything that may last. Held 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from typing import Callable, Iterator, List, Optional, Sequence
@@ -76,12 +77,10 @@ class Outgoing:
 
     def send_last(self, pieces: Sequence[Buffer]) -> None:
         """Say why the session ends. The client may be gone or not reading, so this never waits for long."""
-        try:
+        with contextlib.suppress(OSError):  # then the end of the connection has to say it
             if self._lock.acquire(timeout=0.3):
                 self._stream.socket.sendmsg([*self.held, *pieces], (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                 self._stream.socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # the end of the connection has to say it
 
 
 def _stretches(pieces: Sequence[Buffer]) -> Iterator[List[Buffer]]:

@@ -6,6 +6,7 @@ frames. What a process prints just before it dies is still in the pipe: the supe
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import functools
@@ -16,7 +17,7 @@ import select
 import sys
 import threading
 from collections import deque
-from typing import Any, Deque, Dict, List
+from typing import Any, Deque
 
 from rpcsys.server.sandbox.processes import LIBC
 from rpcsys.server.session.outgoing import Outgoing
@@ -51,10 +52,8 @@ class OutputForwarder:
         self._part = b""
         self._stderr = os.dup(2)
         self.pipe, writing = os.pipe()
-        try:
+        with contextlib.suppress(OSError):  # more than this user may have: 64 KiB will do
             fcntl.fcntl(writing, _F_SETPIPE_SZ, _PIPE_BYTES)
-        except OSError:
-            pass  # more than this user may have: 64 KiB will do
         os.dup2(writing, 1)
         os.dup2(writing, 2)
         os.close(writing)
@@ -91,18 +90,14 @@ class OutputForwarder:
             except Ended:
                 self._lines.clear()
 
-    def _wait(self, refused: bool) -> List[int]:
+    def _wait(self, refused: bool) -> list[int]:
         """Until something is printed, or can be sent. ``refused``: another thread was sending just now."""
         poll = select.poll()
         poll.register(self.pipe, select.POLLIN)
-        timeout = None
-        if self._lines and refused:
-            timeout = _AGAIN_S
-        elif self._lines:
+        if self._lines and not refused:
             poll.register(self._stream, select.POLLOUT)
-        elif self._part:
-            timeout = PART_S
-        return [descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1000)]
+        timeout = _AGAIN_S if refused and self._lines else PART_S if self._part and not self._lines else None
+        return [descriptor for descriptor, _ in poll.poll(timeout and timeout * 1000)]
 
     def _split(self, data: bytes) -> None:
         *lines, self._part = (self._part + data).split(b"\n")
@@ -121,7 +116,7 @@ class OutputForwarder:
         ends = itertools.accumulate(len(line) + 1 for line in self._lines)
         taken = sum(1 for _ in itertools.takewhile(lambda end: end <= FRAME_BYTES + 1, ends))
         text = b"\n".join(itertools.islice(self._lines, taken)).decode("utf-8", "replace")
-        fields: Dict[str, Any] = {"message": text, "level": logging.INFO}
+        fields: dict[str, Any] = {"message": text, "level": logging.INFO}
         if self._lost:
             fields["lost"] = self._lost
         if not self._out.try_send(frames.encode(frames.LOG, 0, fields)):
@@ -135,19 +130,14 @@ class OutputForwarder:
 def flush() -> None:
     """Write out what Python and C have in their buffers."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-        except (OSError, ValueError, AttributeError):
-            pass
     ctypes.CDLL(None).fflush(None)
 
 
 @functools.lru_cache(maxsize=None)
 def by_line() -> None:
-    """Have Python and C write lines when they are whole, as on a terminal: a pipe would get them 4 kB at a time.
-
-    Once in a process is enough; a child that waits for its session has done it.
-    """
+    """Have Python and C write lines when they are whole, as on a terminal: a pipe would get them 4 kB at a time."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(line_buffering=True)

@@ -6,6 +6,8 @@ The main thread reads a call, runs it and answers, with nobody looking on: that 
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import select
 import threading
@@ -62,8 +64,9 @@ class Watcher:
         self.turn = 0  # odd while a call runs
         self.asleep = False
         self.reading = False
-        self._wake = threading.Event()
-        self._limit_at: float | None = None
+        self._woken = threading.Event()
+        self.wake = self._woken.set  # a call has begun
+        self._limit_at = math.inf
         self._limit_s = 0.0
         self._keepalive_at = 0.0
         self._look, self._nudge = os.pipe()
@@ -80,20 +83,13 @@ class Watcher:
     def limit(self, seconds: float) -> None:
         """End the session ``seconds`` from now; the lowest of several limits counts."""
         at = time.monotonic() + seconds
-        if self._limit_at is None or at < self._limit_at:
-            self._limit_at = at
-            self._limit_s = seconds
-            self._wake.set()
-
-    def wake(self) -> None:
-        """A call has begun."""
-        self._wake.set()
+        if at < self._limit_at:
+            self._limit_at, self._limit_s = at, seconds
+            self.wake()
 
     def nudge(self) -> None:
         """The call has ended: stop reading."""
         os.write(self._nudge, b".")
-
-    # -------------------------------------------------------------- the watching thread
 
     def _run(self) -> None:
         last, quiet = self.turn, 0
@@ -115,15 +111,14 @@ class Watcher:
         """Until a call begins or the limit is near. Asleep first, looked second: no call is missed."""
         self.asleep = True
         if self.turn == turn:
-            left = None if self._limit_at is None else max(0.0, self._limit_at - time.monotonic())
-            self._wake.wait(None if left is None else min(left, _LONGEST_SLEEP_S))
-        self._wake.clear()
+            self._woken.wait(max(0.0, min(self._limit_at - time.monotonic(), _LONGEST_SLEEP_S)))
+        self._woken.clear()
         self.asleep = False
 
     def _take_over(self, turn: int) -> None:
         """Read for as long as this call lasts."""
-        started = time.monotonic() - TAKEOVER_S
-        deadline = started + self.call.deadline_ms / 1000 if self.call.deadline_ms else None
+        limit_s = self.call.deadline_ms / 1000 or math.inf
+        deadline = time.monotonic() - TAKEOVER_S + limit_s
         if not self._incoming.lock.acquire(timeout=TAKEOVER_S):
             return  # the call has ended in this very moment, and the main thread waits for the next one
         self.reading = True
@@ -131,9 +126,8 @@ class Watcher:
             self._out.flush()  # a call known to be quick may last for once
             while self.turn == turn:
                 self._check_limit()
-                if deadline is not None and time.monotonic() >= deadline:
-                    text = f"the call was not done in its {self.call.deadline_ms / 1000:g} s"
-                    self._end_call("DeadlineExceeded", text)
+                if time.monotonic() >= deadline:
+                    self._end_call("DeadlineExceeded", f"the call was not done in its {limit_s:g} s")
                 if self._readable(deadline) and self.turn == turn:
                     self._read()
         except Ended:
@@ -143,12 +137,10 @@ class Watcher:
             self._incoming.lock.release()
             self._drain_nudges()
 
-    def _readable(self, deadline: float | None) -> bool:
+    def _readable(self, deadline: float) -> bool:
         """Wait until the client sends, the call ends, or it is time to look at a limit."""
-        wait = 1.0
-        for at in (deadline, self._limit_at):
-            if at is not None:
-                wait = min(wait, max(0.0, at - time.monotonic()) + 0.001)
+        left = min(deadline, self._limit_at) - time.monotonic()
+        wait = min(1.0, max(0.0, left) + 0.001)
         poll = select.poll()
         poll.register(self._look, select.POLLIN)
         if self._incoming.has_room():
@@ -192,20 +184,18 @@ class Watcher:
     def _end_call(self, kind: str, message: str) -> None:
         """Stop a running call the only way that always works."""
         text = message + "; its process was ended, and the session with it"
-        try:
+        with contextlib.suppress(Ended):  # nobody is left to be told
             self._out.send(error_frame(self.call.call_id, kind, text), wait_s=1.0)
-        except Ended:
-            pass  # nobody is left to be told
         self._end_process("ended", "SessionLost", text)
 
     def _check_limit(self) -> None:
         """End the session if its time is over."""
-        if self._limit_at is None or time.monotonic() < self._limit_at:
+        if time.monotonic() < self._limit_at:
             return
         renewed = self._renewal()  # of the lease: looked up only when it matters
         if renewed is not None:
-            self._limit_at = renewed["until"]
-            self._limit_s = 0.0 if self._limit_at is None else round(self._limit_at - self._began)
-        if self._limit_at is not None and time.monotonic() >= self._limit_at:
+            self._limit_at = math.inf if renewed["until"] is None else renewed["until"]
+            self._limit_s = round(self._limit_at - self._began, 0)
+        if time.monotonic() >= self._limit_at:
             text = f"the session's time limit of {self._limit_s:g} s is over; ask for more with session_timeout="
             self._end_process("timeout", "SessionTimeout", text)

@@ -1,0 +1,192 @@
+"""A client that deploys, frame by frame, and a supervisor that says yes or no."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import threading
+import time
+
+import pytest
+
+from rpcsys.server.models import deployer
+from rpcsys.server.models.store import Store
+from rpcsys.server.sandbox import messages
+from rpcsys.server.sandbox.messages import DEPLOYER, Job
+from rpcsys.stream import Stream
+from rpcsys.wire import frames
+from tests.device import PATIENCE_S
+
+
+class Supervisor:
+    """Answers a deployer's questions; ``why``: what is wrong with what is tried."""
+
+    def __init__(self) -> None:
+        self.end, self._tether = messages.pair()
+        self.why = ""
+        self.asked: list[dict] = []
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def _answer(self) -> None:
+        while data := messages.receive(self._tether)[0]:
+            question = json.loads(data)
+            self.asked.append(question)
+            answers = {"try": {"tried": self.why}, "changed": {"seen": True}, "states": {"states": self.states()}}
+            messages.tell(self._tether, **answers[next(iter(question))])
+
+    def states(self) -> dict:
+        return {"head": ["serving", 1, 2, 3]}
+
+
+class Client:
+    def __init__(self, sock: socket.socket) -> None:
+        self.stream = Stream(sock)
+        self.stream.tick(PATIENCE_S)
+
+    def receive(self) -> frames.Frame:
+        frame = self.stream.receive()
+        assert frame is not None, f"nothing came for {PATIENCE_S} s"
+        return frame
+
+    def call(self, function, *args):
+        """The result of a call, or the type and text of its error."""
+        self.stream.send(frames.encode(frames.CALL, 5, {"f": function, "a": list(args)}))
+        return self.answer()
+
+    def answer(self):
+        frame = self.receive()
+        assert frame.call_id == 5
+        return frame.get("r") if frame.kind == frames.RESULT else (frame.get("type"), frame.get("message"))
+
+    def upload(self, name: str, data: bytes) -> None:
+        self.stream.send(frames.encode(frames.CALL, 5, {"f": "session.upload", "a": [name, len(data)]}))
+        head, _ = frames.encode_head({"sha256": hashlib.sha256(data).hexdigest()})
+        self.stream.send(frames.pack(frames.CHUNK, 5, head, (data,), flags=frames.LAST))
+        assert self.answer() == name
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(str(tmp_path / "deploy"))
+    lock = store.open()
+    yield store
+    os.close(lock)
+
+
+@pytest.fixture
+def supervisor():
+    return Supervisor()
+
+
+@pytest.fixture
+def served(store, supervisor, monkeypatch):
+    """A client that is greeted, and the list to which the outcome is added."""
+    ours, theirs = socket.socketpair()
+    incoming = os.path.join(store.root, "incoming")
+    job = Job(DEPLOYER, b"", incoming, "rpi4", "peer", options={"deploy": store.root, "allow_pickle": False})
+    outcomes: list[str] = []
+    serving = threading.Thread(target=lambda: outcomes.append(deployer.serve(ours, job, supervisor.end)), daemon=True)
+    serving.start()
+    client = Client(theirs)
+    said = client.receive()
+    assert (said.kind, said.get("key"), said.get("window")["calls"]) == (frames.HELLO, "rpi4", 1)
+    client.stream.send(frames.encode(frames.HELLO, 0, {}))
+    yield client, outcomes, serving
+    theirs.close()
+    serving.join(PATIENCE_S)
+    ours.close()
+    assert os.listdir(incoming) == []
+
+
+def test_a_module_is_served_once_it_has_been_tried(served, store, supervisor):
+    client, _, _ = served
+    client.upload("model.so", b"one")
+    put = client.call("deploy.put", "head", "model.so")
+    (current,) = store.current()
+    assert put == current._asdict()
+    assert current.sha256 == hashlib.sha256(b"one").hexdigest()
+    assert [next(iter(question)) for question in supervisor.asked] == ["try", "changed"]
+    (listed,) = client.call("deploy.list")
+    assert listed == {**put, "state": "serving", "running": 1, "waiting": 2, "clients": 3}
+    assert client.call("deploy.remove", "head") is None
+    assert (store.current(), client.call("deploy.list")) == ([], [])
+    assert "it has nothing" in client.call("deploy.remove", "head")[1]
+
+
+def test_what_cannot_be_loaded_is_not_served(served, store, supervisor):
+    client, _, _ = served
+    client.upload("model.so", b"one")
+    client.call("deploy.put", "head", "model.so")
+    before, supervisor.why = store.current(), "it is no library"
+    client.upload("model.so", b"two")
+    assert client.call("deploy.put", "head", "model.so") == ("ModelError", "it is no library")
+    assert store.current() == before
+    assert sorted(os.listdir(os.path.join(store.root, "head"))) == [before[0].version, "current", "lock"]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (("deploy.put", "../head", "model.so"), "RemoteFileError", "is no name for a module"),
+        (("deploy.put", "head", "model.txt"), "ModelError", "what is deployed is one of .so, .onnx"),
+        (("deploy.put", "head", "a\nb.so"), "RemoteFileError", "a name that can be printed"),
+        (("deploy.put", "head", "none.so"), "RemoteFileError", "there is no file"),
+        (("deploy.put", "head", "../x.so"), "PathError", "leads out"),
+        (("deploy.put", "head"), "RemoteArgumentError", "deploy.put takes"),
+        (("deploy.remove", "head"), "RemoteFileError", "it has nothing"),
+        (("session.listdir",), "RemoteFunctionError", "deploy.put, deploy.list, deploy.remove"),
+        ((["deploy.put"],), "RemoteFunctionError", "a connection that deploys has"),
+        (("session.upload",), "ProtocolError", "an upload names one file"),
+    ],
+)
+def test_what_is_refused_leaves_the_connection(served, call, error, words):
+    client, _, _ = served
+    kind, message = client.call(*call)
+    assert kind == error
+    assert words in message
+    client.stream.send(frames.pack(frames.PING, 7))
+    assert client.receive().kind == frames.PONG
+
+
+def test_a_module_that_somebody_else_replaces(served, store):
+    client, _, _ = served
+    client.upload("model.so", b"one")
+    with store.replacing("head"):
+        assert "is being replaced" in client.call("deploy.put", "head", "model.so")[1]
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [(frames.GOODBYE, "closed"), (frames.FREE, "lost")])
+def test_the_end(served, kind, outcome):
+    client, outcomes, serving = served
+    client.stream.send(frames.pack(kind, 0))
+    serving.join(PATIENCE_S)
+    assert outcomes == [outcome]
+
+
+def test_a_client_that_goes_while_its_module_is_tried(served, store, supervisor, monkeypatch):
+    client, outcomes, serving = served
+    tried = threading.Event()
+    monkeypatch.setattr(supervisor, "states", lambda: tried.wait(PATIENCE_S) and {})
+    client.upload("model.so", b"one")
+    client.stream.send(frames.encode(frames.CALL, 5, {"f": "deploy.put", "a": ["head", "model.so"]}))
+    client.stream.close()
+    serving.join(PATIENCE_S)
+    tried.set()
+    assert outcomes == ["lost"]
+    assert store.current() == []
+    assert [entry for entry in os.listdir(os.path.join(store.root, "head")) if entry != "lock"] == []
+
+
+def test_folders_of_killed_deployers_are_removed(tmp_path):
+    for name, age in (("killed", 60), ("just made", 0)):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    (tmp_path / "at work").mkdir()
+    lock = os.open(tmp_path / "at work", os.O_RDONLY)
+    deployer.fcntl.flock(lock, deployer.fcntl.LOCK_EX)
+    os.utime(tmp_path / "at work", (time.time() - 60,) * 2)
+    deployer._sweep(str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == ["at work", "just made"]
+    os.close(lock)

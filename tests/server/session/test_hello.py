@@ -1,0 +1,63 @@
+"""The greeting of a session."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from rpcsys.errors import ProtocolError
+from rpcsys.server import capabilities
+from rpcsys.server.sandbox.messages import Job
+from rpcsys.server.session import hello
+from rpcsys.stream import Ended, Stream
+from rpcsys.wire import frames
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield Stream(ours), Stream(theirs)
+
+
+def test_what_it_says():
+    job = Job("rpcsys/1", b"", ".", "rpi4", "peer")
+    fields = hello.fields(job, {"numpy": True}, 3, 1 << 20, limit_s=None)
+    assert fields.pop("pid") > 0
+    assert fields == {
+        "version": 1, "key": "rpi4", "capabilities": {"numpy": True}, "limit_s": None,
+        "window": {"calls": 3, "bytes": 1 << 20},
+    }  # fmt: skip
+    assert hello.board()["devices"] == ["cpu:0"]
+
+
+def test_the_clients(ends):
+    ours, theirs = ends
+    theirs.send(frames.encode(frames.HELLO, 0, {"limit_s": 5}))
+    assert hello.received(ours).get("limit_s") == 5
+
+
+@pytest.mark.parametrize("sent", [frames.pack(frames.PING, 1), []])
+def test_what_is_none_or_does_not_come_in_time(ends, sent, monkeypatch):
+    monkeypatch.setattr(hello, "HELLO_S", 0.05)
+    ours, theirs = ends
+    theirs.send(sent)
+    with pytest.raises(ProtocolError, match="begins with HELLO"):
+        hello.received(ours)
+
+
+def test_a_client_that_is_gone(ends):
+    ours, theirs = ends
+    theirs.close()
+    with pytest.raises(Ended):
+        hello.received(ours)
+
+
+@pytest.mark.parametrize(
+    ("memory", "window"), [(1 << 20, 1 << 20), (1 << 30, 64 << 20), (1 << 40, 256 << 20), (0, 256 << 20)]
+)
+def test_a_window_is_a_part_of_the_memory(monkeypatch, memory, window):
+    monkeypatch.setattr(capabilities, "memory", lambda: memory)
+    assert hello.window_bytes() == window
+    assert hello.memory() <= frames.MAX_BODY

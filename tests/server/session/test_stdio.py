@@ -1,0 +1,95 @@
+"""What a session prints, as its client gets it."""
+
+from __future__ import annotations
+
+import cloudpickle
+import pytest
+
+from rpcsys.server.session import stdio
+from rpcsys.server.session.operations import PYTHON
+from rpcsys.wire import frames
+from tests.device import Device, until
+
+
+@pytest.fixture
+def device():
+    with Device(log=True, allow_pickle=True) as device:
+        yield device
+
+
+@pytest.fixture
+def raw(device):
+    return device.raw()
+
+
+def run(raw, function, *args):
+    raw.call(1, "session.run", PYTHON, cloudpickle.dumps(function), *args)
+
+
+def logged(raw, until):
+    """Lines that come in LOG frames, up to ``until``, but for what the process reports; and how many were lost."""
+    lines, lost = [], 0
+    while until not in lines:
+        frame = raw.receive()
+        if frame.kind == frames.LOG:
+            lines += [line for line in frame.get("message").split("\n") if not line.startswith("{")]
+            lost += frame.get("lost", 0)
+    return lines, lost
+
+
+def test_lines_of_python_and_of_native_code(raw):
+    def speak():
+        import ctypes
+        import os
+        import sys
+
+        print("from Python")
+        print("an error", file=sys.stderr)
+        ctypes.CDLL(None).puts(b"from C")
+        os.write(1, b"\xff raw\nend\n")
+
+    run(raw, speak)
+    lines, lost = logged(raw, "end")
+    assert sorted(lines) == sorted(["from Python", "an error", "from C", "\ufffd raw", "end"])
+    assert lost == 0
+
+
+def test_the_beginning_of_a_line_does_not_wait_for_ever(raw):
+    def ask():
+        import sys
+
+        sys.stdout.write("name? ")
+        sys.stdout.flush()
+
+    run(raw, ask)
+    assert logged(raw, "name? ")[0] == ["name? "]
+
+
+def test_a_long_line_is_cut(raw):
+    def speak(size):
+        print("x" * size)
+        print("end")
+
+    run(raw, speak, 3 * stdio.LINE_BYTES + 5)
+    lines, _ = logged(raw, "end")
+    assert max(map(len, lines)) == stdio.LINE_BYTES
+
+
+def test_what_a_client_does_not_take_is_lost_and_counted(device, raw):
+    """The session goes on meanwhile: it never waits for a client that does not read."""
+
+    def flood(count):
+        from pathlib import Path
+
+        for number in range(count):
+            print(f"line {number} {'.' * 70}")
+        Path("done").touch()
+        print("end")
+
+    run(raw, flood, 100_000)
+    until((device.workdir / "done").exists, "the function to end")
+    lines, lost = logged(raw, "end")
+    numbers = [int(line.split()[1]) for line in lines if line.startswith("line")]
+    assert numbers == sorted(numbers)
+    assert lost > 0
+    assert len(numbers) + lost == 100_000
