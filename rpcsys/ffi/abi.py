@@ -41,8 +41,6 @@ DICT = 76
 SMALL = 7
 #: Every device that has plain memory a process can read.
 CPU = 1
-#: A tensor that its owner does not want written to (DLPack 1, ``flags``).
-READ_ONLY = 1
 
 
 class DataType(ctypes.Structure):
@@ -173,18 +171,13 @@ def borrowed(data: bytes) -> ByteArray:
 
 #: DLDataTypeCode of dlpack.h -> the kind's name, to which the bits are added.
 _CODE_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}
+#: Kinds of float8, by their codes from 7 on.
+_FLOAT8 = ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
 #: Names that do not follow that rule -> (code, bits).
 _SPECIAL: Dict[str, Tuple[int, int]] = {
     "bool": (6, 8),
-    "float8_e3m4": (7, 8),
-    "float8_e4m3": (8, 8),
-    "float8_e4m3b11fnuz": (9, 8),
-    "float8_e4m3fn": (10, 8),
-    "float8_e4m3fnuz": (11, 8),
-    "float8_e5m2": (12, 8),
-    "float8_e5m2fnuz": (13, 8),
-    "float8_e8m0fnu": (14, 8),
     "handle": (3, 64),
+    **{f"float8_{kind}": (code, 8) for code, kind in enumerate(_FLOAT8, 7)},
 }
 _CODES: Dict[str, Tuple[int, int]] = {
     **{f"{kind}{bits}": (code, bits) for code, kind in ((0, "int"), (1, "uint")) for bits in (8, 16, 32, 64)},
@@ -204,10 +197,7 @@ class DType(str):
 
 
 def dtype_codes(name: str) -> Tuple[int, int]:
-    """DLPack's code and bits of an element type. Raises `NativeError` for one that native code cannot take.
-
-    Those are types under eight bits, too: DLPack packs them, and arrays here have one value a byte.
-    """
+    """DLPack's code and bits. Raises `NativeError`, also for types under eight bits, which arrays here do not pack."""
     try:
         return _CODES[name]
     except KeyError:

@@ -59,10 +59,7 @@ def invoke(
 
 
 class Function(Object):
-    """A native function; called like any other.
-
-    Arrays are passed without a copy, and native code may write into them. Raises `NativeError`.
-    """
+    """A native function. Arrays are passed without a copy, and it may write into them. Raises `NativeError`."""
 
     __slots__ = ("__name__",)
 
@@ -113,11 +110,6 @@ def wrap(function: Callable[..., Any]) -> Function:
         _held.pop(number, None)
         raise NativeError("native code takes no function")
     return Function(out.value, getattr(function, "__name__", ""))
-
-
-def held() -> int:
-    """How many of Python's functions native code holds at the moment."""
-    return len(_held)
 
 
 def symbol(function: Callable[..., Any]) -> Any:

@@ -69,11 +69,7 @@ def use(folder: Optional[str]) -> None:
 
 
 def find(folder: Optional[str] = None) -> Optional[Paths]:
-    """Where the libraries are: in ``folder``, else where `use` said, else in the usual places; None if nowhere.
-
-    The usual places are the installed packages tvm_ffi and tvm, then the folder in which rpcsys itself
-    stands and its ``lib``. Imports nothing.
-    """
+    """Where the libraries are: in ``folder``, else where `use` said, else in the usual places; None if nowhere."""
     chosen = folder or _Loaded.folder
     places = [chosen] if chosen else list(_places())
     ffi = _first(places, FFI)
@@ -126,6 +122,7 @@ def _missing(name: str, package: str) -> NativeError:
 
 
 def _places() -> Iterator[str]:
+    """The installed packages tvm_ffi and tvm, then the folder in which rpcsys stands, and its ``lib``. Imports nothing."""
     from importlib.util import find_spec
 
     for package in ("tvm_ffi", "tvm"):
@@ -166,10 +163,7 @@ def _declare(lib: ctypes.CDLL) -> Any:
 
 
 class Object:
-    """One reference to a native object; given back when this goes.
-
-    ``handle`` is the object's address; whoever makes an `Object` hands its own reference over.
-    """
+    """One reference to the native object at ``handle``, which its maker hands over; given back when this goes."""
 
     __slots__ = ("__weakref__", "_release", "handle")
 
@@ -189,11 +183,6 @@ class Object:
     def type_index(self) -> int:
         """What kind of object it is: one of `abi`'s, or a number that this process gave out."""
         return int(abi.Header.from_address(self.handle).type)
-
-    @property
-    def references(self) -> int:
-        """How many strong references there are, in Python and native code together."""
-        return int(abi.Header.from_address(self.handle).counts) & 0xFFFFFFFF
 
 
 def strings(*texts: str) -> List[Any]:

@@ -44,11 +44,7 @@ class Library:
         _fill_slots({name: base + place for name, place in lacking.slots.items()})
 
     def connect(self, names: Sequence[str]) -> None:
-        """Give the library what TVM's loader gives it, where that does not load it.
-
-        That is the addresses of functions of TVM's runtime (``names``), which it keeps behind symbols ``__NAME``, and a
-        module through which it looks up others: here, those that are registered in the process. Raises `NativeError`.
-        """
+        """Do what TVM's loader would: set the pointers to the functions ``names`` of TVM's runtime, and a context."""
         ffi.load_runtime()
         process = ctypes.CDLL(None)
         for name in names:
@@ -94,10 +90,7 @@ class LibraryFunction:
 
 
 def _open_lazily(path: str, needs: Sequence[str]) -> ctypes.CDLL:
-    """The library at ``path``, its functions bound when they are first called.
-
-    Raises OSError where it does not load, or one of the symbols it ``needs`` is nowhere.
-    """
+    """The library, its functions bound when first called. Raises OSError where it or one of ``needs`` is missing."""
     process = ctypes.CDLL(None)
     process.dlopen.argtypes = (ctypes.c_char_p, ctypes.c_int)
     process.dlopen.restype = ctypes.c_void_p
@@ -113,17 +106,18 @@ def _open_lazily(path: str, needs: Sequence[str]) -> ctypes.CDLL:
 
 
 def _fill_slots(slots: Dict[str, int]) -> None:
-    """Put our substitutes at the addresses that ``slots`` has for their names, as the dynamic linker would libtvm_ffi's.
-
-    Raises `NativeError` where there is none of that name, or the memory cannot be written to.
-    """
+    """Put substitutes at the addresses that ``slots`` has for their names. Raises `NativeError` where it cannot."""
     for name, address in slots.items():
         if name not in _SUBSTITUTES:
-            raise NativeError(f"it needs {name} of libtvm_ffi", kind="LibraryMissing")
+            raise _missing(f"it needs {name} of libtvm_ffi")
         if not any(start <= address < end for start, end in _writable()):
-            raise NativeError(f"its slot for {name} cannot be written to", kind="LibraryMissing")
+            raise _missing(f"its slot for {name} cannot be written to")
     for name, address in slots.items():
         ctypes.c_void_p.from_address(address).value = ctypes.cast(_SUBSTITUTES[name], ctypes.c_void_p).value
+
+
+def _missing(what: str) -> NativeError:
+    return NativeError(f"{what}; start the server with --tvm-library DIR", kind="LibraryMissing")
 
 
 def _writable() -> Iterator[Tuple[int, int]]:

@@ -115,11 +115,6 @@ def lend(array: Any, keep: List[Any]) -> Optional[Tuple[int, int]]:
     return abi.TENSOR, out.value
 
 
-def lent() -> int:
-    """How many arrays of Python's native code holds at the moment."""
-    return len(_lent)
-
-
 class _Template(NamedTuple):
     """What arrays of one type and shape have in common."""
 

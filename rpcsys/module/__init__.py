@@ -11,39 +11,23 @@ from rpcsys import part
 
 # `remote` stands above the rest of this package and is not named here; it is found all the same.
 if TYPE_CHECKING:
-    from rpcsys.module.export import export_library
-    from rpcsys.module.inspection import inspect
-    from rpcsys.module.kinds.graph import Stage, graph
-    from rpcsys.module.kinds.group import group
-    from rpcsys.module.kinds.library import library
-    from rpcsys.module.kinds.onnx import onnx_module
-    from rpcsys.module.kinds.onnx_model import weights_of
-    from rpcsys.module.kinds.params import params
-    from rpcsys.module.kinds.python import python
-    from rpcsys.module.loading import load_module
-    from rpcsys.module.module import Module, walk
-    from rpcsys.module.registry import register
-    from rpcsys.module.sources import Sources
+    from rpcsys.module.export import export_library as export_library
+    from rpcsys.module.inspection import inspect as inspect
+    from rpcsys.module.kinds.graph import Stage as Stage
+    from rpcsys.module.kinds.graph import graph as graph
+    from rpcsys.module.kinds.group import group as group
+    from rpcsys.module.kinds.library import library as library
+    from rpcsys.module.kinds.onnx import onnx_module as onnx_module
+    from rpcsys.module.kinds.onnx_model import weights_of as weights_of
+    from rpcsys.module.kinds.params import params as params
+    from rpcsys.module.kinds.python import python as python
+    from rpcsys.module.loading import load_module as load_module
+    from rpcsys.module.module import Module as Module
+    from rpcsys.module.module import walk as walk
+    from rpcsys.module.registry import register as register
+    from rpcsys.module.sources import Sources as Sources
 
-__all__ = [
-    "Module",
-    "Sources",
-    "Stage",
-    "export_library",
-    "graph",
-    "group",
-    "inspect",
-    "library",
-    "load_module",
-    "onnx_module",
-    "params",
-    "python",
-    "register",
-    "remote",
-    "walk",
-    "weights_of",
-]
-
+#: The module of each public name.
 _HOMES = {
     "Module": "module",
     "Sources": "sources",
@@ -62,6 +46,7 @@ _HOMES = {
     "walk": "module",
     "weights_of": "kinds.onnx_model",
 }
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

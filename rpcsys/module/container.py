@@ -38,11 +38,7 @@ class Container(NamedTuple):
 
 
 def read(path: str) -> Container:
-    """The library at ``path``; its modules' bytes keep the file mapped.
-
-    Raises `ElfError` for what is no shared library, or a broken one, `FormatError` for broken modules
-    inside, OSError for what cannot be read. Both messages fit behind the file's name.
-    """
+    """The library at ``path``, whose modules' bytes keep it mapped. Raises `ElfError`, `FormatError`, OSError."""
     return parse(elf.mapped(path))
 
 

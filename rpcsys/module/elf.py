@@ -97,10 +97,7 @@ class Elf(NamedTuple):
     segments: List[Segment]
 
     def place(self, name: str) -> Optional[range]:
-        """Where in the file the symbol ``name`` and what follows it in its segment are; None for no such symbol.
-
-        Raises `ElfError` where the file has no bytes for it.
-        """
+        """Where in the file ``name`` and the rest of its segment are; None for no such symbol. Raises `ElfError`."""
         symbol = self.symbols.get(name)
         if symbol is None or not symbol.section:
             return None

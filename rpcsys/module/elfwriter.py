@@ -91,11 +91,12 @@ class _Format:
         fields = (name, info, 0, section, value, size) if self._wide else (name, value, size, info, 0, section)
         return struct.pack("<" + self._layout.symbol, *fields)
 
-    def sections(self, sections: Sequence[_Section]) -> Tuple[bytes, bytes]:
-        """The table, and the names in it."""
-        names, places = _strings([section.name for section in sections])
+    def sections(self, sections: Sequence[_Section], at: int) -> Tuple[bytes, bytes]:
+        """The table of these and of one more for their names, which stand at ``at``; and the names."""
+        names, places = _strings([*(section.name for section in sections), ".shstrtab"])
+        rows = [*sections, _Section(".shstrtab", _STRTAB, 0, 0, at, len(names))]
         layout = "<" + self._layout.section
-        return b"".join(struct.pack(layout, at, *section[1:]) for at, section in zip(places, sections)), names
+        return b"".join(struct.pack(layout, place, *row[1:]) for place, row in zip(places, rows)), names
 
 
 class _Symbol(NamedTuple):
@@ -128,11 +129,13 @@ def _library(machine: Machine, cell: str, symbols: Sequence[_Symbol], data: Opti
     make = _Format(machine)
     page, word, symbol = machine.page, make.word, make.symbol_size
     strings, names = _strings([cell, *(one.name for one in symbols)])
-    hashes = _one_bucket(len(names))
+    count = len(names)
+    # A hash table with all symbols in one chain, the last one first; symbol 0 is none.
+    hashes = struct.pack(f"<{4 + count}I", 1, count + 1, count, 0, *range(count))
     segments = 5 if data else 4
     hash_at = make.header_size + segments * make.segment_size
     symbols_at = _up(hash_at + len(hashes), 8)
-    symbols_size = (1 + len(names)) * symbol
+    symbols_size = (1 + count) * symbol
     strings_at = symbols_at + symbols_size
     dynamic_at = _up(strings_at + len(strings), 8)
     dynamic = make.words(4, hash_at, 5, strings_at, 6, symbols_at, 10, len(strings), 11, symbol, 0, 0)
@@ -161,9 +164,9 @@ def _library(machine: Machine, cell: str, symbols: Sequence[_Symbol], data: Opti
         make.segment(_DYNAMIC_SEGMENT, _READ | _WRITE, dynamic_at, apart + dynamic_at, len(dynamic), len(dynamic), 8),
         make.segment(_STACK, _READ | _WRITE, 0, 0, 0, 0, 16),
     ]  # fmt: skip
-    rows, section_names = _with_names(make, sections, end)
+    rows, section_names = make.sections(sections, end)
     rows_at = _up(end + len(section_names), 8)
-    front = [
+    return _placed(
         (0, make.header(_SHARED, segments, rows_at, len(sections) + 1)),
         (make.header_size, b"".join(loads)),
         (hash_at, hashes),
@@ -172,15 +175,11 @@ def _library(machine: Machine, cell: str, symbols: Sequence[_Symbol], data: Opti
         (dynamic_at, dynamic),
         (end, section_names),
         (rows_at, rows),
-    ]
-    return _placed(front)
+    )
 
 
 def object_file(machine: Machine, data: str, cell: str, size: int) -> bytes:
-    """What stands before ``size`` bytes of data to make an object file of them, for a linker: `PAGE` bytes.
-
-    The symbols and errors are those of `shared_library`. The word is weak: code that TVM compiled brings its own.
-    """
+    """`shared_library` for an object file, to be linked. The word is weak: code that TVM compiled brings its own."""
     make = _Format(machine)
     _check_size(machine, size + 4 * machine.page)
     symbol = make.symbol_size
@@ -199,33 +198,22 @@ def object_file(machine: Machine, data: str, cell: str, size: int) -> bytes:
         # Its absence would ask for a stack that can be executed.
         _Section(".note.GNU-stack", _PROGBITS, 0, 0, names_at),
     ]
-    table, names = _with_names(make, sections, names_at)
+    table, names = make.sections(sections, names_at)
     table_at = _up(names_at + len(names), 8)
     symbols = make.symbol(data_name, 1, 0, size) + make.symbol(cell_name, 2, 0, make.word, _WEAK)
-    front = [
+    front = _placed(
         (0, make.header(_OBJECT_FILE, 0, table_at, len(sections) + 1)),
         (symbols_at + symbol, symbols),
         (strings_at, strings),
         (names_at, names),
         (table_at, table),
-    ]
-    return _placed(front).ljust(PAGE, b"\0")
-
-
-def _with_names(make: _Format, sections: Sequence[_Section], at: int) -> Tuple[bytes, bytes]:
-    """The table of sections with one more for their names, which stand at ``at``; and the names."""
-    _, names = make.sections([*sections, _Section(".shstrtab", _STRTAB)])
-    return make.sections([*sections, _Section(".shstrtab", _STRTAB, 0, 0, at, len(names))])
+    )
+    return front.ljust(PAGE, b"\0")
 
 
 def _check_size(machine: Machine, size: int) -> None:
     if size >> (machine.bits - 1):
         raise ValueError(f"{size >> 20} MB do not fit into the {machine.bits}-bit addresses of its target")
-
-
-def _one_bucket(count: int) -> bytes:
-    """A hash table with all ``count`` symbols in one chain, the last one first; symbol 0 is none."""
-    return struct.pack(f"<{4 + count}I", 1, count + 1, count, 0, *range(count))
 
 
 def _strings(texts: Sequence[str]) -> Tuple[bytes, List[int]]:
@@ -237,7 +225,7 @@ def _strings(texts: Sequence[str]) -> Tuple[bytes, List[int]]:
     return bytes(table), places
 
 
-def _placed(parts: Sequence[Tuple[int, bytes]]) -> bytes:
+def _placed(*parts: Tuple[int, bytes]) -> bytes:
     """The parts, each at its place, the last one at the end."""
     block = bytearray()
     for at, part in parts:

@@ -86,10 +86,7 @@ def _native(root: Module) -> Iterator[Sources]:
 
 @contextlib.contextmanager
 def _replacing(path: str) -> Iterator[str]:
-    """A name beside ``path`` to write to, which takes its place in the end; nothing is left of it otherwise.
-
-    Whoever has the older file mapped keeps it. Raises `UsageError` where nothing can be written.
-    """
+    """A name beside ``path`` to write to; it takes its place in the end. Raises `UsageError` where it cannot."""
     name = f".{os.path.basename(path)}.{os.getpid()}-{next(_numbers)}"
     temporary = os.path.join(os.path.dirname(path), name)
     try:

@@ -81,8 +81,7 @@ class Inspection(NamedTuple):
 def inspect(path: Union[str, os.PathLike[str]]) -> Inspection:
     """What is in the library at ``path``, whatever machine it is for.
 
-    Raises `UsageError` for a file that is not there or cannot be read, `ModelError` for one that is no library,
-    or a broken one.
+    Raises `UsageError` for a file that cannot be read, `ModelError` for one that is no library, or a broken one.
     """
     text = os.fspath(path)
     try:
@@ -124,8 +123,13 @@ def _inspected(number: int, record: Record, file: Elf) -> Inspected:
     listed = about.get("functions")
     if isinstance(listed, list):
         functions = [str(name) for name in listed]
+    short = {
+        name: len(value) if name in ("weights", "shared") and isinstance(value, list) else value
+        for name, value in about.items()
+        if name != "functions"
+    }  # weights counted in place of listed: a network has thousands
     size = len(record.data)
-    return Inspected(number, record.kind, record.imports, size, functions, target, _short(about), record.data)
+    return Inspected(number, record.kind, record.imports, size, functions, target, short, record.data)
 
 
 def _carried(buffers: Sequence[memoryview]) -> Tuple[List[str], str]:
@@ -135,15 +139,6 @@ def _carried(buffers: Sequence[memoryview]) -> Tuple[List[str], str]:
     except (ElfError, IndexError):
         return [], "no library"
     return functions_of(file), target_of(file)
-
-
-def _short(about: Dict[str, Any]) -> Dict[str, Any]:
-    """Weights counted in place of listed: a network has thousands."""
-    return {
-        name: len(value) if name in ("weights", "shared") and isinstance(value, list) else value
-        for name, value in about.items()
-        if name != "functions"
-    }
 
 
 # ---------------------------------------------------------------- as text

@@ -100,10 +100,7 @@ def _vector(numbers: Sequence[int]) -> bytes:
 
 
 def decode(blob: memoryview) -> List[Record]:
-    """The modules in ``blob``, whose data are views of it. What follows the modules is not looked at.
-
-    Raises `FormatError` for anything that breaks the layout, and for imports that form a circle.
-    """
+    """The modules in ``blob``, their data views of it. Raises `FormatError`, also for imports that form a circle."""
     reader = _Cursor(_Cursor(blob).string("the modules"))
     records = []
     for imports in reader.imports():

@@ -32,10 +32,7 @@ def load_module(path: Union[str, os.PathLike[str]], *, allow_pickle: bool = Fals
 
 
 def load_file(path: str, name: str, *, allow_pickle: bool = False) -> Module:
-    """Load the model at ``path``; ``name`` is what it is called in messages.
-
-    Raises `ModelError` for a file of an unknown kind, one that is broken, or a missing package.
-    """
+    """Load the model at ``path``, ``name`` in messages. Raises `ModelError`, in one line."""
     if path.endswith(".onnx"):
         return _load_onnx(path, name)
     if path.endswith(".so"):
@@ -48,7 +45,8 @@ def _load_onnx(path: str, name: str) -> Module:
         from rpcsys.module.kinds import onnx
     except ImportError as error:
         raise ModelError(
-            f"{name} needs onnxruntime on the device, and it cannot be imported ({error}); pip install onnxruntime there"
+            f"{name} needs onnxruntime on the device, and it cannot be imported ({error}); "
+            "pip install onnxruntime there"
         ) from None
     return onnx.load(path, name)
 
@@ -65,7 +63,8 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
         raise ModelError(f"{name} {error}") from None
     if inside.older:
         raise ModelError(
-            f"{name} is in the layout that TVM had before tvm-ffi, which nothing here loads; compile it again with a newer TVM"
+            f"{name} is in the layout that TVM had before tvm-ffi, which nothing here loads; "
+            "compile it again with a newer TVM"
         )
     if set(inside.kinds).isdisjoint(registry.known()):  # TVM loads modules that are all of kinds unknown here
         return native.load(path, name, inside.kinds)

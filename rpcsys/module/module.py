@@ -8,7 +8,6 @@ from typing import Any, Callable, ClassVar, Dict, Iterable, Iterator, List, Mapp
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
 
 Function = Callable[..., Any]
-Stops = List[Callable[[], None]]
 #: Functions that a message names.
 _NAMED = 20
 
@@ -182,7 +181,8 @@ class _Process:
 
 
 class _RunningCall(threading.local):
-    stops: Optional[Stops] = None  # what stops the call that this thread runs; None where nobody would stop it
+    #: What stops the call that this thread runs; None where nobody would.
+    stops: Optional[List[Callable[[], None]]] = None
 
 
 process = _Process()

@@ -94,11 +94,8 @@ def find(name: str) -> Kind:
     elif name in _brought():
         kind = _brought()[name].load()
     else:
-        raise FormatError(
-            "holds a module of kind {!r}, which nothing here can load; known are {}".format(
-                name[:200], ", ".join(known())
-            )
-        )
+        listed = ", ".join(known())
+        raise FormatError(f"holds a module of kind {name[:200]!r}, which nothing here can load; known are {listed}")
     return kind  # type: ignore[no-any-return]
 
 

@@ -44,11 +44,7 @@ class Names:
 
 
 def stripped(root: Module) -> Module:
-    """A copy of the tree in which only the names of the root's inputs and outputs are left.
-
-    Shared modules stay shared, and no weight is copied. Raises `UsageError` for a module of any kind but our own, and for
-    Python functions.
-    """
+    """A copy without names but those of the root's inputs and outputs. Raises `UsageError` for kinds not ours."""
     described = root.describe()
     names = Names(value["name"] for value in [*described["inputs"], *described["outputs"]])
     modules = list(walk(root))
@@ -101,7 +97,7 @@ _COPIES: Dict[str, Callable[[Any, Names], Module]] = {
     LIBRARY: lambda module, names: copy.copy(module),
     "rpcsys.graph": _graph,
     "rpcsys.group": lambda module, names: type(module)(),
-    "rpcsys.library": lambda module, names: type(module)(module.data, {**module.about(), "name": "a library"}),
+    "rpcsys.library": lambda module, names: type(module)(module.data, {**module.about, "name": "a library"}),
     "rpcsys.onnx": _onnx,
     "rpcsys.params": lambda module, names: type(module)(names.keys(module.tensors), module.file),
     "rpcsys.remote": _remote,

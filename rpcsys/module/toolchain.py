@@ -44,10 +44,6 @@ class Toolchain(NamedTuple):
         sysroot = [f"--sysroot={self.sysroot}"] if self.sysroot else []
         return [self.cxx if cxx else self.cc, *self.flags, *sysroot]
 
-    def fits(self, library: elf.Elf) -> bool:
-        """Whether ``library`` is for this target."""
-        return (library.machine, library.bits) == (self.machine, self.bits)
-
 
 class Target(NamedTuple):
     """What a toolchain file says of its target, compiler or not: ``machine`` and ``bits`` as ELF files do."""
@@ -101,9 +97,8 @@ def _file(wanted: Union[str, Path]) -> Path:
             raise UsageError(f"there is no toolchain file {path}")
         return path.resolve()
     if str(wanted) not in names():
-        raise UsageError(
-            f"no toolchain file for {wanted}: there are {', '.join(names())}, or give the path of a .cmake file"
-        )
+        known = ", ".join(names())
+        raise UsageError(f"no toolchain file for {wanted}: there are {known}, or give the path of a .cmake file")
     return data.folder("toolchains") / f"{wanted}.cmake"
 
 
@@ -133,10 +128,7 @@ def _words(text: str, file: Path) -> List[str]:
 
 
 def _expand(text: str, says: Dict[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        return (os.environ if match[1] else says).get(match[2], "")
-
-    return _VARIABLE.sub(value, text)
+    return _VARIABLE.sub(lambda match: (os.environ if match[1] else says).get(match[2], ""), text)
 
 
 def _target(file: Path, says: Dict[str, str]) -> Target:
@@ -163,22 +155,19 @@ def _named(file: Path, says: Dict[str, str]) -> Tuple[str, str, str]:
     found = shutil.which(cc)
     if found is None:
         raise UsageError(f"there is no {cc} here, which {file} names as its compiler")
-    siblings = (says.get("CMAKE_CXX_COMPILER"), says.get("CMAKE_STRIP"))
-    cxx, strip = (which or _sibling(found, tool) for which, tool in zip(siblings, ("g++", "strip")))
-    return found, cxx, strip
+    cxx, strip = says.get("CMAKE_CXX_COMPILER"), says.get("CMAKE_STRIP")
+    return found, cxx or _sibling(found, "g++"), strip or _sibling(found, "strip")
 
 
 def _vendors(root: str, says: Dict[str, str]) -> Tuple[str, str, str]:
     folder = Path(root) / "bin"
     patterns = (says["RPCSYS_TRIPLE"], says["RPCSYS_VENDOR_TRIPLES"])
-    found = next((all_ for all_ in (sorted(folder.glob(p + "-gcc")) for p in patterns) if all_), None)
-    if not found:
-        raise UsageError(
-            f"there is no {patterns[1]}-gcc in {folder}; "
-            "RPCSYS_TOOLCHAIN_ROOT is the folder above the compilers' bin folder"
-        )
-    cc = str(found[0])
-    return cc, _sibling(cc, "g++"), _sibling(cc, "strip")
+    for pattern in patterns:
+        for cc in map(str, sorted(folder.glob(pattern + "-gcc"))):
+            return cc, _sibling(cc, "g++"), _sibling(cc, "strip")
+    raise UsageError(
+        f"there is no {patterns[1]}-gcc in {folder}; RPCSYS_TOOLCHAIN_ROOT is the folder above the compilers' bin folder"
+    )
 
 
 def _debians(machine: str, says: Dict[str, str]) -> Tuple[str, str, str]:

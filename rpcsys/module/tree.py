@@ -12,10 +12,7 @@ from rpcsys.module.registry import Context
 
 
 def save(root: Module) -> List[Buffer]:
-    """The blob of the tree below ``root``, in pieces; the same tree gives the same bytes. Nothing large is copied.
-
-    Raises `UsageError` for a module that cannot be saved, and for imports that form a circle.
-    """
+    """The tree's blob, in pieces. Raises `UsageError` for what cannot be saved, and for imports that form a circle."""
     modules = list(walk(root))
     numbers = {id(module): number for number, module in enumerate(modules)}
     nodes = [(module.kind, tuple(numbers[id(child)] for child in module.imports)) for module in modules]
@@ -28,17 +25,13 @@ def save(root: Module) -> List[Buffer]:
         try:
             kinds[kind] = registry.find(kind)
         except FormatError:
-            raise UsageError(
-                f"nothing here saves a module of kind {kind!r}; known are " + ", ".join(registry.known())
-            ) from None
+            known = ", ".join(registry.known())
+            raise UsageError(f"nothing here saves a module of kind {kind!r}; known are {known}") from None
     return encode(nodes, lambda number, offset: kinds[modules[number].kind].save_to_bytes(modules[number], offset))
 
 
 def load(records: Sequence[Record], context: Context) -> Module:
-    """The root of the tree that ``records`` are, everything below it attached and linked.
-
-    Raises `ModelError`, in one line that names the file; nothing stays open then.
-    """
+    """The root of a tree, all of it attached and linked. Raises `ModelError`, in one line; nothing stays open then."""
     made: List[Module] = []
     kind = ""
     try:
@@ -66,9 +59,9 @@ def _model_error(error: Exception, kind: str, name: str) -> ModelError:
     if isinstance(error, FormatError):
         text = f"{name} {error}"
     elif isinstance(error, ImportError) and registry.needs(kind):
-        text = "{} holds a module of kind {!r}, which needs {} here ({}); type: python3 -m pip install {}".format(
-            name, kind, " and ".join(registry.needs(kind)), error, " ".join(registry.needs(kind))
-        )
+        needs = registry.needs(kind)
+        text = f"{name} holds a module of kind {kind!r}, which needs {' and '.join(needs)} here ({error}); "
+        text += "type: python3 -m pip install " + " ".join(needs)
     else:
         said = " ".join(str(error).split())[:400] or type(error).__name__
         text = f"{name} cannot be loaded: its module of kind {kind!r} says: {said}"

@@ -41,7 +41,8 @@ except NativeError as error:
 def test_a_real_project_runs_on_the_board(triple: str, tmp_path: Path) -> None:
     (path,) = sdist.built(triple).rglob("libtvm_ffi.so")
     chain = toolchain.find(triple)
-    assert chain.fits(elf.read(str(path)))
+    library = elf.read(str(path))
+    assert (library.machine, library.bits) == (chain.machine, chain.bits)
     functions = compiled(FUNCTIONS, tmp_path / "functions.so", compiler=chain.command())
     said = MACHINES[BOARDS[triple]].run("-I", "-S", "-c", CALL, ROOT, path.parent, functions)
     assert said.splitlines() == ["42 70", "ValueError add takes two numbers of one type"]

@@ -256,12 +256,9 @@ def create(
     left = [module for module in library if module.kind != PARAMS]
     imports = [weights if kind == PARAMS else left.pop(0) if left else None for kind in described["imports"]]
     if left or None in imports:
-        raise UsageError(
-            "the graph imports {}, and was given {}".format(
-                ", ".join(described["imports"]) or "nothing",
-                ", ".join(module.kind for module in [*library, *([weights] if weights else [])]) or "nothing",
-            )
-        )
+        wanted = ", ".join(described["imports"]) or "nothing"
+        given = ", ".join(module.kind for module in [*library, *([weights] if weights else [])]) or "nothing"
+        raise UsageError(f"the graph imports {wanted}, and was given {given}")
     made = GraphModule(described, [module for module in imports if module is not None])
     if weights is not None:
         for module in made.imports:

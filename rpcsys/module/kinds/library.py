@@ -18,6 +18,8 @@ from rpcsys.module.module import Function, Module
 from rpcsys.module.registry import Context
 
 KIND = "rpcsys.library"
+#: What is saved beside the library.
+_ABOUT = {"name": str, "target": str, "machine": str, "bits": int, "kinds": list, "functions": list}
 #: Bytes that are loaded -> the path they were loaded from, which stays open: a linker knows libraries by their paths.
 _loaded: Dict[bytes, str] = {}
 
@@ -30,23 +32,19 @@ class LibraryModule(Module):
     ) -> None:
         super().__init__(KIND, imports=imports)
         self.data = data
+        self.about = {key: about[key] for key in _ABOUT}
         self.name: str = about["name"]  # what messages call it
         self.target: str = about["target"]  # what it is built for, as who made it calls it (``"aarch64-linux-gnu"``)
         self.machine: str = about["machine"]  # the same as its file says it (``"aarch64"``, 64)
         self.bits: int = about["bits"]
         self.kinds: List[str] = about["kinds"]  # of the modules that it holds itself
-        self._exported: List[str] = about["functions"]
         self._allow_pickle = allow_pickle
         self._inner: Optional[Module] = None
 
-    def about(self) -> Dict[str, Any]:
-        """What is saved beside the library."""
-        fields = {name: getattr(self, name) for name in ("name", "target", "machine", "bits", "kinds")}
-        return {**fields, "functions": self._exported}
-
     def names(self) -> List[str]:
         """The functions it was said to have when it was put here, whether it is loaded or not."""
-        return self._exported
+        listed: List[str] = self.about["functions"]
+        return listed
 
     def own(self, name: str) -> Optional[Function]:
         try:
@@ -74,11 +72,10 @@ class LibraryModule(Module):
         if self._inner is None:
             from rpcsys.module import loading
 
-            here, bits = elf.here()
             if not self.fits():
                 raise ModelError(
                     f"{self.name} is built for {self.target} ({self.machine}, {self.bits} bits), and this device is "
-                    f"{here} ({bits} bits); build it for this device"
+                    "{} ({} bits); build it for this device".format(*elf.here())
                 )
             self._inner = loading.load_library(_path_of(self.data), self.name, allow_pickle=self._allow_pickle)
             described = self._inner.describe()
@@ -126,14 +123,13 @@ def library(
 
 def save_to_bytes(module: LibraryModule, offset: int) -> Sequence[Buffer]:
     """The library as it is."""
-    return packed.pack(module.about(), [module.data], offset)
+    return packed.pack(module.about, [module.data], offset)
 
 
 def load_from_bytes(data: memoryview, context: Context) -> Module:
     """The library; it is loaded when it is linked. Raises `FormatError`."""
     about, buffers = packed.unpack(data)
-    types = {"name": str, "target": str, "machine": str, "bits": int, "kinds": list, "functions": list}
-    if len(buffers) != 1 or not all(isinstance(about.get(key), kind) for key, kind in types.items()):
+    if len(buffers) != 1 or not all(isinstance(about.get(key), kind) for key, kind in _ABOUT.items()):
         raise FormatError("is broken (a library inside is not described)")
     return LibraryModule(buffers[0], about, allow_pickle=context.allow_pickle)
 

@@ -6,10 +6,10 @@ They are not listed, and our client calls what is listed.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import platform
 import re
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from rpcsys.errors import ModelError, NativeError
 from rpcsys.ffi import library
@@ -53,28 +53,21 @@ class NativeModule(Module):
 
 
 def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
-    """Load the library at ``path``, ``name`` in messages. Raises `ModelError`, in one line.
-
-    ``inside``: the kinds of the modules in it, which only TVM's loaders may know.
-    """
-    try:
+    """Load the library at ``path``, with modules of the kinds ``inside`` in it. Raises `ModelError`, in one line."""
+    with _explained(name):
         file = elf.read(path)
-    except elf.ElfError as error:
-        raise ModelError(f"{name} {error}") from None
-    check(file, name)
-    functions = functions_of(file)
-    if not functions and LIBRARY_BIN not in file.symbols:
-        raise ModelError(f"{name} exports no TVM-FFI function (a symbol {PREFIX}NAME)")
-    if library.present():
-        _checked(name, library.api)  # it must be there before the library is
-        _linked(name, lambda: Library(path))  # a symbol that is found to be missing later ends the process
-        if library.has_runtime():
-            _refuse_unknown(inside, name)
-            module: NativeModule = _checked(name, lambda: _load_by_tvm(path, functions))
-            return module
-    if LIBRARY_BIN in file.symbols:
-        raise _no_runtime(name, "has modules inside")
-    return _load_alone(path, name, file, functions)
+        check(file, name)
+        functions = functions_of(file)
+        if not functions and LIBRARY_BIN not in file.symbols:
+            raise ModelError(f"{name} exports no TVM-FFI function (a symbol {PREFIX}NAME)")
+        if library.present():
+            library.api()  # it must be there before the library is
+            Library(path)  # a symbol that is found to be missing later ends the process
+            if library.has_runtime():
+                return _load_by_tvm(path, name, functions, inside)
+        if LIBRARY_BIN in file.symbols:
+            raise _no_runtime(name, "has modules inside")
+        return _load_alone(path, name, file, functions)
 
 
 def check(file: elf.Elf, name: str) -> None:
@@ -87,16 +80,14 @@ def check(file: elf.Elf, name: str) -> None:
 
 
 def load_own(path: str, name: str, file: elf.Elf) -> NativeModule:
-    """The library's own functions, without the modules inside it: kind ``_lib`` of a tree that others load.
-
-    ``file`` is what the file says of itself; one that is all data is not opened as a library. Raises `ModelError`.
-    """
+    """The library's own functions, without the modules inside it; a file of data is not opened. Raises `ModelError`."""
     functions = functions_of(file)
     if not functions:
         return NativeModule(LIBRARY, [])
-    if library.present():
-        _checked(name, library.api)
-    return _load_alone(path, name, file, functions)
+    with _explained(name):
+        if library.present():
+            library.api()
+        return _load_alone(path, name, file, functions)
 
 
 def _load_alone(path: str, name: str, file: elf.Elf, functions: List[str]) -> NativeModule:
@@ -105,14 +96,13 @@ def _load_alone(path: str, name: str, file: elf.Elf, functions: List[str]) -> Na
     needs = wanted or [_LOOKUP] * (_LOOKUP in file.symbols)
     if needs and not library.has_runtime():
         raise _no_runtime(name, "uses {}".format(", ".join(needs)))
-    opened = _linked(name, lambda: _open_alone(path, file))
+    opened = _open_alone(path, file)
     if needs:
-        _checked(name, lambda: opened.connect(wanted))
+        opened.connect(wanted)
     return NativeModule(LIBRARY, functions, opened.function)
 
 
 def _open_alone(path: str, file: elf.Elf) -> Library:
-    """Open a library that stands for itself. Raises OSError, `NativeError`."""
     lacking = [] if library.present() else [name for name in file.undefined() if name.startswith("TVM")]
     if not lacking:
         return Library(path)
@@ -122,9 +112,14 @@ def _open_alone(path: str, file: elf.Elf) -> Library:
     return Library(path, Lacking(slots, (anchor.name, anchor.value), others))
 
 
-def _load_by_tvm(path: str, functions: List[str]) -> NativeModule:
+def _load_by_tvm(path: str, name: str, functions: List[str], kinds: Sequence[str]) -> NativeModule:
     from rpcsys.ffi import tvm
 
+    for kind in kinds:
+        if not tvm.loads(kind):
+            raise ModelError(
+                f"{name} holds a module of kind {kind!r}, which neither rpcsys nor TVM's runtime here can load"
+            )
     module = tvm.load_library(path)
     if module.kind != tvm.EXECUTABLE:
         return NativeModule(LIBRARY, functions, module.function)
@@ -142,23 +137,6 @@ def _load_by_tvm(path: str, functions: List[str]) -> NativeModule:
     return NativeModule(tvm.EXECUTABLE, programs + functions, lookup, inputs=inputs)
 
 
-def _refuse_unknown(kinds: Sequence[str], name: str) -> None:
-    from rpcsys.ffi import tvm
-
-    for kind in kinds:
-        if not _checked(name, functools.partial(tvm.loads, kind)):
-            raise ModelError(
-                f"{name} holds a module of kind {kind!r}, which neither rpcsys nor TVM's runtime here can load"
-            )
-
-
-def _checked(name: str, act: Callable[[], Any]) -> Any:
-    try:
-        return act()
-    except NativeError as error:
-        raise ModelError("{} cannot be loaded: {}".format(name, " ".join(str(error).split())[:400])) from None
-
-
 def _no_runtime(name: str, what: str) -> ModelError:
     """The error for a library that needs TVM's runtime: without it, its pointers into that would be null."""
     return ModelError(
@@ -167,13 +145,17 @@ def _no_runtime(name: str, what: str) -> ModelError:
     )
 
 
-def _linked(name: str, act: Callable[[], Library]) -> Library:
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Raise a `ModelError`, in one line, for whatever loading the library ``name`` raises."""
     try:
-        return act()
+        yield
+    except elf.ElfError as error:
+        raise ModelError(f"{name} {error}") from None
     except OSError as error:
         raise _linker_error(name, str(error)) from None
     except NativeError as error:
-        raise ModelError(f"{name} cannot be loaded: {error}; start the server with --tvm-library DIR") from None
+        raise ModelError("{} cannot be loaded: {}".format(name, " ".join(str(error).split())[:400])) from None
 
 
 def _linker_error(name: str, said: str) -> ModelError:

@@ -14,6 +14,7 @@ from rpcsys import part
 from rpcsys.errors import ModelError, RemoteArgumentError, UsageError
 from rpcsys.module import packed
 from rpcsys.module.kinds import onnx_session
+from rpcsys.module.kinds.onnx_proto import NUMBERS
 from rpcsys.module.kinds.onnx_session import Model, OnnxWeight, Runner, Value
 from rpcsys.module.kinds.params import ParamsModule, listed, listing
 from rpcsys.module.layout import Buffer, FormatError
@@ -56,7 +57,7 @@ class OnnxModule(Module):
 
     @property
     def model(self) -> Model:
-        """The model in parts, to be saved. Raises `UsageError` where that takes the package onnx, and it is not there."""
+        """The model in parts, to be saved. Raises `UsageError`, and ImportError where that takes onnx, and it is not there."""
         return self._model()
 
     def link(self) -> None:
@@ -79,7 +80,6 @@ class OnnxModule(Module):
         self._runner = None
 
     def describe(self) -> Dict[str, Any]:
-        """kind, functions, inputs and outputs; a free extent is its name or None."""
         return {"kind": self.kind, "functions": ["main"], "inputs": self.inputs, "outputs": self.outputs}
 
     def run_main(self, inputs: Mapping[str, Any], outputs: Optional[Sequence[str]] = None) -> Dict[str, Any]:
@@ -93,10 +93,10 @@ class OnnxModule(Module):
             if value.name not in inputs and not value.optional:
                 raise RemoteArgumentError(f"input {value.name!r} is missing; the model wants {_listed(known)}")
         names = [value.name for value in runner.outputs]
-        for name in outputs if outputs is not None else ():
+        wanted = names if outputs is None else list(outputs)
+        for name in wanted:
             if name not in names:
                 raise RemoteArgumentError(f"the model has no output {name!r}; it has {_listed(names)}")
-        wanted = list(outputs) if outputs is not None else names
         feeds = {name: known[name].check(value) for name, value in inputs.items()}
         return dict(zip(wanted, runner.run(wanted, feeds)))
 
@@ -104,9 +104,8 @@ class OnnxModule(Module):
         runner = self._runner or self._ready()
         inputs: List[Value] = runner.inputs
         if len(args) != len(inputs):
-            raise RemoteArgumentError(
-                f"the model takes {len(inputs)} input(s), not {len(args)}: {_listed(value.name for value in inputs)}"
-            )
+            names = _listed(value.name for value in inputs)
+            raise RemoteArgumentError(f"the model takes {len(inputs)} input(s), not {len(args)}: {names}")
         feeds = {value.name: value.check(arg) for value, arg in zip(inputs, args)}
         results = runner.run([value.name for value in runner.outputs], feeds)
         return results[0] if len(results) == 1 else tuple(results)
@@ -121,16 +120,26 @@ class OnnxModule(Module):
             return self._runner
 
     def _open(self) -> Any:
-        model = self._model()
+        model, name = self._model(), self._name
         missing = self._missing(model)
         if missing:
             raise ModelError(
-                f"{self._name} lacks {len(missing)} of its weights ({_listed(missing[:5])}): they were saved apart; "
+                f"{name} lacks {len(missing)} of its weights ({_listed(missing[:5])}): they were saved apart; "
                 "give them, as with rpcsys.graph.create(json, library, params)"
             )
         weights = {name: OnnxWeight(tensor, model.file) for name, tensor in model.weights.items()}
         weights.update(self._shared(model))
-        return _open(model, weights, self._name)
+        proto = bytes(model.proto)
+
+        def by_reference() -> Any:
+            return _reference().of_bytes(proto, {name: weight.tensor for name, weight in weights.items()})
+
+        if model.options.get("runtime") == "reference":
+            return _first(name, "", by_reference)
+        complaint = onnx_session.complaint(model.options)
+        if complaint:
+            raise ModelError(f"{name} {complaint}")
+        return _first(name, "", lambda: onnx_session.of_bytes(proto, weights, model.options), by_reference)
 
     def _take(self, runner: Any) -> None:
         self._runner = runner
@@ -160,20 +169,6 @@ def load(path: str, name: str) -> OnnxModule:
     """Load the model at ``path``, ``name`` in messages. Raises `ModelError`, in one line."""
     runner = _first(name, path, lambda: onnx_session.of_file(path, {}), lambda: _reference().of_file(path))
     return OnnxModule(lambda: _model_parts(path), runner=runner, name=name)
-
-
-def _open(model: Model, weights: Dict[str, OnnxWeight], name: str) -> Any:
-    proto = bytes(model.proto)
-
-    def by_reference() -> Any:
-        return _reference().of_bytes(proto, {name: weight.tensor for name, weight in weights.items()})
-
-    if model.options.get("runtime") == "reference":
-        return _first(name, "", by_reference)
-    complaint = onnx_session.complaint(model.options)
-    if complaint:
-        raise ModelError(f"{name} {complaint}")
-    return _first(name, "", lambda: onnx_session.of_bytes(proto, weights, model.options), by_reference)
 
 
 def _first(name: str, path: str, *makers: Callable[[], Any]) -> Any:
@@ -224,10 +219,7 @@ def onnx_module(model: ModelLike, *, params: Optional[ParamsModule] = None, **op
 
 def save_to_bytes(module: OnnxModule, offset: int) -> Sequence[Buffer]:
     """The model and its own weights, in pieces, none of them copied. Raises `UsageError`."""
-    try:
-        model = module.model
-    except ModelError as error:
-        raise UsageError(str(error.args[0])) from None
+    model = module.model
     about: Dict[str, Any] = {
         "inputs": model.inputs,
         "outputs": model.outputs,
@@ -249,7 +241,7 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
         raise FormatError("is broken (an ONNX module has no model)")
     weights = listed(about.get("weights"), buffers[1:])
     for name, tensor in weights.items():
-        if not onnx_session.can_be_apart(tensor.dtype):
+        if tensor.dtype not in NUMBERS:
             raise FormatError(f"is broken (weight {name[:200]!r} is of a type that ONNX lacks)")
     try:
         options = onnx_session.options_of(about.get("options"))

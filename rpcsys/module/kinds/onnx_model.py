@@ -15,13 +15,15 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from rpcsys.errors import UsageError, one_line
-from rpcsys.module.kinds.onnx_session import Model, can_be_apart
+from rpcsys.module.kinds.onnx_proto import NUMBERS
+from rpcsys.module.kinds.onnx_session import Model
 from rpcsys.wire.tensor import Tensor, as_tensor
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
 
 #: Smaller weights stay in the model: among them are the shapes that onnxruntime wants to see while it optimises.
 APART_BYTES = 1024
+#: The IR version up to which weights had to be inputs, too; since then an input that is a weight may be replaced by a caller.
 _WEIGHTS_ALONE = 4
 
 
@@ -53,8 +55,14 @@ def parts(
     for name in apart:
         whole.graph.initializers.pop(name)
     taken = {name for name in apart if shared and name in shared and _same(shared[name], apart[name])}
+    try:
+        proto = bytes(ir.to_proto(whole).SerializeToString(deterministic=True))
+    except ValueError as error:
+        raise UsageError(
+            f"the model is over 2 GB even without its weights of plain element types: {one_line(error, 200)}"
+        ) from None
     return Model(
-        _serialised(whole),
+        proto,
         {name: apart[name] for name in sorted(apart) if name not in taken},
         {name: (apart[name].dtype, apart[name].shape) for name in taken},
         [_declared(value) for value in whole.graph.inputs if value.name not in whole.graph.initializers],
@@ -69,7 +77,10 @@ def read(model: ModelLike) -> ir.Model:
     Weights that lie in files of their own stay there. Raises `UsageError` for what cannot be read as a model.
     """
     whole = model.clone() if isinstance(model, ir.Model) else _opened(model)
-    _drop_weights_from_inputs(whole)
+    if whole.ir_version < _WEIGHTS_ALONE:
+        for value in [value for value in whole.graph.inputs if value.name in whole.graph.initializers]:
+            whole.graph.inputs.remove(value)
+        whole.ir_version = _WEIGHTS_ALONE
     return whole
 
 
@@ -83,14 +94,6 @@ def _opened(model: Union[str, os.PathLike[str], bytes, onnx.ModelProto]) -> ir.M
         raise UsageError(f"{name} cannot be read as an ONNX model: {one_line(error, 300)}") from None
 
 
-def _drop_weights_from_inputs(model: ir.Model) -> None:
-    """Up to IR version 3 weights had to be inputs, too; later that means that a caller may replace them."""
-    if model.ir_version < _WEIGHTS_ALONE:
-        for value in [value for value in model.graph.inputs if value.name in model.graph.initializers]:
-            model.graph.inputs.remove(value)
-        model.ir_version = _WEIGHTS_ALONE
-
-
 def _weights(model: ir.Model) -> Dict[str, Tensor]:
     """The weights that can be apart, over the memory or the file that they are in."""
     found = {}
@@ -98,8 +101,7 @@ def _weights(model: ir.Model) -> Dict[str, Tensor]:
         held = value.const_value
         if held is None or held.nbytes < APART_BYTES or value.is_graph_input() or value.is_graph_output():
             continue
-        dtype = str(held.dtype.numpy().name)
-        if held.dtype != ir.DataType.STRING and can_be_apart(dtype):
+        if held.dtype != ir.DataType.STRING and str(held.dtype.numpy().name) in NUMBERS:
             found[name] = as_tensor(np.asarray(held.numpy()))
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
@@ -108,15 +110,6 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return (one.dtype, one.shape) == (other.dtype, other.shape) and bool(
         np.array_equal(np.frombuffer(one.data, "u1"), np.frombuffer(other.data, "u1"))
     )
-
-
-def _serialised(model: ir.Model) -> bytes:
-    try:
-        return bytes(ir.to_proto(model).SerializeToString(deterministic=True))
-    except ValueError as error:
-        raise UsageError(
-            f"the model is over 2 GB even without its weights of plain element types: {one_line(error, 200)}"
-        ) from None
 
 
 def _declared(value: ir.Value) -> Dict[str, Any]:

@@ -17,7 +17,7 @@ import onnxruntime
 from rpcsys.errors import RemoteArgumentError
 from rpcsys.module.kinds.onnx_proto import NUMBERS, external_weight, with_ir_version
 from rpcsys.module.layout import Buffer
-from rpcsys.module.module import Stops, process, running_call
+from rpcsys.module.module import process, running_call
 from rpcsys.module.registry import File
 from rpcsys.wire.dtypes import count
 from rpcsys.wire.tensor import Tensor, as_tensor
@@ -89,8 +89,10 @@ class Runner:
         return self._run(outputs, feeds)
 
     def _run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
-        stops = running_call.stops
-        how = None if stops is None else _stoppable(stops)
+        how = None
+        if running_call.stops is not None:
+            how = onnxruntime.RunOptions()
+            running_call.stops.append(lambda: setattr(how, "terminate", True))
         if not self._raw:
             results: List[Any] = self._session.run(outputs, feeds, how)
             return results
@@ -100,13 +102,6 @@ class Runner:
         else:
             results = self._session.run(outputs, values, how)
         return results
-
-
-def _stoppable(stops: Stops) -> Any:
-    """Options for a run that ends with an error soon after one of ``stops`` is called, which is added to them."""
-    options = onnxruntime.RunOptions()
-    stops.append(lambda: setattr(options, "terminate", True))
-    return options
 
 
 def _is_array(feed: Any) -> bool:
@@ -150,7 +145,8 @@ def of_bytes(model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[s
         location = os.path.basename(file.path) if file is not None and offset is not None else "in memory"
         pieces.append(external_weight(name, tensor.dtype, tensor.shape, location, offset or 0, len(tensor.data)))
         if offset is None:
-            keep[name] = _value(tensor)
+            value = tensor if tensor.dtype in RAW else np.frombuffer(tensor.data, tensor.dtype).reshape(tensor.shape)
+            keep[name] = to_ort(value)
             settings.add_initializer(name, keep[name])
     settings.add_external_initializers(list(keep), list(keep.values()))
     whole = b"".join(pieces)
@@ -160,10 +156,7 @@ def of_bytes(model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[s
 
 
 def _by_ir_version(make: Callable[[Optional[int]], Runner]) -> Runner:
-    """``make(None)``; where onnxruntime finds the model's IR version too new, ``make`` with the newest that it knows.
-
-    Such models run when the version is lowered.
-    """
+    """``make(None)``; for a model too new for onnxruntime, ``make`` with the newest IR version that it knows."""
     try:
         return make(None)
     except Exception as error:
@@ -222,18 +215,8 @@ def complaint(options: Mapping[str, Any]) -> str:
     return ""
 
 
-def _value(tensor: Tensor) -> Any:
-    if tensor.dtype in RAW:
-        return to_ort(tensor)
-    return to_ort(np.frombuffer(tensor.data, tensor.dtype).reshape(tensor.shape))
-
-
 def options_of(given: Any) -> Dict[str, Any]:
-    """Checked options: ``threads`` (a number), ``cpus`` (their numbers), ``level`` (off, basic, extended, all),
-    ``providers`` (names), ``runtime`` (onnxruntime, reference).
-
-    Raises ValueError, saying what is wrong.
-    """
+    """Options for onnxruntime, checked (see `onnx.onnx_module`). Raises ValueError, saying what is wrong."""
     if not isinstance(given, dict) or set(given) - {"threads", "cpus", "level", "providers", "runtime"}:
         raise ValueError("options are threads, cpus, level, providers and runtime")
     if given.get("level", "all") not in _LEVELS:
@@ -248,11 +231,6 @@ def options_of(given: Any) -> Dict[str, Any]:
     if given.get("runtime", "onnxruntime") not in ("onnxruntime", "reference"):
         raise ValueError("a runtime is onnxruntime or reference")
     return given
-
-
-def can_be_apart(dtype: str) -> bool:
-    """Whether weights of that type can be given apart from a model."""
-    return dtype in NUMBERS
 
 
 # ------------------------------------------------------------------ inputs and outputs

@@ -58,7 +58,9 @@ class ReferenceRunner:
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         """The outputs of those names."""
-        return [_plain(value) for value in self._evaluator.run(outputs, feeds)]
+        # Values of types that numpy has by another package are tensors, as onnxruntime's are.
+        found = self._evaluator.run(outputs, feeds)
+        return [as_tensor(each) if isinstance(each, np.ndarray) and each.dtype.kind == "V" else each for each in found]
 
 
 def _check(model: Any) -> None:
@@ -73,13 +75,6 @@ def _check(model: Any) -> None:
     onnx.checker.check_model(model)
     for tensor in open_:
         tensor.ClearField("shape")
-
-
-def _plain(value: Any) -> Any:
-    """Values of types that numpy has by another package as tensors, as onnxruntime's come."""
-    if isinstance(value, np.ndarray) and value.dtype.kind == "V":
-        return as_tensor(value)
-    return value
 
 
 def of_file(path: str) -> ReferenceRunner:

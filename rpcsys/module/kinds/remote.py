@@ -99,10 +99,7 @@ class RemoteFunctionModule(Module):
         self._encodings = {name: EncodingMetrics(how) for name, how in self._sent.values()}
 
     def submit(self, *args: Any) -> concurrent.futures.Future[Any]:
-        """Run ``main`` without waiting. At most `MAX_CALLS` calls are on their way at once; more wait here.
-
-        Calls may be answered in another order than they were made in.
-        """
+        """Run ``main`` without waiting; at most `MAX_CALLS` are under way. Answers may come in another order."""
         with self._lock:
             self.check_open()
             if self._workers is None:
@@ -156,10 +153,7 @@ class RemoteFunctionModule(Module):
         return RetryBudget(self.endpoint.repeatable, wait_s)
 
     def _again(self, error: RpcsysError, connection: OpenConnection, budget: RetryBudget) -> bool:
-        """Whether to make a call again that ended so, having waited; False if it is the fallback's turn.
-
-        Raises ``error`` where neither helps.
-        """
+        """Whether to make a call again, having waited; False is the fallback's turn. Else raises ``error``."""
         server, ran_perhaps, again = self._server, True, False
         if isinstance(error, _CONNECTION_LOST):
             self.check_open()
