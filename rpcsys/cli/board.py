@@ -40,17 +40,21 @@ _ssh_options = with_options(
         for flag, name, metavar, text in _SSH
     )
 )
+_FROM_WHEELS = click.option(
+    "--from-wheels", is_flag=True, help="TVM's libraries from PyPI's wheels for the board's platform."
+)
+_DRIVERS = click.option(
+    "--with-libraries", "drivers", metavar="A.so:B.so", multiple=True, help="Drivers for TVM's sessions; repeatable."
+)
 _packing = with_options(
-    click.option("--from-wheels", is_flag=True, help="TVM's libraries from PyPI's wheels."),
+    _FROM_WHEELS,
     click.option(
         "--libraries",
         metavar="DIR",
         type=click.Path(exists=True, file_okay=False, resolve_path=True),
         help="TVM's libraries from a build folder.",
     ),
-    click.option(
-        "--with-libraries", "drivers", metavar="A.so:B.so", multiple=True, help="Drivers to go along; repeatable."
-    ),
+    _DRIVERS,
     click.option("--archive", type=options.FILE, help="Install this archive of `rpcsys pack`; nothing is packed."),
     click.option(
         "--wait",
@@ -326,14 +330,8 @@ On the board:  tar xf rpcsys-device.tar.gz
     help="Where to.",
 )
 @click.option("--libraries", "folder", metavar="DIR", type=options.FILE, help="TVM's libraries from a build folder.")
-@click.option("--from-wheels", is_flag=True, help="TVM's libraries from PyPI's wheels for the board's platform.")
-@click.option(
-    "--with-libraries",
-    "drivers",
-    metavar="A.so:B.so",
-    multiple=True,
-    help="Drivers to be loaded in TVM's sessions; repeatable.",
-)
+@_FROM_WHEELS
+@_DRIVERS
 @click.option(
     "--glibc", metavar="VERSION", help="Refuse libraries that need a newer C library than the board's, such as 2.27."
 )

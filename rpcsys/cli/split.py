@@ -69,19 +69,9 @@ put on a server there.
 )
 @click.argument("model", type=options.FILE)
 def split(
-    devices: str,
-    output: Path | None,
-    goal: str,
-    cuts: Sequence[str],
-    arrays: Path | None,
-    tracker: str | None,
-    encode: str,
-    exact: bool,
-    keep_order: bool,
-    fallback: bool,
-    wait_timeout: float,
-    model: Path,
-) -> None:
+    model: Path, devices: str, output: Path | None, cuts: Sequence[str], arrays: Path | None, tracker: str | None,
+    encode: str, exact: bool, fallback: bool, wait_timeout: float, **more: Any,
+) -> None:  # fmt: skip
     """The command; what it is for is said in `_HELP`."""
     if not model.is_file():
         raise UsageError(f"no such model: {model}")
@@ -90,9 +80,16 @@ def split(
     if cuts:
         stages, used = _by_hand(model, devices, cuts, exact)
     else:
-        more = {"exact": exact, "keep_order": keep_order, "encode": encode, "wait_s": wait_timeout}
-        stages, used = _found(model, devices, given, {**more, "goal": goal, "tracker": lab})
-    _write(stages, used, output or Path(f"{model.stem}.so"), lab, encode, fallback)
+        terms = {**more, "exact": exact, "encode": encode, "wait_s": wait_timeout, "tracker": lab}
+        stages, used = _found(model, devices, given, terms)
+    from rpcsys.graph._plan.plan import export
+
+    library = output or Path(f"{model.stem}.so")
+    parts = export(stages, used, library, tracker=lab, encode=encode, fallback=fallback)
+    click.echo(f"wrote {library}")
+    places = {stage.name: device.name for stage, device in zip(stages, used, strict=True)}
+    for name, part in parts.items():
+        click.echo(f"wrote {part}, for {places[name]}; type: rpcsys deploy {part} --to HOST:PORT")
 
 
 def _found(
@@ -126,20 +123,3 @@ def _cut(text: str) -> int | str | tuple[str, ...]:
 
 def _say(text: str) -> None:
     click.echo(f"  {text}", err=True)
-
-
-def _write(
-    stages: graph.Stages,
-    used: Sequence[PlanDevice],
-    output: Path,
-    tracker: tuple[str, int],
-    encode: str,
-    fallback: bool,
-) -> None:
-    from rpcsys.graph._plan.plan import export
-
-    parts = export(stages, used, output, tracker=tracker, encode=encode, fallback=fallback)
-    click.echo(f"wrote {output}")
-    places = {stage.name: device.name for stage, device in zip(stages, used, strict=True)}
-    for name, part in parts.items():
-        click.echo(f"wrote {part}, for {places[name]}; type: rpcsys deploy {part} --to HOST:PORT")

@@ -14,6 +14,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -73,34 +74,34 @@ class Acceptor:
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
 
+@dataclass
 class ConnectionLimit:
     """At most ``each`` connections of an address, and ``total`` of all (None: no bound)."""
 
-    def __init__(self, each: int, total: int | None, log: logging.Logger, advice: str) -> None:
-        self._each = each
-        self._total = total
-        self._log = log
-        self._advice = advice
-        self._counts: Counter[str] = Counter()
-        self._log_at = float("-inf")
+    each: int
+    total: int | None
+    log: logging.Logger
+    advice: str
+    counts: Counter[str] = field(default_factory=Counter)
+    _log_at: float = float("-inf")
 
     def admit(self, address: str, at: float) -> bool:
         """Whether one more may come, which is then counted. That one may not is logged now and then, with the advice."""
-        count = self._counts[address]
-        if count < self._each and (self._total is None or self._counts.total() < self._total):
-            self._counts[address] += 1
+        count = self.counts[address]
+        if count < self.each and (self.total is None or self.counts.total() < self.total):
+            self.counts[address] += 1
             return True
         if at >= self._log_at:
             self._log_at = at + LOG_EVERY_S
-            text = "%s has %d connections and gets no more: %s"
-            self._log.warning(text, address, count, self._advice, extra={"stranger": address})
+            text, stranger = "%s has %d connections and gets no more: %s", {"stranger": address}
+            self.log.warning(text, address, count, self.advice, extra=stranger)
         return False
 
     def leave(self, address: str) -> None:
         """One that was admitted has gone."""
-        self._counts[address] -= 1
-        if not self._counts[address]:
-            del self._counts[address]
+        self.counts[address] -= 1
+        if not self.counts[address]:
+            del self.counts[address]
 
 
 def raise_descriptor_limit() -> int:

@@ -32,7 +32,7 @@ _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
 }
-_SILENCE_S = 10.0  # a connection whose next question is not whole after so long is closed
+REQUEST_TIMEOUT_S = 10.0  # a connection whose next request is not whole after so long is closed
 #: Connections for pages, in all and of each address: a browser has six, a proxy in front of a lab's people some
 #: dozens.
 MAX_CONNECTIONS = 512
@@ -133,21 +133,19 @@ def counted(
 def serve_pages(listener: socket.socket, pages: dict[str, Page]) -> Acceptor:
     """Serve pages by path on a listening socket; closing what is returned ends it."""
     unread: Counter[str] = Counter()
-    server = http_server(
-        [(path, _PageHandler, {"page": page, "unread": unread}) for path, page in pages.items()], _SILENCE_S
-    )
+    server = http_server([(path, _PageHandler, {"page": page, "unread": unread}) for path, page in pages.items()])
     return Acceptor(listener, counted(server.handle_stream, 8 * _MAX_HEADERS))
 
 
-def http_server(routes: Sequence[tuple[str, type[RequestHandler], dict[str, Any]]], silence_s: float) -> HTTPServer:
-    """A server of ``routes`` that closes a connection whose request is not whole after ``silence_s``."""
+def http_server(routes: Sequence[tuple[str, type[RequestHandler], dict[str, Any]]]) -> HTTPServer:
+    """A server of ``routes``: paths, handlers and the handlers' arguments."""
     # Requests are no news, and what strangers send is their own fault.
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
     logging.getLogger("tornado.general").setLevel(logging.ERROR)
     return HTTPServer(
         Application(list(routes)),
-        idle_connection_timeout=silence_s,
-        body_timeout=silence_s,
+        idle_connection_timeout=REQUEST_TIMEOUT_S,
+        body_timeout=REQUEST_TIMEOUT_S,
         max_header_size=_MAX_HEADERS,
         max_body_size=_MAX_BODY,
     )

@@ -1,14 +1,13 @@
 """Telling a peer that reads nothing from one that is dead.
 
-To Linux both are the same: a stream with something to send, that its peer's closed window lets nobody send, is broken when
-TCP_USER_TIMEOUT is over, however faithfully the peer answers each probe (since Linux 5.11; measured). But a person may look at
-a stopped program for an hour, and a board compute. So who answers is given more time, again and again; who does not is given
-up with what was left: within 40 s, or within 15 s when its window was open or had just closed.
+To Linux both are the same: a stream whose peer's closed window lets nothing be sent is broken when TCP_USER_TIMEOUT is over,
+however faithfully the peer answers each probe (since Linux 5.11; measured). But a stopped program and a busy board are no
+dead peers. So who answers is given more time, again and again; who does not is given up within 40 s, or within 15 s when
+its window was open or had just closed.
 
-Nothing is remembered but what the kernel has: any process that has the stream may look. What it is to be given follows from
-when data was last sent, which is before the window closed. The kernel may count from longer ago, where the window has opened
-meanwhile for less than the piece that is to be sent next (measured: 20 kB read every 7 s); so what was given is not taken
-back before all has been sent, or the peer falls silent.
+Nothing is remembered but what the kernel has, so any process that has the stream may look. What is given follows from when
+data was last sent. The kernel may count from longer ago, where the window has opened meanwhile for less than the next
+piece (measured: 20 kB read every 7 s); so it is not taken back before all has been sent, or the peer falls silent.
 """
 
 from __future__ import annotations

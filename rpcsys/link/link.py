@@ -1,11 +1,7 @@
-"""A client's or a server's link to the tracker, over a socket.
+"""A client's or a server's connection to the tracker. A link is for one thread at a time.
 
-`Link` is non-blocking at its core, for loops on `selectors`: register its ``fileno()`` (one for its whole
-life, whatever sockets and lookups come and go behind it), call `Link.advance` when it is ready and now
-and then besides, and take the messages it returns. `Link.open`, `Link.receive`, `Link.ask` and
-`Link.command` are blocking verbs on top of that, for clients. A link is for one thread at a time.
-
-It speaks TVM's tracker too: a hello hidden in a ping tells the two apart (``Link.ours``).
+Its core does not block, for loops on `selectors`; for clients, blocking verbs stand on top of that. It speaks TVM's
+tracker too: a hello hidden in a ping tells the two apart (``Link.ours``).
 """
 
 from __future__ import annotations
@@ -36,14 +32,11 @@ Address = Union[str, Tuple[str, int]]
 
 
 class Link:
-    """One connection to a tracker.
+    """One connection to a tracker at ``"host:port"`` or ``(host, port)``.
 
-    Parameters
-    ----------
-    address: ``"host:port"`` or ``(host, port)``.
-    user: who asks, as a claim.
-    capabilities: what this side can do, told in the hello.
-    timeout: seconds until the tracker must have answered the hello.
+    Register its ``fileno()``, call `advance` when that is ready and now and then besides, and take the messages that it
+    returns; or use `open`, `receive`, `ask` and `command`, which block. ``user``: who asks, as a claim; ``timeout``:
+    seconds until the tracker must have answered the hello.
 
     ``ours`` is None until the hello is answered, then whether the tracker is rpcsys's; ``tracker`` is its hello, or what
     a proxy without one answered in its place. ``received`` counts bytes.
@@ -95,17 +88,9 @@ class Link:
         return self.ours is not None and not self._closed
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `advance` has something to do; the same for the link's whole life.
-
-        It is the selector's own (epoll and kqueue nest), because sockets and lookups come and go behind it.
-        """
-        selector: Any = self._selector
-        number: int = selector.fileno()
-        return number
-
-    def wants(self) -> int:
-        """What to wait for on `fileno`, as `selectors` names it."""
-        return selectors.EVENT_READ
+        """A descriptor that is readable when `advance` has something to do; the same for the link's whole life."""
+        selector: Any = self._selector  # whose descriptor nests: sockets and lookups come and go behind it
+        return int(selector.fileno())
 
     def advance(self) -> List[Any]:
         """Do all that is possible without blocking; the messages that arrived, as plain JSON.

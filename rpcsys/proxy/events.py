@@ -6,11 +6,10 @@ random parts for match keys, one for each that the event may need: the state has
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOpened:
+class StreamOpened(NamedTuple):
     """A stream from ``address`` has said its greeting (see :mod:`rpcsys.wire.handshake`)."""
 
     at: float
@@ -23,32 +22,27 @@ class StreamOpened:
     fresh: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEnded:
+class StreamEnded(NamedTuple):
     """A stream that waited is gone, or a joined pair, which goes by its server's stream."""
 
     conn: int
 
 
-@dataclass(frozen=True, slots=True)
-class Draining:
+class Draining(NamedTuple):
     """Nothing new is taken, and nobody waits any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrackerUp:
+class TrackerUp(NamedTuple):
     """The tracker answers, on a new connection."""
 
     fresh: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TrackerDown:
+class TrackerDown(NamedTuple):
     """The connection to the tracker is gone, and all that was offered on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeysPending:
+class KeysPending(NamedTuple):
     """The match keys that the tracker has not handed out yet."""
 
     at: float
@@ -56,8 +50,7 @@ class KeysPending:
     fresh: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class JoinStreams:
+class JoinStreams(NamedTuple):
     """Tell a server and a client each other's greeting, and relay between them."""
 
     client: int
@@ -65,8 +58,7 @@ class JoinStreams:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class RefuseStream:
+class RefuseStream(NamedTuple):
     """Answer ``code`` (``duplicate``, ``mismatch``, or "" for nothing) and close."""
 
     conn: int
@@ -74,23 +66,20 @@ class RefuseStream:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class OfferStream:
+class OfferStream(NamedTuple):
     """Tell the tracker that a server of ``key`` can be had with ``match_key``."""
 
     key: str
     match_key: str
 
 
-@dataclass(frozen=True, slots=True)
-class PresentKeys:
+class PresentKeys(NamedTuple):
     """Tell the tracker which keys are served here."""
 
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Reconnect:
+class Reconnect(NamedTuple):
     """Connect to the tracker again: that is how an offer is withdrawn."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rpcsys.proxy.events import Action, KeysPending, OfferStream, PresentKeys, Reconnect, TrackerUp
+from rpcsys.proxy import events as ev
 from rpcsys.proxy.waiting import (
     HANDED_OUT,
     NOT_OFFERED,
@@ -39,7 +39,7 @@ class ProxyOffers:
     _presented: set[str] = field(default_factory=set)
     _withdrawn: set[str] = field(default_factory=set)  # match keys whose streams have ended
 
-    def add(self, stream: WaitingStream) -> list[Action]:
+    def add(self, stream: WaitingStream) -> list[ev.Action]:
         """A stream waits for the client that the tracker sends."""
         stream.state = NOT_OFFERED
         self.streams[stream.conn] = stream
@@ -54,7 +54,7 @@ class ProxyOffers:
         if self.streams.pop(stream.conn, None) is not None and self.up:
             self._withdrawn.add(stream.name)
 
-    def tracker_up(self, event: TrackerUp) -> list[Action]:
+    def tracker_up(self, event: ev.TrackerUp) -> list[ev.Action]:
         """Offer all, under new match keys, but those that were handed out: their clients are on their way."""
         self.up = True
         self._presented.clear()
@@ -68,7 +68,7 @@ class ProxyOffers:
         for stream in self.streams.values():
             stream.change(TRACKER_LEFT)
 
-    def pending(self, event: KeysPending) -> list[Action]:
+    def pending(self, event: ev.KeysPending) -> list[ev.Action]:
         """Some match keys have not been handed out yet; the others have."""
         if not self.up:
             return []
@@ -83,20 +83,20 @@ class ProxyOffers:
             elif stream.state is HANDED_OUT and event.at - stream.handed_out_at > UNUSED_S:
                 unused.append(stream)
         withdrawn, self._withdrawn = self._withdrawn, set()
-        return [Reconnect()] if withdrawn & pending else self._renew(unused, event.fresh)
+        return [ev.Reconnect()] if withdrawn & pending else self._renew(unused, event.fresh)
 
-    def _renew(self, streams: Iterable[WaitingStream], fresh: tuple[str, ...]) -> list[Action]:
-        actions: list[Action] = []
+    def _renew(self, streams: Iterable[WaitingStream], fresh: tuple[str, ...]) -> list[ev.Action]:
+        actions: list[ev.Action] = []
         for stream, random in zip(streams, fresh, strict=False):
             self.waiting.rename(stream, f"{stream.key}:{random}")
             actions.append(self._offer(stream))
         return actions
 
-    def _offer(self, stream: WaitingStream) -> Action:
+    def _offer(self, stream: WaitingStream) -> ev.Action:
         stream.change(OFFER)
-        return OfferStream(stream.key, stream.name)
+        return ev.OfferStream(stream.key, stream.name)
 
-    def _present(self, keys: set[str]) -> list[Action]:
+    def _present(self, keys: set[str]) -> list[ev.Action]:
         """The keys served, if the tracker has not heard of one of ``keys``."""
         left = MAX_PRESENTED - sum(map(len, self._presented))
         known = len(self._presented)
@@ -104,4 +104,4 @@ class ProxyOffers:
             if len(key) <= left:
                 left -= len(key)
                 self._presented.add(key)
-        return [PresentKeys(tuple(sorted(self._presented)))] if len(self._presented) > known else []
+        return [ev.PresentKeys(tuple(sorted(self._presented)))] if len(self._presented) > known else []

@@ -1,13 +1,9 @@
 """Moving bytes between two streams, as they come, until both have ended.
 
-Raw non-blocking sockets on the loop's readiness, not transports, which reach two thirds of this (docs/proxy.md has
-the figures). What makes it fast, and keeps its memory in bounds:
-
-- All streams read into one buffer of 1 MiB, which stays in the processor's cache.
-- Only when a receiver takes less than was read does a direction keep the remainder, and then reads nothing more until
-  that is gone: a receiver that stops costs what it was last sent, and nobody else's time. A large remainder keeps the
-  buffer itself, and another takes its place, the one that was given back last; a small one is copied.
-- One direction goes on for at most `ROUNDS` reads before the others have their turn.
+Raw non-blocking sockets on the loop's readiness: transports reach two thirds of this (docs/proxy.md has the figures). All
+streams read into one buffer of 1 MiB, which stays in the processor's cache. Only when a receiver takes less than was
+read does a direction keep the remainder, and reads nothing more until that is gone: a receiver that stops costs what it
+was last sent, and nobody else's time. A large remainder keeps the buffer itself, and another takes its place.
 
 The end of a stream travels on behind its last byte, while the other direction goes on. A stream that breaks breaks
 the other at once, whatever is still under way to it.
@@ -26,19 +22,16 @@ BUFFER = 1 << 20  # bytes of a buffer, and what one direction keeps at most
 COPIED = 64 << 10  # a remainder of at most so much is copied
 MAX_KEPT = 64  # buffers kept at most, by all directions together. Beyond, each reads and keeps `COPIED` bytes.
 MAX_FREE = 8  # buffers to have in hand for the next slow receiver
-#: Reads of one direction in one turn. Without a bound, and with one, eight streams together are 1.4 times slower
-#: than so.
-ROUNDS = 8
+ROUNDS = 8  # reads of one direction in one turn; with 1, and without a bound, eight streams are 1.4 times slower
 SMALL = 16 << 10  # less than this at a time is a conversation: asking for more at once would find nothing
 LINGER_S = 5.0  # how long the other stream of one that broke has to take its last bytes and end
 
 
 def _pages() -> memoryview:
-    """A new buffer, at the start of a page.
+    """A new buffer, at the start of a page, as what an idle connection was sent is in the kernel.
 
-    The kernel copies with one instruction, which on some processors moves 2 GB/s in place of 10 where the target lies up to 31
-    bytes further into its page than the source into its own (AMD EPYC of the third generation). What is sent to an idle connection starts a page,
-    and a bytearray of this size at byte 16 of one.
+    The kernel copies with one instruction, which on some processors (AMD EPYC of the third generation) moves 2 GB/s in
+    place of 10 where the target lies up to 31 bytes further into its page than the source, as a bytearray does.
     """
     return memoryview(mmap.mmap(-1, BUFFER))
 

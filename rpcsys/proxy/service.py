@@ -17,22 +17,8 @@ from rpcsys.daemon.sockets import ENDED, Sockets
 from rpcsys.errors import ProtocolError
 from rpcsys.link import KEEPALIVE_S, drain_and_close, keep_alive
 from rpcsys.logs import note
+from rpcsys.proxy import events as ev
 from rpcsys.proxy.config import ProxyConfig
-from rpcsys.proxy.events import (
-    Action,
-    Draining,
-    Event,
-    JoinStreams,
-    KeysPending,
-    OfferStream,
-    PresentKeys,
-    Reconnect,
-    RefuseStream,
-    StreamEnded,
-    StreamOpened,
-    TrackerDown,
-    TrackerUp,
-)
 from rpcsys.proxy.metrics import CHAINED, LINK, SESSION, ProxyMetrics
 from rpcsys.proxy.relay import Pair, Relay
 from rpcsys.proxy.state import DUPLICATE, MISMATCH, ProxyState
@@ -81,9 +67,9 @@ class ProxyService:
         if self.config.tracker is not None:
             self.tracker = self.metrics.tracker = ProxyTrackerLink(
                 self.config.tracker,
-                lambda: self.perform(TrackerUp(self._fresh())),
-                lambda: self.perform(TrackerDown()),
-                lambda match_keys: self.perform(KeysPending(self.loop.time(), match_keys, self._fresh())),
+                lambda: self.perform(ev.TrackerUp(self._fresh())),
+                lambda: self.perform(ev.TrackerDown()),
+                lambda match_keys: self.perform(ev.KeysPending(self.loop.time(), match_keys, self._fresh())),
             )
 
     def _fresh(self) -> tuple[str, ...]:
@@ -137,11 +123,11 @@ class ProxyService:
         server, offered = said.options.server or "", said.options.offered
         fresh = _random_parts(0 if self.tracker is None else 1)
         now = self.loop.time()
-        self.perform(StreamOpened(now, stream.conn, stream.address, said.role, said.key, server, offered, fresh))
+        self.perform(ev.StreamOpened(now, stream.conn, stream.address, said.role, said.key, server, offered, fresh))
 
     def _hung_up(self, stream: ProxyStream) -> None:
         self._take(stream.conn).sock.close()
-        self.perform(StreamEnded(stream.conn))
+        self.perform(ev.StreamEnded(stream.conn))
 
     def _take(self, conn: int) -> ProxyStream:
         """A stream that waits no more."""
@@ -168,30 +154,30 @@ class ProxyService:
 
     # Actions.
 
-    def perform(self, event: Event) -> None:
+    def perform(self, event: ev.Event) -> None:
         """Give an event to the state and do what it says."""
         self._act(self.state.apply(event))
 
-    def _act(self, actions: Iterable[Action]) -> None:
+    def _act(self, actions: Iterable[ev.Action]) -> None:
         for action in actions:
-            if isinstance(action, JoinStreams):
+            if isinstance(action, ev.JoinStreams):
                 self._join(action)
-            elif isinstance(action, RefuseStream):
+            elif isinstance(action, ev.RefuseStream):
                 self._refuse(action)
             elif self.tracker is not None:
                 self._tell_tracker(self.tracker, action)
         self._arm()
 
-    def _tell_tracker(self, link: ProxyTrackerLink, action: OfferStream | PresentKeys | Reconnect) -> None:
+    def _tell_tracker(self, link: ProxyTrackerLink, action: ev.OfferStream | ev.PresentKeys | ev.Reconnect) -> None:
         host = self.config.public
-        if isinstance(action, OfferStream):
+        if isinstance(action, ev.OfferStream):
             link.give(tracker.Put(action.key, self.port, action.match_key, host))
-        elif isinstance(action, PresentKeys):
+        elif isinstance(action, ev.PresentKeys):
             link.give(tracker.UpdateInfo(f"server:proxy[{','.join(action.keys)}]", host, self.port))
         else:
             self.loop.call_soon(link.reconnect)
 
-    def _join(self, action: JoinStreams) -> None:
+    def _join(self, action: ev.JoinStreams) -> None:
         client, server = self.waiting[action.client], self.waiting[action.server]
         for one, other in ((server, client), (client, server)):
             if not send_first(one.sock, other.raw):
@@ -203,10 +189,10 @@ class ProxyService:
         self._take(server.conn)
         self.metrics.joined(action.key)
         note(log, logging.INFO, "joined", key=action.key, client=client.where, server=server.where)
-        self._relay(client.sock, server.sock, SESSION, lambda: self.perform(StreamEnded(action.server)))
+        self._relay(client.sock, server.sock, SESSION, lambda: self.perform(ev.StreamEnded(action.server)))
 
     def _after_death(self, dead: ProxyStream, other: ProxyStream, server: int) -> None:
-        self.perform(StreamEnded(server))
+        self.perform(ev.StreamEnded(server))
         if other.conn not in self.waiting:
             return  # it has left as well
         if dead.conn == server and other.greeting is not None:
@@ -228,7 +214,7 @@ class ProxyService:
         self.pairs[pair] = kind
         pair.start()
 
-    def _refuse(self, action: RefuseStream) -> None:
+    def _refuse(self, action: ev.RefuseStream) -> None:
         stream = self._take(action.conn)
         self.metrics.refused[action.code or "closed"] += 1
         key = stream.greeting.key if stream.greeting is not None else ""
@@ -272,7 +258,7 @@ class ProxyService:
             self.tracker.close()
         for stream in list(self.openings):
             self._drop_opening(stream, "")
-        self.perform(Draining())
+        self.perform(ev.Draining())
         for pair, kind in list(self.pairs.items()):
             # A link would go on offering what cannot be reached here any more; and a stream that the next proxy has
             # not answered waits there.

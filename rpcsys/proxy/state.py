@@ -19,19 +19,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from rpcsys.proxy import events as ev
 from rpcsys.proxy.config import ProxyConfig
-from rpcsys.proxy.events import (
-    Action,
-    Draining,
-    Event,
-    JoinStreams,
-    KeysPending,
-    RefuseStream,
-    StreamEnded,
-    StreamOpened,
-    TrackerDown,
-    TrackerUp,
-)
 from rpcsys.proxy.offers import ProxyOffers
 from rpcsys.proxy.waiting import WaitingStream, WaitingStreams
 from rpcsys.wire import keys
@@ -63,44 +52,44 @@ class ProxyState:
         """When `expire` is wanted at the latest, None if nothing is due."""
         return self.waiting.next_deadline
 
-    def apply(self, event: Event) -> list[Action]:
+    def apply(self, event: ev.Event) -> list[ev.Action]:
         """Take an event in; what has to be done about it, in order."""
         match event:
-            case StreamOpened():
+            case ev.StreamOpened():
                 return self._opened(event)
-            case StreamEnded():
+            case ev.StreamEnded():
                 return self._ended(event)
-            case TrackerUp():
+            case ev.TrackerUp():
                 return self.offers.tracker_up(event)
-            case TrackerDown():
+            case ev.TrackerDown():
                 self.offers.tracker_down()
                 return []
-            case KeysPending():
+            case ev.KeysPending():
                 return self.offers.pending(event)
-            case Draining():
+            case ev.Draining():
                 return self._drain()
 
-    def expire(self, now: float) -> list[Action]:
+    def expire(self, now: float) -> list[ev.Action]:
         """Refuse the streams whose time is over."""
-        actions: list[Action] = []
+        actions: list[ev.Action] = []
         for stream in self.waiting.expired(now):
             self.waiting.remove(stream)
             reason = f"nobody came for {stream.name!r} in {now - stream.since:.0f} s"
-            actions.append(RefuseStream(stream.conn, MISMATCH, reason))
+            actions.append(ev.RefuseStream(stream.conn, MISMATCH, reason))
         return actions
 
     def counts(self) -> Counter[tuple[str, str]]:
         """How many wait, by role and key."""
         return Counter((stream.role, stream.key) for stream in self.waiting)
 
-    def _opened(self, event: StreamOpened) -> list[Action]:
+    def _opened(self, event: ev.StreamOpened) -> list[ev.Action]:
         if self.draining:
-            return [RefuseStream(event.conn, "", _STOPPING)]
+            return [ev.RefuseStream(event.conn, "", _STOPPING)]
         if not event.key.isprintable():
-            return [RefuseStream(event.conn, MISMATCH, "its key holds what cannot be printed")]
+            return [ev.RefuseStream(event.conn, MISMATCH, "its key holds what cannot be printed")]
         return self._server(event) if event.role == SERVER else self._client(event)
 
-    def _client(self, event: StreamOpened) -> list[Action]:
+    def _client(self, event: ev.StreamOpened) -> list[ev.Action]:
         servers = self.waiting.named(SERVER, event.key)
         if servers:
             newest = servers[next(reversed(servers))]
@@ -108,19 +97,19 @@ class ProxyState:
             self.offers.joined(newest)
             return [self._join(event.conn, newest)]
         if not (self.tracked or self.waiting.owned[event.key]) and self.waiting.named(CLIENT, event.key):
-            return [RefuseStream(event.conn, DUPLICATE, f"another client waits for {event.key!r}")]
+            return [ev.RefuseStream(event.conn, DUPLICATE, f"another client waits for {event.key!r}")]
         key = keys.split_match_key(event.key)[0] if self.tracked and ":" in event.key else event.key
         return self._wait(_stream(event, key, event.key, self._client_s))
 
-    def _server(self, event: StreamOpened) -> list[Action]:
+    def _server(self, event: ev.StreamOpened) -> list[ev.Action]:
         to_offer = self.tracked and not event.offered
         key = keys.split_match_key(event.key)[0] if event.offered and ":" in event.key else event.key
         if to_offer and not keys.is_key(key):  # the tracker would hang up, and take everybody's offers with it
-            return [RefuseStream(event.conn, MISMATCH, f"{key!r:.60} is no key that a tracker takes")]
+            return [ev.RefuseStream(event.conn, MISMATCH, f"{key!r:.60} is no key that a tracker takes")]
         name = f"{key}:{event.fresh[0]}" if to_offer else event.key
         others = self.waiting.named(SERVER, name)
         if any(not event.server or other.server != event.server for other in others.values()):
-            return [RefuseStream(event.conn, DUPLICATE, f"another server has {name!r}")]
+            return [ev.RefuseStream(event.conn, DUPLICATE, f"another server has {name!r}")]
         server = _stream(event, key, name, self._server_s)
         clients = self.waiting.named(CLIENT, name)
         if clients:
@@ -130,21 +119,21 @@ class ProxyState:
         refused = self._wait(server)
         return refused or (self.offers.add(server) if to_offer else [])
 
-    def _wait(self, stream: WaitingStream) -> list[Action]:
+    def _wait(self, stream: WaitingStream) -> list[ev.Action]:
         """Have a stream wait, unless too many do."""
         reason = self.waiting.full(stream.address)
         if reason:
-            return [RefuseStream(stream.conn, "", reason)]
+            return [ev.RefuseStream(stream.conn, "", reason)]
         self.waiting.add(stream)
         return []
 
-    def _join(self, client: int, server: WaitingStream) -> Action:
+    def _join(self, client: int, server: WaitingStream) -> ev.Action:
         self.joined[server.conn] = server.name if server.server else ""
         if server.server:
             self.waiting.owned[server.name] += 1
-        return JoinStreams(client, server.conn, server.key)
+        return ev.JoinStreams(client, server.conn, server.key)
 
-    def _ended(self, event: StreamEnded) -> list[Action]:
+    def _ended(self, event: ev.StreamEnded) -> list[ev.Action]:
         name = self.joined.pop(event.conn, "")
         if name:
             self.waiting.disown(name)
@@ -154,15 +143,15 @@ class ProxyState:
             self.offers.ended(stream)
         return []
 
-    def _drain(self) -> list[Action]:
+    def _drain(self) -> list[ev.Action]:
         self.draining = True
         streams = list(self.waiting)
         for stream in streams:
             self.waiting.remove(stream)
         self.offers = ProxyOffers(self.waiting)
-        return [RefuseStream(stream.conn, "", _STOPPING) for stream in streams]
+        return [ev.RefuseStream(stream.conn, "", _STOPPING) for stream in streams]
 
 
-def _stream(event: StreamOpened, key: str, name: str, wait_s: float | None) -> WaitingStream:
+def _stream(event: ev.StreamOpened, key: str, name: str, wait_s: float | None) -> WaitingStream:
     until = None if wait_s is None else event.at + wait_s
     return WaitingStream(event.conn, event.address, event.role, key, name, event.server, event.at, until)

@@ -38,7 +38,6 @@ NORMAL, VIOLATION, NOT_BINARY = 1000, 1002, 1003
 
 _OPENING = 256  # connections of an address that have not become WebSockets yet: a page may open many at once
 _MESSAGE = 256 << 10  # bytes that are sent as one message at most: each costs a browser an event
-_REQUEST_TIMEOUT_S = 10.0
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
 
 _CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
@@ -57,7 +56,7 @@ def serve_websockets(listener: socket.socket, take: Take, origins: tuple[str, ..
     """
     relays: set[asyncio.Task[None]] = set()
     arguments = {"take": take, "origins": origins, "relays": relays}
-    server = http_server([(PATH, _Handler, arguments)], _REQUEST_TIMEOUT_S)
+    server = http_server([(PATH, _Handler, arguments)])
 
     def handle(stream: CountedStream, address: Any) -> None:
         tune(stream.socket)

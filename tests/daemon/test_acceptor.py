@@ -114,7 +114,7 @@ def test_a_limit_of_each_address_and_of_all(caplog) -> None:
     assert limit.admit("c", LOG_EVERY_S)
     for address in "abc":
         limit.leave(address)
-    assert not limit._counts
+    assert not limit.counts
 
 
 @pytest.fixture

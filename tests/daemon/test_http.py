@@ -117,7 +117,7 @@ def test_so_many_connections_and_then_others_again(monkeypatch, caplog, of_addre
 
 @pytest.mark.parametrize("said", [b"", b"GET /page HTTP/1.1\r\nHost: x\r\nX-Long: "])
 def test_a_question_that_comes_slowly_is_not_waited_for(monkeypatch, said) -> None:
-    monkeypatch.setattr(pages, "_SILENCE_S", 1.0)
+    monkeypatch.setattr(pages, "REQUEST_TIMEOUT_S", 1.0)
 
     def ask(port):
         with socket.create_connection(("127.0.0.1", port), timeout=0.1) as sock:

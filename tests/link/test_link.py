@@ -230,7 +230,7 @@ def turn(link, until, deadline_s=30):
     """A loop on selectors, registered once, that ends when ``until(messages)``; the messages."""
     messages = []
     selector = selectors.DefaultSelector()
-    selector.register(link, link.wants())
+    selector.register(link, selectors.EVENT_READ)
     end = time.monotonic() + deadline_s
     while not until(messages):
         assert time.monotonic() < end

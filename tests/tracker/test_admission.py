@@ -32,4 +32,4 @@ def test_nothing_is_left_of_those_that_have_gone():
     admission = Admission(1, Relays.of([]), float)
     assert admission.admit("10.0.0.5", "10.0.0.1")
     admission.leave("10.0.0.5", "10.0.0.1")
-    assert not admission._counted._counts
+    assert not admission._counted.counts
