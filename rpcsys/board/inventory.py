@@ -37,8 +37,7 @@ class Entry:
 
     def same_board(self, other: Entry) -> bool:
         """Whether both are on the same board, installed below the same root."""
-        mine = (self.destination, self.options, self.root)
-        return mine == (other.destination, other.options, other.root)
+        return (self.destination, self.options, self.root) == (other.destination, other.options, other.root)
 
 
 def check_name(name: str) -> str:

@@ -125,17 +125,18 @@ class RemoteBoard:
         python = self.python().name
         if python != "python3":
             words = ["env", f"RPCSYS_PYTHON={python}", *words]
+        typed = ""
         if how == "sudo":
             words = ["sudo", "-n", *words]
         elif how == "password":
             words = ["sudo", "-S", "-p", "", *words]
-        with _typed(self._password() if how == "password" else "") as stdin:
+            if self.terminal.password is None:
+                raise RpcsysError(
+                    f"sudo on {self.host} asks for a password: type this at a terminal, or connect as root"
+                )
+            typed = self.terminal.password(f"Password for sudo on {self.connection.destination}")
+        with _typed(typed) as stdin:
             self._run("install.sh", 'exec "$@"', *words, stdin=stdin, timeout_s=timeout_s)
-
-    def _password(self) -> str:
-        if self.terminal.password is None:
-            raise RpcsysError(f"sudo on {self.host} asks for a password: type this at a terminal, or connect as root")
-        return self.terminal.password(f"Password for sudo on {self.connection.destination}")
 
     def await_server(self, timeout_s: float) -> None:
         """Wait until the tracker shows the server. Raises RpcsysError if it does not in time, with the end of its log."""

@@ -65,6 +65,8 @@ def _entered(settings: dict[str, Any]) -> MountNamespace | None:
 
 def _run(tether: socket.socket, settings: dict[str, Any], parent: int, namespace: MountNamespace | None) -> NoReturn:
     """Wait for a job, do it, tell its outcome, exit. Nothing else of Python runs at the exit."""
+    from rpcsys.server.session import session
+
     status = 1
     try:
         limits.set_oom_score(limits.OOM_FIRST)
@@ -73,7 +75,7 @@ def _run(tether: socket.socket, settings: dict[str, Any], parent: int, namespace
             processes.become_subreaper()
         processes.exit_without_destructors()
         os.setsid()
-        _rehearse()
+        session.rehearse({})
         messages.tell(tether, ready=True)
         data, descriptor = messages.receive(tether)
         status = _do(Job.from_bytes(data), descriptor, tether, settings, namespace) if data else 0
@@ -86,12 +88,6 @@ def _run(tether: socket.socket, settings: dict[str, Any], parent: int, namespace
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 stream.flush()
         os._exit(status)
-
-
-def _rehearse() -> None:
-    from rpcsys.server.session import session
-
-    session.rehearse({})
 
 
 def _do(

@@ -12,9 +12,9 @@ import os
 import resource
 import socket
 import struct
-from typing import AbstractSet, Dict, Iterator, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Dict, Iterator, NamedTuple, Optional, Set, Tuple
 
-from rpcsys.server.sandbox.limits import field, listed, members
+from rpcsys.server.sandbox.limits import field, listed
 from rpcsys.server.sandbox.mount_namespace import SHARED
 
 #: While all connections of the machine hold no more than this, whose it is is not asked: that takes a millisecond.
@@ -120,19 +120,6 @@ class MemoryUsage:
         except (OSError, ValueError, IndexError):
             pass  # it has ended
         return total * 1024
-
-
-def taken(roots: Sequence[int]) -> int:
-    """Bytes of memory that the session below ``roots`` has.
-
-    What can be read from disks again is not counted, where the kernel tells the difference (Linux 5.4).
-    """
-    usage = MemoryUsage()
-    for pid in members(roots):
-        usage.look_at(pid)
-        usage.measure(pid)
-    usage.look_at_sockets()
-    return usage.taken
 
 
 def _resident(pid: int) -> int:

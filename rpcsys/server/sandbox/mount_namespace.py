@@ -82,15 +82,9 @@ class MountNamespace:
     """
 
     def __init__(
-        self,
-        host: int,
-        folder: str,
-        keep: Sequence[str] = (),
-        size: int | None = None,
-        shared: str | None = None,
-        read_only: bool = False,
-        own_pids: bool = False,
-    ) -> None:
+        self, host: int, folder: str, keep: Sequence[str] = (), size: int | None = None,
+        shared: str | None = None, read_only: bool = False, own_pids: bool = False,
+    ) -> None:  # fmt: skip
         self._folder = folder
         self._read_only = read_only
         self._in_shared = _below_shared(os.path.realpath(folder))

@@ -6,11 +6,8 @@
             ├─ init (1 in there), an orphan that the zygote adopts
             └─ the session's process (2), and all it starts; what loses its parent becomes a child of the init
 
-The kernel kills whatever is in a PID namespace when its init ends, also what forks faster than anyone could list, and the
-init is dead only when all of it is. Processes of other sessions, and the server's, cannot be named from inside.
-
-A session's process is not itself the init: the kernel keeps signals without a handler from an init, such as its own
-SIGSEGV and SIGABRT, and native code counts on those. An init ends when the zygote does, and has nothing that its session could want.
+An init is dead only when all in its namespace is; it ends when the zygote does, and has nothing that its session could want.
+Why a session's process is not itself the init: docs/decisions/0005-clean-boards.md.
 """
 
 from __future__ import annotations

@@ -48,10 +48,7 @@ def prctl(option: int, value: int) -> int:
 
 
 def fork() -> int:
-    """A fork as C does it, for a process of one thread: its copy runs on here, with nothing of Python's done for it.
-
-    Python's own writes to 200 pages more, and so copies them, to repair what a copy of many threads would need. Raises OSError.
-    """
+    """A fork as C does it, for a process of one thread; Python's own writes to, and so copies, 200 pages more. Raises OSError."""
     pid = int(_LIBC_WITH_GIL.fork())
     if pid < 0:
         check(pid)
@@ -128,10 +125,9 @@ def set_name(name: str) -> None:
 def exit_without_destructors() -> None:
     """Have ``exit()``, called by a library of the user's, end this process at once.
 
-    The C library would first run the destructors of what the zygote had imported, and onnxruntime's wait for
-    ever for a thread that a fork does not copy. What is registered last runs first.
+    Else it runs the destructors of what the zygote has imported, and onnxruntime's wait for ever for a thread that no fork copies.
     """
-    if hasattr(LIBC, "on_exit"):  # glibc has it, musl has not
+    if hasattr(LIBC, "on_exit"):  # glibc has it, musl has not; what is registered last runs first
         LIBC.on_exit(LIBC._exit, None)
 
 

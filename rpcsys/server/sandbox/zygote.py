@@ -162,10 +162,7 @@ class Zygote:
         return True
 
     def _kill(self, pid: int, number: int) -> None:
-        """Kill a child, whose namespaces vanish with it: what is in them is noted first.
-
-        Without a PID namespace, what is below it becomes ours by that, and is seen when it is collected.
-        """
+        """Kill a child, whose namespaces vanish with it: what is in them is noted first; what else is below it becomes ours."""
         if self.settings["isolate"] and number in self._sessions:
             self._removed[number] = ipc_cleanup.seen(self.settings, f"/proc/{pid}/root")
         self._end_others(number, pid)
@@ -293,17 +290,12 @@ class Zygote:
 
     def _report(self) -> None:
         for ended in self._ended:
+            number, status, starved = ended
             others, self._orphans.names = self._orphans.names, []
-            cleaned = [*self._cleaned.pop(ended.child, ()), *others]
-            self._sessions.discard(ended.child)
-            messages.tell(
-                self.control,
-                dead=ended.child,
-                status=ended.status,
-                starved=ended.starved,
-                cleaned=sorted(cleaned)[: messages.MAX_NAMES],
-                removed=self._removed.pop(ended.child, []),
-            )
+            cleaned = sorted([*self._cleaned.pop(number, ()), *others])[: messages.MAX_NAMES]
+            removed = self._removed.pop(number, [])
+            self._sessions.discard(number)
+            messages.tell(self.control, dead=number, status=status, starved=starved, cleaned=cleaned, removed=removed)
         self._ended = []
 
     def leave(self) -> NoReturn:

@@ -13,8 +13,18 @@ from rpcsys.server.sandbox import memory_usage
 
 PREAMBLE = """
 import ctypes, json, mmap, os, tempfile, threading, time
-from rpcsys.server.sandbox.memory_usage import MemoryUsage, taken
+from rpcsys.server.sandbox.limits import members
+from rpcsys.server.sandbox.memory_usage import MemoryUsage
 MB = 1 << 20
+
+def taken(roots):
+    usage = MemoryUsage()
+    for pid in members(roots):
+        usage.look_at(pid)
+        usage.measure(pid)
+    usage.look_at_sockets()
+    return usage.taken
+
 before = taken([os.getpid()])
 
 def held(count):
@@ -138,7 +148,10 @@ more()
 def test_nobody_takes_nothing():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert memory_usage.taken([gone.pid]) == 0
+    usage = memory_usage.MemoryUsage()
+    usage.look_at(gone.pid)
+    usage.measure(gone.pid)
+    assert usage.bound == usage.taken == 0
 
 
 # Sockets

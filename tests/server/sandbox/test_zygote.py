@@ -11,11 +11,13 @@ from rpcsys.server.sandbox.messages import ChildKind
 WHY_NOT = mount_namespace.probe("/tmp/rpcsys-probe")
 DAEMON = """
 import os, time
-if os.fork() == 0:
+middle = os.fork()
+if middle == 0:
     os.setsid()
     if os.fork() == 0:
         time.sleep(600)
     os._exit(0)
+os.waitpid(middle, 0)
 """
 
 
