@@ -170,9 +170,9 @@ class Zygote:
 
     def _end_others(self, number: int, *pids: int) -> None:
         """Kill what is in the PID namespace of a child, noting its name: what is below ``pids``, and what had lost its parent."""
-        if number in self._inits:
+        if number in self._inits and number not in self._cleaned:  # else that is done, and they may not be dead yet
             init = self._inits[number]
-            self._cleaned.setdefault(number, []).extend(processes.names(limits.members((*pids, init))[1:]))
+            self._cleaned[number] = list(processes.names(limits.members((*pids, init))[1:]))
             processes.kill(init)
 
     # Making children
