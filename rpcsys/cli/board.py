@@ -119,7 +119,7 @@ def add(
     **ssh: tuple[str, ...],
 ) -> None:  # fmt: skip
     """The command; what it does is said in `_ADD`."""
-    where = address_text(*options.tracker_address(tracker))
+    where = address_text(*options.tracker_address(tracker, options.PORT))
     if name:
         inventory.check_name(name)
     if root and not root.startswith("/"):

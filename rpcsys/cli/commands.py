@@ -88,7 +88,7 @@ def lease() -> None:
 @options.tracker
 def end_lease(name: str, reason: str, tracker: str | None) -> None:
     """End LEASE, whoever holds it: its session is stopped, and the device goes to the next."""
-    with connect_tracker(options.tracker_address(tracker)) as connection:
+    with connect_tracker(options.tracker_address(tracker, options.PORT)) as connection:
         connection.end_lease(name, reason)
     click.echo(f"lease {name} ends")
 
@@ -98,7 +98,7 @@ def end_lease(name: str, reason: str, tracker: str | None) -> None:
 @options.tracker
 def drain(server: str, tracker: str | None) -> None:
     """Hand out nothing more of SERVER. Sessions on it go on; `rpcsys enable SERVER` undoes it."""
-    with connect_tracker(options.tracker_address(tracker)) as connection:
+    with connect_tracker(options.tracker_address(tracker, options.PORT)) as connection:
         connection.drain(server)
     click.echo(f"{server} gets no more sessions; undo with: rpcsys enable {server}")
 
@@ -108,7 +108,7 @@ def drain(server: str, tracker: str | None) -> None:
 @options.tracker
 def enable(server: str, tracker: str | None) -> None:
     """Hand SERVER out again, that was drained or set aside."""
-    with connect_tracker(options.tracker_address(tracker)) as connection:
+    with connect_tracker(options.tracker_address(tracker, options.PORT)) as connection:
         connection.enable(server)
     click.echo(f"{server} gets sessions again")
 

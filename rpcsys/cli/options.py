@@ -7,18 +7,19 @@ from pathlib import Path
 import click
 
 from rpcsys.errors import UsageError
-from rpcsys.link import parse_address, tracker_defaults
+from rpcsys.link import DEFAULT_TRACKER, parse_address, tracker_defaults
 
 FILE = click.Path(path_type=Path)
+PORT = DEFAULT_TRACKER[1]
 
 tracker = click.option(
     "--tracker", metavar="HOST:PORT", help="Where the tracker is (else RPCSYS_TRACKER_HOST and _PORT)."
 )
 
 
-def tracker_address(text: str | None) -> tuple[str, int]:
+def tracker_address(text: str | None, default_port: int | None = None) -> tuple[str, int]:
     """The address that `--tracker` gave, else the environment. Raises ConfigError."""
-    return tracker_defaults() if text is None else parse_address(text, 9190)
+    return tracker_defaults() if text is None else parse_address(text, default_port)
 
 
 class CommandGroup(click.Group):

@@ -16,16 +16,12 @@ def jitter() -> float:
 
 
 class Backoff:
-    """Pauses from ``first_s`` on, each twice as long as the one before, up to ``longest_s``.
-
-    ``failures`` : in a row
-    ``until`` : not before then, by the caller's clock; None: at once
-    """
+    """Pauses from ``first_s`` on, each twice as long as the one before, up to ``longest_s``."""
 
     def __init__(self, first_s: float, longest_s: float) -> None:
         self.longest_s = longest_s
-        self.failures = 0
-        self.until: Optional[float] = None
+        self.failures = 0  # in a row
+        self.until: Optional[float] = None  # not before then, by the caller's clock; None: at once
         self._first_s = self._next_s = first_s
 
     def pause(self, jitter: float = 0.0) -> float:
@@ -58,8 +54,7 @@ class Backoff:
 class RetryBudget:
     """How often one call is made again until it is answered.
 
-    ``repeatable`` : whether it may be made again when nobody knows if it ran
-    ``wait_s`` : how long a busy server is asked again
+    ``repeatable``: whether it may be made again when nobody knows if it ran; ``wait_s``: how long a busy server is asked.
     """
 
     def __init__(self, repeatable: bool, wait_s: float) -> None:

@@ -12,15 +12,12 @@ _UNSENT = 64 << 10  # bytes that may wait behind the window of a connection with
 
 
 def tune(sock: socket.socket, *, bulk: bool = True) -> None:
-    """Send small messages at once, and notice within 15 s that a peer has vanished.
-
-    With ``bulk`` the connection is made ready for arrays, too; what only tells and asks leaves with the system what a
-    slow reader has not taken.
+    """Send small messages at once, and notice within 15 s that a peer has vanished; ``bulk``: be ready for arrays, too.
 
     A peer that is gone without a word (a pulled cable) fails the third keep-alive probe after 5 + 3 * 3 s;
-    TCP_USER_TIMEOUT does the same while something unacknowledged is under way, and would for a peer that takes nothing
-    (see `rpcsys.link.keepalive`). What a platform or a socket family lacks is left out. Who tunes a socket before it
-    is connected calls `tune_connected` afterwards.
+    TCP_USER_TIMEOUT does the same while something unacknowledged is under way (see `rpcsys.link.keepalive`). What a
+    platform or a socket family lacks is left out. Who tunes a socket before it is connected calls `tune_connected`
+    afterwards.
     """
     _set(
         sock,
@@ -75,10 +72,9 @@ _ONCE = 2
 
 
 def acknowledge_at_once(sock: socket.socket) -> None:
-    """Do not delay the next acknowledgement; to be called after each read that leaves half a message, since the kernel forgets it.
+    """Do not delay the next acknowledgement; to be called after each read that leaves half a message: the kernel forgets it.
 
-    TVM's ends write a frame in two pieces with Nagle's algorithm on: the second waits for this
-    acknowledgement, 40 ms if it is delayed.
+    TVM's ends write a frame in two pieces with Nagle's algorithm on: the second waits for this, 40 ms if it is delayed.
     """
     if _TCP_QUICKACK is not None:
         try:

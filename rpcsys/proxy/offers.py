@@ -11,17 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rpcsys.proxy import events as ev
-from rpcsys.proxy.waiting import (
-    HANDED_OUT,
-    NOT_OFFERED,
-    OFFER,
-    OFFERED,
-    RETURNED,
-    TAKEN,
-    TRACKER_LEFT,
-    WaitingStream,
-    WaitingStreams,
-)
+from rpcsys.proxy.waiting import StreamEvent, StreamState, WaitingStream, WaitingStreams
 
 UNUSED_S = 5.0  # how long a client may take from the tracker to its stream, as TVM's proxy has it
 #: Characters of all keys that the tracker is told to be served here: its frames have a limit. Others are offered
@@ -41,7 +31,7 @@ class ProxyOffers:
 
     def add(self, stream: WaitingStream) -> list[ev.Action]:
         """A stream waits for the client that the tracker sends."""
-        stream.state = NOT_OFFERED
+        stream.state = StreamState.NOT_OFFERED
         self.streams[stream.conn] = stream
         return [self._offer(stream), *self._present({stream.key})] if self.up else []
 
@@ -59,14 +49,14 @@ class ProxyOffers:
         self.up = True
         self._presented.clear()
         self._withdrawn.clear()
-        new = [stream for stream in self.streams.values() if stream.state is NOT_OFFERED]
+        new = [stream for stream in self.streams.values() if stream.state is StreamState.NOT_OFFERED]
         return [*self._renew(new, event.fresh), *self._present({stream.key for stream in self.streams.values()})]
 
     def tracker_down(self) -> None:
         """Nothing is offered any more."""
         self.up = False
         for stream in self.streams.values():
-            stream.change(TRACKER_LEFT)
+            stream.change(StreamEvent.TRACKER_LEFT)
 
     def pending(self, event: ev.KeysPending) -> list[ev.Action]:
         """Some match keys have not been handed out yet; the others have."""
@@ -76,11 +66,11 @@ class ProxyOffers:
         unused = []
         for stream in self.streams.values():
             if stream.name in pending:
-                stream.change(RETURNED)
-            elif stream.state is OFFERED:
-                stream.change(TAKEN)
+                stream.change(StreamEvent.RETURNED)
+            elif stream.state is StreamState.OFFERED:
+                stream.change(StreamEvent.TAKEN)
                 stream.handed_out_at = event.at
-            elif stream.state is HANDED_OUT and event.at - stream.handed_out_at > UNUSED_S:
+            elif stream.state is StreamState.HANDED_OUT and event.at - stream.handed_out_at > UNUSED_S:
                 unused.append(stream)
         withdrawn, self._withdrawn = self._withdrawn, set()
         return [ev.Reconnect()] if withdrawn & pending else self._renew(unused, event.fresh)
@@ -93,7 +83,7 @@ class ProxyOffers:
         return actions
 
     def _offer(self, stream: WaitingStream) -> ev.Action:
-        stream.change(OFFER)
+        stream.change(StreamEvent.OFFER)
         return ev.OfferStream(stream.key, stream.name)
 
     def _present(self, keys: set[str]) -> list[ev.Action]:

@@ -6,7 +6,8 @@ import click
 import pytest
 
 from rpcsys.cli.commands import group
-from rpcsys.cli.options import CommandGroup, tracker_address
+from rpcsys.cli.options import PORT, CommandGroup, tracker_address
+from rpcsys.errors import ConfigError
 from tests.cli.conftest import Command
 
 
@@ -35,4 +36,6 @@ def test_the_tracker_is_the_one_named_or_the_environments(monkeypatch: pytest.Mo
     monkeypatch.setenv("RPCSYS_TRACKER_PORT", "7")
     assert tracker_address(None) == ("lab", 7)
     assert tracker_address("[::1]:8") == ("::1", 8)
-    assert tracker_address("other") == ("other", 9190)
+    assert tracker_address("other", PORT) == ("other", 9190)
+    with pytest.raises(ConfigError):
+        tracker_address("other")
