@@ -163,11 +163,9 @@ class Deployer:
     def _list(self) -> list[dict[str, Any]]:
         """What is served: name, version, file, sha256; state, and calls that run, calls that wait, clients."""
         states: dict[str, list[Any]] = self._ask("states", {"states": True})
-        fields = ("state", "running", "waiting", "clients")
-        return [
-            {**version._asdict(), **dict(zip(fields, states.get(version.name, ["", 0, 0, 0])))}
-            for version in self._store.current()
-        ]
+        fields, unknown = ("state", "running", "waiting", "clients"), ["", 0, 0, 0]
+        served = self._store.current()
+        return [{**one._asdict(), **dict(zip(fields, states.get(one.name, unknown)))} for one in served]
 
     def _remove(self, name: str) -> None:
         """Serve ``name`` no more."""

@@ -158,10 +158,8 @@ class ModelHost(WorkerPool):
                 raise ProtocolError(f"call {frame.call_id} is under way already") from None
             self._next_look = min(self._next_look, due)
         if not taken:
-            text = (
-                f"{self._queue.capacity} calls wait for the module {self._name!r} already, which is all that it lets "
-                "wait; call again in a moment"
-            )
+            waiting = f"{self._queue.capacity} calls wait for the module {self._name!r} already"
+            text = f"{waiting}, which is all that it lets wait; call again in a moment"
             connection.send(error_frame(frame.call_id, "Busy", text, fault="device", retryable=True))
 
     def _shed(self) -> None:

@@ -67,7 +67,7 @@ class WorkerPool:
         raise NotImplementedError
 
     def _live(self) -> None:
-        """FrameTemplate, run calls and rest, until a call has run that was given up: another thread is there in its place."""
+        """Lead, run calls and rest, until a call has run that was given up: another thread is there in its place."""
         me = threading.get_ident()
         wanted = True
         while wanted:

@@ -75,7 +75,7 @@ def _run(tether: socket.socket, settings: dict[str, Any], parent: int, namespace
             processes.become_subreaper()
         processes.exit_without_destructors()
         os.setsid()
-        session.rehearse({})
+        session.rehearse()
         messages.tell(tether, ready=True)
         data, descriptor = messages.receive(tether)
         status = _do(Job.from_bytes(data), descriptor, tether, settings, namespace) if data else 0
@@ -149,7 +149,7 @@ def _serve(descriptor: int | None, job: Job, tether: socket.socket) -> str:
     from rpcsys.server.session import tvm_session
 
     if job.options.get("tvm") == "ctypes":
-        from rpcsys.server.session.tvm_ctypes import LibraryRuntime
+        from rpcsys.server.session.tvm_ctypes import library_runtime
 
-        return tvm_session.serve(sock, job, LibraryRuntime())
-    return tvm_session.serve(sock, job, tvm_session.PackageRuntime())
+        return tvm_session.serve(sock, job, library_runtime())
+    return tvm_session.serve(sock, job, tvm_session.package_runtime())

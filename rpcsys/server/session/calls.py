@@ -26,7 +26,7 @@ MAX_OBJECTS = 1 << 20
 #: Objects that `Objects.memory` lists: the head of a RESULT holds 1 MiB.
 MAX_LISTED = 1000
 #: What `Objects.memory` tells of an object; its client was told more.
-_LISTED = ("is", "kind", "name", "dtype", "shape")
+_LISTED = ("id", "bytes", "is", "kind", "name", "dtype", "shape")
 _NOTHING = FrameTemplate(frames.RESULT, b'{"r":null}')
 _PLAIN_CALL = {"f", "a"}
 
@@ -65,13 +65,9 @@ class Objects:
         """``objects`` and ``bytes`` kept in all, and the largest `MAX_LISTED` of them, each with what it is."""
         sizes = {number: _bytes_of(value) for number, (value, _) in self._kept.items()}
         largest = sorted(sizes, key=lambda number: (-sizes[number], number))[:MAX_LISTED]
-        kept = []
-        for number in largest:
-            about = self._kept[number][1]
-            kept.append(
-                {"id": number, "bytes": sizes[number], **{name: about[name] for name in _LISTED if name in about}}
-            )
-        return {"objects": len(sizes), "bytes": sum(sizes.values()), "kept": kept}
+        kept = [{**self._kept[number][1], "id": number, "bytes": sizes[number]} for number in largest]
+        listed = [{name: value for name, value in one.items() if name in _LISTED} for one in kept]
+        return {"objects": len(sizes), "bytes": sum(sizes.values()), "kept": listed}
 
 
 def _bytes_of(value: Any) -> int:

@@ -60,7 +60,10 @@ class Incoming:
             lock.acquire()
             try:
                 if self.waiting:
-                    return self._taken()
+                    first = self.waiting.popleft()
+                    self._count_waiting(first, -1)
+                    self.late = True
+                    return first
                 if out.held or self._unsorted:
                     continue
                 frame = stream.receive()
@@ -68,18 +71,14 @@ class Incoming:
                     if not stream.reader.unread:
                         self.late = frame.parsed.body_bytes > LARGE
                         return frame
-                    self._sort_all(frame)
+                    while frame is not None:
+                        self.sort(frame)
+                        frame = stream.reader.next() if stream.reader.unread else None
             finally:
                 lock.release()
 
-    def _taken(self) -> Frame:
-        frame = self.waiting.popleft()
-        self._count_waiting(frame, -1)
-        self.late = True
-        return frame
-
     def withdrawn(self, call: Frame) -> bool:
-        """Whether the client has cancelled ``call``, the last frame that `next` gave, before it begins; it is told so."""
+        """Whether the client, which is told so, has cancelled ``call``, the frame that `next` gave last."""
         self.read_ahead()
         if self._removed(frames.CANCEL, call.call_id) is None:
             return False
@@ -162,14 +161,6 @@ class Incoming:
         if frame.kind == frames.CALL:
             self._check_window()
         self.waiting.append(frame)
-
-    def _sort_all(self, first: Frame) -> None:
-        """Put in order all that came in one read."""
-        reader = self._stream.reader
-        frame: Optional[Frame] = first
-        while frame is not None:
-            self.sort(frame)
-            frame = reader.next() if reader.unread else None
 
     def _sort_late(self) -> None:
         while self._unsorted:

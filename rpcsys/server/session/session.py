@@ -59,7 +59,7 @@ def serve(sock: socket.socket, job: Job, report: Report, renewal: Renewal = lamb
     return SessionServer(sock, job, report, renewal).run()
 
 
-def rehearse(options: dict[str, Any]) -> None:
+def rehearse() -> None:
     """Serve a client that is not there, in a process that waits for one: what a session needs first is then at hand.
 
     The first write to a page that a process shares with the one it was forked from costs a copy, and opening a
@@ -67,11 +67,13 @@ def rehearse(options: dict[str, Any]) -> None:
     """
     by_line()
     ours, theirs = socket.socketpair()
-    job = Job.from_bytes(Job("rpcsys/1", b"", os.curdir, "", "", options={**options, "log": False}).to_bytes())
+    job = Job.from_bytes(Job("rpcsys/1", b"", os.curdir, "", "", options={"log": False}).to_bytes())
     with ours, theirs:
         for kind, fields in _REHEARSED:
             theirs.sendmsg(frames.encode(kind, 1, fields))
-        SessionServer(ours, job, lambda message: None).rehearse()
+        server = SessionServer(ours, job, lambda message: None)
+        server.open()
+        server.serve()
 
 
 class SessionServer:
@@ -119,15 +121,6 @@ class SessionServer:
             self._files.close()
             if self._forwarder is not None:
                 self._forwarder.finish()
-
-    def rehearse(self) -> None:
-        """Serve without anything beside it, for a client whose frames are all here."""
-        try:
-            self.open()
-            self.serve()
-        finally:
-            self._files.close()
-            self._watcher.close()
 
     def open(self) -> None:
         """Answer the handshake and exchange HELLO."""

@@ -4,47 +4,25 @@ from __future__ import annotations
 
 import array
 import random
-from collections.abc import Callable
 from typing import Any
 
 from rpcsys.ffi import calls, library, tvm
+from rpcsys.server.session.tvm_session import Runtime
+from rpcsys.wire import dtypes
 
 #: What tuners call before they measure. TVM has it in an optional part of its runtime, libtvm_runtime_extra.
 FILLING = ("tvm.contrib.random.random_fill", "tvm.contrib.random.random_fill_for_measure")
 #: Different numbers in a filled array; after that they come again.
 BLOCK = 4096
-_CODES = {
-    "float32": "f",
-    "float64": "d",
-    "int16": "h",
-    "uint16": "H",
-    "int32": "i",
-    "uint32": "I",
-    "int64": "q",
-    "uint64": "Q",
-}
 
 
-class LibraryRuntime:
+def library_runtime() -> Runtime:
     """TVM's runtime as its libraries have it. Raises `NativeError`."""
-
-    def __init__(self) -> None:
-        library.load_runtime()
-        for name in FILLING:
-            if calls.find_global(name) is None:
-                self.register(name, fill)
-
-    def register(self, name: str, function: Callable[..., Any]) -> None:
-        """Put ``function`` in the place of whatever is registered as ``name``."""
-        calls.register(name, function)
-
-    def call(self, name: str, *args: Any) -> Any:
-        """Call the function registered as ``name``."""
-        return calls.get_global(name)(*args)
-
-    def load_module(self, path: str) -> Any:
-        """A module of the shared library at ``path``."""
-        return tvm.load_module(path).object
+    library.load_runtime()
+    for name in FILLING:
+        if calls.find_global(name) is None:
+            calls.register(name, fill)
+    return Runtime(calls.register, calls.get_global, lambda path: tvm.load_module(path).object)
 
 
 def fill(target: Any) -> None:
@@ -63,8 +41,8 @@ def fill(target: Any) -> None:
 def _block(dtype: str) -> Any:
     # Always the same numbers, so that two measurements differ in nothing but the board.
     source = random.Random(0)
-    code = _CODES.get(dtype)
-    if code is None:
+    code = dtypes.format_of_name(dtype)
+    if code is None or code not in "fdhHiIqQ":
         return bytes(source.randrange(2) for _ in range(BLOCK))
     draw = source.uniform if code in "fd" else source.randint
     return array.array(code, (draw(1, 10) for _ in range(BLOCK)))

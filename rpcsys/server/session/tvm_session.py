@@ -1,35 +1,19 @@
-"""A TVM session: what it is, whichever way TVM's runtime is reached.
+"""A TVM session: the protocol is TVM's own, spoken by its runtime (``rpc.ServerLoop``).
 
-The protocol is TVM's own, spoken by its runtime (``rpc.ServerLoop``). What stands here are the functions that know
-files, so that the names a client sends stay inside the session's directory, and the session's end.
+What stands here are the functions that know files, so that the names a client sends stay inside the session's
+directory, and the session's end.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Callable, NamedTuple
 
 from rpcsys.server.sandbox.messages import TVM_END, Job
 from rpcsys.server.session.directory import confine
-
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Runtime(Protocol):
-        """A way to TVM's runtime."""
-
-        def register(self, name: str, function: Callable[..., Any]) -> None:
-            """Put ``function`` in the place of whatever is registered as ``name``."""
-
-        def call(self, name: str, *args: Any) -> Any:
-            """Call the function registered as ``name``."""
-
-        def load_module(self, path: str) -> Any:
-            """A module of the shared library at ``path``, as a registered function returns it."""
-
 
 #: Any of them links; C++'s come first, because objects made from C++ want its library. ``$CXX`` goes before all.
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
@@ -37,43 +21,35 @@ COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 LINK_S = 120.0
 
 
-class PackageRuntime:
+class Runtime(NamedTuple):
+    """A way to TVM's runtime."""
+
+    register: Callable[[str, Callable[..., Any]], Any]  # puts a function in the place of whatever has that name
+    get: Callable[[str], Callable[..., Any]]  # the function registered under a name
+    load_module: Callable[[str], Any]  # the shared library at a path, as a registered function returns it
+
+
+def package_runtime() -> Runtime:
     """TVM's runtime as the installed ``tvm`` package has it, with all that TVM's own server registers."""
+    import tvm.rpc.server
+    import tvm_ffi
 
-    def __init__(self) -> None:
-        import tvm.rpc.server  # noqa: F401 - it registers what a TVM server has
-
-    def register(self, name: str, function: Callable[..., Any]) -> None:
-        """Put ``function`` in the place of whatever is registered as ``name``."""
-        import tvm_ffi
-
-        tvm_ffi.register_global_func(name, function, override=True)
-
-    def call(self, name: str, *args: Any) -> Any:
-        """Call the function registered as ``name``."""
-        import tvm_ffi
-
-        return tvm_ffi.get_global_func(name)(*args)
-
-    def load_module(self, path: str) -> Any:
-        """A module of the shared library at ``path``."""
-        from tvm.runtime import load_module
-
-        return load_module(path)
+    register = functools.partial(tvm_ffi.register_global_func, override=True)
+    return Runtime(register, tvm_ffi.get_global_func, tvm.runtime.load_module)
 
 
 def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
     """Serve a TVM session to its end, or tell the client of one why it has ended; the outcome."""
     if job.kind == TVM_END:
         # A client that does not read would keep this waiting: the supervisor ends it after some seconds.
-        runtime.call("rpc.ReturnException", sock.fileno(), job.words)
+        runtime.get("rpc.ReturnException")(sock.fileno(), job.words)
         return "ended"
     for name, function in functions(job.workdir, runtime.load_module).items():
         runtime.register("tvm.rpc.server." + name, function)
     for library in job.options.get("load_library", ()):
         ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
     sock.sendall(job.reply)
-    runtime.call("rpc.ServerLoop", sock.detach())  # it closes the descriptor
+    runtime.get("rpc.ServerLoop")(sock.detach())  # it closes the descriptor
     return "closed"
 
 

@@ -69,16 +69,11 @@ class Watcher:
         self._limit_at = math.inf
         self._limit_s = 0.0
         self._keepalive_at = 0.0
-        self._look, self._nudge = os.pipe()
 
     def start(self) -> None:
         """Begin to watch."""
+        self._look, self._nudge = os.pipe()
         threading.Thread(target=self._run, name="rpcsys-watcher", daemon=True).start()
-
-    def close(self) -> None:
-        """Let go of its pipe; only of a watcher that was never started."""
-        os.close(self._look)
-        os.close(self._nudge)
 
     def limit(self, seconds: float) -> None:
         """End the session ``seconds`` from now; the lowest of several limits counts."""
@@ -135,7 +130,10 @@ class Watcher:
         finally:
             self.reading = False
             self._incoming.lock.release()
-            self._drain_nudges()
+            poll = select.poll()
+            poll.register(self._look, select.POLLIN)
+            while poll.poll(0):
+                os.read(self._look, 64)
 
     def _readable(self, deadline: float) -> bool:
         """Wait until the client sends, the call ends, or it is time to look at a limit."""
@@ -156,12 +154,6 @@ class Watcher:
             return
         self._keepalive_at = now + KEEPALIVE_S
         self._out.try_send(frames.pack(frames.PONG, 0))
-
-    def _drain_nudges(self) -> None:
-        poll = select.poll()
-        poll.register(self._look, select.POLLIN)
-        while poll.poll(0):
-            os.read(self._look, 64)
 
     def _read(self) -> None:
         """Take what the client sent without waiting for more."""

@@ -88,9 +88,9 @@ def test_a_rehearsal_leaves_nothing_behind():
             signal.getsignal(signal.SIGUSR1),
         )
 
-    session.rehearse({})
+    session.rehearse()
     before = state()
-    session.rehearse({})
+    session.rehearse()
     assert state() == before
 
 
