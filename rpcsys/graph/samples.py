@@ -129,11 +129,8 @@ def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...], graph: on
         spread = math.sqrt(2.0 / math.prod(shape[1:]))
         values = rng.standard_normal(shape, dtype=np.float32) * np.float32(spread)
     else:
-        values = rng.uniform(*_vector_range(*_use(name, graph)), shape).astype(np.float32)
+        operator, position = _use(name, graph)
+        bounds = _BIAS if operator in ("Conv", "Gemm") else _OTHER
+        bounds = _BATCH_NORM[position] if operator == "BatchNormalization" else bounds
+        values = rng.uniform(*bounds, shape).astype(np.float32)
     return numpy_helper.from_array(values, name)
-
-
-def _vector_range(operator: str, position: int) -> tuple[float, float]:
-    if operator == "BatchNormalization":
-        return _BATCH_NORM[position]
-    return _BIAS if operator in ("Conv", "Gemm") else _OTHER

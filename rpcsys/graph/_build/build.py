@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rpcsys.errors import UsageError
+from rpcsys.errors import UsageError, one_line
 from rpcsys.graph._build.codec import Codec, stage_entry
 from rpcsys.graph._build.leased_module import LeasedModule, StageLibrary
 from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Remote, Target, Tvm, target_of
+from rpcsys.graph._ir import models
 from rpcsys.graph._ir.stage import Stage, Stages, signature_of, tensor_spec
-from rpcsys.module import Module, graph, load_module, onnx_module, params, weights_of
+from rpcsys.module import Module, graph, library, load_module, onnx_module, params, weights_of
+from rpcsys.module import toolchain as toolchains
 from rpcsys.module.kinds import graph as graph_kind
+from rpcsys.module.kinds.library import LibraryModule
 from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.kinds.remote import remote
 
@@ -157,9 +162,7 @@ def _built(stage: Stage, given: Target | str | Module, shared: ParamsModule | No
             f"{stage.name} is exact: it gives the same bits as the whole in onnxruntime alone; split without exact=True"
         )
     if isinstance(target, Tvm):
-        from rpcsys.graph._build import relax
-
-        return graph([stage_entry(stage.name, relax.compiled(stage, target), signature)], *signature)
+        return graph([stage_entry(stage.name, _compiled(stage, target), signature)], *signature)
     if isinstance(target, Remote):
         return _remote(stage, target, shared)
     return onnx_module(stage.model, params=shared, **_options(stage, target))
@@ -186,3 +189,37 @@ def _options(stage: Stage, target: OnnxRuntime | Reference) -> dict[str, Any]:
     if stage.exact:
         options["level"] = "basic"
     return options
+
+
+def _compiled(stage: Stage, target: Tvm) -> LibraryModule:
+    """A library in TVM's own format, by its Relax, with the weights inside; a device needs TVM's runtime alone."""
+    try:
+        import tvm
+        from tvm.relax.frontend.onnx import from_onnx
+    except ImportError as error:
+        raise UsageError(
+            f"TVM compiles the stage, and cannot be imported ({error}); pip install 'rpcsys[tvm]'"
+        ) from None
+    chain = toolchains.find(target.toolchain) if target.toolchain else None
+    dtypes = {tensor.name: tensor.dtype for tensor in stage.inputs}
+    try:
+        with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # names it does not keep; they are known here
+            program = from_onnx(models.to_proto(stage.model), dtype_dict=dtypes)
+            kind = target.target if isinstance(target.target, str) else dict(target.target)
+            executable = tvm.compile(program, target=tvm.target.Target(kind))
+            path = Path(folder, f"{stage.name}.so")
+            executable.export_library(str(path), **_linker(chain))
+            return library(path.read_bytes(), name=path.name, target=chain.name if chain else "")
+    except Exception as error:  # noqa: BLE001 - TVM raises any of Python's classes, and its own
+        raise UsageError(f"TVM cannot compile {stage.name}: {one_line(error, 400)}") from None
+
+
+def _linker(chain: toolchains.Toolchain | None) -> dict[str, Any]:
+    """How TVM is told which compiler links."""
+    if chain is None:
+        return {}
+    from tvm.support import cc
+
+    program, *options = chain.command(cxx=True)
+    return {"fcompile": cc.cross_compiler(program, options=options)}

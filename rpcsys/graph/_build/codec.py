@@ -42,10 +42,11 @@ class Codec:
     @property
     def crossing(self) -> Signature:
         """What crosses: those that a pair encodes by another name, and of a type that only it knows."""
-        return Signature(*([self._crossing(value) for value in values] for values in self._signature))
-
-    def _crossing(self, value: TensorSpec) -> TensorSpec:
-        return {"name": self._name(value)} if value["name"] in self.pairs else value
+        inputs, outputs = (
+            [{"name": self._name(value)} if value["name"] in self.pairs else value for value in values]
+            for values in self._signature
+        )
+        return Signature(inputs, outputs)
 
     def _name(self, value: TensorSpec) -> str:
         return f"{value['name']}.encoded" if value["name"] in self.pairs else str(value["name"])

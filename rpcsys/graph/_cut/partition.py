@@ -103,7 +103,7 @@ def _connected(flow: Dataflow, nodes: set[int]) -> list[set[int]]:
     """The pieces of ``nodes`` that hang together."""
     pieces: list[set[int]] = []
     left = set(nodes)
-    around = [[i for i in (*flow.before[n], *flow.after[n]) if i in nodes] for n in range(len(flow.nodes))]
+    around = {n: [i for i in (*flow.before[n], *flow.after[n]) if i in nodes] for n in nodes}
     while left:
         pieces.append(reached([min(left)], around))
         left -= pieces[-1]

@@ -8,12 +8,12 @@ device. Nodes that lead to no output are ignored.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from rpcsys.errors import UsageError
-from rpcsys.graph._ir.models import bodies
+from rpcsys.graph._ir.models import bodies, functions_of
 from rpcsys.graph._ir.ort import rewritten
 
 #: Operators that draw random numbers: those of the onnx operator list that take a seed.
@@ -103,7 +103,7 @@ class Dataflow:
         return sorted({maker for value in values if (maker := self.maker(value)) is not None})
 
 
-def reached(start: Iterable[int], steps: list[list[int]]) -> set[int]:
+def reached(start: Iterable[int], steps: Mapping[int, list[int]] | Sequence[list[int]]) -> set[int]:
     """``start``, and all that any number of ``steps`` lead to from there."""
     reached = set(start)
     todo = list(reached)
@@ -128,32 +128,15 @@ def _values_read(node: ir.Node, graph: ir.Graph) -> dict[ir.Value, None]:
     """The values of ``graph`` that the node reads, itself or in its bodies, each once and in order."""
     read = {value: None for value in node.inputs if value is not None}
     for body in bodies(node):
-        for inner in ir.traversal.RecursiveGraphIterator(body):
-            read.update((value, None) for value in inner.inputs if value is not None and value.graph is graph)
-        read.update((value, None) for value in _outputs_of(body) if value.graph is graph)
+        nodes = list(ir.traversal.RecursiveGraphIterator(body))
+        graphs = [*(inner for each in nodes for inner in bodies(each)), body]  # each may give a value of an outer one
+        taken = [*(value for each in nodes for value in each.inputs), *(value for g in graphs for value in g.outputs)]
+        read.update((value, None) for value in taken if value is not None and value.graph is graph)
     return read
-
-
-def _outputs_of(body: ir.Graph) -> Iterator[ir.Value]:
-    """What a body gives, and the bodies in it: a value of an outer graph may be given as it is."""
-    yield from body.outputs
-    for node in body:
-        for inner in bodies(node):
-            yield from _outputs_of(inner)
 
 
 def _is_random(node: ir.Node, model: ir.Model) -> bool:
     """Whether the node, one in its bodies, or one in a function it calls draws random numbers."""
-    seen: set[object] = set()
-    todo = [node]
-    while todo:
-        node = todo.pop()
-        if node.op_type in _RANDOM and node.domain == "":
-            return True
-        for body in bodies(node):
-            todo.extend(body)
-        function = model.functions.get(node.op_identifier())
-        if function is not None and node.op_identifier() not in seen:
-            seen.add(node.op_identifier())
-            todo.extend(function)
-    return False
+    inside = (each for body in bodies(node) for each in ir.traversal.RecursiveGraphIterator(body))
+    called = (each for function in functions_of([node], model) for each in function.all_nodes())
+    return any(each.op_type in _RANDOM and each.domain == "" for each in (node, *inside, *called))

@@ -33,7 +33,7 @@ def save(model: ModelLike, path: str | os.PathLike[str], *, embedded_bytes: int 
 
 
 def data_path(path: str | os.PathLike[str]) -> Path:
-    """Where `save` puts large weights of the model at ``path``."""
+    """Where `save` puts the weights of a large model."""
     return Path(f"{os.fspath(path)}.data")
 
 
@@ -49,8 +49,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
 
 def to_bytes(model: ir.Model) -> bytes:
     """The serialised ModelProto, all weights inside. Raises `UsageError` as `to_proto` does."""
-    data: bytes = to_proto(model).SerializeToString()
-    return data
+    return bytes(to_proto(model).SerializeToString())
 
 
 def weights(model: ir.Model) -> Iterator[Any]:

@@ -49,10 +49,10 @@ def describe(value: ir.Value) -> TensorInfo:
     if not isinstance(value.type, ir.TensorType):
         return TensorInfo(name, _type_text(value.type), None, None, required)
     dtype = _dtype_name(value.type.dtype)
-    if value.shape is None:
-        return TensorInfo(name, dtype, None, None, required)
-    shape = tuple(_extent(size) for size in value.shape)
-    return TensorInfo(name, dtype, shape, _nbytes(dtype, shape), required)
+    shape = None if value.shape is None else tuple(_extent(size) for size in value.shape)
+    sizes = [size for size in shape or [None] if isinstance(size, int)]
+    open_size = shape is None or len(sizes) < len(shape) or dtype == "strings"
+    return TensorInfo(name, dtype, shape, None if open_size else math.prod(sizes) * item_bytes(dtype), required)
 
 
 def _extent(size: Any) -> int | str | None:
@@ -72,13 +72,6 @@ def _type_text(kind: Any) -> str:
     if isinstance(kind, ir.OptionalType):
         return f"optional({_type_text(kind.elem_type)})"
     return f"tensor({_dtype_name(kind.dtype)})"
-
-
-def _nbytes(dtype: str, shape: tuple[int | str | None, ...]) -> int | None:
-    sizes = [size for size in shape if isinstance(size, int)]
-    if len(sizes) < len(shape) or dtype == "strings":
-        return None
-    return math.prod(sizes) * item_bytes(dtype)
 
 
 def infer_shapes(model: ir.Model) -> None:

@@ -34,8 +34,6 @@ _END_TIMEOUT_S = 5.0
 
 
 class _Job(NamedTuple):
-    """A frame for one replica of a stage."""
-
     frame: int
     args: Sequence[Any]
 
@@ -76,13 +74,9 @@ class Pipeline:
         of `split` that onnxruntime runs share the CPUs that are left, unless their targets name CPUs or threads
     queue : frames that wait between two stages
 
-    Raises `UsageError` for stages that do not fit together, CPUs that are not there, and what `graph.build` raises. A
-    context manager, which closes it.
-
-    Attributes
-    ----------
-    inputs, outputs : names of the whole's tensors
-    limit : frames that can be under way at once
+    It has the names of the whole's tensors (``inputs``, ``outputs``), and ``limit``: how many frames can be under way at
+    once. A context manager, which closes it. Raises `UsageError` for stages that do not fit together and CPUs that are
+    not there, and what `graph.build` raises.
     """
 
     def __init__(
@@ -102,7 +96,9 @@ class Pipeline:
         self._owned = made.owned
         try:
             self._topology = Topology(made.stages, made.inputs, made.outputs)
-            _lease(self._topology.stages)
+            for module in dict.fromkeys(each for stage in self._topology.stages for each in stage.functions):
+                if isinstance(module, LeasedModule):
+                    module.lease()  # now: a device that cannot be had is not every frame's error
         except BaseException:
             _close(self._owned)
             raise
@@ -296,13 +292,6 @@ class Pipeline:
 
     def __exit__(self, *reason: object) -> None:
         self.close()
-
-
-def _lease(stages: Iterable[PipelineStage]) -> None:
-    """Lease the devices of stages that want some, so that one that cannot be had is not every frame's error."""
-    for module in dict.fromkeys(function for stage in stages for function in stage.functions):
-        if isinstance(module, LeasedModule):
-            module.lease()
 
 
 def _close(modules: Iterable[Module]) -> None:

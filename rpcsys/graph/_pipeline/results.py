@@ -40,21 +40,16 @@ class _Feeder:
         self._frames = frames
         self._put = put
         self._room = threading.Semaphore(limit)
+        self.make_room = self._room.release
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._feed, name="frames", daemon=True)
         self._thread.start()
 
-    def make_room(self) -> None:
-        """A result was taken."""
-        self._room.release()
-
     def leave(self) -> None:
-        """Nobody takes results any more."""
         self._left.set()
         self._room.release()
 
     def join(self) -> None:
-        """Wait for the frame that is being taken, at most `_JOIN_TIMEOUT_S`."""
         self._thread.join(_JOIN_TIMEOUT_S)
 
     def _feed(self) -> None:

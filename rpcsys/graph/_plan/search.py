@@ -40,7 +40,7 @@ class TriedDivision(NamedTuple):
 
 @dataclass
 class Search:
-    """What `auto_cuts` was given, and what it knows by then; each bench is that of the device at its place."""
+    """A search over ``devices``, each with its bench at the same place."""
 
     model: ir.Model
     points: CutPoints

@@ -58,8 +58,8 @@ class Weighed:
 def weigh(stages: Stages, remotes: Mapping[str, Remote], frame: Mapping[str, Any], *, repeat: int = 3) -> Weighed:
     """Run one frame here, with the tensors of the stages in ``remotes`` encoded and decoded as their ``encode`` says.
 
-    ``frame`` are the inputs of the whole by name; times are the best of ``repeat``. What is lost is told by a second
-    run without encoding. Raises `UsageError` for stages and tensors that are not there.
+    ``frame`` has the inputs of the whole by name; times are the best of ``repeat``. A second run without encoding gives
+    the loss. Raises `UsageError` for stages and tensors that are not there.
     """
     missing = [tensor.name for tensor in stages.inputs if tensor.required and tensor.name not in frame]
     if missing or repeat < 1:

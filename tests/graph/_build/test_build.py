@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rpcsys.errors import ModelError, UsageError
 from rpcsys.graph import samples
 from rpcsys.module import Module, export_library, load_module, walk
 from rpcsys.module.kinds.remote import RemoteFunctionModule
-from tests.graph.running import assert_same, make, node, numbers, run, values
+from tests.graph.running import assert_same, chain, make, node, numbers, run, values
 from tests.native import compiled
 
 
@@ -302,3 +303,16 @@ def test_parts_that_are_not_there(whole: Any, tmp_path: Path) -> None:
     whole.save_graph_json(tmp_path / "graph.json")
     with pytest.raises(UsageError, match=r"stages\.so: there is no such file"):
         graph.create(tmp_path / "graph.json", tmp_path / "stages.so")
+
+
+def test_an_operator_that_tvm_lacks_is_named() -> None:
+    pytest.importorskip("tvm")
+    model = make([node("Secret", "x", "y", domain="nowhere")], values("x"), values("y"), domains={"nowhere": 1})
+    with pytest.raises(UsageError, match=r"TVM cannot compile stage0: .*Secret"):
+        graph.build(graph.split(model, [])[0], "tvm")
+
+
+def test_building_without_tvm_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tvm", None)
+    with pytest.raises(UsageError, match=r"pip install 'rpcsys\[tvm\]'"):
+        graph.build(graph.split(chain(), [])[0], "tvm")
