@@ -9,17 +9,17 @@ from enum import Enum
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.records import Policy
-from rpcsys.server.supervisor.state import ServerState
+from rpcsys.server.supervisor.state import DeviceServerState
 
 QUIET = (do.Log,)
 
 
 class Transcript:
-    """A `ServerState` with a clock, and without spare children if none are asked for. ``say`` sends an event of a class and returns what it leads to, logs aside."""
+    """A `DeviceServerState` with a clock, and without spare children if none are asked for. ``say`` sends an event of a class and returns what it leads to, logs aside."""
 
     def __init__(self, **policy):
         self.policy = Policy(**{"key": "k", "spares": 0, "quiet_s": 0.0, **policy})
-        self.state = ServerState(self.policy)
+        self.state = DeviceServerState(self.policy)
         self.now = 100.0
         self.log = []
         self.out = list(self.state.start())
@@ -87,7 +87,7 @@ class Transcript:
 
     def replay(self):
         """The whole log, through JSON text, into a new state: it must decide the same."""
-        again = ServerState(self.policy)
+        again = DeviceServerState(self.policy)
         again.start()
         for event, actions in self.log:
             copy = copied(event)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from rpcsys.errors import ProtocolError
@@ -19,9 +20,8 @@ from rpcsys.server.sandbox import launch, messages, processes
 from rpcsys.server.sandbox.messages import ChildKind, Job
 from rpcsys.server.sandbox.processes import RESCAN_S, Orphans
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.crash_output import LastWords
+from rpcsys.server.supervisor.child_output import ChildOutput, CrashOutput
 from rpcsys.server.supervisor.loop import Loop
-from rpcsys.server.supervisor.prints import Prints
 from rpcsys.wire.control import OUTCOMES
 
 LEAVE_S = (1.0, 5.0)
@@ -31,35 +31,41 @@ STUCK_S = 1.0
 """Between two looks at whether a process that no signal has ended has ended after all."""
 
 
+@dataclass
+class ChildProcess:
+    """A child that was asked for. ``tether``: None once it is not listened to any more.
+
+    ``roots``: the numbers of its process and of its init, where it has one; ``kills``: how often it was killed.
+    """
+
+    kind: ChildKind
+    tether: socket.socket | None
+    allowance: messages.Allowance
+    roots: tuple[int, ...] = ()
+    ready: bool = False
+    kills: int = 0
+
+
 class Spawner:
-    """One zygote at a time. What happens is told to ``feed``, with ``now`` from ``clock``.
+    """One zygote at a time, and its ``children`` by number.
 
     ``on_service``: hears what hosts and deployers say beside what sessions do: the child, its
     message, and the descriptor with it, which it returns if it does not take it. Raises `ProtocolError` or KeyError for what
     none of them says.
     """
 
-    def __init__(
-        self, loop: Loop, settings: dict[str, Any], feed: Callable[[ev.Event], None], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, loop: Loop, settings: dict[str, Any]) -> None:
+        self.children: dict[int, ChildProcess] = {}
+        self.on_service: Callable[[int, dict[str, Any], int | None], int | None] | None = None
         self._loop = loop
         self._settings = settings
-        self._feed = feed
-        self._clock = clock
         self._first = True
         self._zygote: int | None = None
         self._control: socket.socket | None = None
-        self._tethers: dict[int, socket.socket] = {}
-        self._roots: dict[int, tuple[int, ...]] = {}
-        self._allowed: dict[int, messages.Allowance] = {}
-        self._ready: set[int] = set()
-        self._kinds: dict[int, ChildKind] = {}
-        self._kills: dict[int, int] = {}
         self._orphans = Orphans()
-        self._prints = Prints(loop, clock)
-        self._last_words = LastWords(self._prints.last)
+        self._output = ChildOutput(loop)
+        self._crashes = CrashOutput(self._output.crash)
         self._sweeping = False
-        self.on_service: Callable[[int, dict[str, Any], int | None], int | None] | None = None
 
     def start(self) -> None:
         """Start a zygote; an :class:`~rpcsys.server.supervisor.events.ZygoteDown` follows if that fails."""
@@ -67,12 +73,12 @@ class Spawner:
         ours.setblocking(False)
         printing = -1
         try:
-            printing = self._prints.open()
+            printing = self._output.open()
             self._zygote = self._launch(theirs.fileno(), printing)
         except OSError as error:
             ours.close()
-            self._feed(ev.Failed(self._clock(), f"cannot start another {sys.executable}: {error.strerror}"))
-            self._feed(ev.ZygoteDown(self._clock()))
+            self._loop.post(ev.Failed, f"cannot start another {sys.executable}: {error.strerror}")
+            self._loop.post(ev.ZygoteDown)
             return
         finally:
             theirs.close()
@@ -84,23 +90,20 @@ class Spawner:
     def _launch(self, descriptor: int, printing: int) -> int:
         """The first zygote is a copy of this process, while that has one thread and no secret in its memory."""
         first, self._first = self._first, False
+        module = "rpcsys.server.sandbox.zygote"
         if first and threading.active_count() == 1:
-            return launch.copy("rpcsys.server.sandbox.zygote", self._settings, descriptor, printing)
-        return launch.start(
-            "rpcsys.server.sandbox.zygote", self._settings, descriptor, "rpcsys-zygote", leader=True, printing=printing
-        )
+            return launch.copy(module, self._settings, descriptor, printing)
+        return launch.start(module, self._settings, descriptor, "rpcsys-zygote", leader=True, printing=printing)
 
     def spawn(self, child: int, kind: ChildKind) -> None:
         """Ask for a child; without one, its death is told at once."""
         try:
             ours, theirs = messages.pair()
         except OSError:
-            self._feed(ev.ChildDead(self._clock(), child, 1))
+            self._loop.post(ev.ChildDead, child, 1)
             return
         ours.setblocking(False)
-        self._tethers[child] = ours
-        self._allowed[child] = _allowance(kind, self._clock())
-        self._kinds[child] = kind
+        self.children[child] = ChildProcess(kind, ours, _allowance(kind, self._loop.now()))
         self._loop.add(ours.fileno(), lambda: self._hear_child(child, ours))
         self._order(theirs.fileno(), spawn=child, kind=kind)
         theirs.close()
@@ -116,10 +119,11 @@ class Spawner:
         roots = [pid for pid in self.roots(child) if processes.parent(pid) == self._zygote]
         if not roots:
             return
-        self._kills[child] = self._kills.get(child, 0) + 1
-        if self._kills[child] > 2 and (names := processes.names(roots[:1])):
-            self._feed(ev.Unkilled(self._clock(), names, child))
-        if self._kills[child] > 1:
+        process = self.children[child]
+        process.kills += 1
+        if process.kills > 2 and (names := processes.names(roots[:1])):
+            self._loop.post(ev.Unkilled, names, child)
+        if process.kills > 1:
             for pid in roots:
                 processes.kill(pid)
 
@@ -130,33 +134,29 @@ class Spawner:
 
     def roots(self, child: int) -> tuple[int, ...]:
         """The process number of a child that waits or serves, then its init's, where it has one; none for another."""
-        return self._roots.get(child, ())
+        process = self.children.get(child)
+        return () if process is None else process.roots
+
+    def _tether(self, child: int) -> socket.socket | None:
+        process = self.children.get(child)
+        return None if process is None else process.tether
 
     def give(self, child: int, job: Job, descriptor: int | None) -> None:
         """Hand a waiting child its job. Raises OSError if the child is gone."""
-        tether = self._tethers.get(child)
+        tether = self._tether(child)
         if tether is None:
             raise BrokenPipeError("its process is gone")
         messages.send(tether, job.to_bytes(), descriptor)
 
     def tell(self, child: int, fields: dict[str, Any], descriptor: int | None = None) -> bool:
-        """Tell a child something; whether it could be told."""
-        tether = self._tethers.get(child)
+        """Tell a child something; whether it could be told: one that is about to end cannot."""
+        tether = self._tether(child)
         try:
             if tether is not None:
                 messages.tell(tether, descriptor, **fields)
         except OSError:
             return False
         return tether is not None
-
-    def extend(self, child: int, until: float | None) -> None:
-        """Tell a child that its session ends at another time than it was given."""
-        tether = self._tethers.get(child)
-        if tether is not None:
-            try:
-                messages.tell(tether, until=until)
-            except OSError:
-                pass  # it is about to end, or has not looked for hundreds of renewals
 
     def _order(self, descriptor: int | None, **order: Any) -> None:
         if self._control is None:
@@ -169,14 +169,14 @@ class Spawner:
         except OSError:
             pass  # it is dead, and its end of the socket tells so next
 
+    # What is said
+
     def _hear(self) -> None:
         assert self._control is not None
         try:
-            data, extra = messages.receive(self._control)
+            data, extra = _receive(self._control)
         except BlockingIOError:
             return
-        except OSError:
-            data, extra = b"", None
         if extra is not None:
             os.close(extra)
         try:
@@ -185,117 +185,110 @@ class Spawner:
             self._lost()  # it is gone, or user code has written to it
 
     def _hear_zygote(self, said: dict[str, Any]) -> None:
-        now = self._clock()
         if "importing" in said:
-            self._feed(ev.Importing(now, said["importing"]))
+            self._loop.post(ev.Importing, said["importing"])
         elif "ready" in said:
-            self._feed(ev.ZygoteUp(now, said["shared"]))
+            self._loop.post(ev.ZygoteUp, said["shared"])
         elif "failed" in said:
-            self._feed(ev.Failed(now, said["failed"]))
+            self._loop.post(ev.Failed, said["failed"])
         elif "born" in said:
-            init = said.get("init", 0)
-            self._roots[said["born"]] = (said["pid"], init) if init else (said["pid"],)
-            self._meet(said["born"])
+            pid, init = said["pid"], said.get("init", 0)
+            if said["born"] in self.children:
+                self.children[said["born"]].roots = (pid, init) if init else (pid,)
+                self._meet(said["born"])
         elif "stuck" in said:
-            self._feed(ev.Unkilled(now, said["stuck"]))
+            self._loop.post(ev.Unkilled, said["stuck"])
         else:
-            death = ev.ChildDead(now, said.pop("dead"), **said)
-            self._hear_last_words(death.child)
+            death = ev.ChildDead(self._loop.now(), said.pop("dead"), **said)
+            self._hear_last(death.child)
             self._bury(death.child)
-            self._feed(death)
+            self._loop.events.append(death)
 
-    def _hear_last_words(self, child: int) -> None:
+    def _hear_last(self, child: int) -> None:
         """What a dead child said may lie unread behind the news of its death."""
-        tether = self._tethers.get(child)
-        while tether is not None and self._hear_child(child, tether) and child in self._tethers:
+        tether = self._tether(child)
+        while tether is not None and self._hear_child(child, tether) and self._tether(child) is not None:
             pass
 
     def _hear_child(self, child: int, tether: socket.socket) -> bool:
         """Take one message of a child; whether there was one."""
         try:
-            data, extra = messages.receive(tether)
+            data, extra = _receive(tether)
         except BlockingIOError:
             return False
-        except OSError:
-            data, extra = b"", None
+        process = self.children[child]
+        of_session = process.kind is ChildKind.SESSION
         try:
-            self._allowed[child].spend(self._clock(), len(data))
-            of_session = self._kinds[child] is ChildKind.SESSION
+            process.allowance.spend(self._loop.now(), len(data))
             said = messages.parse(data, messages.OF_CHILD if of_session else messages.OF_SERVICE)
             if not of_session and self.on_service is not None:
                 extra = self.on_service(child, said, extra)
             elif "printed" in said and extra is not None:
-                extra = self._last_words.keep(child, extra)
-            self._take(child, said)
+                extra = self._crashes.keep(child, extra)
+            self._take(child, process, said)
         except (ProtocolError, KeyError):
-            kind = self._kinds.get(child)
             self._forget(child)  # it is gone, or user code has written to it
-            if kind is not ChildKind.SESSION:
+            if not of_session:
                 self.kill(child)
         if extra is not None:
             os.close(extra)
         return True
 
-    def _take(self, child: int, said: dict[str, Any]) -> None:
+    def _take(self, child: int, process: ChildProcess, said: dict[str, Any]) -> None:
         """One message of a child. Raises KeyError for what no child says."""
-        now = self._clock()
         if "printed" in said:
             pass  # the descriptor beside it is all
         elif "importing" in said:
-            self._feed(ev.Importing(now, said["importing"], child))
+            self._loop.post(ev.Importing, said["importing"], child)
         elif "ready" in said:
-            self._ready.add(child)
+            process.ready = True
             self._meet(child)
-        elif "failed" in said and child not in self._ready:
-            self._feed(ev.Failed(now, said["failed"]))
+        elif "failed" in said and not process.ready:
+            self._loop.post(ev.Failed, said["failed"])
         elif "opened" in said:
-            self._feed(ev.SessionOpened(now, child))
+            self._loop.post(ev.SessionOpened, child)
         elif "limit_s" in said:
-            self._feed(ev.LimitAsked(now, child, said["limit_s"]))
-        elif self._kinds[child] is ChildKind.SESSION:
+            self._loop.post(ev.LimitAsked, child, said["limit_s"])
+        elif process.kind is ChildKind.SESSION:
             outcome = said["outcome"] if said["outcome"] in OUTCOMES else "closed"
-            self._feed(ev.ChildDone(now, child, outcome, said.get("removed", ())))
+            self._loop.post(ev.ChildDone, child, outcome, said.get("removed", ()))
 
     def _meet(self, child: int) -> None:
         """A child can be used when it waits, and its zygote has told its number: what it says itself proves nothing."""
-        if child in self._ready and child in self._roots:
-            self._feed(ev.ChildReady(self._clock(), child))
+        if self.children[child].ready and self.children[child].roots:
+            self._loop.post(ev.ChildReady, child)
 
     def _bury(self, child: int) -> None:
-        self._roots.pop(child, None)
-        self._kills.pop(child, None)
-        self._ready.discard(child)
         self._forget(child)
+        self.children.pop(child, None)
 
     def _forget(self, child: int) -> None:
-        self._allowed.pop(child, None)
-        self._kinds.pop(child, None)
-        self._last_words.tell(child)
-        self._prints.flush()
-        tether = self._tethers.pop(child, None)
+        """Listen to a child no more."""
+        self._crashes.tell(child)
+        self._output.flush()
+        tether = self._tether(child)
         if tether is not None:
+            self.children[child].tether = None
             self._loop.remove(tether.fileno())
             tether.close()
 
     # The end of a zygote
 
     def _lost(self) -> None:
+        self._close_control()
+        for child in list(self.children):
+            self._bury(child)
+        self.kill_zygote()
+        self._sweeping = True
+        self._loop.call_at(self._loop.now(), self._look)
+
+    def _close_control(self) -> None:
         if self._control is not None:
             self._loop.remove(self._control.fileno())
             self._control.close()
             self._control = None
-        for child in {*self._tethers, *self._roots}:
-            self._bury(child)
-        self.kill_zygote()
-        self._sweeping = True
 
-    def due(self) -> float | None:
-        """When :meth:`look` is wanted."""
-        if self._sweeping:
-            return self._clock() + RESCAN_S
-        return self._clock() + STUCK_S if self._orphans.stuck else None
-
-    def look(self) -> None:
+    def _look(self) -> None:
         """A burst of killing what a dead zygote has left behind; later, whether what was stuck has ended."""
         before = self._orphans.stuck.copy()
         if not self._sweeping:
@@ -303,9 +296,11 @@ class Spawner:
         elif self._sweep():
             self._sweeping = False
             names, self._orphans.names = self._orphans.names, []
-            self._feed(ev.ZygoteDown(self._clock(), tuple(sorted(names)[: messages.MAX_NAMES])))
+            self._loop.post(ev.ZygoteDown, tuple(sorted(names)[: messages.MAX_NAMES]))
         if self._orphans.stuck != before:
-            self._feed(ev.Unkilled(self._clock(), tuple(self._orphans.stuck.values())))
+            self._loop.post(ev.Unkilled, tuple(self._orphans.stuck.values()))
+        if self._sweeping or self._orphans.stuck:
+            self._loop.call_at(self._loop.now() + (RESCAN_S if self._sweeping else STUCK_S), self._look)
 
     def _sweep(self) -> bool:
         """Whether nothing is left below this process but what is stuck."""
@@ -318,17 +313,24 @@ class Spawner:
 
     def leave(self) -> None:
         """End the zygote, and everything below it, before the server itself ends."""
-        if self._control is not None:
-            self._loop.remove(self._control.fileno())
-            self._control.close()
-            self._control = None
+        self._close_control()
         by_itself, by_force = (time.monotonic() + span for span in LEAVE_S)
         while time.monotonic() < by_itself and processes.children(os.getpid()):
             processes.reap()
             time.sleep(RESCAN_S)
         while time.monotonic() < by_force and not self._sweep():
             time.sleep(RESCAN_S)
-        self._prints.close()
+        self._output.close()
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, int | None]:
+    """One message; an empty one from a socket that broke. Raises BlockingIOError."""
+    try:
+        return messages.receive(sock)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return b"", None
 
 
 def _allowance(kind: ChildKind, now: float) -> messages.Allowance:

@@ -10,7 +10,6 @@ import collections
 import os
 import queue
 import threading
-from collections.abc import Callable
 
 from rpcsys.server.sandbox import work_folders
 from rpcsys.server.sandbox.ipc_cleanup import IpcCleanup
@@ -19,20 +18,17 @@ from rpcsys.server.supervisor.loop import Loop
 
 
 class Cleaner:
-    """Removes what sessions leave in ``folder``, and tells ``feed`` when nothing of one is left.
+    """Removes what sessions leave in ``folder``, with an event when nothing of one is left.
 
     After a session that saw no other's, directories for the next ``ahead`` sessions are made beforehand.
     """
 
-    def __init__(
-        self, loop: Loop, folder: str, ahead: int, feed: Callable[[ev.Event], None], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, loop: Loop, folder: str, ahead: int) -> None:
+        self._loop = loop
         self._folder = folder
         self._ahead = ahead
         self._made = 0
         self._ready: collections.deque[str] = collections.deque()
-        self._feed = feed
-        self._clock = clock
         self._ipc = IpcCleanup()
         self._orders: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._results: collections.deque[tuple[int, tuple[str, ...], str]] = collections.deque()
@@ -96,7 +92,7 @@ class Cleaner:
         os.read(self._reading, 4096)
         while self._results:
             session, removed, left = self._results.popleft()
-            self._feed(ev.Removed(self._clock(), session, removed, (left,) if left else ()))
+            self._loop.post(ev.Removed, session, removed, (left,) if left else ())
 
 
 def _remove(abandoned: dict[str, int]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable
 
 from rpcsys.errors import ProtocolError
 from rpcsys.link import KEEPALIVE_S, drain_and_close, keep_alive, tune
@@ -37,33 +36,23 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Clients:
-    """Connections by number. What happens is told to ``feed``, with ``now`` from ``clock``."""
+    """Connections by number; ``key``: what clients are told."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        listener: socket.socket | None,
-        key: str,
-        feed: Callable[[ev.Event], None],
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, loop: Loop, listener: socket.socket | None, key: str) -> None:
         self._loop = loop
         self._listener = listener
         self._key = key
-        self._feed = feed
-        self._clock = clock
         self._last = 0
         self._sockets: dict[int, socket.socket] = {}
         self._adopted: dict[int, bool] = {}
-        self._paused_until: float | None = None
-        self._look_at = 0.0
-        if listener is not None:
-            self._listen(listener)
+        self._keep_at = 0.0
+        self._listen()
 
     # Taking connections
 
-    def _listen(self, listener: socket.socket) -> None:
-        self._loop.add(listener.fileno(), lambda: self._accept(listener))
+    def _listen(self) -> None:
+        if self._listener is not None:
+            self._loop.add(self._listener.fileno(), self._accept)
 
     def stop_listening(self) -> None:
         """Take no more; the port is free."""
@@ -71,49 +60,40 @@ class Clients:
             self._loop.remove(self._listener.fileno())
             self._listener.close()
             self._listener = None
-        self._paused_until = None
 
-    def due(self) -> float | None:
-        """When :meth:`look` is wanted."""
-        times = [self._look_at] if self._sockets else []
-        if self._paused_until is not None:
-            times.append(self._paused_until)
-        return min(times, default=None)
+    def _keep(self) -> None:
+        """Keep the connections of clients that take nothing."""
+        self._keep_at = self._loop.now() + KEEPALIVE_S
+        self._loop.call_at(self._keep_at, self._keep)
+        for sock in self._sockets.values():
+            keep_alive(sock)
 
-    def look(self, now: float) -> None:
-        """Take connections again after a pause, and keep the connections of clients that take nothing."""
-        if self._listener is not None and self._paused_until is not None and now >= self._paused_until:
-            self._paused_until = None
-            self._listen(self._listener)
-        if self._sockets and now >= self._look_at:
-            self._look_at = now + KEEPALIVE_S
-            for sock in self._sockets.values():
-                keep_alive(sock)
-
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self) -> None:
+        assert self._listener is not None
         for _ in range(BURST):
             try:
-                sock, address = listener.accept()
+                sock, address = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in _EXHAUSTED:
-                    self._pause(listener)
+                if error.errno in _EXHAUSTED:  # at once again it would fail at once again, for ever
+                    self._loop.remove(self._listener.fileno())
+                    self._loop.call_at(self._loop.now() + PAUSE_S, self._listen)
                 return  # otherwise the connection broke before it was taken
             self._take(sock, f"{address[0]}:{address[1]}")
 
-    def _pause(self, listener: socket.socket) -> None:
-        """Accepting at once again would fail at once again, for ever."""
-        self._paused_until = self._clock() + PAUSE_S
-        self._loop.remove(listener.fileno())
+    def _take(self, sock: socket.socket, peer: str) -> None:
+        sock.setblocking(False)
+        tune(sock)
+        conn, reader = self._add(sock), OpeningReader()
+        self._loop.add(sock.fileno(), lambda: self._read(conn, peer, sock, reader))
+        self._loop.post(ev.Accepted, conn, peer)
 
     def adopt(self, sock: socket.socket, rpcsys: bool) -> int:
         """Take over a connection whose handshake is done, at a proxy; ``rpcsys``: of an rpcsys/1 client."""
-        self._last += 1
-        conn = self._last
-        self._sockets[conn] = sock
+        conn = self._add(sock)
         self._adopted[conn] = rpcsys
-        self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
+        self._await_end(conn, sock)
         return conn
 
     def take_back(self, descriptor: int) -> int:
@@ -125,28 +105,32 @@ class Clients:
         if sock.type != socket.SOCK_STREAM or sock.family not in (socket.AF_INET, socket.AF_INET6):
             sock.detach()
             raise ProtocolError("no connection of a client")
-        self._last += 1
-        conn = self._last
         sock.setblocking(False)
-        self._sockets[conn] = sock
-        self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
+        conn = self._add(sock)
+        self._await_end(conn, sock)
         return conn
+
+    def _add(self, sock: socket.socket) -> int:
+        self._last += 1
+        self._sockets[self._last] = sock
+        self._loop.call_at(self._keep_at, self._keep)
+        return self._last
+
+    def _remove(self, conn: int) -> socket.socket | None:
+        """Forget a connection; its socket, if it is known."""
+        sock = self._sockets.pop(conn, None)
+        self._adopted.pop(conn, None)
+        if sock is not None:
+            self._loop.remove(sock.fileno())
+        if not self._sockets:
+            self._loop.call_at(None, self._keep)
+        return sock
 
     def release(self, conn: int) -> None:
         """Close a connection here only: another process has it now."""
-        sock = self._sockets.pop(conn)
-        self._adopted.pop(conn, None)
-        self._loop.remove(sock.fileno())
-        sock.close()
-
-    def _take(self, sock: socket.socket, peer: str) -> None:
-        sock.setblocking(False)
-        tune(sock)
-        self._last += 1
-        conn, reader = self._last, OpeningReader()
-        self._sockets[conn] = sock
-        self._loop.add(sock.fileno(), lambda: self._read(conn, peer, sock, reader))
-        self._feed(ev.Accepted(self._clock(), conn, peer))
+        sock = self._remove(conn)
+        if sock is not None:
+            sock.close()
 
     def _read(self, conn: int, peer: str, sock: socket.socket, reader: OpeningReader) -> None:
         greeting = None
@@ -154,26 +138,26 @@ class Clients:
             while greeting is None:
                 data = sock.recv(reader.needed)
                 if not data:
-                    self._feed(ev.Broken(self._clock(), conn))
+                    self._loop.post(ev.Broken, conn)
                     return
                 greeting = reader.receive(data)
         except BlockingIOError:
             return
         except (ProtocolError, OSError) as error:
-            why = str(error) if isinstance(error, ProtocolError) else ""
             self._loop.remove(sock.fileno())
-            self._feed(ev.Broken(self._clock(), conn, why))
+            self._loop.post(ev.Broken, conn, str(error) if isinstance(error, ProtocolError) else "")
             return
         self._loop.remove(sock.fileno())
-        self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
+        self._await_end(conn, sock)
         said = greeting.options
-        self._feed(
-            ev.Opened(self._clock(), conn, peer, greeting.role, greeting.key, said.session, said.serve, said.timeout_s)
-        )
+        self._loop.post(ev.Opened, conn, peer, greeting.role, greeting.key, said.session, said.serve, said.timeout_s)
+
+    def _await_end(self, conn: int, sock: socket.socket) -> None:
+        self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
 
     def _gone(self, conn: int, sock: socket.socket) -> None:
         self._loop.remove(sock.fileno())
-        self._feed(ev.HungUp(self._clock(), conn))
+        self._loop.post(ev.HungUp, conn)
 
     # Ending connections
 
@@ -196,15 +180,18 @@ class Clients:
         A client that has come through a proxy has been told of success already.
         """
         if how == "deploys nothing":
-            self.tell(conn, "ServerRefused", NOT_DEPLOYED, unanswered=True)
+            self.turn_away(conn, "ServerRefused", NOT_DEPLOYED, unanswered=True)
+        elif conn not in self._adopted:
+            self.drop(conn, self.success(True) if how == "version" else encode_mismatch())
+        elif self._adopted[conn]:
+            self.turn_away(conn, "ServerRefused", REFUSED)
+        else:
             self.drop(conn)
-            return
-        if conn in self._adopted:
-            if self._adopted[conn]:
-                self.tell(conn, "ServerRefused", REFUSED)
-            self.drop(conn)
-            return
-        self.drop(conn, self.success(True) if how == "version" else encode_mismatch())
+
+    def turn_away(self, conn: int, kind: str, text: str, *, unanswered: bool = False) -> None:
+        """Close a connection, having told its client why, as :meth:`tell` does."""
+        self.tell(conn, kind, text, unanswered=unanswered)
+        self.drop(conn)
 
     def tell(self, conn: int, kind: str, text: str, *, unanswered: bool = False) -> None:
         """Tell an rpcsys/1 client why its session was ended from outside: an error of the class ``kind``.
@@ -225,9 +212,6 @@ class Clients:
 
     def drop(self, conn: int, last_words: bytes = b"") -> None:
         """Close a connection for everyone who holds a copy of it, after ``last_words``."""
-        sock = self._sockets.pop(conn, None)
-        self._adopted.pop(conn, None)
-        if sock is None:
-            return
-        self._loop.remove(sock.fileno())
-        drain_and_close(sock, last_words)
+        sock = self._remove(conn)
+        if sock is not None:
+            drain_and_close(sock, last_words)

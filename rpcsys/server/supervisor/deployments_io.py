@@ -1,150 +1,128 @@
-"""The supervisor's end of its model hosts: what `hosting` decides, carried out; what they say, told as events. Nothing blocks."""
+"""The supervisor's end of its model hosts and deployers: what is decided of them, carried out; what they say, told as events."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from collections.abc import Callable
+from typing import Any
 
+from rpcsys.server.config import ServerConfig
 from rpcsys.server.models.store import Store, Version, is_name
 from rpcsys.server.sandbox.messages import DEPLOYER, HOST, Job
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.children import Spawner
 from rpcsys.server.supervisor.clients import Clients
+from rpcsys.server.supervisor.loop import Loop
 
 
 class DeploymentsIo:
-    """Deployed modules of the folder ``root``. ``key``: what clients are told; ``limits``: workers and places to wait, of each host; ``announce``: tells a tracker."""
+    """Deployed modules of the folder ``--deploy``. ``tell_tracker``: takes the modules, and how many workers each has."""
 
     def __init__(
         self,
-        root: str,
-        key: str,
-        limits: Tuple[int, int],
-        allow_pickle: bool,
+        loop: Loop,
+        config: ServerConfig,
         clients: Clients,
         spawner: Spawner,
-        announce: Callable[[Tuple[Any, ...], int], None],
-        feed: Callable[[ev.Event], None],
-        clock: Callable[[], float],
+        tell_tracker: Callable[[tuple[Any, ...], int], None],
     ) -> None:
-        self._store = Store(root)
+        self._loop = loop
+        self._config = config
+        self._workers = config.deploy_workers or len(os.sched_getaffinity(0))
+        self._store = Store(config.deploy or "")
         self._lock = self._store.open()
-        self._key = key
-        self._workers, self._queue = limits
-        self._allow_pickle = allow_pickle
         self._clients = clients
         self._spawner = spawner
-        self._announce = announce
-        self._feed = feed
-        self._clock = clock
+        self._tell_tracker = tell_tracker
         spawner.on_service = self.hear
-        self.reread()
+        self._reread()
 
-    def reread(self, action: Optional[do.Reread] = None) -> None:
-        """Tell what is to be served."""
-        self._feed(ev.Catalogue(self._clock(), tuple(self._store.current())))
+    def actions(self) -> dict[type, Callable[[Any], object]]:
+        """What carries out which action."""
+        return {
+            do.Reread: self._reread,
+            do.BeHost: self._be_host,
+            do.BeDeployer: self._be_deployer,
+            do.Hand: self._hand,
+            do.TellChild: self._tell,
+            do.TellDeployed: lambda action: self._tell_tracker(action.modules, self._workers),
+        }
 
-    # -------------------------------------------------------------- what they say
+    def _reread(self, action: do.Reread | None = None) -> None:
+        self._loop.post(ev.Catalogue, tuple(self._store.current()))
 
-    def hear(self, child: int, said: Dict[str, Any], descriptor: Optional[int]) -> Optional[int]:
+    def hear(self, child: int, said: dict[str, Any], descriptor: int | None) -> int | None:
         """One checked message of a host or a deployer, with a descriptor, which is returned if it is nothing that is wanted.
 
         Raises `ProtocolError` or KeyError for what none of them says: a module has written to it.
         """
-        now = self._clock()
+        post = self._loop.post
         if "moved" in said and descriptor is not None:
             peer, greeted = said["moved"], said["greeted"]
-            conn = self._clients.take_back(descriptor)
-            self._feed(ev.Moved(now, child, conn, peer, greeted))
+            post(ev.Moved, child, self._clients.take_back(descriptor), peer, greeted)
             return None
-        event = _event(now, child, said)
-        if event is not None:
-            self._feed(event)
+        if "load" in said:
+            post(ev.Load, child, *said["load"])
+        elif "unloadable" in said:
+            post(ev.Unloadable, child, said["unloadable"])
+        elif "try" in said:
+            version = Version(*said["try"])
+            if is_name(version.name):
+                post(ev.Try, child, version)
+        else:
+            for word, kind in _REPORTS.items():
+                if word in said:
+                    post(kind, child)
+                    break
         return descriptor
 
-    # -------------------------------------------------------------- what they are told
-
-    def be_host(self, action: do.BeHost) -> None:
-        """Give a child its version."""
-        version = action.version
-        about = {
-            **version._asdict(),
-            "path": self._store.path(version),
+    def _be_host(self, action: do.BeHost) -> None:
+        path = self._store.path(action.version)
+        deployed = {
+            **action.version._asdict(),
+            "path": path,
             "workers": self._workers,
-            "queue": self._queue,
-            "allow_pickle": self._allow_pickle,
+            "queue": self._config.deploy_queue,
+            "allow_pickle": self._config.allow_pickle,
         }
-        self._give(action.child, HOST, os.path.dirname(about["path"]), {"deployed": about})
+        job = Job(HOST, b"", os.path.dirname(path), self._config.key, "", options={"deployed": deployed})
+        self._give(action.child, job, None)
 
-    def _give(
-        self, child: int, kind: str, workdir: str, options: Dict[str, Any], conn: Optional[int] = None, peer: str = ""
-    ) -> None:
-        reply = b"" if conn is None else self._clients.answer(conn, True)
-        job = Job(kind, reply, workdir, self._key, peer, options=options)
+    def _be_deployer(self, action: do.BeDeployer) -> None:
+        folder = os.path.join(self._store.root, "incoming")
+        options = {"deploy": self._store.root, "allow_pickle": self._config.allow_pickle}
+        reply = self._clients.answer(action.conn, True)
+        job = Job(DEPLOYER, reply, folder, self._config.key, action.peer, options=options)
+        self._give(action.child, job, self._clients.descriptor(action.conn))
+
+    def _give(self, child: int, job: Job, descriptor: int | None) -> None:
         try:
-            self._spawner.give(child, job, None if conn is None else self._clients.descriptor(conn))
+            self._spawner.give(child, job, descriptor)
         except OSError:
             self._spawner.kill(child)  # its death follows
 
-    def be_deployer(self, action: do.BeDeployer) -> None:
-        """Give a child a client that deploys."""
-        folder = os.path.join(self._store.root, "incoming")
-        options = {"deploy": self._store.root, "allow_pickle": self._allow_pickle}
-        self._give(action.child, DEPLOYER, folder, options, action.conn, action.peer)
-
-    def hand(self, action: do.Hand) -> None:
+    def _hand(self, action: do.Hand) -> None:
         """Give a host a client, which is its alone from then on."""
-        reply = self._clients.answer(action.conn, True).decode("latin-1") if action.fresh else None
-        told: Dict[str, Any] = {"client": action.peer, "reply": reply, "greeted": action.greeted}
-        if self._spawner.tell(action.child, told, self._clients.descriptor(action.conn)):
-            self._clients.release(action.conn)
+        child, conn, peer, greeted = action.child, action.conn, action.peer, action.greeted
+        reply = self._clients.answer(conn, True).decode("latin-1") if action.fresh else None
+        told = {"client": peer, "reply": reply, "greeted": greeted}
+        if self._spawner.tell(child, told, self._clients.descriptor(conn)):
+            self._clients.release(conn)
         else:
-            self._feed(ev.NotTaken(self._clock(), *dataclasses.astuple(action)))
+            self._loop.post(ev.NotTaken, child, conn, peer, action.fresh, greeted)
 
-    def tell(self, action: do.TellChild) -> None:
+    def _tell(self, action: do.TellChild) -> None:
         """Tell a host or a deployer something; one that cannot be told is of no use."""
         if not self._spawner.tell(action.child, {action.word: action.value}):
             self._spawner.kill(action.child)
 
-    def announce(self, action: do.TellDeployed) -> None:
-        """Tell the tracker."""
-        self._announce(action.modules, self._workers)
 
-    def turn_away(self, action: do.TurnAway) -> None:
-        """Tell a client why it is not served."""
-        self._clients.tell(action.conn, action.kind, action.text, unanswered=action.fresh)
-        self._clients.drop(action.conn)
-
-
-ACTIONS: List[Tuple[type, Callable[[DeploymentsIo, Any], None]]] = [
-    (do.Reread, DeploymentsIo.reread),
-    (do.BeHost, DeploymentsIo.be_host),
-    (do.BeDeployer, DeploymentsIo.be_deployer),
-    (do.Hand, DeploymentsIo.hand),
-    (do.TellChild, DeploymentsIo.tell),
-    (do.TurnAway, DeploymentsIo.turn_away),
-    (do.TellDeployed, DeploymentsIo.announce),
-]
-
-
-def _event(now: float, child: int, said: Dict[str, Any]) -> Optional[ev.Event]:
-    if "load" in said:
-        return ev.Load(now, child, *said["load"])
-    if "loaded" in said:
-        return ev.Loaded(now, child)
-    if "unloadable" in said:
-        return ev.Unloadable(now, child, said["unloadable"])
-    if "stuck" in said:
-        return ev.Stuck(now, child)
-    if "leaving" in said:
-        return ev.Leaving(now, child)
-    if "try" in said:
-        version = Version(*said["try"])
-        return ev.Try(now, child, version) if is_name(version.name) else None
-    if "changed" in said:
-        return ev.Changed(now, child)
-    if "states" in said:
-        return ev.Asked(now, child)
-    return None
+_REPORTS: dict[str, Callable[[float, int], ev.ChildReport]] = {
+    "loaded": ev.Loaded,
+    "stuck": ev.Stuck,
+    "leaving": ev.Leaving,
+    "changed": ev.Changed,
+    "states": ev.Asked,
+}
+"""What is said without more."""

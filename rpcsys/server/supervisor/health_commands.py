@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.health import CHECK, RECOVER
@@ -21,15 +21,11 @@ _TAIL = 400  # bytes of what it printed that are kept
 
 
 class HealthCommands:
-    """At most one command at a time; its end is told to ``feed``, with ``now`` from ``clock``."""
+    """At most one command at a time; ``CommandDone`` tells its end."""
 
-    def __init__(
-        self, loop: Loop, commands: Mapping[str, str], feed: Callable[[ev.Event], None], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, loop: Loop, commands: Mapping[str, str]) -> None:
         self._loop = loop
         self._commands = commands
-        self._feed = feed
-        self._clock = clock
         self._what = ""
         self._pid = 0
         self._pipe = -1
@@ -56,23 +52,18 @@ class HealthCommands:
             )
         except OSError as error:
             os.close(ours)
-            self._feed(ev.CommandDone(self._clock(), what, f"{_SHELL}: {error.strerror}"))
+            self._loop.post(ev.CommandDone, what, f"{_SHELL}: {error.strerror}")
             return
         finally:
             os.close(theirs)
         os.set_blocking(ours, False)
         self._pipe = ours
-        self._until = self._clock() + TIMEOUT_S[what]
+        self._until = self._loop.now() + TIMEOUT_S[what]
         self._loop.add(ours, self._read)
+        self._loop.call_at(self._loop.now() + LOOK_S, self._look)
 
-    def due(self) -> float | None:
-        """When :meth:`look` is wanted."""
-        return self._clock() + LOOK_S if self._pid else None
-
-    def look(self) -> None:
+    def _look(self) -> None:
         """See whether the command is done, or has had its time."""
-        if not self._pid:
-            return
         try:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
         except ChildProcessError:  # the spawner cleaned up after a dead zygote, and took it along
@@ -80,9 +71,11 @@ class HealthCommands:
             return
         if pid:
             self._end(self._problem(status))
-        elif self._clock() >= self._until:
+        elif self._loop.now() >= self._until:
             self.kill()
             self._end(f"it was not done after {TIMEOUT_S[self._what]:g} s")
+        else:
+            self._loop.call_at(self._loop.now() + LOOK_S, self._look)
 
     def kill(self) -> None:
         """End a command under way, with what it started."""
@@ -102,6 +95,7 @@ class HealthCommands:
             self._said = (self._said + data)[-_TAIL:]
         else:
             self._close()
+            self._loop.call_at(self._loop.now(), self._look)
 
     def _close(self) -> None:
         if self._pipe >= 0:
@@ -122,4 +116,5 @@ class HealthCommands:
     def _end(self, problem: str) -> None:
         self._pid = 0
         self._close()
-        self._feed(ev.CommandDone(self._clock(), self._what, problem))
+        self._loop.call_at(None, self._look)
+        self._loop.post(ev.CommandDone, self._what, problem)

@@ -27,26 +27,23 @@ Page = Callable[[], Tuple[str, bytes]]
 class Web:
     """Serves ``pages`` by path on a listening socket, which it owns."""
 
-    def __init__(
-        self, loop: Loop, listener: socket.socket, pages: Mapping[str, Page], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, loop: Loop, listener: socket.socket, pages: Mapping[str, Page]) -> None:
         self._loop = loop
         self._listener = listener
         self._pages = pages
-        self._clock = clock
         self._asking: dict[socket.socket, tuple[float, bytearray]] = {}
         loop.add(listener.fileno(), self._accept)
 
-    def due(self) -> float | None:
-        """When :meth:`look` is wanted."""
-        return next((since + REQUEST_TIMEOUT_S for since, _ in self._asking.values()), None)
-
-    def look(self) -> None:
+    def _look(self) -> None:
         """Drop who is too slow."""
-        now = self._clock()
         for sock, (since, _) in list(self._asking.items()):
-            if now >= since + REQUEST_TIMEOUT_S:
+            if self._loop.now() >= since + REQUEST_TIMEOUT_S:
                 self._drop(sock)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        first = next((since for since, _ in self._asking.values()), None)
+        self._loop.call_at(None if first is None else first + REQUEST_TIMEOUT_S, self._look)
 
     def close(self) -> None:
         """Serve nobody more."""
@@ -63,8 +60,9 @@ class Web:
         sock.setblocking(False)
         while len(self._asking) >= MAX_ASKING:
             self._drop(next(iter(self._asking)))
-        self._asking[sock] = self._clock(), bytearray()
+        self._asking[sock] = self._loop.now(), bytearray()
         self._loop.add(sock.fileno(), lambda: self._read(sock))
+        self._set_timer()
 
     def _read(self, sock: socket.socket) -> None:
         if sock not in self._asking:
@@ -111,3 +109,4 @@ class Web:
         del self._asking[sock]
         self._loop.remove(sock.fileno())
         sock.close()
+        self._set_timer()

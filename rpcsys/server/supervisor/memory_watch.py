@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from rpcsys.server.sandbox.limits import keep_on, members
 from rpcsys.server.sandbox.memory_usage import MemoryUsage
 from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.loop import Loop
 
 EVERY_S = 0.2
 """Between two looks at what sessions use. One look is some 0.2 ms a process, and 0.05 ms a thread."""
@@ -18,25 +19,22 @@ SLICE_S = 0.005
 class MemoryWatch:
     """Looks at running sessions, ``EVERY_S`` apart.
 
-    Tells ``feed`` of those above ``limit`` bytes (None: of none), and of those that were not on their CPUs alone, which it
-    sets back to them. ``roots``: the uppermost processes of a child (:func:`rpcsys.server.sandbox.limits.members`), none for a dead one. ``killed``: whether the kernel has ended a process
-    of a child for want of memory.
+    Tells of those above ``limit`` bytes (None: of none), and of those that were not on their CPUs alone, which it
+    sets back to them. ``roots``: the uppermost processes of a child (:func:`rpcsys.server.sandbox.limits.members`), none for
+    a dead one. ``killed``: whether the kernel has ended a process of a child for want of memory.
     """
 
     def __init__(
         self,
+        loop: Loop,
         limit: int | None,
         roots: Callable[[int], tuple[int, ...]],
-        feed: Callable[[ev.Event], None],
-        clock: Callable[[], float],
         killed: Callable[[int], bool] = lambda child: False,
     ) -> None:
+        self._loop = loop
         self._limit = limit
-        self._killed = killed
         self._roots = roots
-        self._feed = feed
-        self._clock = clock
-        self._next = 0.0
+        self._killed = killed
         self._children: dict[int, frozenset[int]] = {}
         self._round: Iterator[None] | None = None
 
@@ -45,26 +43,20 @@ class MemoryWatch:
         if self._limit is None and not cpus:
             return
         if not self._children:
-            self._next = self._clock() + EVERY_S
+            self._loop.call_at(self._loop.now() + EVERY_S, self.look)
         self._children[child] = cpus
 
-    def due(self) -> float | None:
-        """When :meth:`look` is wanted."""
-        return self._next if self._children else None
-
     def look(self) -> None:
-        """Look, if it is time."""
-        now = self._clock()
-        if not self._children or now < self._next:
-            return
+        """Look for a while; the next time is set where anybody is left."""
+        until = self._loop.now() + SLICE_S
         if self._round is None:
             self._round = self._looks()
         for _ in self._round:
-            if self._clock() >= now + SLICE_S:
-                self._next = self._clock() + SLICE_S
+            if self._loop.now() >= until:
+                self._loop.call_at(self._loop.now() + SLICE_S, self.look)
                 return
         self._round = None
-        self._next = self._clock() + EVERY_S
+        self._loop.call_at(self._loop.now() + EVERY_S if self._children else None, self.look)
 
     def _looks(self) -> Iterator[None]:
         """Looks at all sessions, in steps."""
@@ -74,13 +66,13 @@ class MemoryWatch:
                 del self._children[child]
                 continue
             if cpus and _strayed(roots, cpus):
-                self._feed(ev.CpusLeft(self._clock(), child))
+                self._loop.post(ev.CpusLeft, child)
             if self._limit is not None:
                 yield from self._measure(child, roots, self._limit)
 
     def _measure(self, child: int, roots: tuple[int, ...], limit: int) -> Iterator[None]:
         if self._killed(child):
-            self._feed(ev.MemoryExceeded(self._clock(), child))
+            self._loop.post(ev.MemoryExceeded, child)
             return
         usage, pids = MemoryUsage(), members(roots)
         for one in pids:
@@ -94,7 +86,7 @@ class MemoryWatch:
             usage.measure(one)
             yield
         if usage.taken > limit and self._roots(child) == roots:
-            self._feed(ev.MemoryExceeded(self._clock(), child))
+            self._loop.post(ev.MemoryExceeded, child)
 
 
 def _strayed(roots: tuple[int, ...], cpus: frozenset[int]) -> bool:

@@ -15,7 +15,6 @@ from socket import MSG_NOSIGNAL
 from rpcsys.errors import ProtocolError
 from rpcsys.link import Dialling
 from rpcsys.link.backoff import jitter
-from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import READ, WRITE, Loop
 from rpcsys.server.supervisor.parking import DUPLICATE, LOST, MISMATCH
@@ -29,38 +28,31 @@ _REFUSALS = {
 
 
 class ProxyConnections:
-    """Connections by the numbers that the state gives them. What happens is told to ``feed``, with ``now`` from ``clock``.
+    """Connections by the numbers that the state gives them.
 
     ``adopt`` takes the socket of a client, and whether it speaks rpcsys/1, and returns its connection's number.
     """
 
     def __init__(
-        self,
-        loop: Loop,
-        proxies: Sequence[tuple[str, int]],
-        adopt: Callable[[socket.socket, bool], int],
-        feed: Callable[[ev.Event], None],
-        clock: Callable[[], float],
+        self, loop: Loop, proxies: Sequence[tuple[str, int]], adopt: Callable[[socket.socket, bool], int]
     ) -> None:
         self._loop = loop
         self._proxies = proxies
         self._adopt = adopt
-        self._feed = feed
-        self._clock = clock
         self._connections: dict[int, _ProxyConnection] = {}
         self.identity = os.urandom(8).hex()
 
-    def park(self, action: do.Park) -> None:
-        """Dial a proxy, for `Parked` and then `Opened`, or for `Unparked`."""
-        options = Options(session=SESSION, server=self.identity, offered=action.offered)
-        greeting = encode_greeting(Greeting(SERVER, action.key, options))
+    def park(self, number: int, proxy: int, key: str, offered: bool) -> None:
+        """Dial a proxy, for ``Parked`` and then ``Opened``, or for ``Unparked``."""
+        options = Options(session=SESSION, server=self.identity, offered=offered)
         try:
-            connection = _ProxyConnection(self._loop, self._proxies[action.proxy], greeting)
+            greeting = encode_greeting(Greeting(SERVER, key, options))
+            connection = _ProxyConnection(self._loop, self._proxies[proxy], greeting)
         except OSError as error:  # no descriptors left
-            self._lost(action.number, LOST, error.strerror or str(error))
+            self._lost(number, LOST, error.strerror or str(error))
             return
-        self._connections[action.number] = connection
-        connection.watch(lambda: self._dial(action.number, connection))
+        self._connections[number] = connection
+        connection.watch(lambda: self._dial(number, connection))
 
     def unpark(self, number: int) -> None:
         """Close a connection; nothing more is heard of it."""
@@ -76,7 +68,7 @@ class ProxyConnections:
             return
         if connected:
             connection.watch(lambda: self._read(number, connection))
-            self._feed(ev.Parked(self._clock(), number))
+            self._loop.post(ev.Parked, number)
         else:
             connection.watch(lambda: self._dial(number, connection))
 
@@ -85,13 +77,10 @@ class ProxyConnections:
             answer = connection.read()
         except BlockingIOError:
             if connection.heard:
-                self._feed(ev.Answering(self._clock(), number))
+                self._loop.post(ev.Answering, number)
             return
-        except ProtocolError as error:
-            self._lost(number, LOST, str(error))
-            return
-        except OSError as error:
-            self._lost(number, LOST, error.strerror or str(error))
+        except (ProtocolError, OSError) as error:
+            self._lost(number, LOST, getattr(error, "strerror", None) or str(error))
             return
         if answer.greeting is None:
             self._lost(number, answer.code, _REFUSALS[answer.code])
@@ -103,23 +92,12 @@ class ProxyConnections:
         said = greeting.options
         conn = self._adopt(connection.hand_over(), said.session is not None)
         peer = "a client through {}:{}".format(*connection.address)
-        self._feed(
-            ev.Opened(
-                self._clock(),
-                conn,
-                peer,
-                greeting.role,
-                greeting.key,
-                said.session,
-                said.serve,
-                said.timeout_s,
-                parked=number,
-            )
-        )
+        key, timeout_s = greeting.key, said.timeout_s
+        self._loop.post(ev.Opened, conn, peer, greeting.role, key, said.session, said.serve, timeout_s, parked=number)
 
     def _lost(self, number: int, how: str, why: str) -> None:
         self.unpark(number)
-        self._feed(ev.Unparked(self._clock(), number, how, why, jitter()))
+        self._loop.post(ev.Unparked, number, how, why, jitter())
 
 
 class _ProxyConnection:

@@ -6,15 +6,13 @@ on to answer everyone else. Nothing in it blocks; what has to wait for a disk ha
 
 from __future__ import annotations
 
-import collections
 import functools
 import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rpcsys import serve
 from rpcsys.errors import ConfigError
@@ -37,11 +35,8 @@ from rpcsys.server.supervisor.memory_watch import MemoryWatch
 from rpcsys.server.supervisor.metrics import ServerMetrics
 from rpcsys.server.supervisor.proxies import ProxyConnections
 from rpcsys.server.supervisor.records import Policy
-from rpcsys.server.supervisor.state import ServerState
+from rpcsys.server.supervisor.state import DeviceServerState
 from rpcsys.server.supervisor.tracker_link import TrackerLink
-
-if TYPE_CHECKING:
-    from rpcsys.server.supervisor.deployments_io import DeploymentsIo
 
 log = logging.getLogger("rpcsys.server")
 
@@ -63,25 +58,22 @@ class DeviceServer:
             self._host, self._port = listener.getsockname()[:2]
         self._folder = _make_folder()
         self._cgroups = _make_cgroups(config)
-        self._clock = time.monotonic
-        self._events: collections.deque[ev.Event] = collections.deque()
         self._end: do.Exit | None = None
         self._loop = Loop()
-        common = (self._events.append, self._clock)
-        self._cleaner = Cleaner(self._loop, self._folder, config.slots, *common)
-        self._clients = Clients(self._loop, listener, config.key, *common)
-        self._spawner = Spawner(self._loop, self._settings(), *common)
+        self._cleaner = Cleaner(self._loop, self._folder, config.slots)
+        self._clients = Clients(self._loop, listener, config.key)
+        self._spawner = Spawner(self._loop, self._settings())
         starved = functools.partial(cgroups.starved, self._cgroups)
-        self._memory = MemoryWatch(config.session_memory, self._spawner.roots, *common, starved)
-        self._commands = HealthCommands(self._loop, {CHECK: config.health_check, RECOVER: config.recover}, *common)
-        self._proxies = ProxyConnections(self._loop, config.proxies, self._clients.adopt, *common)
+        self._memory = MemoryWatch(self._loop, config.session_memory, self._spawner.roots, starved)
+        self._commands = HealthCommands(self._loop, {CHECK: config.health_check, RECOVER: config.recover})
+        self._proxies = ProxyConnections(self._loop, config.proxies, self._clients.adopt)
         trackers = config.proxies or ([config.tracker] if config.tracker else ())
-        self._tracker = TrackerLink(self._loop, trackers, self._card(), *common) if trackers else None
+        self._tracker = TrackerLink(self._loop, trackers, self._card()) if trackers else None
         self._deployed_key = f"serve:{self._proxies.identity}" if config.proxies else ""
-        self._state = ServerState(_policy(config, self._deployed_key))
-        self._hosts = self._make_hosts() if config.deploy else None
-        self._metrics = ServerMetrics(config.key, self._now)
-        self._web = None if web is None else Web(self._loop, web, self._pages(), self._clock)
+        self._state = DeviceServerState(_policy(config, self._deployed_key))
+        self._on_action = self._actions()
+        self._metrics = ServerMetrics(config.key, self._gauges)
+        self._web = None if web is None else Web(self._loop, web, self._pages())
         self._watchdog = serve.Watchdog()
 
     def run(self) -> int:
@@ -93,9 +85,10 @@ class DeviceServer:
             self._carry_out(self._state.start())
             self._cleaner.tidy()  # now: the first zygote is a copy of this process, while it has one thread
             cgroups.tidy(self._cgroups)
+            self._show_life()
             while self._end is None:
-                self._loop.run_once(self._timeout())
-                self._work()
+                self._loop.run_once(0.0 if self._loop.events else None)
+                self._handle_events()
             serve.notify("STOPPING=1")
         finally:
             self._commands.kill()
@@ -111,25 +104,6 @@ class DeviceServer:
         if self._end.why:
             raise ConfigError(self._end.why)
         return 0
-
-    def _make_hosts(self) -> DeploymentsIo:
-        from rpcsys.server.supervisor.deployments_io import ACTIONS, DeploymentsIo
-
-        config = self._config
-        hosts = DeploymentsIo(
-            config.deploy or "",
-            config.key,
-            (config.deploy_workers or len(os.sched_getaffinity(0)), config.deploy_queue),
-            config.allow_pickle,
-            self._clients,
-            self._spawner,
-            self._tell_deployed,
-            self._events.append,
-            self._clock,
-        )
-        for action, act in ACTIONS:
-            _ACTIONS[action] = functools.partial(_of_hosts, act)
-        return hosts
 
     def _tell_deployed(self, modules: tuple[Any, ...], workers: int) -> None:
         if self._tracker is not None:
@@ -178,7 +152,7 @@ class DeviceServer:
             "/metrics": lambda: (metrics.TYPE, self._metrics.page()),
         }
 
-    def _now(self) -> dict[str, float]:
+    def _gauges(self) -> dict[str, float]:
         """What `/metrics` says of the moment."""
         slots = self._state.slots
         return {
@@ -198,32 +172,18 @@ class DeviceServer:
 
     # The loop
 
-    def _timeout(self) -> float | None:
-        """Seconds until something is due without any descriptor being ready."""
-        if self._events:
-            return 0.0
-        due = [self._state.deadline(), self._clients.due(), self._memory.due(), self._commands.due()]
-        due.append(self._watchdog.due())
-        due.append(self._spawner.due())
-        if self._web is not None:
-            due.append(self._web.due())
-        times = [time for time in due if time is not None]
-        return max(0.0, min(times) - self._clock()) if times else None
+    def _handle_events(self) -> None:
+        """Have the state decide what follows from what has happened, and wait for what it waits for."""
+        while self._loop.events and self._end is None:
+            self._carry_out(self._state.handle(self._loop.events.popleft()))
+        self._loop.call_at(self._state.deadline(), self._tick)
 
-    def _work(self) -> None:
-        """What follows from the descriptors that were ready, and from the time."""
-        self._clients.look(self._clock())
-        self._watchdog.look(self._clock())
-        self._memory.look()
-        self._commands.look()
-        if self._web is not None:
-            self._web.look()
-        self._spawner.look()
-        deadline = self._state.deadline()
-        if deadline is not None and self._clock() >= deadline:
-            self._events.append(ev.Tick(self._clock()))
-        while self._events and self._end is None:
-            self._carry_out(self._state.handle(self._events.popleft()))
+    def _tick(self) -> None:
+        self._loop.post(ev.Tick)
+
+    def _show_life(self) -> None:
+        self._watchdog.look(self._loop.now())
+        self._loop.call_at(self._watchdog.due(), self._show_life)
 
     def _stop(self, signals: serve.Signals) -> None:
         numbers = signals.received()
@@ -231,13 +191,63 @@ class DeviceServer:
             patient = set(numbers) == {signal.SIGUSR1}
             if not patient:
                 serve.notify("STOPPING=1")
-            self._events.append(ev.StopAsked(self._clock(), patient=patient))
+            self._loop.post(ev.StopAsked, patient=patient)
 
     # Actions
 
+    def _actions(self) -> dict[type, Callable[[Any], object]]:
+        """What carries out which action."""
+        clients, spawner, proxies = self._clients, self._spawner, self._proxies
+        return {
+            do.StartZygote: lambda _: spawner.start(),
+            do.KillZygote: lambda _: spawner.kill_zygote(),
+            do.Spawn: lambda action: spawner.spawn(action.child, action.kind),
+            do.Kill: lambda action: spawner.kill(action.child),
+            do.Extend: lambda action: spawner.tell(action.child, {"until": action.until}),
+            do.Start: self._start,
+            do.Finish: self._finish,
+            do.RunCommand: lambda action: self._commands.run(action.what),
+            do.Refuse: lambda action: clients.refuse(action.conn, action.how),
+            do.Drop: lambda action: clients.drop(action.conn),
+            do.TurnAway: lambda action: clients.turn_away(
+                action.conn, action.kind, action.text, unanswered=action.fresh
+            ),
+            do.StopListening: lambda _: clients.stop_listening(),
+            do.Park: lambda action: proxies.park(action.number, action.proxy, action.key, action.offered),
+            do.Unpark: lambda action: proxies.unpark(action.number),
+            do.Announce: self._announce,
+            do.Log: self._log,
+            do.Exit: self._exit,
+            **self._deployment_actions(),
+            **self._tracker_actions(),
+        }
+
+    def _deployment_actions(self) -> dict[type, Callable[[Any], object]]:
+        if not self._config.deploy:
+            return {}
+        from rpcsys.server.supervisor.deployments_io import DeploymentsIo
+
+        return DeploymentsIo(self._loop, self._config, self._clients, self._spawner, self._tell_deployed).actions()
+
+    def _tracker_actions(self) -> dict[type, Callable[[Any], object]]:
+        link = self._tracker
+        if link is None:
+            return {}
+        return {
+            do.Connect: lambda action: link.connect(action.proxy),
+            do.Disconnect: lambda _: link.close(),
+            do.RegisterServer: lambda action: link.register(action.running),
+            do.Offer: lambda action: link.offer(action.matchkey),
+            do.MakeKey: lambda _: link.make_key(),
+            do.Poll: lambda _: link.poll(),
+            do.ReportStart: link.report,
+            do.ReportEnd: link.report,
+            do.TellHealth: lambda action: link.tell_health(action.problem),
+        }
+
     def _carry_out(self, actions: list[do.Action]) -> None:
         for action in actions:
-            _ACTIONS[type(action)](self, action)
+            self._on_action[type(action)](action)
 
     def _start(self, action: do.Start) -> None:
         cpus = frozenset(self._config.cpus[action.slot] if self._config.cpus else ())
@@ -251,7 +261,7 @@ class DeviceServer:
             self._spawner.give(action.child, self._job(action, folder), self._clients.descriptor(action.conn))
             self._memory.add(action.child, cpus)
         except OSError as error:
-            self._events.append(ev.StartFailed(self._clock(), action.session, error.strerror or str(error)))
+            self._loop.post(ev.StartFailed, action.session, error.strerror or str(error))
 
     def _keep_grouped_on(self, child: int, cpus: frozenset[int]) -> None:
         try:
@@ -360,45 +370,3 @@ def _make_cgroups(config: ServerConfig) -> cgroups.Folders:
         also = "" if len(found) == len(wanted) else "; looks hold the other"
         log.info("the kernel's cgroups hold the limits of sessions: %s%s", ", ".join(found), also)
     return found
-
-
-def _of_hosts(act: Callable[[DeploymentsIo, Any], None], service: DeviceServer, action: Any) -> None:
-    assert service._hosts is not None
-    act(service._hosts, action)
-
-
-def _tracker(act: Callable[[TrackerLink, Any], None]) -> Callable[[DeviceServer, Any], None]:
-    def carry_out(service: DeviceServer, action: Any) -> None:
-        if service._tracker is not None:
-            act(service._tracker, action)
-
-    return carry_out
-
-
-_ACTIONS: dict[type, Callable[[DeviceServer, Any], None]] = {
-    do.Connect: _tracker(lambda link, action: link.connect(action.proxy)),
-    do.Disconnect: _tracker(lambda link, action: link.close()),
-    do.RegisterServer: _tracker(lambda link, action: link.register(action.running)),
-    do.Offer: _tracker(lambda link, action: link.offer(action.matchkey)),
-    do.MakeKey: _tracker(lambda link, action: link.make_key()),
-    do.Poll: _tracker(lambda link, action: link.poll()),
-    do.ReportStart: _tracker(TrackerLink.report),
-    do.ReportEnd: _tracker(TrackerLink.report),
-    do.StartZygote: lambda service, action: service._spawner.start(),
-    do.KillZygote: lambda service, action: service._spawner.kill_zygote(),
-    do.Spawn: lambda service, action: service._spawner.spawn(action.child, action.kind),
-    do.Extend: lambda service, action: service._spawner.extend(action.child, action.until),
-    do.RunCommand: lambda service, action: service._commands.run(action.what),
-    do.TellHealth: _tracker(lambda link, action: link.tell_health(action.problem)),
-    do.Kill: lambda service, action: service._spawner.kill(action.child),
-    do.Start: DeviceServer._start,
-    do.Refuse: lambda service, action: service._clients.refuse(action.conn, action.how),
-    do.Drop: lambda service, action: service._clients.drop(action.conn),
-    do.Finish: DeviceServer._finish,
-    do.Announce: DeviceServer._announce,
-    do.Park: lambda service, action: service._proxies.park(action),
-    do.Unpark: lambda service, action: service._proxies.unpark(action.number),
-    do.StopListening: lambda service, action: service._clients.stop_listening(),
-    do.Log: DeviceServer._log,
-    do.Exit: DeviceServer._exit,
-}

@@ -6,7 +6,7 @@ children), :mod:`~rpcsys.server.supervisor.slots` (sessions), :mod:`~rpcsys.serv
 :mod:`~rpcsys.server.supervisor.deployments`, :mod:`~rpcsys.server.supervisor.tracker` (leases), and
 :mod:`~rpcsys.server.supervisor.admission` (clients). Here events find theirs.
 
-Handlers only note what happened. After each, :meth:`ServerState._settle` brings clients, slots, children and
+Handlers only note what happened. After each, :meth:`DeviceServerState._settle` brings clients, slots, children and
 offers together, so that no order of events can leave a slot idle.
 """
 
@@ -38,7 +38,7 @@ from rpcsys.server.supervisor.slots import Slots
 from rpcsys.server.supervisor.tracker import TrackerSide
 
 
-class ServerState:
+class DeviceServerState:
     """What a device server knows. ``handle`` is the only way in; ``deadline`` says when to send a Tick."""
 
     def __init__(self, policy: Policy) -> None:

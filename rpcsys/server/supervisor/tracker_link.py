@@ -40,19 +40,10 @@ class TrackerLink:
     ``addresses``: the tracker's, or its proxies'.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        addresses: Sequence[tuple[str, int]],
-        card: dict[str, Any],
-        feed: Callable[[ev.Event], None],
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, loop: Loop, addresses: Sequence[tuple[str, int]], card: dict[str, Any]) -> None:
         self._loop = loop
         self._addresses = addresses
         self._card = card
-        self._feed = feed
-        self._clock = clock
         self._link: Link | None = None
         self._told_up = False
         self._registration = 0
@@ -100,11 +91,11 @@ class TrackerLink:
         port = self._card["port"] or 0
         self._command(tracker.Put(self._card["key"], port, new, self._card["address"]))
         if not matchkey:
-            self._feed(ev.KeyMade(self._clock(), new))
+            self._loop.post(ev.KeyMade, new)
 
     def make_key(self) -> None:
         """Make a match key: KeyMade follows."""
-        self._feed(ev.KeyMade(self._clock(), new_match_key(self._card["key"])))
+        self._loop.post(ev.KeyMade, new_match_key(self._card["key"]))
 
     def poll(self) -> None:
         """Ask TVM's tracker which match keys it still has: Pending follows."""
@@ -163,7 +154,7 @@ class TrackerLink:
         said = self._link.tracker if self._link is not None else {}
         self.close()
         none = none or said.get("error") == control.NO_CONTROL_LINK
-        self._feed(ev.LinkDown(self._clock(), why, jitter(), none))
+        self._loop.post(ev.LinkDown, why, jitter(), none)
 
     def _advance(self) -> None:
         if self._link is None:
@@ -172,7 +163,7 @@ class TrackerLink:
             said = self._link.advance()
             if self._link.ready and not self._told_up:
                 self._told_up = True
-                self._feed(ev.LinkUp(self._clock(), bool(self._link.ours)))
+                self._loop.post(ev.LinkUp, bool(self._link.ours))
             for message in said:
                 self._hear(message)
         except (ConnectError, ProtocolError, TrackerError) as error:
@@ -202,19 +193,18 @@ class TrackerLink:
             self._send(control.Answer(parsed.id, False, "BadRequest", refusal))
 
     def _obey(self, order: control.Taken | control.End | control.Limit) -> None:
-        now = self._clock()
         if isinstance(order, control.Limit):
-            self._feed(ev.LeaseRenewed(now, order.lease, order.epoch, order.limit_s))
+            self._loop.post(ev.LeaseRenewed, order.lease, order.epoch, order.limit_s)
             return
         if isinstance(order, control.End):
-            self._feed(ev.LeaseRevoked(now, order.lease, order.epoch, order.reason))
+            self._loop.post(ev.LeaseRevoked, order.lease, order.epoch, order.reason)
             return
-        self._feed(ev.KeyTaken(now, order.lease, order.epoch, order.matchkey, order.user, order.address, order.limit_s))
+        self._loop.post(ev.KeyTaken, order.lease, order.epoch, order.matchkey, order.user, order.address, order.limit_s)
 
     def _hear_answer(self, answer: control.Answer) -> None:
         report = self._reported.pop(answer.id, None)
         if isinstance(report, do.ReportEnd):
-            self._feed(ev.EndConfirmed(self._clock(), report.lease, report.epoch))
+            self._loop.post(ev.EndConfirmed, report.lease, report.epoch)
         if answer.id != self._registration:
             return
         if answer.error == control.NO_CONTROL_LINK:
@@ -222,11 +212,11 @@ class TrackerLink:
         elif not answer.ok:
             raise ProtocolError(f"it refused the registration: {answer.message or answer.error}")
         else:
-            self._feed(ev.Registered(self._clock()))
+            self._loop.post(ev.Registered)
 
     def _note_refused(self, why: str) -> None:
         """Log what cannot be obeyed: whom the tracker has sent here for it waits in vain."""
-        now = self._clock()
+        now = self._loop.now()
         if now >= self._note_at:
             self._note_at = now + NOTE_EVERY_S
             log.warning(
@@ -239,6 +229,6 @@ class TrackerLink:
         """A reply to one of TVM's codes."""
         command, matchkeys = self._commands.answered(reply)
         if command is tracker.GetPending:
-            self._feed(ev.Pending(self._clock(), matchkeys))
+            self._loop.post(ev.Pending, matchkeys)
         elif command is tracker.UpdateInfo:
-            self._feed(ev.Registered(self._clock()))
+            self._loop.post(ev.Registered)

@@ -6,12 +6,12 @@ import contextlib
 import json
 import os
 import socket
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rpcsys.server.config import parse
 from rpcsys.server.sandbox import messages
 from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import events as ev
@@ -21,7 +21,7 @@ from rpcsys.server.supervisor.clients import Clients
 from rpcsys.server.supervisor.deployments_io import DeploymentsIo
 from rpcsys.server.supervisor.loop import Loop
 from rpcsys.server.supervisor.records import Policy
-from rpcsys.server.supervisor.state import ServerState
+from rpcsys.server.supervisor.state import DeviceServerState
 
 SESSION, HOST = 1, 2
 KINDS = {SESSION: ChildKind.SESSION, HOST: ChildKind.HOST}
@@ -56,18 +56,16 @@ class Supervisor(Spawner):
 
     def __init__(self, tmp_path) -> None:
         self.loop = Loop()
-        self.events: list[ev.Event] = []
         self.orders: list[dict] = []
         self.ends: dict[int, socket.socket] = {}
-        super().__init__(self.loop, {}, self.events.append, time.monotonic)
+        super().__init__(self.loop, {})
         self._control, self.zygote = messages.pair()
         self._control.setblocking(False)
         self.loop.add(self._control.fileno(), self._hear)
-        clients = Clients(self.loop, None, "k", self.events.append, time.monotonic)
-        self.hosts = DeploymentsIo(
-            str(tmp_path), "k", (1, 1), False, clients, self, lambda *_: None, self.events.append, time.monotonic
-        )
-        self.state = ServerState(Policy(key="k", slots=1, deploy=True))
+        clients = Clients(self.loop, None, "k")
+        config = parse(["--key", "k", "--deploy", str(tmp_path), "--deploy-workers", "1"])
+        self.deployments = DeploymentsIo(self.loop, config, clients, self, lambda *_: None)
+        self.state = DeviceServerState(Policy(key="k", slots=1, deploy=True))
         self.told: list[str] = []
 
     def _order(self, descriptor, **order) -> None:
@@ -79,8 +77,8 @@ class Supervisor(Spawner):
         """Take what is there, as the loop does, and have the state decide about it."""
         for _ in range(rounds):
             self.loop.run_once(0)
-        while self.events:
-            actions = self.state.handle(self.events.pop(0))
+        while self.loop.events:
+            actions = self.state.handle(self.loop.events.popleft())
             self.told += [action.text for action in actions if isinstance(action, Log)]
 
     def close(self) -> None:
@@ -90,7 +88,7 @@ class Supervisor(Spawner):
         self.zygote.close()
         if self._control is not None:
             self._control.close()
-        os.close(self.hosts._lock)
+        os.close(self.deployments._lock)
         self.loop.close()
 
 
@@ -116,7 +114,7 @@ def test_odd_words_end_nobody_else(supervisor, child, data):
         pytest.skip("the system takes no message of that length")
     supervisor.hear()
     other = HOST if child == SESSION else SESSION
-    assert other in supervisor._tethers
+    assert supervisor._tether(other) is not None
     assert all(line.isprintable() for line in supervisor.told)
 
 
@@ -183,7 +181,7 @@ def flood(supervisor, child: int, words: bytes, times: int) -> None:
 
 def test_a_session_says_a_bounded_number_of_things(supervisor):
     flood(supervisor, SESSION, b'{"outcome": "closed", "removed": ["x"]}', 10 * messages.ALLOWED)
-    heard = [event for event in supervisor.events if isinstance(event, ev.ChildDone)]
+    heard = [event for event in supervisor.loop.events if isinstance(event, ev.ChildDone)]
     assert len(heard) <= messages.ALLOWED
 
 
@@ -191,7 +189,7 @@ def test_a_host_that_floods_is_killed(supervisor):
     words = b'{"load": [0, 0, 0], "more": "%s"}' % (b"x" * 20000)
     flood(supervisor, HOST, words, 10 * messages.ALLOWED_OF_SERVICE)
     assert {"kill": HOST} in supervisor.orders
-    assert SESSION in supervisor._tethers
+    assert supervisor._tether(SESSION) is not None
 
 
 def test_one_message_of_each_in_turn(supervisor):
@@ -199,19 +197,19 @@ def test_one_message_of_each_in_turn(supervisor):
         supervisor.ends[HOST].send(b'{"load": [0, 0, 0]}')
     supervisor.ends[SESSION].send(b'{"ready": true, "pid": 8}')
     supervisor.loop.run_once(0)
-    assert not any(isinstance(event, ev.ChildReady) for event in supervisor.events)
+    assert not any(isinstance(event, ev.ChildReady) for event in supervisor.loop.events)
     supervisor.zygote.send(b'{"born": %d, "pid": 7}' % SESSION)
     supervisor.loop.run_once(0)
-    assert any(isinstance(event, ev.ChildReady) for event in supervisor.events)
+    assert any(isinstance(event, ev.ChildReady) for event in supervisor.loop.events)
     assert supervisor.roots(SESSION) == (7,)
 
 
 def test_a_waiting_process_may_fail_and_a_session_may_not(supervisor):
     supervisor.ends[SESSION].send(b'{"failed": "cannot import it"}')
     supervisor.loop.run_once(0)
-    assert [event.why for event in supervisor.events if isinstance(event, ev.Failed)] == ["cannot import it"]
-    supervisor.events.clear()
+    assert [event.why for event in supervisor.loop.events if isinstance(event, ev.Failed)] == ["cannot import it"]
+    supervisor.loop.events.clear()
     for words in (b'{"ready": true, "pid": 7}', b'{"failed": "x"}'):
         supervisor.ends[SESSION].send(words)
         supervisor.loop.run_once(0)
-    assert not any(isinstance(event, ev.Failed) for event in supervisor.events)
+    assert not any(isinstance(event, ev.Failed) for event in supervisor.loop.events)

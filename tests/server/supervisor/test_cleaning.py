@@ -1,7 +1,6 @@
 """Directories made and removed beside the loop."""
 
 import os
-import time
 
 import pytest
 
@@ -18,8 +17,8 @@ class Scene:
     def __init__(self, tmp_path):
         self.loop = Loop()
         self.folder = work_folders.make_folder(str(tmp_path))
-        self.told = []
-        self.cleaner = Cleaner(self.loop, self.folder, AHEAD, self.told.append, time.monotonic)
+        self.told = self.loop.events
+        self.cleaner = Cleaner(self.loop, self.folder, AHEAD)
 
     def finish(self, session, sweep=""):
         self.cleaner.start(session, sweep)

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 
@@ -22,14 +21,13 @@ class Running(threading.Thread):
         listener.setblocking(False)
         self.address = listener.getsockname()
         self.loop = Loop()
-        self.web = Web(self.loop, listener, pages, time.monotonic)
+        self.web = Web(self.loop, listener, pages)
         self.halt = False
         self.start()
 
     def run(self):
         while not self.halt:
             self.loop.run_once(0.01)
-            self.web.look()
 
     def get(self, path):
         url = "http://{}:{}{}".format(*self.address, path)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import collections
 import os
 import socket
 import time
 
 import pytest
 
-from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import Loop
 from rpcsys.server.supervisor.proxies import ProxyConnections
@@ -26,11 +24,11 @@ class Script:
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.events = collections.deque()
         self.adopted = []
         self.loop = Loop()
+        self.events = self.loop.events
         proxies = [self.listener.getsockname(), ("no.such.host.invalid", 1), ("127.0.0.1", 1)]
-        self.connections = ProxyConnections(self.loop, proxies, self.adopt, self.events.append, time.monotonic)
+        self.connections = ProxyConnections(self.loop, proxies, self.adopt)
         self.sock = None
 
     def adopt(self, sock, rpcsys):
@@ -47,7 +45,7 @@ class Script:
 
     def park(self, number=1, key="k", offered=False):
         """Dial, and take the connection; the greeting it says."""
-        self.connections.park(do.Park(number, 0, key, offered))
+        self.connections.park(number, 0, key, offered)
         assert isinstance(self.told(), ev.Parked)
         self.sock, _ = self.listener.accept()
         self.sock.settimeout(SOON_S)
@@ -143,7 +141,7 @@ def test_random_bytes_end_a_connection_or_leave_it_waiting(script):
 
 @pytest.mark.parametrize("proxy", [1, 2])
 def test_a_proxy_that_is_not_there(script, proxy):
-    script.connections.park(do.Park(1, proxy, "k", False))
+    script.connections.park(1, proxy, "k", False)
     lost = script.told()
     assert (lost.number, lost.how) == (1, "lost")
     assert lost.why
@@ -154,7 +152,7 @@ def test_no_descriptors_left(script, monkeypatch):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("rpcsys.server.supervisor.proxies.Dialling", none)
-    script.connections.park(do.Park(1, 0, "k", False))
+    script.connections.park(1, 0, "k", False)
     assert script.told().why == "Too many open files"
 
 
@@ -163,7 +161,7 @@ def test_a_connection_that_is_closed_says_nothing(script):
     script.connections.unpark(1)
     script.connections.unpark(1)
     assert script.sock.recv(1) == b""
-    script.connections.park(do.Park(2, 0, "k", False))
+    script.connections.park(2, 0, "k", False)
     script.connections.unpark(2)  # before it is connected
     script.loop.run_once(0.05)
     assert not script.events
@@ -181,6 +179,6 @@ def test_connections_leave_no_descriptors(script):
         script.park(number)
         script.sock.close()
         script.told()
-        script.connections.park(do.Park(1000 + number, 2, "k", False))
+        script.connections.park(1000 + number, 2, "k", False)
         assert isinstance(script.told(), ev.Unparked)
     assert count() <= before

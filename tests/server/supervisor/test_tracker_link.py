@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import select
 import socket
 import threading
@@ -39,9 +38,9 @@ class Script:
     def __init__(self, ours):
         self.ours = ours
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.events = collections.deque()
         self.loop = Loop()
-        self.link = TrackerLink(self.loop, [self.listener.getsockname()], CARD, self.events.append, time.monotonic)
+        self.events = self.loop.events
+        self.link = TrackerLink(self.loop, [self.listener.getsockname()], CARD)
         self.reader = tracker.TrackerFrameReader()
 
     def meet(self):
@@ -172,13 +171,7 @@ def test_a_match_key_that_was_made_before_is_offered(ours):
 
 def test_one_of_several_addresses_and_a_proxy_without_a_tracker():
     script = Script(ours=True)
-    script.link = TrackerLink(
-        script.loop,
-        [("127.0.0.1", 1), script.listener.getsockname()],
-        {**CARD, "port": None},
-        script.events.append,
-        time.monotonic,
-    )
+    script.link = TrackerLink(script.loop, [("127.0.0.1", 1), script.listener.getsockname()], {**CARD, "port": None})
     script.link.connect(1)
     script.pump(script._accepted)
     script.sock.sendall(tracker.MAGIC_BYTES)

@@ -1,13 +1,15 @@
 """What sessions, hosts and the zygote print: the supervisor reads it from a pipe and makes log lines of it.
 
 None of them holds a descriptor of the log itself, so nobody can write a line there that looks like the server's own; and
-whoever prints without end has most of it left out, and holds up nobody.
+whoever prints without end has most of it left out, and holds up nobody. A session reads what it prints itself: the supervisor
+holds another descriptor of that pipe, and looks at it only when the session is dead.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Callable
 
 from rpcsys.server.supervisor.loop import Loop
@@ -22,23 +24,22 @@ BURST = 1 << 20
 PER_S = 64 << 10
 """Bytes that may be printed at once, and in each second beyond: a log on an SD card takes no more for long."""
 
-OWN = 100
+LINE_COST = 100
 """What a line costs beside its bytes: its beginning in the log, and the time to make it."""
 
-FEW = 20
-"""Of the last words of a session, lines that are told."""
+CRASH_LINES, CRASH_BYTES = 20, 64 << 10
+"""Of what a session leaves, the lines that are logged, and the bytes that are read. A crash says why in a few lines."""
 
 log = logging.getLogger("rpcsys.server")
 
 
-class Prints:
-    """Pipes to print into, read in ``loop``. ``clock``: monotonic, in seconds."""
+class ChildOutput:
+    """Pipes to print into, read in ``loop``."""
 
-    def __init__(self, loop: Loop, clock: Callable[[], float]) -> None:
+    def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._clock = clock
         self._left = float(BURST)
-        self._since = clock()
+        self._since = loop.now()
         self._omitted = 0
         self._parts: dict[int, bytes] = {}
 
@@ -69,14 +70,14 @@ class Prints:
 
     def tell(self, lines: list[bytes]) -> None:
         """Log what was printed, as far as it may be."""
-        now = self._clock()
+        now = self._loop.now()
         self._left = min(BURST, self._left + (now - self._since) * PER_S)
         self._since = now
         for number, line in enumerate(lines):
-            if self._left < len(line) + OWN:
+            if self._left < len(line) + LINE_COST:
                 self._omitted += len(lines) - number
                 return
-            self._left -= len(line) + OWN
+            self._left -= len(line) + LINE_COST
             if self._omitted:
                 log.warning("%d lines were printed that are left out here: too many in a row", self._omitted)
                 self._omitted = 0
@@ -92,10 +93,10 @@ class Prints:
                 self._parts[descriptor] = b""
                 self.tell([part])
 
-    def last(self, words: bytes) -> None:
-        """Log the last words of a session, of which a few lines always have a place."""
+    def crash(self, left: bytes) -> None:
+        """Log what a session printed last, of which a few lines are never left out."""
         self._left = max(self._left, float(LINE))
-        self.tell(words[-LINE // 2 :].splitlines()[-FEW:])
+        self.tell(left[-LINE // 2 :].splitlines()[-CRASH_LINES:])
 
     def close(self) -> None:
         """Tell what is still there, and let go of all pipes."""
@@ -107,3 +108,31 @@ class Prints:
                 self._loop.remove(descriptor)
                 os.close(descriptor)
         self._parts.clear()
+
+
+class CrashOutput:
+    """The pipes of living sessions, by child. ``crash``: takes what is left."""
+
+    def __init__(self, crash: Callable[[bytes], None]) -> None:
+        self._crash = crash
+        self._pipes: dict[int, int] = {}
+
+    def keep(self, child: int, descriptor: int) -> int | None:
+        """A session has said where it prints; what is returned is not taken. User code shares its process, so anything may come."""
+        if child in self._pipes or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return descriptor
+        self._pipes[child] = descriptor
+        return None
+
+    def tell(self, child: int) -> None:
+        """The session is dead: log what it left, and forget it."""
+        descriptor = self._pipes.pop(child, None)
+        if descriptor is None:
+            return
+        try:
+            os.set_blocking(descriptor, False)
+            self._crash(os.read(descriptor, CRASH_BYTES))
+        except OSError:
+            pass  # nothing is left, or nobody reads our own log
+        finally:
+            os.close(descriptor)
