@@ -1,7 +1,7 @@
 """The structures of the TVM-FFI and DLPack ABIs as C lays them out, and element types by name.
 
-An Any is 16 bytes and an object's header 24, on 32 bits as on 64. The address of an object is that of its header; what a
-type adds stands right behind it.
+An Any is 16 bytes and an object's header 24, on 32 bits as on 64. The address of an object is that of its header;
+what a type adds stands right behind it.
 """
 
 from __future__ import annotations
@@ -12,30 +12,11 @@ from typing import Dict, Tuple, Type, TypeVar
 from rpcsys.errors import NativeError
 
 # What the type index of an Any says. Below OBJECT the value is in the Any itself or borrowed.
-NONE = 0
-INT = 1
-BOOL = 2
-FLOAT = 3
-POINTER = 4
-DTYPE = 5
-DEVICE = 6
-DLTENSOR = 7
-RAW_STR = 8
-BYTE_ARRAY = 9
-SMALL_STR = 11
-SMALL_BYTES = 12
+NONE, INT, BOOL, FLOAT, POINTER, DTYPE, DEVICE, DLTENSOR, RAW_STR, BYTE_ARRAY = range(10)
+SMALL_STR, SMALL_BYTES = 11, 12
 OBJECT = 64
-STR = 65
-BYTES = 66
-ERROR = 67
-FUNCTION = 68
-SHAPE = 69
-TENSOR = 70
-ARRAY = 71
-MAP = 72
-MODULE = 73
-LIST = 75
-DICT = 76
+STR, BYTES, ERROR, FUNCTION, SHAPE, TENSOR, ARRAY, MAP, MODULE = range(65, 74)
+LIST, DICT = 75, 76
 
 #: A string or bytes of at most so many bytes may stand in the Any itself.
 SMALL = 7
@@ -146,7 +127,6 @@ class ShapeCell(ctypes.Structure):
 SafeCall = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Any), ctypes.c_int32, ctypes.POINTER(Any))
 #: ``void f(pointer)``: frees what the pointer stands for.
 Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
 
 Cell = TypeVar("Cell", bound=ctypes.Structure)
 

@@ -23,7 +23,7 @@ _argument_arrays: Dict[int, Any] = {}
 _numbers = itertools.count(1)
 #: Functions of Python's that native code holds, by the number it knows them by.
 _held: Dict[int, Callable[..., Any]] = {}
-#: ``value``: what a library said in this thread went wrong, where there is no libtvm_ffi to keep it (`rpcsys.ffi.module`).
+#: ``value``: the error that a library set in this thread, where no libtvm_ffi keeps it (`rpcsys.ffi.module`).
 last_error = threading.local()
 #: What the iterator of a map is asked for.
 _KEY, _VALUE, _NEXT = 0, 1, 2
@@ -113,7 +113,7 @@ def wrap(function: Callable[..., Any]) -> Function:
 
 
 def symbol(function: Callable[..., Any]) -> Any:
-    """A function of Python's as one that a library exports: ``ctypes`` code, to be kept for as long as it may be called."""
+    """A function of Python's as one that a library exports: ``ctypes`` code, kept for as long as it may be called."""
     return abi.SafeCall(lambda _self, args, count, result: _answer(function, args, count, result))
 
 

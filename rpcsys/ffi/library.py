@@ -122,7 +122,7 @@ def _missing(name: str, package: str) -> NativeError:
 
 
 def _places() -> Iterator[str]:
-    """The installed packages tvm_ffi and tvm, then the folder in which rpcsys stands, and its ``lib``. Imports nothing."""
+    """The installed packages tvm_ffi and tvm, then the folder that rpcsys is in, and its ``lib``. Imports nothing."""
     from importlib.util import find_spec
 
     for package in ("tvm_ffi", "tvm"):

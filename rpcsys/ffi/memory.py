@@ -26,6 +26,11 @@ class Memory(NamedTuple):
     owner: Any
 
 
+def python_function(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of CPython's C API, with the types of its result and arguments."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
 class _PyBuffer(ctypes.Structure):
     """Py_buffer of CPython's C API, unchanged since 3.0."""
 
@@ -44,10 +49,9 @@ class _PyBuffer(ctypes.Structure):
     ]
 
 
-_get_buffer = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int)(
-    ("PyObject_GetBuffer", ctypes.pythonapi)
-)
-_release_buffer = ctypes.PYFUNCTYPE(None, ctypes.POINTER(_PyBuffer))(("PyBuffer_Release", ctypes.pythonapi))
+_pointer = ctypes.POINTER(_PyBuffer)
+_get_buffer = python_function("PyObject_GetBuffer", ctypes.c_int, ctypes.py_object, _pointer, ctypes.c_int)
+_release_buffer = python_function("PyBuffer_Release", None, _pointer)
 
 #: struct's format characters whose size is the same everywhere -> names of element types.
 _FORMATS = {

@@ -1,7 +1,7 @@
 """The functions of a library by their symbols: a function ``f`` of a TVM-FFI library is the symbol ``__tvm_ffi_f``.
 
-This is enough for libraries that stand for themselves, with or without any TVM library; those with other modules inside,
-or that use TVM's thread pool, need TVM's own loader (`rpcsys.ffi.tvm`).
+This is enough for libraries that stand for themselves, with or without any TVM library; those with other modules
+inside, or that use TVM's thread pool, need TVM's own loader (`rpcsys.ffi.tvm`).
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class LibraryFunction:
 
 # ------------------------------------------------------------------ without libtvm_ffi
 
-# A library that TVM built needs one thing of libtvm_ffi: a way to say what went wrong. It binds that function lazily, when
-# it is first called, and a process that has none ends there. So the library is opened lazily, and a function of ours is put
-# into the slot of its procedure linkage table. Known weakness: a library that was linked to bind everything at once
+# A library that TVM built needs one thing of libtvm_ffi: a way to set an error. It binds that function when it is first
+# called, and a process that has none ends there. So the library is opened lazily, and a function of ours is put into
+# the slot of its procedure linkage table. Known weakness: a library that was linked to bind everything at once
 # (``-z now``) has no such slots, and is refused.
 
 

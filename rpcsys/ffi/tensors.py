@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi, library
 from rpcsys.ffi.library import Object
-from rpcsys.ffi.memory import flat, locate
+from rpcsys.ffi.memory import flat, locate, python_function
 
 _POINTER = struct.Struct("P")
 _pack_pointer = _POINTER.pack
@@ -83,7 +83,13 @@ class NativeTensor(TensorView):
         """A DLPack capsule over the same memory. Raises BufferError where a copy is asked for."""
         if copy:
             raise BufferError("rpcsys gives its memory, not a copy of it")
-        return _exported(self.object.handle, max_version is not None and max_version[0] >= 1)
+        name = _PLAIN if max_version is None or max_version[0] < 1 else _VERSIONED
+        out = ctypes.c_void_p()
+        api = library.api()
+        call = api.TVMFFITensorToDLPack if name is _PLAIN else api.TVMFFITensorToDLPackVersioned
+        if call(self.object.handle, ctypes.byref(out)):
+            raise NativeError("this array cannot be given to other libraries through DLPack")
+        return _new(out.value, name, _destructor_address)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         return self._tensor.device.type, self._tensor.device.id
@@ -174,25 +180,11 @@ _USED = {_PLAIN: b"used_dltensor", _VERSIONED: b"used_dltensor_versioned"}  # ke
 _VERSION = (1, 0)
 
 
-def _python(name: str, result: Any, *arguments: Any) -> Any:
-    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
-
-
-_new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_new = python_function("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 # By address: a destructor runs when its capsule has no reference left, and must not make one.
-_is_valid = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
-_pointer = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
-_rename = _python("PyCapsule_SetName", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
-
-
-def _exported(handle: int, versioned: bool) -> Any:
-    """A capsule of the Tensor object at ``handle``. Raises `NativeError`."""
-    api = library.api()
-    out = ctypes.c_void_p()
-    call = api.TVMFFITensorToDLPackVersioned if versioned else api.TVMFFITensorToDLPack
-    if call(handle, ctypes.byref(out)):
-        raise NativeError("this array cannot be given to other libraries through DLPack")
-    return _new(out.value, _VERSIONED if versioned else _PLAIN, _destructor_address)
+_is_valid = python_function("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+_pointer = python_function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+_rename = python_function("PyCapsule_SetName", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 
 
 def _borrowed(array: Any, keep: List[Any]) -> Tuple[int, int]:

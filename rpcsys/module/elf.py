@@ -17,18 +17,9 @@ Data = Union[bytes, mmap.mmap, memoryview]
 
 #: e_machine -> what Linux calls the architecture.
 MACHINES = {
-    3: "i386",
-    8: "mips",
-    20: "ppc",
-    21: "ppc64",
-    22: "s390x",
-    40: "arm",
-    62: "x86_64",
-    164: "hexagon",
-    183: "aarch64",
-    243: "riscv",
-    258: "loongarch",
-}
+    3: "i386", 8: "mips", 20: "ppc", 21: "ppc64", 22: "s390x", 40: "arm", 62: "x86_64", 164: "hexagon", 183: "aarch64",
+    243: "riscv", 258: "loongarch",
+}  # fmt: skip
 #: What Linux calls this machine -> the name above, where it is another.
 _SAME = {"i686": "i386", "i586": "i386", "amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64"}
 _SHARED = 3  # e_type of a shared object
@@ -65,7 +56,7 @@ class Segment(NamedTuple):
 class Layout(NamedTuple):
     """The fields of a file's tables, as `struct` writes them; behind each the field's name in the specification."""
 
-    header: str  # what follows e_ident: type machine version entry phoff shoff flags ehsize phentsize phnum shentsize shnum shstrndx
+    header: str  # type machine version entry phoff shoff flags ehsize phentsize phnum shentsize shnum shstrndx
     section: str  # name type flags addr offset size link info addralign entsize
     segment: str  # 64 bits: type flags offset vaddr paddr filesz memsz align; 32 bits: flags stand before align
     symbol: str  # 64 bits: name info other shndx value size; 32 bits: name value size info other shndx
@@ -81,8 +72,7 @@ IDENT_BYTES = 16
 #: Entries of a table that are read; the largest libraries have some hundred thousand.
 _MAX_ENTRIES = 1 << 22
 #: Bytes of a name: most have less than the first; those of C++ templates reach some ten thousand.
-_USUAL_NAME = 200
-_MAX_NAME = 1 << 16
+_USUAL_NAME, _MAX_NAME = 200, 1 << 16
 
 
 class Elf(NamedTuple):

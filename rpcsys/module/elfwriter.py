@@ -11,7 +11,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from rpcsys.module.elf import IDENT_BYTES, LAYOUTS
 
-#: Where the data begins in the file, so that what is page-aligned in the data is so in the file. All tables are before it.
+#: Where the data begins in the file, behind all tables; what is page-aligned in the data is so in the file.
 PAGE = 4096
 
 
@@ -143,14 +143,14 @@ def _library(machine: Machine, cell: str, symbols: Sequence[_Symbol], data: Opti
     # The end of this is mapped twice, the second time to be written to: the linker and the cell's owner do that.
     apart = _up(end, page)
     table = [_Symbol(cell, _BSS, apart + end, word), *symbols]
-
+    both = _WRITABLE | _ALLOCATED
     sections = [
         _Section("", 0, align=0),
         _Section(".hash", _HASH, _ALLOCATED, hash_at, hash_at, len(hashes), 2, 0, 4, 4),
         _Section(".dynsym", _DYNSYM, _ALLOCATED, symbols_at, symbols_at, symbols_size, 3, 1, 8, symbol),
         _Section(".dynstr", _STRTAB, _ALLOCATED, strings_at, strings_at, len(strings)),
-        _Section(".dynamic", _DYNAMIC, _WRITABLE | _ALLOCATED, apart + dynamic_at, dynamic_at, len(dynamic), 3, 0, 8, 2 * word),
-        _Section(".bss", _NOBITS, _WRITABLE | _ALLOCATED, apart + end, end, word, align=8),
+        _Section(".dynamic", _DYNAMIC, both, apart + dynamic_at, dynamic_at, len(dynamic), 3, 0, 8, 2 * word),
+        _Section(".bss", _NOBITS, both, apart + end, end, word, align=8),
     ]  # fmt: skip
     loads = [
         make.segment(_LOAD, _READ, 0, 0, end, end, page),

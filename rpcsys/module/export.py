@@ -7,7 +7,6 @@ target's compiler links it with an object file that is written likewise, so that
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 from typing import Iterator, Optional, Union
@@ -18,7 +17,7 @@ from rpcsys.module import elf, elfwriter, tree
 from rpcsys.module import toolchain as toolchains
 from rpcsys.module.layout import LIBRARY
 from rpcsys.module.module import Module, walk
-from rpcsys.module.sources import Sources, link, own_compiler, write
+from rpcsys.module.sources import Sources, link, write
 from rpcsys.module.strip_names import stripped
 
 Path = Union[str, os.PathLike[str]]
@@ -34,17 +33,14 @@ def export_library(module: Module, path: Path, toolchain: Optional[Path] = None,
     whole or not at all; the same tree gives the same bytes. ``toolchain`` says what it is for: a name
     (``aarch64-linux-gnu``) or the path of a CMake toolchain file; None is this machine.
 
-    ``strip_names`` leaves no name of an operator or a tensor that can be read in the file, but those of the root's inputs
-    and outputs; functions keep theirs, and so does what compiled code says of itself.
+    ``strip_names`` leaves no name of an operator or a tensor that can be read in the file, but those of the root's
+    inputs and outputs; functions keep theirs, and so does what compiled code says of itself.
 
     Raises `UsageError` for a module that cannot be saved, an unknown target, a compiler that is not here, code that
     does not compile, and a place that cannot be written to.
     """
-    if toolchain is None:
-        target, compiler = elf.here(), own_compiler
-    else:
-        target = toolchains.target(os.fspath(toolchain))[1:]
-        compiler = functools.partial(_command, os.fspath(toolchain))
+    name = None if toolchain is None else os.fspath(toolchain)
+    target = elf.here() if name is None else toolchains.target(name)[1:]
     machine = elfwriter.MACHINES.get(target)
     if machine is None:
         raise UsageError(
@@ -63,13 +59,9 @@ def export_library(module: Module, path: Path, toolchain: Optional[Path] = None,
         raise UsageError(f"the model is too large: {error}") from None
     with _replacing(os.fspath(path)) as temporary:
         if sources:
-            link(compiler, sources, temporary, [head, *pieces])
+            link(sources, temporary, [head, *pieces], name)
         else:
             write(temporary, [head, *pieces])
-
-
-def _command(toolchain: str, cxx: bool) -> list[str]:
-    return toolchains.find(toolchain).command(cxx=cxx)
 
 
 def _native(root: Module) -> Iterator[Sources]:

@@ -17,8 +17,7 @@ from rpcsys.module.elf import Elf, ElfError
 from rpcsys.module.layout import FormatError, Record
 
 #: Of a hash, and of functions, as much as a person reads.
-_HASH_DIGITS = 16
-_NAMED = 12
+_HASH_DIGITS, _NAMED = 16, 12
 
 
 class Inspected(NamedTuple):
@@ -100,9 +99,6 @@ def target_of(file: Elf) -> str:
     return f"{file.machine} ({file.bits} bits{', big-endian' if file.order == '>' else ''})"
 
 
-# ---------------------------------------------------------------- one module
-
-
 #: Kinds whose functions are always the same.
 _FUNCTIONS = {
     **{kind: ["main"] for kind in ("rpcsys.onnx", "rpcsys.graph", "rpcsys.remote")},
@@ -139,9 +135,6 @@ def _carried(buffers: Sequence[memoryview]) -> Tuple[List[str], str]:
     except (ElfError, IndexError):
         return [], "no library"
     return functions_of(file), target_of(file)
-
-
-# ---------------------------------------------------------------- as text
 
 
 def _words(module: Inspected) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """A tree of modules as bytes: the layouts that TVM's libraries have, since tvm-ffi and before.
 
-Pure functions. Nothing large is copied, neither way: `encode` gives pieces, `decode` gives views. Every count and length
-is checked against what is there before it is used.
+Pure functions. Nothing large is copied, neither way: `encode` gives pieces, `decode` gives views. Every count and
+length is checked against what is there before it is used.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Record(NamedTuple):
 #
 # This is behind the symbol ``__tvm_ffi__library_bin``. Little-endian; a vec is a u64 count and so many u64, a str a u64
 # length and so many bytes; ``nbytes`` counts what follows it. ``indptr`` and ``children`` are the imports in compressed
-# rows: module ``i`` imports ``children[indptr[i]:indptr[i + 1]]``, in that order. Module 0 is the root. Kind ``_lib`` has
-# no bytes: it is the library that carries all this. (Source: tvm-ffi, ``src/ffi/extra/library_module.cc``.)
+# rows: module ``i`` imports ``children[indptr[i]:indptr[i + 1]]``, in that order. Module 0 is the root. Kind ``_lib``
+# has no bytes: it is the library that carries all this. (Source: tvm-ffi, ``src/ffi/extra/library_module.cc``.)
 
 
 def encode(nodes: Sequence[Tuple[str, Sequence[int]]], save: Save) -> List[Buffer]:
@@ -132,14 +132,14 @@ def in_order(records: Sequence[Record]) -> List[int]:
 
 # u64 nbytes | u64 count | for each: str kind, bytes of the kind's own
 #
-# This is behind the symbol ``__tvm_dev_mblob``. Kind ``_lib`` is the library itself and has no bytes; ``_import_tree`` is
-# no module: it has the two vectors from above. Where it is missing, the library is the root and every module its import.
+# This is behind the symbol ``__tvm_dev_mblob``. Kind ``_lib`` is the library itself and has no bytes; ``_import_tree``
+# is no module: it has the two vectors from above. Where it is missing, the library is the root and imports all others.
 # (Source: TVM 0.6 to 0.20, ``src/runtime/library_module.cc``.)
 #
 # Known weakness: only a kind's own loader knew where its bytes ended. Most wrote one string, and the kinds of graphics
 # processors (`_GPU_KINDS`) their functions, too; after any other the rest is read wrongly, and refused.
 _TREE = "_import_tree"
-#: Kinds that wrote a string, their functions and a string. (``cuda_module.cc``, ``rocm_module.cc``, ``opencl_module.cc``.)
+#: Kinds that wrote a string, their functions and a string (``cuda_module.cc``, ``rocm_module.cc``, …).
 _GPU_KINDS = ("cuda", "hip", "opencl")
 _DTYPE_BYTES = 4
 

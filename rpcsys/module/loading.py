@@ -34,21 +34,15 @@ def load_module(path: Union[str, os.PathLike[str]], *, allow_pickle: bool = Fals
 def load_file(path: str, name: str, *, allow_pickle: bool = False) -> Module:
     """Load the model at ``path``, ``name`` in messages. Raises `ModelError`, in one line."""
     if path.endswith(".onnx"):
-        return _load_onnx(path, name)
+        try:
+            from rpcsys.module.kinds import onnx
+        except ImportError as error:
+            why = f"onnxruntime on the device, and it cannot be imported ({error}); pip install onnxruntime there"
+            raise ModelError(f"{name} needs {why}") from None
+        return onnx.load(path, name)
     if path.endswith(".so"):
         return load_library(path, name, allow_pickle=allow_pickle)
     raise ModelError("{}: no loader for this kind of file; known are {}".format(name, ", ".join(SUFFIXES)))
-
-
-def _load_onnx(path: str, name: str) -> Module:
-    try:
-        from rpcsys.module.kinds import onnx
-    except ImportError as error:
-        raise ModelError(
-            f"{name} needs onnxruntime on the device, and it cannot be imported ({error}); "
-            "pip install onnxruntime there"
-        ) from None
-    return onnx.load(path, name)
 
 
 def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:

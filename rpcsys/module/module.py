@@ -19,8 +19,8 @@ class Module:
     order. Calling the module runs ``main``. A context manager, which closes it.
     """
 
-    #: Functions that are methods, by name. A module does not hold these, or it would hold itself: dropped, it is gone at
-    #: once, with the memory of a network.
+    #: Functions that are methods, by name. A module does not hold these, or it would hold itself: dropped, it is gone
+    #: at once, with the memory of a network.
     METHODS: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
@@ -34,7 +34,7 @@ class Module:
     ) -> None:
         self.kind = kind  # what saves and loads it (``"rpcsys.onnx"``)
         self.imports: Tuple[Module, ...] = tuple(imports)
-        #: Of its own ``main``, where they are known: dicts with name, dtype and shape (a free extent is its name or None).
+        #: Of its own ``main``, where known: dicts with name, dtype and shape (a free extent is its name or None).
         self.inputs: List[Dict[str, Any]] = list(inputs)
         self.outputs: List[Dict[str, Any]] = list(outputs)
         self._functions: Dict[str, Function] = dict(functions or {})
@@ -42,8 +42,6 @@ class Module:
 
     def __repr__(self) -> str:
         return "<module {} ({})>".format(self.kind, ", ".join(self.functions[:_NAMED]))
-
-    # -------------------------------------------------------------- functions
 
     @property
     def functions(self) -> List[str]:
@@ -121,8 +119,6 @@ class Module:
         has = ", ".join(known[:_NAMED]) + (", …" if len(known) > _NAMED else "")
         raise RemoteFunctionError("the module has no function {!r}; it has {}".format(name[:200], has or "none"))
 
-    # -------------------------------------------------------------- its place in a tree
-
     def check_open(self) -> None:
         """Raise `RemoteFunctionError` after `close`."""
         if self._closed:
@@ -140,8 +136,6 @@ class Module:
 
     def link(self) -> None:
         """Called once all that this one imports is there and linked; a kind that needs its imports takes them here."""
-
-    # -------------------------------------------------------------- the end
 
     def close(self) -> None:
         """Let go of what this module and all it imports hold: mappings, connections. Twice does no harm."""
@@ -171,9 +165,6 @@ def walk(root: Module) -> Iterator[Module]:
             seen.add(id(module))
             yield module
             todo.extend(reversed(module.imports))
-
-
-# ------------------------------------------------------------------ the process that runs modules
 
 
 class _Process:

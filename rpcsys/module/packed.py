@@ -1,12 +1,7 @@
-"""What most kinds store: a JSON object and named or numbered buffers, placed so that they can be mapped.
+"""What most kinds store: a JSON object and buffers, placed so that they can be mapped.
 
-::
-
-    u64 json bytes | u64 start | JSON {"about": …, "sizes": [n, …]} | zeros | buffer 0 | zeros | buffer 1 …
-
-``start`` is where the buffers begin, counted from the first byte of all this: `pack` is told where that byte will
-stand, and chooses ``start`` so that it falls on a page. From there on a buffer's place follows from the sizes of those
-before it: large ones begin on a page, small ones on 64 bytes. So the same contents give the same bytes.
+``u64 json bytes | u64 start | JSON {"about": …, "sizes": [n, …]} | zeros | buffer 0 | zeros | buffer 1 …``; the buffers
+begin at ``start``, on a page of the file; from there on large ones begin on a page, small ones on 64 bytes.
 """
 
 from __future__ import annotations
@@ -83,11 +78,10 @@ def parse(data: memoryview) -> Dict[str, Any]:
 
 def declared(values: Any) -> List[Dict[str, Any]]:
     """Inputs or outputs: dicts with a name, and mostly a dtype and a shape. Raises `FormatError` for anything else."""
-    if not isinstance(values, list) or not all(
-        isinstance(value, dict) and isinstance(value.get("name"), str) for value in values
-    ):
+    listed: List[Any] = values if isinstance(values, list) else [None]
+    if not all(isinstance(value, dict) and isinstance(value.get("name"), str) for value in listed):
         raise FormatError("is broken (a module's inputs or outputs have no names)")
-    return values
+    return listed
 
 
 def _places(sizes: Sequence[int]) -> Iterator[int]:

@@ -1,13 +1,7 @@
 """Which code saves and loads modules of which kind: our own kinds, a program's, and those that other packages bring.
 
-A package brings a kind by an entry point of the group ``rpcsys.kinds``, whose name is the kind's and whose object has
-two functions (a Python module will do)::
-
-    save_to_bytes(module, offset) -> pieces     bytes-like, end to end; they will stand at ``offset`` of a blob on a page
-                                                (one byte at least: TVM's loader takes none for a file that is cut off)
-    load_from_bytes(data, context) -> Module    data: a memoryview of the file; imports are attached later
-
-Nothing of another package is imported before a module of its kind is met.
+A package brings a kind by an entry point of the group ``rpcsys.kinds``, whose name is the kind's and whose object is a
+`Kind` (a Python module will do). It is imported when the first module of its kind is met.
 """
 
 from __future__ import annotations
@@ -61,10 +55,13 @@ class Kind(Protocol):
     """What saves and loads the modules of one kind."""
 
     def save_to_bytes(self, module: Module, offset: int) -> Sequence[Buffer]:
-        """The module's own bytes, in pieces. Raises `UsageError` for what cannot be saved."""
+        """The module's own bytes, in pieces, to stand at ``offset`` of a blob on a page. Raises `UsageError`.
+
+        At least one byte: TVM's loader takes none for a file that is cut off.
+        """
 
     def load_from_bytes(self, data: memoryview, context: Context) -> Module:
-        """The module. Raises `FormatError`, `ModelError`; other exceptions become a `ModelError`."""
+        """The module; its imports are attached later. Raises `FormatError`; other exceptions become a `ModelError`."""
 
 
 #: Our own kinds, each in the file of its name below ``kinds``, and the packages that loading one takes.

@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import tempfile
 from importlib.util import find_spec
-from typing import Callable, List, Optional, Sequence, Set, Union
+from typing import List, Optional, Sequence, Set, Union
 
 from rpcsys.errors import UsageError
+from rpcsys.module import toolchain as toolchains
 from rpcsys.module.layout import LIBRARY, Buffer
 from rpcsys.module.module import Function, Module
 
@@ -29,9 +30,6 @@ _LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-s", "-Wl,-z,noexecstack")
 _WRITE_BYTES = 1 << 20
 #: Letters of what a compiler says, as many as a person reads.
 _MAX_MESSAGE = 600
-
-#: How a command line of the C compiler (False) or C++ compiler (True) begins.
-Compiler = Callable[[bool], List[str]]
 
 
 class Sources(Module):
@@ -75,7 +73,7 @@ class Sources(Module):
 
             with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
                 path = os.path.join(folder, "functions.so")
-                link(own_compiler, [self], path)
+                link([self], path)
                 self._library = native.load(path, os.path.basename(self.files[0]))
         return self._library.own(name)
 
@@ -84,8 +82,10 @@ class Sources(Module):
         self._library = None
 
 
-def own_compiler(cxx: bool) -> List[str]:
-    """The `Compiler` for this machine: ``$CC`` or ``$CXX``, else the usual one. Raises `UsageError` where there is none."""
+def _compiler(toolchain: Optional[str], cxx: bool) -> List[str]:
+    """How a command line of the C or C++ compiler begins: the toolchain's, else ``$CC`` or ``$CXX``, else the usual."""
+    if toolchain is not None:
+        return toolchains.find(toolchain).command(cxx=cxx)
     variable, names, package = ("CXX", ("c++", "g++"), "g++") if cxx else ("CC", ("cc", "gcc"), "gcc")
     for command in (os.environ.get(variable, ""), *names):
         words = shlex.split(command)  # CC="ccache gcc"
@@ -98,18 +98,20 @@ def own_compiler(cxx: bool) -> List[str]:
     )
 
 
-def link(compiler: Compiler, sources: Sequence[Sources], path: str, modules: Sequence[Buffer] = ()) -> None:
+def link(
+    sources: Sequence[Sources], path: str, modules: Sequence[Buffer] = (), toolchain: Optional[str] = None
+) -> None:
     """Make a library of code, and of an object file, ``modules``, where there is one. Raises `UsageError`."""
     files = [file for module in sources for file in module.files]
     flags = [flag for module in sources for flag in module.flags]
     cxx = any(file.endswith(_C_PLUS_PLUS) for file in files)
     # Beside the result: what is large may not fit elsewhere.
     with tempfile.TemporaryDirectory(prefix=".rpcsys-", dir=os.path.dirname(path) or None) as folder:
-        objects = [_compiled(compiler, file, flags, folder, number) for number, file in enumerate(files)]
+        objects = [_compiled(toolchain, file, flags, folder, number) for number, file in enumerate(files)]
         if modules:
             objects.append(os.path.join(folder, "modules.o"))
             write(objects[-1], modules)
-        _run([*compiler(cxx), *_LINK_FLAGS, "-o", path, *objects, *flags], "link", files[0])
+        _run([*_compiler(toolchain, cxx), *_LINK_FLAGS, "-o", path, *objects, *flags], "link", files[0])
 
 
 def write(path: str, pieces: Sequence[Buffer]) -> None:
@@ -121,14 +123,14 @@ def write(path: str, pieces: Sequence[Buffer]) -> None:
                 left = left[file.write(left[:_WRITE_BYTES]) :]
 
 
-def _compiled(compiler: Compiler, file: str, flags: Sequence[str], folder: str, number: int) -> str:
+def _compiled(toolchain: Optional[str], file: str, flags: Sequence[str], folder: str, number: int) -> str:
     """The object file of one source; ``file`` itself where it is none."""
     if not file.endswith(_COMPILED):
         return file
     made = os.path.join(folder, f"{number}.o")
     # What compilers put into code of their own accord: the source's path, and names made at random.
     same = [f"-ffile-prefix-map={os.path.dirname(file)}=.", f"-frandom-seed={number}"]
-    command = [*compiler(file.endswith(_C_PLUS_PLUS)), *_COMPILE_FLAGS, *_headers(), *same, *flags]
+    command = [*_compiler(toolchain, file.endswith(_C_PLUS_PLUS)), *_COMPILE_FLAGS, *_headers(), *same, *flags]
     _run([*command, "-c", "-o", made, file], "compile", file)
     return made
 

@@ -31,11 +31,9 @@ class Names:
         return self._given[name]
 
     def all(self, names: Iterable[str]) -> List[str]:
-        """The names in the place of these."""
         return [self(name) for name in names]
 
     def keys(self, named: Dict[str, Any]) -> Dict[str, Any]:
-        """The same values by their new names."""
         return {self(name): value for name, value in named.items()}
 
     def values(self, described: Iterable[Dict[str, Any]]) -> List[Dict[str, Any]]:

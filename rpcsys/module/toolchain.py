@@ -166,7 +166,8 @@ def _vendors(root: str, says: Dict[str, str]) -> Tuple[str, str, str]:
         for cc in map(str, sorted(folder.glob(pattern + "-gcc"))):
             return cc, _sibling(cc, "g++"), _sibling(cc, "strip")
     raise UsageError(
-        f"there is no {patterns[1]}-gcc in {folder}; RPCSYS_TOOLCHAIN_ROOT is the folder above the compilers' bin folder"
+        f"there is no {patterns[1]}-gcc in {folder}; "
+        "RPCSYS_TOOLCHAIN_ROOT is the folder above the compilers' bin folder"
     )
 
 

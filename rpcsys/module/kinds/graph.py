@@ -38,7 +38,7 @@ class GraphStage(NamedTuple):
     inputs: Sequence[str]  # names of tensors, in the order of the function's arguments
     outputs: Sequence[str]  # names of tensors, in the order of the function's results
     function: str = "main"  # its name in the module
-    #: For a native function that writes into its outputs, their dtypes and shapes: it is given such arrays behind its inputs.
+    #: For a native function, which writes into its outputs: dtypes and shapes of the arrays that it is given for that.
     makes: Sequence[Tuple[str, Sequence[Extent]]] = ()
 
 
@@ -170,7 +170,7 @@ def _array(value: Value, extents: Mapping[str, int]) -> Tensor:
 
 
 def _extents(inputs: Sequence[Value], args: Sequence[Any]) -> Dict[str, int]:
-    """What the named extents of the inputs are in this call. Raises `RemoteArgumentError` for a wrong dtype or shape."""
+    """What the inputs' named extents are in this call. Raises `RemoteArgumentError` for a wrong dtype or shape."""
     extents: Dict[str, int] = {}
     for value, arg in zip(inputs, args):
         tensor = as_tensor(arg) if value.get("dtype") in _CHECKED else None
@@ -269,9 +269,6 @@ def create(
     return made
 
 
-# ------------------------------------------------------------------ saving
-
-
 def save_to_bytes(module: GraphModule, offset: int) -> Sequence[Buffer]:
     """The graph as JSON; its stages are what it imports."""
     return packed.pack(module.graph, [], offset)
@@ -297,12 +294,12 @@ def checked(described: Any) -> Dict[str, Any]:
          "outputs": [{"name": "prob", "dtype": "float32", "shape": [1, 1000]}],
          "weights": ["mean"],
          "imports": ["_lib", "rpcsys.onnx", "rpcsys.params"],
-         "stages":  [{"name": "prepare", "module": 0, "function": "prepare", "inputs": ["image", "mean"], "outputs": ["x"],
-                      "makes": [{"dtype": "float32", "shape": [1, 3, "h", "w"]}]},
+         "stages":  [{"name": "prepare", "module": 0, "function": "prepare", "inputs": ["image", "mean"],
+                      "outputs": ["x"], "makes": [{"dtype": "float32", "shape": [1, 3, "h", "w"]}]},
                      {"name": "network", "module": 1, "function": "main", "inputs": ["x"], "outputs": ["prob"]}]}
 
-    ``module`` counts the imports. A stage takes inputs of the graph, outputs of earlier stages, and weights that an import
-    of kind ``rpcsys.params`` has. An extent in ``makes`` is a number or the name that an input's extent has.
+    ``module`` counts the imports. A stage takes inputs of the graph, outputs of earlier stages, and weights that an
+    import of kind ``rpcsys.params`` has. An extent in ``makes`` is a number or the name that an input's extent has.
     """
     if not isinstance(described, dict) or not set(described) >= {"inputs", "outputs", "weights", "imports", "stages"}:
         raise FormatError("is broken (it has no inputs, outputs, weights, imports or stages)")

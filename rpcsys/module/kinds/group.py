@@ -17,7 +17,7 @@ class GroupModule(Module):
 
     def __init__(self, modules: Iterable[Module] = (), listed: Sequence[str] = ()) -> None:
         super().__init__(KIND, imports=modules)
-        #: The functions of what it imports, as they were when it was saved: TVM asks for them before it loads the imports.
+        #: The functions of what it imports, as they were when it was saved: TVM asks for them before it loads those.
         self.listed = list(listed)
 
 

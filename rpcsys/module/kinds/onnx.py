@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rpcsys.module.kinds.onnx_model import ModelLike
 
 KIND = "rpcsys.onnx"
+#: Imported when needed: onnx takes its time, and few boards have it.
+_REFERENCE, _MODEL = "rpcsys.module.kinds.reference", "rpcsys.module.kinds.onnx_model"
 #: Bytes of a model without its weights that are unpacked: a hundred times those of the largest known.
 _MAX_PROTO = 1 << 28
 
@@ -57,7 +59,7 @@ class OnnxModule(Module):
 
     @property
     def model(self) -> Model:
-        """The model in parts, to be saved. Raises `UsageError`, and ImportError where that takes onnx, and it is not there."""
+        """The model in parts, to be saved. Raises `UsageError`, and ImportError without the package onnx."""
         return self._model()
 
     def link(self) -> None:
@@ -110,8 +112,6 @@ class OnnxModule(Module):
         results = runner.run([value.name for value in runner.outputs], feeds)
         return results[0] if len(results) == 1 else tuple(results)
 
-    # -------------------------------------------------------------- making it ready
-
     def _ready(self) -> Any:
         with self._opening:  # several threads that meet it first get one
             if self._runner is None:
@@ -132,7 +132,7 @@ class OnnxModule(Module):
         proto = bytes(model.proto)
 
         def by_reference() -> Any:
-            return _reference().of_bytes(proto, {name: weight.tensor for name, weight in weights.items()})
+            return part(_REFERENCE).of_bytes(proto, {name: weight.tensor for name, weight in weights.items()})
 
         if model.options.get("runtime") == "reference":
             return _first(name, "", by_reference)
@@ -167,8 +167,8 @@ class OnnxModule(Module):
 
 def load(path: str, name: str) -> OnnxModule:
     """Load the model at ``path``, ``name`` in messages. Raises `ModelError`, in one line."""
-    runner = _first(name, path, lambda: onnx_session.of_file(path, {}), lambda: _reference().of_file(path))
-    return OnnxModule(lambda: _model_parts(path), runner=runner, name=name)
+    runner = _first(name, path, lambda: onnx_session.of_file(path, {}), lambda: part(_REFERENCE).of_file(path))
+    return OnnxModule(lambda: part(_MODEL).parts(path), runner=runner, name=name)
 
 
 def _first(name: str, path: str, *makers: Callable[[], Any]) -> Any:
@@ -182,25 +182,13 @@ def _first(name: str, path: str, *makers: Callable[[], Any]) -> Any:
     raise ModelError("{} cannot be loaded: {}".format(name, " ".join(said[0].split())[:400]))
 
 
-def _reference() -> Any:
-    from rpcsys.module.kinds import reference  # onnx: slow to import, and mostly not needed
-
-    return reference
-
-
-def _model_parts(*args: Any) -> Model:
-    """`onnx_model.parts`, which no board has."""
-    model: Model = part("rpcsys.module.kinds.onnx_model").parts(*args)
-    return model
-
-
 def onnx_module(model: ModelLike, *, params: Optional[ParamsModule] = None, **options: Any) -> OnnxModule:
     """A module that runs ``model``: a file, its bytes, or a model of onnx or onnx-ir.
 
     ``params``: weights of the same name and contents are taken from there, and so shared with others that do.
     ``options``: ``cpus`` that it stays on (a list of numbers), ``threads`` (by default one for each of those, or each
-    that the process may use), ``level`` of optimisation (``"off"``, ``"basic"``, ``"extended"``, ``"all"``, the default),
-    ``providers`` of onnxruntime; ``runtime="reference"`` takes onnx's reference evaluator in its place.
+    that the process may use), ``level`` of optimisation (``"off"``, ``"basic"``, ``"extended"`` or ``"all"``, the
+    default), ``providers`` of onnxruntime; ``runtime="reference"`` takes onnx's reference evaluator in its place.
 
     Raises `UsageError` for what is no model, and for options that cannot be meant.
     """
@@ -208,13 +196,10 @@ def onnx_module(model: ModelLike, *, params: Optional[ParamsModule] = None, **op
         checked = onnx_session.options_of(options)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    made = _model_parts(model, checked, params.tensors if params else {})
+    made: Model = part(_MODEL).parts(model, checked, params.tensors if params else {})
     module = OnnxModule(lambda: made, [params] if params and made.shared else [])
     module.inputs, module.outputs = made.inputs, made.outputs
     return module
-
-
-# ------------------------------------------------------------------ saving
 
 
 def save_to_bytes(module: OnnxModule, offset: int) -> Sequence[Buffer]:

@@ -23,7 +23,7 @@ ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
 
 #: Smaller weights stay in the model: among them are the shapes that onnxruntime wants to see while it optimises.
 APART_BYTES = 1024
-#: The IR version up to which weights had to be inputs, too; since then an input that is a weight may be replaced by a caller.
+#: Below this IR version weights had to be inputs, too; from it on, such an input may be replaced by a caller.
 _WEIGHTS_ALONE = 4
 
 

@@ -131,8 +131,8 @@ def of_bytes(model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[s
     """The model without its weights, and those: mapped where they are in a file. Raises what onnxruntime does.
 
     onnxruntime maps weights that a model says are in a file, wherever in it they begin, and touches only what it uses
-    (256 MB in 3 ms and 8 MB of memory). From memory it takes them too, but reads all (578 ms), and keeps a copy unless the
-    same value is given to it in both of its ways.
+    (256 MB in 3 ms and 8 MB of memory). From memory it takes them too, but reads all (578 ms), and keeps a copy unless
+    the same value is given to it in both of its ways.
     """
     settings = _settings(options)
     files = [weight.file for weight in weights.values() if weight.file is not None and weight.file.path]

@@ -16,8 +16,7 @@ from rpcsys.wire import dtypes
 from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 
 KIND = "rpcsys.params"
-_MAX_RANK = 64
-_MAX_EXTENT = 1 << 48
+_MAX_RANK, _MAX_EXTENT = 64, 1 << 48
 
 
 class ParamsModule(Module):

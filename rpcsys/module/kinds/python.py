@@ -1,4 +1,4 @@
-"""Kind ``rpcsys.python``: Python functions, through cloudpickle. They can do anything: loaded only where that is allowed.
+"""Kind ``rpcsys.python``: Python functions, through cloudpickle. They can do anything: loaded where that is allowed.
 
 cloudpickle carries a function's bytecode, which is the same in one minor version of Python only.
 """

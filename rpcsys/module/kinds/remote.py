@@ -1,7 +1,7 @@
 """Kind ``rpcsys.remote``: a function of a server's session or deployed module. One call is one round trip.
 
-Nothing connects before the first call. A connection that is lost is opened anew, after a backoff, and the call that found
-it lost is made again. What the module imports, if anything, runs in its place while there is no server: the fallback.
+Nothing connects before the first call. A connection that is lost is opened anew, after a backoff, and the call that
+found it lost is made again. What the module imports, if anything, runs while there is no server: the fallback.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RemoteMetrics(NamedTuple):
 
 
 class RemoteFunctionModule(Module):
-    """A function of a server as a module: ``main``. Calls of several threads are under way together, on one connection."""
+    """A function of a server as a module: ``main``. Calls of several threads run together, on one connection."""
 
     METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
 
@@ -118,8 +118,6 @@ class RemoteFunctionModule(Module):
             workers, self._workers = self._workers, None
         if workers is not None:
             workers.shutdown(wait=False)
-
-    # -------------------------------------------------------------- calls
 
     def _main(self, *args: Any) -> Any:
         sent = self._encoded(args) if self._sent else args
@@ -234,17 +232,16 @@ def remote(
     encode: Encode = "",
     fallback: Optional[Module] = None,
 ) -> RemoteFunctionModule:
-    """A module whose ``main`` is a function on a server, which is found by an address (``"host:port"`` or ``(host, port)``)
-    or by a tracker.
+    """A module whose ``main`` is a function on a server, found by an address (``"host:port"`` or a pair) or a tracker.
 
     ``serve`` names a module that is deployed there: of several servers the least busy one is called, without a lease.
     ``function`` is then a function of it, by default ``main``. Without ``serve`` it is a function of the server's
     sessions, and one is opened: leased by ``key``, where there is a tracker.
 
-    ``encode``: how tensors cross (`rpcsys.wire.encoding`), by the names of inputs and outputs, or one way for all that it
-    applies to. ``fallback``: runs calls while the server is gone, or too busy for a second. ``wait_s``: seconds a call waits
-    for a server to be free, or back, where there is none. ``deadline_s``: seconds it may take there, 0 for any number.
-    ``repeatable``: whether a call is made again when the connection was lost while it ran.
+    ``encode``: how tensors cross (`rpcsys.wire.encoding`), by the names of inputs and outputs, or one way for all that
+    it applies to. ``fallback``: runs calls while the server is gone, or too busy for a second. ``wait_s``: seconds a
+    call waits for a server to be free, or back, where there is none. ``deadline_s``: seconds it may take there, 0 for
+    any number. ``repeatable``: whether a call is made again when the connection was lost while it ran.
 
     ``inputs`` and ``outputs`` (dicts with name, dtype and shape) let it be run by names. Raises `UsageError`.
     """
@@ -281,9 +278,6 @@ def _positions(values: Sequence[Mapping[str, Any]], encode: Mapping[str, str]) -
 
 def _text(address: Address) -> str:
     return address if isinstance(address, str) else address_text(*address)
-
-
-# ------------------------------------------------------------------ saving
 
 
 def save_to_bytes(module: RemoteFunctionModule, offset: int) -> Sequence[Buffer]:
