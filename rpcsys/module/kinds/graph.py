@@ -85,10 +85,10 @@ class GraphModule(Module):
     @property
     def params(self) -> Optional[ParamsModule]:
         """The weights that it and its stages share, as one module to be exported apart; None where there are none."""
-        homes = [module for module in walk(self) if isinstance(module, ParamsModule)]
-        if len(homes) < 2:
-            return homes[0] if homes else None
-        return ParamsModule({name: tensor for home in homes for name, tensor in home.tensors.items()})
+        holders = [module for module in walk(self) if isinstance(module, ParamsModule)]
+        if len(holders) < 2:
+            return holders[0] if holders else None
+        return ParamsModule({name: tensor for holder in holders for name, tensor in holder.tensors.items()})
 
     def link(self) -> None:
         """Find each stage's function and the weights. Raises `ModelError` where one is not there."""

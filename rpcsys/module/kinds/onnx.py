@@ -147,12 +147,12 @@ class OnnxModule(Module):
         self.outputs = [value.describe() for value in runner.outputs]
 
     def _shared(self, model: Model) -> Dict[str, OnnxWeight]:
-        homes = [module for module in self.imports if isinstance(module, ParamsModule)]
+        holders = [module for module in self.imports if isinstance(module, ParamsModule)]
         return {
-            name: OnnxWeight(home.tensors[name], home.file)
-            for home in reversed(homes)
+            name: OnnxWeight(holder.tensors[name], holder.file)
+            for holder in reversed(holders)
             for name in model.shared
-            if name in home.tensors
+            if name in holder.tensors
         }
 
     def _missing(self, model: Model) -> List[str]:
