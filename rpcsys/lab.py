@@ -1,7 +1,8 @@
 """A whole lab on this machine: real daemons as subprocesses, for tests, demos and notebooks.
 
-They are children of this process in sessions of their own, so that Ctrl-C in a terminal reaches this process alone, which
-then stops them in order. Should it be killed, a small guard that holds the other end of a pipe stops them instead.
+They are children of this process in sessions of their own, so that Ctrl-C in a terminal reaches this process alone,
+which then stops them in order. Should it be killed, a small guard that holds the other end of a pipe stops them
+instead.
 """
 
 from __future__ import annotations

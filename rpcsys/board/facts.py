@@ -82,7 +82,8 @@ class BoardFacts(NamedTuple):
 
 
 _PYTHON = re.compile(r"(\S+) (\d+)\.(\d+) (32|64) (\S*)")
-#: A folder, then df's line: what it is on, its blocks, those in use, those that are free, the share, where it is mounted.
+#: A folder, then df's line: what it is on, its blocks, those in use, those that are free, the share, where it is
+#: mounted.
 _SPACE = re.compile(r"(.+?) \S+ +\d+ +\d+ +(-?\d+) +\S+ /.*")
 
 
@@ -181,12 +182,13 @@ def _full(host: str, space: Space, needed: int) -> str:
 
 
 def rights(board: BoardFacts, root: str, host: str) -> str:
-    """How to become who may install: empty for already, ``sudo``, or ``password`` for sudo that asks. Raises RpcsysError."""
+    """How to get the right to install: ``sudo``, ``password`` (for sudo that asks), or empty. Raises RpcsysError."""
     if board.user == 0 or (root and board.writable):
         return ""
     if board.sudo:
         return "sudo" if board.sudo == "free" else "password"
     where = f"write to {root}" if root else "install"
     raise RpcsysError(
-        f"this user may not {where} on {host}, and there is no sudo: connect as root, or name a folder of one's own: --root DIR"
+        f"this user may not {where} on {host}, and there is no sudo: connect as root, "
+        "or name a folder of one's own: --root DIR"
     )

@@ -21,7 +21,7 @@ MAX_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Entry:
-    """A server on a board, and how the board is reached and was packed for. ``root`` and ``python`` are empty where they are the usual ones."""
+    """A server on a board, and how that is reached and was packed for. What is as usual is empty."""
 
     name: str
     destination: str
@@ -110,7 +110,7 @@ def load() -> Boards:
 
 @contextlib.contextmanager
 def changing() -> Iterator[Boards]:
-    """The boards, to be changed; they are written at the end, if nothing was raised. Raises as `load`, and RpcsysError."""
+    """The boards, to be changed; written at the end, if nothing was raised. Raises as `load`, and RpcsysError."""
     file = path()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """What is done with a board: installed, upgraded, removed, asked, and awaited at the tracker.
 
-Every step has a time, and an end leaves nothing half done: ``install.sh`` copies a version beside the one in use, checks it,
-and puts it in its place in one step.
+Every step has a time, and an end leaves nothing half done: ``install.sh`` copies a version beside the one in use,
+checks it, and puts it in its place in one step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ with open(sys.argv[1], "rb") as file:
     print("rpcsys-digest " + hashlib.sha256(file.read()).hexdigest())' "$1/device.tar"
 """
 _UNPACK = """
-cd "$1" && { gzip -dc device.tar 2>/dev/null || xz -dc device.tar; } | tar xf - && rm device.tar && test -f rpcsys-device/install.sh
+cd "$1" && { gzip -dc device.tar 2>/dev/null || xz -dc device.tar; } | tar xf - &&
+    rm device.tar && test -f rpcsys-device/install.sh
 """
 _REACH = """"$1" -c '
 import socket, sys
@@ -63,7 +64,7 @@ class Terminal:
 
 
 class RemoteBoard:
-    """A board at the other end of an open connection, and what it said of itself. Raises RpcsysError if it says nothing."""
+    """A board at the other end of a connection, and what it said of itself. Raises RpcsysError if it says nothing."""
 
     def __init__(self, connection: SshConnection, entry: Entry, terminal: Terminal) -> None:
         self.connection = connection
@@ -93,7 +94,8 @@ class RemoteBoard:
                 return
             failed = f"{host}:{port} ({(done.err.strip().splitlines() or ['no answer'])[-1]})"
         raise RpcsysError(
-            f"{self.host} cannot reach the tracker or proxy at {failed}: is it running, and is that its address for boards?"
+            f"{self.host} cannot reach the tracker or proxy at {failed}: is it running, "
+            "and is that its address for boards?"
         )
 
     def install(self, package: Package, flags: Sequence[str], drain_s: float) -> None:
@@ -139,7 +141,7 @@ class RemoteBoard:
             self._run("install.sh", 'exec "$@"', *words, stdin=stdin, timeout_s=timeout_s)
 
     def await_server(self, timeout_s: float) -> None:
-        """Wait until the tracker shows the server. Raises RpcsysError if it does not in time, with the end of its log."""
+        """Wait until the tracker shows the server. Raises RpcsysError, with the end of its log, if it does not."""
         entry = self.entry
         self.terminal.say(f"is awaited at the tracker, {entry.tracker}")
         if not wait(parse_address(entry.tracker), entry.name, entry.key, timeout_s):
@@ -165,7 +167,8 @@ def _connected(entry: Entry, terminal: Terminal) -> Iterator[RemoteBoard]:
 
 
 def add(
-    entry: Entry, flags: Sequence[str], places: Sequence[tuple[str, int]], packer: Packer, terminal: Terminal, wait_s: float
+    entry: Entry, flags: Sequence[str], places: Sequence[tuple[str, int]],
+    packer: Packer, terminal: Terminal, wait_s: float,
 ) -> Entry:  # fmt: skip
     """Install a server and wait until the tracker shows it; what to remember of it.
 
@@ -197,7 +200,7 @@ def _check_unused(entry: Entry) -> None:
 
 
 def upgrade(entry: Entry, packer: Packer, terminal: Terminal, drain_s: float, wait_s: float) -> tuple[Entry, bool]:
-    """Put this machine's version in the place of the board's, and wait as `add` does; whether there was anything to do."""
+    """Put this machine's version in place of the board's, and wait as `add` does; whether there was anything to do."""
     with _connected(entry, terminal) as board:
         if not board.facts.servers:
             raise RpcsysError(f"nothing is installed on {board.host}: rpcsys board add {entry.destination}")

@@ -85,7 +85,7 @@ def check(package: Package, board: facts.BoardFacts, python: facts.Python, host:
 
 
 class Packer:
-    """Packs into ``folder``, each kind of board once; for several threads. ``given`` is used instead of all, if it is there."""
+    """Packs into ``folder``, each kind of board once, for several threads; or uses ``given`` for all."""
 
     def __init__(self, folder: Path, given: Path | None, warn: Callable[[str], None]) -> None:
         self._folder = folder

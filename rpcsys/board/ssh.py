@@ -54,12 +54,12 @@ class Output(NamedTuple):
 class SshConnection:
     """A connection to ``destination`` (``user@host``, or a name from ssh's configuration); a context manager.
 
-    Its first process, the master, opens the connection and holds it; every command runs through it (ControlMaster), so that a
-    password is typed once. It lives as long as its standard input is open: when this process ends, however it
-    ends, the connection does, and with it the folder that was made for it on the board.
+    Its first process, the master, opens the connection and holds it; every command runs through it (ControlMaster),
+    so that a password is typed once. It lives as long as its standard input is open: when this process ends, however
+    it ends, the connection does, and with it the folder that was made for it on the board.
 
-    ``options`` are ssh's own flags (``-p``, ``-i``, ``-o``, ``-F``, ``-J``). Only if it is ``interactive`` may ssh ask for
-    a password or about a host key. Opening raises ConnectError, or UsageError where there is no ssh.
+    ``options`` are ssh's own flags (``-p``, ``-i``, ``-o``, ``-F``, ``-J``). Only if it is ``interactive`` may ssh
+    ask for a password or about a host key. Opening raises ConnectError, or UsageError where there is no ssh.
     """
 
     def __init__(self, destination: str, options: Sequence[str] = (), *, interactive: bool = False) -> None:
@@ -172,7 +172,7 @@ def _end(process: subprocess.Popen[bytes], by_itself_s: float = 0.0) -> None:
 
 
 def _listen(process: subprocess.Popen[bytes], timeout_s: float, until: str = "") -> Output | None:
-    """What ``process`` says until its end, or until a line that begins with ``until`` is whole; None if the time is over.
+    """What ``process`` prints until its end, or until a line with ``until`` is whole; None if the time is over.
 
     Raises RpcsysError if it says more than anything of ours does.
     """
@@ -208,13 +208,14 @@ _SILENT = "{host} does not answer: is it on, and can this machine reach it?"
 #: OpenSSH's words (they are in no language but English) -> what they come to. {to} is how ssh was called, {host}
 #: the host. The first that is found counts.
 _MEANINGS = {
-    "REMOTE HOST IDENTIFICATION HAS CHANGED": "the host key of {host} is not the one it had: a new system on the board, or "
-    "another machine in its place; if it is the board's, type: ssh-keygen -R {known}, and: ssh {to}",
+    "REMOTE HOST IDENTIFICATION HAS CHANGED": "the host key of {host} is not the one it had: a new system on the "
+    "board, or another machine in its place; if it is the board's, type: ssh-keygen -R {known}, and: ssh {to}",
     "Host key verification failed": "the host key of {host} is unknown: type: ssh {to}, compare it and accept it "
     "(or, on a network you trust: -o StrictHostKeyChecking=accept-new)",
     "Permission denied": "{host} lets nobody in with these credentials (permission denied): type: ssh-copy-id {to}, or "
     "name a key with -i, or another user",
-    "Too many authentication failures": "{host} was offered too many keys: name the one with -i and -o IdentitiesOnly=yes",
+    "Too many authentication failures": "{host} was offered too many keys: name the one with -i and "
+    "-o IdentitiesOnly=yes",
     "Could not resolve hostname": "there is no host called {host}: is the name right? An address will do, too",
     "Connection refused": "{host} refuses ssh: is sshd running there, and on this port (-p)?",
     "not responding": "{host} has stopped answering: is it still on?",
@@ -222,7 +223,8 @@ _MEANINGS = {
     "No route to host": _SILENT,
     "Network is unreachable": "{host} is on a network that this machine has no way to",
     "no matching host key type": "{host} knows only old kinds of host keys: -o HostKeyAlgorithms=+ssh-rsa",
-    "no matching key exchange": "{host} knows only old ways of key exchange: -o KexAlgorithms=+diffie-hellman-group14-sha1",
+    "no matching key exchange": "{host} knows only old ways of key exchange: "
+    "-o KexAlgorithms=+diffie-hellman-group14-sha1",
 }
 
 

@@ -24,7 +24,8 @@ _EPOCH, _SPAN = 946684800, 1 << 28
 def write(path: Path, files: Mapping[str, bytes], programs: frozenset[str]) -> None:
     """Write ``files`` (path in the archive -> content) to ``path``; ``programs`` may be executed.
 
-    A ``path`` that ends in ``.xz`` is compressed by xz, any other by gzip, which every board can unpack. What is at ``path`` is whole: the old file or the new one. Raises RpcsysError.
+    A ``path`` that ends in ``.xz`` is compressed by xz, any other by gzip, which every board can unpack. What is at
+    ``path`` is whole: the old file or the new one. Raises RpcsysError.
     """
     partial = path.with_name(path.name + ".partial")
     try:

@@ -1,4 +1,4 @@
-"""The libraries that go along: found, or out of PyPI's wheels; checked against the board; made to find each other there."""
+"""The libraries that go along: found, or out of wheels; checked against the board; made to find each other there."""
 
 from __future__ import annotations
 
@@ -178,7 +178,8 @@ def prepare(source: Source, target: PackTarget, beside: Iterable[str], work: Pat
 def _check(path: Path, needs: Needs, target: PackTarget) -> None:
     if (needs.machine, needs.bits) != (target.machine, target.bits):
         raise UsageError(
-            f"{path} is for {needs.machine} ({needs.bits} bits), and {target.name} is {target.machine} ({target.bits} bits)"
+            f"{path} is for {needs.machine} ({needs.bits} bits), "
+            f"and {target.name} is {target.machine} ({target.bits} bits)"
         )
     if target.glibc and needs.glibc > target.glibc:
         raise UsageError(

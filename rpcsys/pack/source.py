@@ -1,4 +1,4 @@
-"""The Python that boards get: the device tier, as packaging/device-files.txt lists it, without what only readers need."""
+"""The Python that boards get: the device tier (packaging/device-files.txt), without what only readers need."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def device_files() -> dict[str, Path]:
 
 
 def blanked(source: str) -> str:
-    """``source`` without docstrings, comments and annotations of functions, and with one space for each level of indentation.
+    """``source`` without docstrings, comments and annotations of functions, with one space for each indentation.
 
     Every statement stays, with its names, at its line: a traceback from a board names the lines of the repository.
     Raises SyntaxError for what is no Python.

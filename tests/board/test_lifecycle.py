@@ -1,4 +1,4 @@
-"""What is done with a board: this machine, by a program in the place of ssh; with real boards: tests/live/test_ssh_board.py."""
+"""What is done with a board, which is this machine here; with real ones: tests/live/test_ssh_board.py."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_what_ssh_prints_becomes_an_error(said: str) -> None:
     [
         ("cat: write error: No space left on device\n", "pi has no space left (copying)"),
         (
-            "install.sh: error: this board cannot serve:\nok       board  x\nbroken   folder /tmp is small\nbroken   session no\n",
+            "error: this board cannot serve:\nok       board  x\nbroken   folder /tmp is small\nbroken   session no\n",
             "pi cannot serve: folder /tmp is small; session no",
         ),
         ("Sorry, try again.\nsudo: no password was provided\nsudo: 1 incorrect password attempt\n", "this password"),

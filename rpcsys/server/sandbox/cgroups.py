@@ -1,8 +1,9 @@
 """The kernel's control groups, where they are there: a session cannot outrun them between two looks.
 
-A server with ``--session-memory`` or ``--cpus`` makes a folder of its own below its cgroup, in version 2 or in the hierarchies
-of version 1, and each session's processes a cgroup below that. The looks of :mod:`rpcsys.server.supervisor.memory_watch` go on.
-Where anything is refused, they alone hold the limits. The folders are locked as those of :mod:`rpcsys.server.sandbox.work_folders`.
+A server with ``--session-memory`` or ``--cpus`` makes a folder of its own below its cgroup, in version 2 or in the
+hierarchies of version 1, and each session's processes a cgroup below that. The looks of
+:mod:`rpcsys.server.supervisor.memory_watch` go on. Where anything is refused, they alone hold the limits. The folders
+are locked as those of :mod:`rpcsys.server.sandbox.work_folders`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import AbstractSet, Callable, Dict, Iterable, Sequence
 from rpcsys.server.sandbox import processes, work_folders
 from rpcsys.server.sandbox.mount_namespace import make_read_only
 
-#: The kernel counts more than looks do, and allows an eighth more than the limit, and 32 MB: page tables, stacks, an init,
-#: and what a fork copies.
+#: The kernel counts more than looks do, and allows an eighth more than the limit, and 32 MB: page tables, stacks, an
+#: init, and what a fork copies.
 MARGIN = (8, 32 << 20)
 #: For the kernel to let go of processes that were killed, when a server's folder is removed.
 REMOVE_TIMEOUT_S = 10.0
@@ -31,7 +32,7 @@ Folders = Dict[str, str]
 
 
 def own(cgroup: str, mountinfo: str) -> Folders:
-    """The cgroup that a process is in for each controller, from the text of its /proc/self/cgroup and /proc/self/mountinfo.
+    """A process's cgroup for each controller, from the text of its /proc/self/cgroup and /proc/self/mountinfo.
 
     ``v2``: the one of version 2. A hierarchy that is not mounted, or that shows no such cgroup, is left out.
     """
@@ -80,7 +81,7 @@ def find(wanted: Sequence[str]) -> tuple[Folders, str]:
 
 
 def _made_v2(parent: str, wanted: Sequence[str]) -> Folders:
-    """A server's folder in version 2, below a cgroup with the ``wanted`` controllers, or some of them. Raises OSError."""
+    """A server's folder in version 2, below a cgroup with some of the ``wanted`` controllers. Raises OSError."""
     names = [name for name in wanted if name in _read(parent, "cgroup.controllers").split()]
     if not names:
         raise OSError(0, "their controllers are not delegated to this server")
@@ -131,7 +132,7 @@ def make(folders: Folders, child: int, memory: int | None) -> None:
 
 
 def enter(folders: Folders, child: int, pid: int = 0) -> None:
-    """Put the process ``pid``, by default this one, into the cgroup of ``child``: it may take many milliseconds. Raises OSError."""
+    """Put ``pid``, by default this process, into the cgroup of ``child``; this may take a while. Raises OSError."""
     for place in _places(folders, child):
         _write(place, "cgroup.procs", str(pid))
 

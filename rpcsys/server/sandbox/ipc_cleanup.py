@@ -53,7 +53,8 @@ class IpcObject(NamedTuple):
 class IpcCleanup:
     """Removes what was not there before the sessions, on boards without namespaces, of this process's user.
 
-    Which session made an object can not always be told; what may be another's that still runs is left until the board is idle.
+    Which session made an object can not always be told; what may be another's that still runs is left until the board
+    is idle.
     """
 
     def __init__(self) -> None:

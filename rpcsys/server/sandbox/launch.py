@@ -27,9 +27,9 @@ def start(
 ) -> int:
     """Run ``module.main(settings)`` in a fresh interpreter; its process number.
 
-    ``descriptor`` becomes number 3 there. Its standard input is empty, and what it prints goes to ``printing``: standard
-    output is for the ready line. A ``leader`` has a process group of its own: Ctrl-C in a terminal is not for it.
-    ``posix_spawn`` forks nothing of the parent's memory, and is safe beside threads. Raises OSError.
+    ``descriptor`` becomes number 3 there. Its standard input is empty, and what it prints goes to ``printing``:
+    standard output is for the ready line. A ``leader`` has a process group of its own: Ctrl-C in a terminal is not
+    for it. ``posix_spawn`` forks nothing of the parent's memory, and is safe beside threads. Raises OSError.
     """
     # One that is already at its place would stay close-on-exec: have dup2 move every one.
     source = os.dup(descriptor) if descriptor == HANDED else descriptor

@@ -1,7 +1,7 @@
 """What a session may use of the board: its CPUs, and its memory, without privileges and without control groups.
 
-Memory is limited twice. The kernel refuses a process more private memory than the limit: :func:`allow_memory`. All processes
-of a session together are measured from outside: :mod:`rpcsys.server.sandbox.memory_usage`.
+Memory is limited twice. The kernel refuses a process more private memory than the limit: :func:`allow_memory`. All
+processes of a session together are measured from outside: :mod:`rpcsys.server.sandbox.memory_usage`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from rpcsys.server.sandbox import processes
 
 #: A process that crashed with so much of its limit in memory did so for want of more.
 NEARLY = 0.8
-#: When the board's memory ends, the kernel ends sessions and model hosts first, and the supervisor last (oom_score_adj).
+#: When the board's memory ends, the kernel ends sessions and model hosts first, and the supervisor last
+#: (oom_score_adj).
 OOM_FIRST, OOM_LAST = 800, -900
 #: How Python, C++, onnxruntime, this package and the C library say that there is no memory.
 _NO_MEMORY = ("MemoryError", "bad_alloc", "allocate memory", "no memory", "Cannot allocate")
@@ -22,7 +23,7 @@ _allowed: int | None = None
 
 
 def set_oom_score(score: int) -> None:
-    """How soon the kernel is to end this process, and those it will start, when memory ends. To be ended later needs root."""
+    """How soon the kernel ends this process, and those it starts, when memory ends. To be ended later needs root."""
     try:
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
             if score > 0 or int(file.read()) > score:
@@ -87,7 +88,7 @@ def hint(error: str) -> str:
 
 
 def members(roots: Sequence[int]) -> list[int]:
-    """The processes of a session: its own is the first of ``roots``, and what lost its parent is below its init, if it has one."""
+    """The processes of a session. ``roots``: its own, and its init, below which is what lost its parent."""
     return [*roots[:1], *(pid for root in roots for pid in processes.descendants(root))]
 
 

@@ -1,8 +1,8 @@
 """How much memory a session has, counted from outside by the kernel's tables; sockets by sock_diag, without privileges.
 
-Not seen: files in memory, and sockets, on their way through a socket, open in nobody; buffers of pipes; System V memory that
-nobody has attached (the kernel bounds it, see :mod:`rpcsys.server.sandbox.mount_namespace`); and, by who is not root, what a
-process holds that has made itself undumpable: only its resident pages are then known.
+Not seen: files in memory, and sockets, on their way through a socket, open in nobody; buffers of pipes; System V
+memory that nobody has attached (the kernel bounds it, see :mod:`rpcsys.server.sandbox.mount_namespace`); and, by who
+is not root, what a process holds that has made itself undumpable: only its resident pages are then known.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _Inode = Tuple[int, int]
 
 
 class MemoryUsage:
-    """What the processes of one session have: :meth:`look_at` each, then, where ``bound`` is too much, :meth:`look_at_sockets`, then :meth:`measure` each.
+    """What a session's processes have: :meth:`look_at` each, and, where ``bound`` is too much, :meth:`measure` each.
 
     - What they have mapped for themselves; pages they share count once.
-    - Files in memory that they hold open and no folder names: memfds, and deleted ones. Each counts once, mapped or not.
+    - Files in memory that they hold open and no folder names: memfds, and deleted ones. Each counts once.
     - What lies in the folders in memory that their mount namespace has for itself.
-    - What their sockets hold.
+    - What their sockets hold: :meth:`look_at_sockets`, which comes between these two.
 
     A file that is mapped and held is in the first sum too, and is taken out of it by :meth:`measure`.
     """
@@ -102,7 +102,7 @@ class MemoryUsage:
                 pass  # closed meanwhile
 
     def _mapped_of_held(self, pid: int) -> int:
-        """Bytes of what a process holds that it has mapped as well; copies of its own, made by writing, are none of that."""
+        """Bytes of what a process holds that it has mapped, too; its own copies, made by writing, are none of that."""
         total = share = 0
         held = False
         try:
@@ -137,7 +137,7 @@ def _undumpable(pid: int) -> int:
 
 @functools.lru_cache(maxsize=None)
 def _memory_devices() -> frozenset[int]:
-    """The numbers of the file systems in memory that this process knows: those mounted, and the kernel's own for memfds."""
+    """The numbers of the file systems in memory: those mounted here, and the kernel's own for memfds."""
     found = set()
     with open("/proc/self/mountinfo", "rb") as lines:
         for line in lines:
@@ -164,7 +164,8 @@ _STATES = 0xFFFFFFFF & ~(1 << 6)  # all, but those that only wait for late packe
 
 _UNIX_PEER, _UNIX_QUEUE, _UNIX_MEMORY, _INET_MEMORY = 2, 4, 5, 7
 _UNIX_SHOW = 0x04 | 0x10 | 0x20
-#: Where the memory of what was received, what was sent, and what is to be sent is, in what the kernel tells of a socket's memory.
+#: Where the memory of what was received, what was sent, and what is to be sent is, in what the kernel tells of a
+#: socket's memory.
 _RECEIVED, _SENT, _QUEUED = 0, 2, 5
 _INET = [(f, p) for f in (socket.AF_INET, socket.AF_INET6) for p in (socket.IPPROTO_TCP, socket.IPPROTO_UDP)]
 
@@ -228,7 +229,7 @@ def _inet_sockets(family: int, protocol: int) -> Iterator[_Socket]:
 
 
 def _dump(request: bytes, state: int, inode: int, attributes: int) -> Iterator[_Socket]:
-    """What the kernel tells of each socket that ``request`` asks for, with the places of that in a reply. Raises OSError."""
+    """What the kernel tells of each socket that ``request`` asks for, by places in its reply. Raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as netlink:
         netlink.setblocking(False)
         netlink.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, _DUMP, 0, 0) + request)

@@ -1,7 +1,7 @@
-"""Messages between the server's own processes, over AF_UNIX SOCK_SEQPACKET sockets: one JSON object, at most one descriptor beside it.
+"""Messages between the server's own processes: a JSON object each, and at most one descriptor, over SOCK_SEQPACKET.
 
-User code runs in children, so what those say is held to a table of fields, and to a number of messages, before anything is
-made of it: :func:`parse`, :class:`Allowance`.
+User code runs in children, so what those say is held to a table of fields, and to a number of messages, before
+anything is made of it: :func:`parse`, :class:`Allowance`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MAX_LINE, MAX_NAME = 1000, 200
 #: Messages of a session's process in all. It has five, and one for each import where servers do not fork.
 ALLOWED = 256
 ALLOWED_S = 10.0
-#: Messages of a host in a span of time; one of 1 kB and more counts for as many. One that leaves gives 1,000 clients back at
-#: once; more than this is a tenth of what the supervisor can hear beside all else.
+#: Messages of a host in a span of time; one of 1 kB and more counts for as many. One that leaves gives 1,000 clients
+#: back at once; more than this is a tenth of what the supervisor can hear beside all else.
 ALLOWED_OF_SERVICE = 8192
 
 
@@ -49,11 +49,11 @@ RPCSYS, TVM, TVM_END, HOST, DEPLOYER = "rpcsys/1", "tvm", "tvm-end", "host", "de
 class Job:
     """What a waiting child is handed together with a client's connection.
 
-    ``kind``: a session of ``rpcsys/1`` or ``tvm``, or ``tvm-end`` (tell a TVM client in ``words`` why its session has ended);
-    or ``host``, the host of a deployed module, which begins without a client, and ``deployer``, which takes modules in;
-    ``reply``: the handshake's answer, which the child sends first; ``workdir``: the session's directory,
-    made and removed by the supervisor; ``limit_s``: seconds the session may last, None for no limit;
-    ``options``: facts of the server (``load_library``, ``tvm``, ``allow_pickle``, ``imports``).
+    ``kind``: a session of ``rpcsys/1`` or ``tvm``, or ``tvm-end`` (tell a TVM client in ``words`` why its session has
+    ended); or ``host``, the host of a deployed module, which begins without a client, and ``deployer``, which takes
+    modules in; ``reply``: the handshake's answer, which the child sends first; ``workdir``: the session's directory,
+    made and removed by the supervisor; ``limit_s``: seconds the session may last, None for no limit; ``options``:
+    facts of the server (``load_library``, ``tvm``, ``allow_pickle``, ``imports``).
     """
 
     kind: str
@@ -77,8 +77,8 @@ class Job:
         return cls(**{**plain, "reply": plain["reply"].encode("latin-1")})
 
 
-# The tables. To a zygote: {"spawn": child, "kind": kind} with the child's end of its socket, {"kill": child}. To a child: its job, and
-# {"until": time} (monotonic, or null) when its lease is renewed.
+# The tables. To a zygote: {"spawn": child, "kind": kind} with the child's end of its socket, and {"kill": child}.
+# To a child: its job, and {"until": time} (monotonic, or null) when its lease is renewed.
 
 
 def _text_of(most: int) -> Check:
@@ -111,7 +111,8 @@ def _several(check: Check, count: int) -> Check:
 
 _MOST = 2**31 - 1
 
-#: Fields of what a zygote says, and what they may hold; those of a death are :class:`rpcsys.server.supervisor.events.ChildDead`'s.
+#: Fields of what a zygote says, and what they may hold; those of a death are
+#: :class:`rpcsys.server.supervisor.events.ChildDead`'s.
 OF_ZYGOTE: Dict[str, Check] = {
     "importing": _line,  # before each import that a flag asks for
     "ready": flag,

@@ -1,7 +1,7 @@
 """A mount and an IPC namespace for each session, where the kernel allows them: what it leaves behind is gone with it.
 
-How namespaces are entered: :mod:`rpcsys.server.sandbox.pid_namespace`. Known weakness: without ``--read-only``, files that
-a session writes outside of its own directory and of those in memory stay.
+How namespaces are entered: :mod:`rpcsys.server.sandbox.pid_namespace`. Known weakness: without ``--read-only``, files
+that a session writes outside of its own directory and of those in memory stay.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ _OPTIONS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime":
 _BITS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 #: File systems with no disk behind them, or none of this machine's.
 _PSEUDO = frozenset((
-    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs", "fusectl",
-    "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "securityfs", "selinuxfs", "sysfs", "tmpfs", "tracefs",
+    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
+    "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "securityfs", "selinuxfs", "sysfs", "tmpfs",
+    "tracefs",
 ))  # fmt: skip
 
 
 def probe(folder: str, read_only: bool = False, own_pids: bool = False) -> str:
-    """Why sessions cannot have namespaces of their own here; empty when they can. Parameters as for :class:`MountNamespace`.
+    """Why sessions cannot have namespaces of their own here; empty when they can.
 
     Tried out in a process that ends at once: there is no way back from half of it.
     """
@@ -71,14 +72,16 @@ def _try_out(host: int, folder: str, read_only: bool, own_pids: bool) -> None:
 class MountNamespace:
     """The mounts of a namespace that this process has entered; made ahead of a job, before a second thread.
 
-    ``/tmp``, ``/var/tmp`` and ``/dev/shm`` are empty file systems of the session's own, in memory (its own directory, on the
-    disk, is its TMPDIR). Mounts that the host makes or takes away meanwhile are seen inside; nothing goes the other way.
+    ``/tmp``, ``/var/tmp`` and ``/dev/shm`` are empty file systems of the session's own, in memory (its own directory,
+    on the disk, is its TMPDIR). Mounts that the host makes or takes away meanwhile are seen inside; nothing goes the
+    other way.
 
-    ``host``: the mount namespace that the process has left (:func:`rpcsys.server.sandbox.pid_namespace.mounts`), in which
-    nothing is mounted. ``folder`` holds the directories of all sessions, none of which is seen after :meth:`open` but one.
-    The paths in ``keep`` stay where they are. ``size``: bytes that each of the directories in memory may take, by default
-    half of the machine's. ``shared``: a directory that all may write to. ``read_only``: nothing else on a disk can be
-    written to. ``own_pids``: the process is in a PID namespace of its own, too. Raises OSError.
+    ``host``: the mount namespace that the process has left (:func:`rpcsys.server.sandbox.pid_namespace.mounts`), in
+    which nothing is mounted. ``folder`` holds the directories of all sessions, none of which is seen after
+    :meth:`open` but one. The paths in ``keep`` stay where they are. ``size``: bytes that each of the directories in
+    memory may take, by default half of the machine's. ``shared``: a directory that all may write to. ``read_only``:
+    nothing else on a disk can be written to. ``own_pids``: the process is in a PID namespace of its own, too. Raises
+    OSError.
     """
 
     def __init__(
@@ -144,7 +147,7 @@ def _below_shared(path: str) -> bool:
 
 
 def _limit_kernel_memory(size: int | None) -> None:
-    """What the kernel bounds for a namespace: System V shared memory, and user namespaces inside, with file systems in memory of their own."""
+    """Bounds of a namespace: System V shared memory, and user namespaces inside, with mounts of their own."""
     settings = {} if size is None else {"kernel/shmall": size // os.sysconf("SC_PAGE_SIZE")}
     if os.geteuid():  # for root the bound would be the whole machine's
         settings["user/max_user_namespaces"] = 0
@@ -193,8 +196,9 @@ def _flags_of(path: str) -> int:
 def _close_disks() -> None:
     """Have nothing written to any disk any more, through any path that exists now. Raises OSError.
 
-    Mount by mount, with what every kernel has. What else is set on a mount is kept: in a user namespace the kernel insists on
-    it. Pseudo file systems and those in memory stay as they are: through them a board is used, and nothing of them outlives it.
+    Mount by mount, with what every kernel has. What else is set on a mount is kept: in a user namespace the kernel
+    insists on it. Pseudo file systems and those in memory stay as they are: through them a board is used, and nothing
+    of them outlives it.
     """
     for path, flags in _disks():
         if os.path.lexists(path):  # else another mount hides it
@@ -202,7 +206,7 @@ def _close_disks() -> None:
 
 
 def _close_kernel() -> None:
-    """Have the kernel's settings and the disks' devices, through which root writes past a mount, not written to. Raises OSError."""
+    """Close the kernel's settings and the disks' devices, through which root writes past a mount. Raises OSError."""
     for path in ("/proc/sys", "/proc/sysrq-trigger"):
         if os.path.exists(path):
             _mount(path, path, _BIND | _REC)

@@ -6,8 +6,8 @@
             ├─ init (1 in there), an orphan that the zygote adopts
             └─ the session's process (2), and all it starts; what loses its parent becomes a child of the init
 
-An init is dead only when all in its namespace is; it ends when the zygote does, and has nothing that its session could want.
-Why a session's process is not itself the init: docs/decisions/0005-clean-boards.md.
+An init is dead only when all in its namespace is; it ends when the zygote does, and has nothing that its session
+could want. Why a session's process is not itself the init: docs/decisions/0005-clean-boards.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def mounts() -> int:
 
 
 def leave(which: int) -> None:
-    """Leave the host's namespaces ``which``. Who may not do so leaves them by a user namespace, unless it is root. Raises OSError."""
+    """Leave the host's namespaces ``which``, by a user namespace where that takes one. Raises OSError."""
     if LIBC.unshare(which) == 0:
         return
     if os.geteuid() == 0:
@@ -55,11 +55,11 @@ def leave(which: int) -> None:
 
 
 class InitMaker:
-    """Makes inits, and starts processes below them. For a subreaper with one thread, which has them all as its children.
+    """Makes inits, and starts processes below them, for a subreaper with one thread: they all are its children.
 
-    The maker is a process of its own, number ``pid``: a copy of the zygote as it was before it imported anything. With TVM,
-    onnxruntime and numpy inside a fork and its end take 3 ms of CPU, without them 0.6. ``close_others`` closes, in a copy of
-    this process, what else is its alone.
+    The maker is a process of its own, number ``pid``: a copy of the zygote as it was before it imported anything.
+    With TVM, onnxruntime and numpy inside a fork and its end take 3 ms of CPU, without them 0.6. ``close_others``
+    closes, in a copy of this process, what else is its alone.
     """
 
     def __init__(self, close_others: Callable[[], None]) -> None:
@@ -158,7 +158,7 @@ def _make_inits(requests: socket.socket, alive: int, parent: int) -> NoReturn:
 
 
 def _elsewhere(enter: Callable[[], None], start: Callable[[int], int]) -> int:
-    """Have a copy of this process ``enter`` where it cannot leave again, and ``start`` a process there; its number. Raises OSError."""
+    """Let a copy ``enter`` what it cannot leave, and ``start`` a process there; its number. Raises OSError."""
     reading, writing = os.pipe()
     copy = fork()
     if not copy:

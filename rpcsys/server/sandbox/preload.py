@@ -29,7 +29,7 @@ def own(settings: dict[str, Any]) -> None:
 
 
 def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
-    """Import and load what sessions will need, with one thread each, telling the ``supervisor`` before what a flag has asked for.
+    """Import and load what sessions need, with one thread each; tell the ``supervisor`` before what a flag asks for.
 
     Raises ImportError, with that flag in its text.
     """
@@ -71,9 +71,10 @@ def _import(flag: str, name: str) -> None:
 def release_pages(libraries: Sequence[str]) -> int:
     """Give back the clean pages of libraries whose file names begin so; how many bytes of mappings that were.
 
-    Relocating a large library reads most of its symbol tables, and these pages then count as this process's (measured: 5.8 MB
-    for libtvm_runtime with what it needs, in a server that serves nothing). Only mappings that cannot be written to and hold no
-    changed page are touched: the system brings those again from the file, or its cache, when they are used.
+    Relocating a large library reads most of its symbol tables, and these pages then count as this process's
+    (measured: 5.8 MB for libtvm_runtime with what it needs, in a server that serves nothing). Only mappings that
+    cannot be written to and hold no changed page are touched: the system brings those again from the file, or its
+    cache, when they are used.
     """
     released = 0
     for start, end in list(_clean_mappings(tuple(libraries))):

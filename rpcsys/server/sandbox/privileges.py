@@ -35,7 +35,7 @@ def kept(read_only: bool) -> frozenset[int]:
 
 
 def bound(kept: AbstractSet[int]) -> None:
-    """Have no program that this thread, or what it starts, ever runs get other capabilities than ``kept``. Raises OSError.
+    """Have no program that this thread, or what it starts, runs get other capabilities than ``kept``. Raises OSError.
 
     What this process has itself stays: that is for :func:`drop`, which is ten times as quick.
     """

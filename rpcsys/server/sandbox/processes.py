@@ -48,7 +48,7 @@ def prctl(option: int, value: int) -> int:
 
 
 def fork() -> int:
-    """A fork as C does it, for a process of one thread; Python's own writes to, and so copies, 200 pages more. Raises OSError."""
+    """C's fork, for a process of one thread: Python's own writes to, and so copies, 200 pages more. Raises OSError."""
     pid = int(_LIBC_WITH_GIL.fork())
     if pid < 0:
         check(pid)
@@ -95,7 +95,7 @@ def become_subreaper() -> bool:
 
 
 def signal_at_parent_death(parent: int, number: int) -> None:
-    """Have the kernel send this process the signal ``number`` when its parent ``parent`` dies, at once if it is dead; 0 is none."""
+    """Have the kernel send this process the signal ``number`` (0: none) when ``parent`` dies; at once if it is dead."""
     check(prctl(_PR_SET_PDEATHSIG, number))
     if number and os.getppid() != parent:
         os.kill(os.getpid(), number)
@@ -107,7 +107,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def note_host_pid() -> None:
-    """Remember the process number that this one has outside of its PID namespace, while its ``/proc`` is still that one's."""
+    """Remember this process's number outside of its PID namespace, while its ``/proc`` is still the outer one."""
     global _host_pid
     _host_pid = int(os.readlink("/proc/self"))
 
@@ -125,7 +125,8 @@ def set_name(name: str) -> None:
 def exit_without_destructors() -> None:
     """Have ``exit()``, called by a library of the user's, end this process at once.
 
-    Else it runs the destructors of what the zygote has imported, and onnxruntime's wait for ever for a thread that no fork copies.
+    Else it runs the destructors of what the zygote has imported, and onnxruntime's wait for ever for a thread that no
+    fork copies.
     """
     if hasattr(LIBC, "on_exit"):  # glibc has it, musl has not; what is registered last runs first
         LIBC.on_exit(LIBC._exit, None)
@@ -227,7 +228,8 @@ class Orphans:
     """Processes that lost their parent and became this one's: killed as they are seen, until no scan finds another.
 
     A process that forks and exits every 50 us is gone before a list of all is read, but leaves another child here. So
-    each is killed the moment it is seen, and what is below it comes here by that; scans follow each other without a pause.
+    each is killed the moment it is seen, and what is below it comes here by that; scans follow each other without a
+    pause.
 
     ``names``: of those that were killed; ``stuck``: by number, the names of those that SIGKILL has not ended in time.
     Knows what it has killed until it is collected: a process number is nobody else's so far.

@@ -1,7 +1,7 @@
 """The directories of sessions: one for each, made before it and removed after it.
 
-All are below one folder of the server's own, which goes with the server; a killed server's is removed by its zygote, or by the
-next server there when that was killed too.
+All are below one folder of the server's own, which goes with the server; a killed server's is removed by its zygote,
+or by the next server there when that was killed too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def make_folder(parent: str) -> str:
 
 
 def hold(folder: str) -> int:
-    """Have no server take ``folder`` for abandoned while the returned descriptor, or a copy, is open; -1 if there is no such folder."""
+    """Have no server take ``folder`` for abandoned while the descriptor returned, or a copy, is open; -1: it is gone."""
     try:
         descriptor = _opened(folder)
     except OSError:
@@ -51,7 +51,7 @@ def hold(folder: str) -> int:
 
 
 def abandoned(folder: str) -> dict[str, int]:
-    """Folders beside ``folder`` of servers all of whose processes were killed, each with a descriptor that keeps it from others."""
+    """Folders beside ``folder`` of servers that were killed, each with a descriptor that keeps it from others."""
     found = {}
     parent = os.path.dirname(folder)
     for name in filter(_FOLDER.fullmatch, os.listdir(parent)):
@@ -132,7 +132,8 @@ def left_in(root: str) -> str:
 def removal(root: str) -> Iterator[None]:
     """Remove a tree, a step with every ``next``. What cannot be removed is left; links are not followed.
 
-    A session may leave a million files, and whoever removes them may have others to serve meanwhile. A folder found inside is first moved up to ``root``: a session can nest them deeper than a path may be long.
+    A session may leave a million files, and whoever removes them may have others to serve meanwhile. A folder found
+    inside is first moved up to ``root``: a session can nest them deeper than a path may be long.
     """
     numbers = itertools.count(1)
     folders: list[str] = []

@@ -1,7 +1,8 @@
 """The zygote: holds what sessions need already imported, forks the children, and cleans up after them.
 
-It opens no session, pool or driver and holds no client's descriptor. numpy and onnxruntime start threads when imported; they
-are told to start none here, and only plain code runs between fork and session: no lock of theirs is held across a fork.
+It opens no session, pool or driver and holds no client's descriptor. numpy and onnxruntime start threads when
+imported; they are told to start none here, and only plain code runs between fork and session: no lock of theirs is
+held across a fork.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LEAVE_TIMEOUT_S = 5.0
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
-    """The life of a zygote in its own interpreter. ``settings``: see :func:`rpcsys.server.supervisor.service.settings`."""
+    """The life of a zygote in its own interpreter; ``settings`` are what the supervisor's service makes."""
     control = socket.socket(fileno=launch.HANDED)
     control.set_inheritable(False)
     reaper = processes.become_subreaper()
@@ -99,9 +100,10 @@ class DeadChild(NamedTuple):
 class Zygote:
     """The children and their ends.
 
-    It is the subreaper of everything below it. Where it can, it makes each child in a PID namespace with an init, and the kernel
-    kills all of it at once. Elsewhere a child of its own that it did not make is an orphan of a dead session, and is killed
-    until no scan finds another. Either way a child counts as dead only when nothing that descended from it is left.
+    It is the subreaper of everything below it. Where it can, it makes each child in a PID namespace with an init, and
+    the kernel kills all of it at once. Elsewhere a child of its own that it did not make is an orphan of a dead
+    session, and is killed until no scan finds another. Either way a child counts as dead only when nothing that
+    descended from it is left.
     """
 
     def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
@@ -162,14 +164,14 @@ class Zygote:
         return True
 
     def _kill(self, pid: int, number: int) -> None:
-        """Kill a child, whose namespaces vanish with it: what is in them is noted first; what else is below it becomes ours."""
+        """Kill a child, whose namespaces vanish with it: what is in them is noted first."""
         if self.settings["isolate"] and number in self._sessions:
             self._removed[number] = ipc_cleanup.seen(self.settings, f"/proc/{pid}/root")
         self._end_others(number, pid)
         processes.kill(pid)
 
     def _end_others(self, number: int, *pids: int) -> None:
-        """Kill what is in the PID namespace of a child, noting its name: what is below ``pids``, and what had lost its parent."""
+        """Kill what is in the PID namespace of a child, noting names: below ``pids``, and what had lost its parent."""
         if number in self._inits and number not in self._cleaned:  # else that is done, and they may not be dead yet
             init = self._inits[number]
             self._cleaned[number] = list(processes.names(limits.members((*pids, init))[1:]))
@@ -193,7 +195,7 @@ class Zygote:
             os.close(tether)
 
     def _make(self, number: int, tether: int) -> int:
-        """Start the process of a child, with an init of its own if it can have one; its process number. Raises OSError."""
+        """Start a child's process, with an init of its own if it can have one; its process number. Raises OSError."""
         settings, folders = self.settings, self.settings["cgroups"]
         if number not in self._sessions:
             settings, folders = {**settings, "shared": settings["deploy"]}, {}
@@ -237,7 +239,7 @@ class Zygote:
             os._exit(1)
 
     def _close_own(self) -> None:
-        """In a copy of this process: close what is its alone. By the end of some the supervisor sees that it is gone."""
+        """In a copy of this process: close what is its alone. By some of that the supervisor sees that it is gone."""
         for own in (self.control, self._deaths, self._wakeup):
             own.close()
         while self._held:
