@@ -1,15 +1,10 @@
-"""Addresses as others can reach them."""
+"""Addresses: which every machine has, and in which networks proxies are believed whom they relay."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rpcsys.wire.keys import SERVER_PREFIX
-
-if TYPE_CHECKING:
-    from rpcsys.tracker.entities import Peer
-
-_PROXY = SERVER_PREFIX + "proxy["
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 
 def is_loopback(host: str) -> bool:
@@ -17,13 +12,33 @@ def is_loopback(host: str) -> bool:
     return host.startswith("127.") or host in ("::1", "localhost")
 
 
-def reachable(host: str, viewer: Peer) -> str:
-    """``host`` as ``viewer`` can reach it: a server on the tracker's own machine is where the tracker is."""
-    if host == viewer.address:
-        return host
-    return viewer.local if is_loopback(host) and not is_loopback(viewer.address) else host
+def plain(address: str) -> str:
+    """An IPv4 address that comes through an IPv6 socket, as people write it."""
+    return address.removeprefix("::ffff:")
 
 
-def is_proxy(peer: Peer) -> bool:
-    """Whether a peer is one of TVM's proxies, which offers for servers that it does not tell apart."""
-    return (peer.report is not None and peer.report[0].startswith(_PROXY)) or len(peer.serves) > 1
+@dataclass(frozen=True)
+class ProxyNetworks:
+    """Networks in which proxies are believed; none stands for the tracker's own machine."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> ProxyNetworks:
+        """From addresses and networks (``10.0.0.0/8``) as people write them.
+
+        Raises
+        ------
+        ValueError: one of them is neither.
+        """
+        return cls(tuple(ip_network(text, strict=False) for text in texts))
+
+    def include(self, address: str, local: str) -> bool:
+        """Whether a proxy may be at ``address``, which reached the tracker at ``local``."""
+        if not self.networks:
+            return is_loopback(address) or address == local
+        try:
+            found = ip_address(address)
+        except ValueError:  # a proxy may call its peer what it likes
+            return False
+        return any(found in network for network in self.networks)

@@ -14,28 +14,21 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Any
 
-from rpcsys.tracker.events import Record
+from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.live_state import Fact
+from rpcsys.tracker.tables import COLUMNS
 
+#: Records that may wait for the disk, and about how much memory they may take: minutes of a very busy lab.
 MAX_HISTORY = 200_000
 MAX_BYTES = 100 << 20
-"""Records that may wait for the disk, and about how much memory they may take: minutes of a very busy lab."""
-
-MAX_LEVELS = 72_000
-"""Averages that may wait: a day of all followed keys (`rpcsys.tracker.views.utilisation`)."""
-
+MAX_LEVELS = 72_000  # Averages that may wait: a day of all followed keys (`rpcsys.tracker.views.utilisation`).
+#: Bytes of a record, beside its texts, and of a character of those where it is not Latin.
 HOUR = 3600
 RECORD = 1000
 _CHARACTER = 4
-"""Bytes of a record, beside its texts, and of a character of those where it is not Latin."""
-
 _ROWS = 500 if sqlite3.sqlite_version_info >= (3, 32) else 50  # older ones take 999 values in all
 
-LEASES = (
-    *("lease", "epoch", "key", "server", "user", "address", "how", "since", "begun", "ended", "held_s"),
-    *("limit_s", "waited_s", "priority", "outcome", "reason", "fault", "cleaned"),
-)
-
+LEASES = COLUMNS["leases"][1:]  # without the number of the row, which is SQLite's
 _NOTHING: Mapping[str, Any] = {}
 _ADD_LEASES = f"INSERT INTO leases ({', '.join(LEASES)}) VALUES"
 _ADD_USAGE = f"""
@@ -49,12 +42,11 @@ _ADD_EVENTS = "INSERT INTO events (at, kind, about, details) VALUES"
 _ADD_PRESENT = "INSERT OR REPLACE INTO present (kind, about, number, at, details) VALUES"
 _ADD_LEVELS = "INSERT OR REPLACE INTO levels (begin, key, looks, slots, leased, waiting) VALUES"
 _END_PRESENT = "DELETE FROM present WHERE (kind, about) IN (VALUES"
+#: The ``over`` of a lease, and what was known of it: ``granted``, ``begun``, ``limited``.
+Over = tuple[HistoryEntry, "HistoryEntry | None", "HistoryEntry | None", "HistoryEntry | None"]
 
-Over = tuple[Record, "Record | None", "Record | None", "Record | None"]
-"""The ``over`` of a lease, and what was known of it: ``granted``, ``begun``, ``limited``."""
 
-
-def bytes_of(record: Record) -> int:
+def bytes_of(record: HistoryEntry) -> int:
     """About how much memory a record takes: its texts are its peer's to choose."""
     size = RECORD
     for value in record.details.values():
@@ -82,8 +74,8 @@ class Batch:
     """
 
     overs: list[Over] = field(default_factory=list)
-    events: list[Record] = field(default_factory=list)
-    changes: dict[Fact, tuple[int, Record] | None] = field(default_factory=dict)
+    events: list[HistoryEntry] = field(default_factory=list)
+    changes: dict[Fact, tuple[int, HistoryEntry] | None] = field(default_factory=dict)
     levels: dict[tuple[int, str], Sequence[float]] = field(default_factory=dict)
     missed: int = 0
     bytes: int = 0
@@ -105,7 +97,7 @@ class Batch:
         if self._room(bytes_of_over(over)):
             self.overs.append(over)
 
-    def add_event(self, record: Record) -> None:
+    def add_event(self, record: HistoryEntry) -> None:
         """Something happened that is history."""
         if self._room(bytes_of(record)):
             self.events.append(record)
@@ -169,7 +161,9 @@ def _run(file: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]]
         file.execute(f"{statement} {places}{end}", [value for row in some for value in row])
 
 
-def _lease_row(over: Record, granted: Record | None, begun: Record | None, limited: Record | None) -> list[Any]:
+def _lease_row(
+    over: HistoryEntry, granted: HistoryEntry | None, begun: HistoryEntry | None, limited: HistoryEntry | None
+) -> list[Any]:
     facts, asked = over.details, _NOTHING if granted is None else granted.details
     return [
         facts["lease"],
@@ -193,10 +187,10 @@ def _lease_row(over: Record, granted: Record | None, begun: Record | None, limit
     ]
 
 
-def _present_row(fact: Fact, number: int, record: Record) -> tuple[Any, ...]:
+def _present_row(fact: Fact, number: int, record: HistoryEntry) -> tuple[Any, ...]:
     return (*fact, number, record.at, json.dumps(record.details))
 
 
-def _event_row(record: Record) -> tuple[Any, ...]:
+def _event_row(record: HistoryEntry) -> tuple[Any, ...]:
     about = str(record.details.get("server") or record.details.get("ticket") or "")
     return (record.at, record.kind, about, json.dumps(record.details))

@@ -16,7 +16,7 @@ _PORTS = 9  # TVM's default range is 9190 to 9198
 
 
 @dataclass(frozen=True)
-class Config:
+class TrackerConfig:
     """How a tracker is started. ``port_end`` is exclusive; ``http_port`` 0 is off; without ``stop_key`` no message
     can end it; ``state_dir`` None remembers nothing beyond the run; ``limits`` is the longest session in seconds,
     by key; ``proxy_from`` are addresses and networks of proxies, none for those on this machine.
@@ -36,11 +36,13 @@ class Config:
     max_connections_per_address: int = 4096
 
 
-def parse(arguments: Sequence[str] | None = None) -> Config:
+def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     """The configuration that the command line asks for; exits with 2 on a bad flag."""
     parser = Parser(NAME, description="Queue requests for devices by key, and match them with servers that are free.")
-    parser.add_argument("--host", default=Config.host, help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=port_number, default=Config.port, help="first port to try; 0 takes any free one")
+    parser.add_argument("--host", default=TrackerConfig.host, help="address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=port_number, default=TrackerConfig.port, help="first port to try; 0 takes any free one"
+    )
     parser.add_argument(
         "--port-end", type=port_number, help=f"try ports below this one (default: {_PORTS} ports from --port)"
     )
@@ -59,7 +61,7 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     parser.add_argument(
         "--history-days",
         type=_days,
-        default=Config.history_days,
+        default=TrackerConfig.history_days,
         metavar="N",
         help="how long the file keeps what is over (default: %(default)g)",
     )
@@ -83,15 +85,17 @@ def parse(arguments: Sequence[str] | None = None) -> Config:
     parser.add_argument(
         "--max-connections-per-address",
         type=_count,
-        default=Config.max_connections_per_address,
+        default=TrackerConfig.max_connections_per_address,
         metavar="N",
         help="connections of one address, half of what the system allows at most; those of proxies that are "
         "believed do not count (default: %(default)d)",
     )
     parser.add_argument("--silent", action="store_true", help="log warnings and errors only")
-    parser.add_argument("--log-format", choices=FORMATS, default=Config.log_format, help="lines for people or JSON")
+    parser.add_argument(
+        "--log-format", choices=FORMATS, default=TrackerConfig.log_format, help="lines for people or JSON"
+    )
     flags = parser.parse_args(arguments)
-    return Config(
+    return TrackerConfig(
         flags.host,
         flags.port,
         flags.port + _PORTS if flags.port_end is None else flags.port_end,

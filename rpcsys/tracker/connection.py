@@ -5,34 +5,51 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from typing import Protocol
 
+from rpcsys.daemon import acceptor
 from rpcsys.daemon.sockets import BROKEN, READ, WRITE, Sockets
 from rpcsys.errors import ProtocolError
 from rpcsys.link import acknowledge_at_once
-from rpcsys.tracker.admission import Admission
+from rpcsys.tracker.addresses import ProxyNetworks
 from rpcsys.wire.tracker import TrackerFrameReader
 
 log = logging.getLogger(__name__)
 
-RECEIVED = 16 << 10
-"""Bytes read at a time: many frames, and little enough to be taken from the interpreter's own memory."""
-
-BURST = 64
-"""Frames of one connection handled in a row before the others have their turn."""
-
+RECEIVED = 16 << 10  # bytes read at a time: many frames, and little enough for the interpreter's own memory
+BURST = 64  # frames of one connection handled in a row before the others have their turn
 LENGTH_BYTES = 4
-
+#: A magic or a frame that was begun must be whole after so long, so that it is dropped within 10 s; and a peer that reads
+#: nothing of what it was sent has so long, too.
 SILENCE_S = 8.0
-"""A magic or a frame that was begun must be whole after so long, so that it is dropped within 10 s; and a peer
-that reads nothing of what it was sent has so long, too."""
-
+#: Bytes unsent at which a peer's own frames are left unread, and at which they are read again.
 HIGH_WATER = 256 << 10
 LOW_WATER = HIGH_WATER // 4
-"""Bytes unsent at which a peer's own frames are left unread, and at which they are read again."""
-
+#: Bytes unsent at which it is dropped: others' actions can make messages for it even while it is not read.
 MAX_UNSENT = 4 << 20
-"""Bytes unsent at which it is dropped: others' actions can make messages for it even while it is not read."""
+
+
+class PeerLimit:
+    """At most ``limit`` connections of each address, since each costs a descriptor and what is told over it.
+
+    Proxies that are believed, and this machine where none is named, count for nobody: they have limits of their own.
+    """
+
+    def __init__(self, limit: int, proxies: ProxyNetworks, clock: Callable[[], float]) -> None:
+        self._proxies = proxies
+        self._clock = clock
+        advice = "see what runs there, or start the tracker with a higher --max-connections-per-address"
+        self._counted = acceptor.ConnectionLimit(limit, None, log, advice)
+
+    def admit(self, address: str, local: str) -> bool:
+        """Whether one more may come, which is then counted. It is logged now and then that one may not."""
+        return self._proxies.include(address, local) or self._counted.admit(address, self._clock())
+
+    def leave(self, address: str, local: str) -> None:
+        """One that was admitted has gone."""
+        if not self._proxies.include(address, local):
+            self._counted.leave(address)
 
 
 class Owner(Protocol):
@@ -40,58 +57,52 @@ class Owner(Protocol):
 
     loop: asyncio.AbstractEventLoop
     sockets: Sockets
-    admission: Admission
-    strangers: dict[Connection, None]
+    admission: PeerLimit
+    strangers: dict[PeerConnection, None]
 
-    def greeted(self, connection: Connection) -> int:
+    def greeted(self, connection: PeerConnection) -> int:
         """It has said the magic; its number."""
 
-    def heard(self, connection: Connection) -> None:
+    def heard(self, connection: PeerConnection) -> None:
         """It has read something."""
 
-    def received(self, connection: Connection, frame: bytes) -> None:
+    def received(self, connection: PeerConnection, frame: bytes) -> None:
         """It has received a frame."""
 
-    def to_flush(self, connection: Connection) -> None:
+    def to_flush(self, connection: PeerConnection) -> None:
         """It has something to send."""
 
     def flush(self) -> None:
         """Send what all have to send."""
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: PeerConnection) -> None:
         """It is gone."""
 
 
-class Connection:
-    """``number`` is 0 until the magic was said, and then what the state calls the connection; ``serves``: it has
-    made offers.
-    """
+class PeerConnection:
+    """A connection of a client or a server."""
 
     __slots__ = (
-        "_acknowledged",
-        "_again",
-        "_closing",
-        "_ended",
-        "_out",
-        "_out_bytes",
-        "_reader",
-        "_rest",
-        "_service",
-        "_sock",
-        "_stuck_since",
-        "_waiting_since",
-        "_wanted",
-        "address",
-        "local",
-        "number",
-        "serves",
+        *(
+            "_acknowledged",
+            "_again",
+            "_closing",
+            "_ended",
+            "_out",
+            "_out_bytes",
+            "_reader",
+            "_rest",
+            "_service",
+            "_sock",
+        ),
+        *("_stuck_since", "_waiting_since", "_wanted", "address", "local", "number", "serves"),
     )
 
     def __init__(self, service: Owner, sock: socket.socket, address: str, local: str) -> None:
         self.address = address
         self.local = local
-        self.number = 0
-        self.serves = False
+        self.number = 0  # what the state calls it, once the magic was said
+        self.serves = False  # whether it has made offers
         self._service = service
         self._sock = sock
         self._reader = TrackerFrameReader()
@@ -295,8 +306,3 @@ class Connection:
             self._service.sockets.remove(self._sock.fileno())
             self._sock.close()
             self._service.admission.leave(self.address, self.local)
-
-
-def plain(address: str) -> str:
-    """An IPv4 address that comes through an IPv6 socket, as people write it."""
-    return address.removeprefix("::ffff:")

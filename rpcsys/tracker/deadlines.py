@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 
+@dataclass
 class Deadlines:
-    """Times at which something is due, by what it is. What is dropped or moved costs no search.
+    """Times at which something is due, by what it is. What is dropped or moved costs no search."""
 
-    ``next`` is when the first thing is due, None if nothing is.
-
-    Entries of the heap that are out of date are passed over, and swept out when they are the greater part, so
-    that requests made and cancelled over and over take no memory.
-    """
-
-    def __init__(self) -> None:
-        self.next: float | None = None
-        self._due: dict[tuple[Any, ...], float] = {}
-        self._heap: list[tuple[float, int, tuple[Any, ...]]] = []
-        self._count = 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Deadlines) and self._due == other._due
-
-    __hash__ = None  # type: ignore[assignment]
+    next: float | None = field(default=None, compare=False)  # when the first is due, None if nothing is
+    _due: dict[tuple[Any, ...], float] = field(default_factory=dict)
+    #: Entries that are out of date are passed over, and swept out when they are the greater part, so that requests made
+    #: and cancelled over and over take no memory.
+    _heap: list[tuple[float, int, tuple[Any, ...]]] = field(default_factory=list, compare=False)
+    _count: int = field(default=0, compare=False)
 
     def set(self, what: tuple[Any, ...], at: float) -> None:
         """``what`` is due at ``at``, and at no other time."""

@@ -1,34 +1,31 @@
 """Which servers can be trusted with a request: drained by hand, unhealthy by their own word or silent, or set aside.
 
-When a server is set aside, and until when, are the rules of :mod:`rpcsys.tracker.server_states`; each pause is
-twice as long as the one before. Failures for reasons of the server's own count: not what a client did wrong, nor a
-client that reaches no server at all. Conditions go by the server's name: they outlive its connection and, by their
-records, the tracker's run.
+Failures for reasons of the server's own count (:mod:`rpcsys.tracker.transitions`), and each pause is twice as long as
+the one before. Conditions go by the server's name: they outlive its connection and the tracker's run.
 """
 
 from __future__ import annotations
 
-from rpcsys.tracker.entities import Condition, Lease, Peer
-from rpcsys.tracker.events import Action, Record
+from dataclasses import dataclass
+
+from rpcsys.tracker.entities import Condition, LeaseRecord, Peer
+from rpcsys.tracker.events import Action, HistoryEntry
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.scheduler import Scheduler
-from rpcsys.tracker.server_states import CLEARED, FAILED, FAILURES, OK, PAUSE_OVER, SET_ASIDE
+from rpcsys.tracker.transitions import CLEARED, FAILED, FAILURES, OK, PAUSE_OVER, SET_ASIDE
 
+#: Servers that are gone of which is remembered what was wrong with them; the first to go is forgotten first.
 MAX_ABSENT = 1024
-"""Servers that are gone of which is remembered what was wrong with them; the first to go is forgotten first."""
-
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 3600.0
-
-MAX_MISSED = 4096
-"""Addresses remembered whose clients could open no session. Beyond, the first is forgotten."""
+MAX_MISSED = 4096  # addresses remembered whose clients could open no session; beyond, the first is forgotten
 
 
-class Health:
+@dataclass(eq=False)
+class ServerHealth:
     """Judges servers. Every method returns what has to be done about it."""
 
-    def __init__(self, records: Records, scheduler: Scheduler) -> None:
-        self.records = records
-        self.scheduler = scheduler
+    records: Records
+    scheduler: Scheduler
 
     def failed(self, name: str, reason: str) -> list[Action]:
         """A session failed for a reason of the server's own."""
@@ -45,16 +42,11 @@ class Health:
         condition.pause_s = min(max(FIRST_PAUSE_S, 2 * condition.pause_s), LONGEST_PAUSE_S)
         condition.until = self.records.now + condition.pause_s
         self.records.deadlines.set(("trial", name), condition.until)
-        details = {
-            "server": name,
-            "reason": reason,
-            "failures": condition.failures,
-            "pause_s": condition.pause_s,
-            "until": condition.until,
-        }
-        return [Record(self.records.now, "set_aside", details), *self._shut(name)]
+        times = {"failures": condition.failures, "pause_s": condition.pause_s, "until": condition.until}
+        details = {"server": name, "reason": reason, **times}
+        return [HistoryEntry(self.records.now, "set_aside", details), *self._shut(name)]
 
-    def unreached(self, lease: Lease, reason: str) -> list[Action]:
+    def unreached(self, lease: LeaseRecord, reason: str) -> list[Action]:
         """A client could not open its session. If that happens to it elsewhere too, the client is the cause."""
         missed = self.records.missed
         if len(missed) >= MAX_MISSED and lease.address not in missed:
@@ -69,7 +61,7 @@ class Health:
         condition = self.records.conditions.get(name)
         if condition is None or (not condition.failures and condition.trust is OK):
             return []
-        told = [Record(self.records.now, "trusted", {"server": name})] if condition.trust is not OK else []
+        told = [] if condition.trust is OK else [HistoryEntry(self.records.now, "trusted", {"server": name})]
         return [*told, *self._trust(name, condition)]
 
     def trial(self, name: str) -> list[Action]:
@@ -83,14 +75,14 @@ class Health:
         """Hand out nothing more of a server; what runs goes on."""
         condition = self.records.conditions.setdefault(name, Condition())
         condition.drained = True
-        return [Record(self.records.now, "drained", {"server": name, "by": by}), *self._shut(name)]
+        return [HistoryEntry(self.records.now, "drained", {"server": name, "by": by}), *self._shut(name)]
 
     def enable(self, name: str, by: str) -> list[Action]:
         """Undo a drain, and forget all failures."""
         condition = self.records.conditions.setdefault(name, Condition())
         condition.drained = False
-        record = Record(self.records.now, "enabled", {"server": name, "by": by})
-        return [record, *self._trust(name, condition)]
+        enabled = HistoryEntry(self.records.now, "enabled", {"server": name, "by": by})
+        return [enabled, *self._trust(name, condition)]
 
     def healthy(self, name: str, problem: str) -> list[Action]:
         """What a server's own check says: "" if all is well."""
@@ -110,9 +102,9 @@ class Health:
         if problem == before:
             return []
         if problem:
-            record = Record(self.records.now, "unhealthy", {"server": name, "reason": problem})
-            return [record, *self._shut(name)]
-        return [Record(self.records.now, "healthy", {"server": name}), *self._reopen(name)]
+            unhealthy = HistoryEntry(self.records.now, "unhealthy", {"server": name, "reason": problem})
+            return [unhealthy, *self._shut(name)]
+        return [HistoryEntry(self.records.now, "healthy", {"server": name}), *self._reopen(name)]
 
     def leave(self, name: str) -> list[Action]:
         """A server is gone; if it comes back it will say how its health is."""
@@ -134,28 +126,25 @@ class Health:
             del records.absent[name]
             if name not in records.server_names and records.conditions.pop(name, None) is not None:
                 records.deadlines.drop(("trial", name))
-                actions.append(Record(records.now, "forgotten", {"server": name}))
+                actions.append(HistoryEntry(records.now, "forgotten", {"server": name}))
         return actions
 
-    def restore(self, record: Record) -> list[Action]:
+    def restore(self, entry: HistoryEntry) -> list[Action]:
         """What the last run knew about a server, which is not there yet."""
-        name = str(record.details["server"])
-        self._restore(name, record)
+        details, now = entry.details, self.records.now
+        name = str(details["server"])
+        condition = self.records.conditions.setdefault(name, Condition())
+        if entry.kind == "drained":
+            condition.drained = True
+        else:
+            condition.reason, condition.failures = str(details["reason"]), int(details["failures"])
+            condition.move(FAILED)
+            condition.pause_s = min(float(details["pause_s"]), LONGEST_PAUSE_S)
+            # At most a pause from now: the clock may have been ahead when it was written.
+            condition.until = min(max(now, float(details["until"])), now + condition.pause_s)
+            self.records.deadlines.set(("trial", name), condition.until)
         self.records.absent[name] = None
         return self._forget_some()
-
-    def _restore(self, name: str, record: Record) -> None:
-        now, condition = self.records.now, self.records.conditions.setdefault(name, Condition())
-        if record.kind == "drained":
-            condition.drained = True
-            return
-        condition.reason = str(record.details["reason"])
-        condition.failures = int(record.details["failures"])
-        condition.move(FAILED)
-        condition.pause_s = min(float(record.details["pause_s"]), LONGEST_PAUSE_S)
-        # At most a pause from now: the clock may have been ahead when it was written.
-        condition.until = min(max(now, float(record.details["until"])), now + condition.pause_s)
-        self.records.deadlines.set(("trial", name), condition.until)
 
     def _trust(self, name: str, condition: Condition) -> list[Action]:
         condition.move(CLEARED)
@@ -165,7 +154,7 @@ class Health:
         return self._reopen(name)
 
     def _tidy(self, name: str) -> None:
-        if not self.records.conditions[name].remarkable:
+        if self.records.conditions[name] == Condition():
             del self.records.conditions[name]
             self.records.absent.pop(name, None)
 

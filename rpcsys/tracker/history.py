@@ -16,27 +16,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rpcsys.tracker import rows, schema
+from rpcsys.tracker import tables
 from rpcsys.wire import control
 from rpcsys.wire.control import Answer
 
-MAX_BYTES = 768 << 10
-"""JSON of the leases in one answer: a frame holds 1 MiB."""
-
-MAX_USAGE = 4000
-"""Rows of usage in one answer, the largest ones."""
-
-MAX_WAITING = 64
-"""Questions that may wait for the thread; whoever comes then is told to come again."""
-
-MAX_S = 5.0
-"""How long one question may take."""
-
+MAX_BYTES = 768 << 10  # JSON of the leases in one answer: a frame holds 1 MiB.
+MAX_USAGE = 4000  # Rows of usage in one answer, the largest ones.
+MAX_WAITING = 64  # Questions that may wait for the thread; whoever comes then is told to come again.
+MAX_S = 5.0  # How long one question may take.
 _HOUR = 3600
 _STEPS = 20_000  # SQLite's own, between two looks at the clock: a few milliseconds
 
 
-class History:
+class HistoryReader:
     """The file of a `rpcsys.tracker.store.Store`. ``on_error`` is told, in the reading thread, what could not be
     read.
     """
@@ -65,7 +57,7 @@ class History:
     def _asked(self, ask: Any, question: Any) -> Answer:
         end = time.monotonic() + MAX_S
         try:
-            with contextlib.closing(schema.open_for_reading(self._path)) as file:
+            with contextlib.closing(tables.open_for_reading(self._path)) as file:
                 file.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
                 return Answer(question.id, True, fields=ask(file, question))
         except sqlite3.Error as error:
@@ -91,7 +83,7 @@ class History:
                 more = True
                 break
             last = row["id"]
-            lease = rows.lease(row)
+            lease = tables.lease(row)
             if lease is not None:
                 kept.append(lease)
         return {"leases": kept, "before": last if more else None}
@@ -107,7 +99,7 @@ class History:
             (*where.values, MAX_USAGE + 1),
         )
         kept = list(_fitting(found, MAX_USAGE))
-        usage = [row for row in kept if row is not None and all(map(rows.is_plain, row.values()))]
+        usage = [row for row in kept if row is not None and all(map(tables.is_plain, row.values()))]
         for row in usage:  # the sums cannot overflow as they are, and are counts again here
             row["leases"], row["faults"] = int(row["leases"]), int(row["faults"])
         first = min([row.pop("since") for row in usage], default=None)

@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 Pair = tuple[str, str]
-
+#: Labels with a meaning here: the first three are the tracker's word, ``name`` is the server's.
 KEY, SERVER, LOADS, NAME = "key", "server", "loads", "name"
-"""Labels with a meaning here: the first three are the tracker's word, ``name`` is the server's."""
-
 _AT_LEAST = ">="
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DeviceFacts:
     """What a device is."""
 
     pairs: frozenset[Pair]
@@ -47,7 +45,7 @@ class Wants:
     def __hash__(self) -> int:  # of what lines are found by, ten times for each request that has to wait
         return self._hash
 
-    def fit(self, facts: Facts) -> bool:
+    def fit(self, facts: DeviceFacts) -> bool:
         """Whether a device of these facts is wanted."""
         return self.exact <= facts.pairs and all(
             facts.numbers.get(label, float("-inf")) >= least for label, least in self.at_least
@@ -66,17 +64,17 @@ class Wants:
 
 
 @lru_cache(maxsize=4096)
-def facts_of_key(key: str) -> Facts:
+def facts_of_key(key: str) -> DeviceFacts:
     """What is known of one of TVM's devices."""
-    return Facts(frozenset([(KEY, key)]))
+    return DeviceFacts(frozenset([(KEY, key)]))
 
 
-def facts_of(key: str, server: str, labels: Mapping[str, str], loads: tuple[str, ...]) -> Facts:
+def facts_of(key: str, server: str, labels: Mapping[str, str], loads: tuple[str, ...]) -> DeviceFacts:
     """What is known of one of ours."""
     pairs = {(label, value) for label, value in labels.items() if label not in (KEY, SERVER)}
     pairs |= {(KEY, key), (SERVER, server), *((LOADS, ending) for ending in loads)}
     numbers = {label: number for label, value in labels.items() if (number := _number(value)) is not None}
-    return Facts(frozenset(pairs), numbers)
+    return DeviceFacts(frozenset(pairs), numbers)
 
 
 @lru_cache(maxsize=4096)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from rpcsys.tracker.events import Record
+from rpcsys.tracker.events import HistoryEntry
 
-Fact = tuple[str, str]
-"""A kind of record, and the lease, ticket or server that it is about."""
+Fact = tuple[str, str]  # A kind of record, and the lease, ticket or server that it is about.
 
+#: Records that are so until another ends them, and the field that says what they are about.
 _BEGINS: Mapping[str, str] = MappingProxyType(
     {
         "granted": "lease",
@@ -21,8 +21,8 @@ _BEGINS: Mapping[str, str] = MappingProxyType(
         "drained": "server",
     }
 )
-"""Records that are so until another ends them, and the field that says what they are about."""
 
+#: Records that end others, with what they are about and the kinds that they end.
 _ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
         "over": ("lease", ("granted", "begun", "limited")),
@@ -33,32 +33,31 @@ _ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "forgotten": ("server", ("drained", "set_aside")),
     }
 )
-"""Records that end others, with what they are about and the kinds that they end."""
 
 
 class LiveState:
     """The records that still hold, in the order in which they were made."""
 
-    def __init__(self, records: Iterable[Record] = ()) -> None:
-        self._holds: dict[Fact, Record] = {}
+    def __init__(self, records: Iterable[HistoryEntry] = ()) -> None:
+        self._holds: dict[Fact, HistoryEntry] = {}
         for record in records:
             self.fold(record)
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[HistoryEntry]:
         return iter(self._holds.values())
 
     def __len__(self) -> int:
         return len(self._holds)
 
-    def items(self) -> Iterable[tuple[Fact, Record]]:
+    def items(self) -> Iterable[tuple[Fact, HistoryEntry]]:
         """The facts, and the records that hold."""
         return self._holds.items()
 
-    def get(self, kind: str, about: str) -> Record | None:
+    def get(self, kind: str, about: str) -> HistoryEntry | None:
         """The record of a kind that holds about something, None if there is none."""
         return self._holds.get((kind, about))
 
-    def fold(self, record: Record) -> dict[Fact, Record | None]:
+    def fold(self, record: HistoryEntry) -> dict[Fact, HistoryEntry | None]:
         """Take a record in; the facts that it changes, with None for those that it ends."""
         field = _BEGINS.get(record.kind)
         if field is not None:

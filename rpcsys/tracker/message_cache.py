@@ -13,10 +13,9 @@ from typing import Any
 from rpcsys.wire.control import QUESTION, Answer
 from rpcsys.wire.tracker import GetPending, Put, ToTracker, TvmRequest, TvmSummary, decode_json, parse_to_tracker
 
+#: Frames remembered, and bytes of one: two tables of half a megabyte at most. No match key in one is too long.
 MAX_REMEMBERED = 1024
 MAX_REMEMBERED_BYTES = 256
-"""Frames remembered, and bytes of one: two tables of half a megabyte at most. No match key in one is too long."""
-
 _REPEATED = (TvmRequest, GetPending, TvmSummary)
 _ALIVE = Answer(QUESTION, True)
 _RANDOM = re.compile(rb"[0-9A-Za-z._-]+")  # what means itself in JSON, and may stand in a match key

@@ -7,33 +7,55 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any
 
+from rpcsys import logs
 from rpcsys.daemon.log_handler import BatchLogHandler
-from rpcsys.tracker.config import Config
-from rpcsys.tracker.events import Record
-from rpcsys.tracker.history import History
-from rpcsys.tracker.log_text import words
+from rpcsys.logs import pairs
+from rpcsys.tracker.config import TrackerConfig
+from rpcsys.tracker.events import HistoryEntry
+from rpcsys.tracker.history import HistoryReader
 from rpcsys.tracker.records import Records
-from rpcsys.tracker.store import Store
+from rpcsys.tracker.store import HistoryStore
 from rpcsys.tracker.views.metrics import FrameCounts, Metrics
 from rpcsys.tracker.views.utilisation import LOOK_S, STEP_S, STEPS, Utilisation
 from rpcsys.wire import control
 from rpcsys.wire.control import Answer
 
-LAG_S = 0.5
-"""How often the loop's lag is measured."""
-
-PASS_ON_S = 0.01
-"""How long records gather before they are passed on: one by one, a lease's would cost more than the lease."""
-
-_LOOKS_NOTED = 12
-"""So many looks at the levels are noted at a time: once a minute."""
-
-ABSENT_S = 60.0
-"""Servers that have not come back so long after a restart are gone."""
-
+LAG_S = 0.5  # how often the loop's lag is measured
+PASS_ON_S = (
+    0.01  # how long entries gather before they are passed on: one by one, a lease's would cost more than the lease
+)
+_LOOKS_NOTED = 12  # so many looks at the utilisation are noted at a time: once a minute
+ABSENT_S = 60.0  # servers that have not come back so long after a restart are gone
 _WARNINGS = frozenset(("set_aside", "unhealthy", "not_named"))
+QUIET = frozenset(("epoch", "arrival", "since"))  # fields that tell people nothing
+
+_GRANTED = ("key", "server", "user", "address", "limit_s", "priority", "how")
+_OVER = ("key", "server", "user", "address", "outcome", "reason", "fault")
+#: Entries about leases: the field with their seconds, and those that say what was said before, of other leases.
+_OF_LEASE = {"granted": ("waited_s", _GRANTED, itemgetter(*_GRANTED)), "over": ("held_s", _OVER, itemgetter(*_OVER))}
+
+
+def log_words(kind: str, fields: Mapping[str, Any]) -> str:
+    """An entry's fields in words, see `rpcsys.logs`. A busy tracker writes two for each lease."""
+    if kind not in _OF_LEASE:
+        return pairs(fields, QUIET)
+    seconds, names, take = _OF_LEASE[kind]
+    lease, said = fields["lease"], _said(names, take(fields))
+    plain = lease.replace("-", "").isalnum()  # as ours are; a server may come back with another's
+    name = f"lease={lease}" if plain else pairs({"lease": lease})
+    text = f"{name} {said} {seconds}={logs.number(fields[seconds])}"
+    cleaned = fields.get("cleaned")
+    return f"{text} {pairs({'cleaned': cleaned})}" if cleaned else text
+
+
+@lru_cache(4096)
+def _said(names: tuple[str, ...], values: tuple[Any, ...]) -> str:
+    return pairs(dict(zip(names, values, strict=True)))
 
 
 class Observer:
@@ -46,23 +68,23 @@ class Observer:
     ConfigError: the state directory cannot be used.
     """
 
-    def __init__(self, config: Config, records: Records, now: Callable[[], float], counts: FrameCounts) -> None:
+    def __init__(self, config: TrackerConfig, records: Records, now: Callable[[], float], counts: FrameCounts) -> None:
         self._records = records
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._started_at = records.started_at
-        self.store: Store | None = None
-        self.history: History | None = None
+        self.store: HistoryStore | None = None
+        self.history: HistoryReader | None = None
         self.utilisation = Utilisation()
         if config.state_dir is not None:
-            self.store = Store(config.state_dir, history_days=config.history_days, clock=now)
-            self.history = History(self.store.path, self.store.suspect)
+            self.store = HistoryStore(config.state_dir, history_days=config.history_days, clock=now)
+            self.history = HistoryReader(self.store.path, self.store.suspect)
             self.utilisation.add(self.store.levels(self._started_at - STEPS * STEP_S, self._started_at))
         store = self.store
         writable = None if store is None else lambda: not store.failing
         self.metrics = Metrics(records, now, counts, self.pass_on, writable)
-        self._log_handler = BatchLogHandler(words)
-        self._fresh: list[Record] = []
+        self._log_handler = BatchLogHandler(log_words)
+        self._fresh: list[HistoryEntry] = []
         self._looks = 0
         self._timers: list[asyncio.Handle] = [
             self._loop.call_later(LAG_S, self._measure_lag, self._loop.time() + LAG_S),
@@ -70,23 +92,23 @@ class Observer:
             self._loop.call_later(ABSENT_S, self._forget_absent),
         ]
 
-    def restored(self) -> tuple[Record, ...]:
+    def restored(self) -> tuple[HistoryEntry, ...]:
         """What the last run left."""
         return () if self.store is None else self.store.begin(self._started_at)
 
-    def note(self, record: Record) -> None:
+    def note(self, entry: HistoryEntry) -> None:
         """Something happened."""
         if not self._fresh:
             self._loop.call_later(PASS_ON_S, self.pass_on)
-        self._fresh.append(record)
+        self._fresh.append(entry)
 
     def pass_on(self) -> None:
         """Give what happened to everybody who wants to know."""
-        records, self._fresh = self._fresh, []
-        self._log_handler.note_all([(record.at, _level(record), record.kind, record.details) for record in records])
-        self.metrics.note(*records)
+        entries, self._fresh = self._fresh, []
+        self._log_handler.note_all([(entry.at, _level(entry), entry.kind, entry.details) for entry in entries])
+        self.metrics.note(*entries)
         if self.store is not None:
-            self.store.note(*records)
+            self.store.note(*entries)
 
     async def answer(self, question: control.History | control.Usage) -> Answer:
         """The answer to a question about the past."""
@@ -125,6 +147,6 @@ class Observer:
             self.store.forget_absent(self._started_at, self._now())
 
 
-def _level(record: Record) -> int:
-    bad = record.kind in _WARNINGS or record.details.get("fault")
+def _level(entry: HistoryEntry) -> int:
+    bad = entry.kind in _WARNINGS or entry.details.get("fault")
     return logging.WARNING if bad else logging.INFO

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rpcsys import __version__
 from rpcsys.tracker.entities import Peer
-from rpcsys.tracker.events import Action, Close, Connected, Disconnected, Record, Send, StopTracker
-from rpcsys.tracker.health import Health
+from rpcsys.tracker.events import Action, Close, Connected, Disconnected, HistoryEntry, Send, StopTracker
+from rpcsys.tracker.health import ServerHealth
 from rpcsys.tracker.leases import Leases
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.requests import Requests
 from rpcsys.tracker.scheduler import Scheduler
 from rpcsys.wire import control, keys, tracker
 
-MAX_PROXIES = 8
-"""In a chain: more are a mistake, or a loop."""
-
-MAX_NOT_NAMED = 256
-"""Addresses of proxies that are not believed and told of in the log."""
-
+MAX_PROXIES = 8  # In a chain: more are a mistake, or a loop.
+MAX_NOT_NAMED = 256  # Addresses of proxies that are not believed and told of in the log.
 CAPABILITIES = ("session/1", "labels", "count", "tickets", "why", "drain", "renew", "resolve")
 
 
+@dataclass(eq=False)
 class Peers:
     """Takes connections in, and out again with all that was theirs."""
 
-    def __init__(
-        self, records: Records, scheduler: Scheduler, health: Health, leases: Leases, requests: Requests
-    ) -> None:
-        self.records = records
-        self.scheduler = scheduler
-        self.health = health
-        self.leases = leases
-        self.requests = requests
+    records: Records
+    scheduler: Scheduler
+    health: ServerHealth
+    leases: Leases
+    requests: Requests
 
     def connected(self, event: Connected) -> list[Action]:
         """Somebody is there."""
@@ -52,7 +48,7 @@ class Peers:
         peer.offers.clear()  # first, so that nothing below can hand them out again
         actions += self.requests.leave(list(peer.waiting.values()))
         if peer.name:
-            actions.append(Record(records.now, "gone", {"server": peer.name, "reason": reason}))
+            actions.append(HistoryEntry(records.now, "gone", {"server": peer.name, "reason": reason}))
         name = peer.name
         actions += self.leases.detach(peer)
         records.deploy(peer, (), "")
@@ -73,7 +69,7 @@ class Peers:
         if not peer.fresh or peer.proxies == MAX_PROXIES:
             return [Close(peer.conn, f"its way is told too late, or through more than {MAX_PROXIES} proxies")]
         peer.proxies += 1
-        if not self.records.relays.include(peer.address, peer.local):
+        if not self.records.proxy_networks.include(peer.address, peer.local):
             return self._not_named(peer.address)
         if peer.proxies == 1:
             host, port = message.proxy
@@ -91,7 +87,7 @@ class Peers:
             f"a proxy at {address} relays connections and is not believed, so boards behind it have no labels and "
             f"no limits: if it is yours, start the tracker with --proxy-from {address}"
         )
-        return [Record(self.records.now, "not_named", {"address": address, "reason": reason})]
+        return [HistoryEntry(self.records.now, "not_named", {"address": address, "reason": reason})]
 
     def ping(self, peer: Peer, message: tracker.Ping) -> list[Action]:
         """A greeting, of our clients and servers with what they can."""

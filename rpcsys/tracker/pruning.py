@@ -15,26 +15,17 @@ from collections.abc import Callable
 
 from rpcsys.tracker.batch import HOUR, transaction
 
-MARGIN_S = 86400.0
-"""How long a tracker may have been away, and its clock is believed at once."""
-
-PATIENCE_S = 86400.0
-"""How long a clock that reads much later than expected is doubted."""
-
-MAX_BYTES = 1 << 30
-"""Bytes of the file that hold anything: some three million leases."""
-
+MARGIN_S = 86400.0  # How long a tracker may have been away, and its clock is believed at once.
+PATIENCE_S = 86400.0  # How long a clock that reads much later than expected is doubted.
+MAX_BYTES = 1 << 30  # Bytes of the file that hold anything: some three million leases.
+#: Rows that are deleted at a time: others' commits wait meanwhile.
 PRUNE_EVERY_S = 600.0
 PRUNED = 5_000
-"""Rows that are deleted at a time: others' commits wait meanwhile."""
-
-SHRUNK = 2_000
-"""Pages given back to the disk at a time, while more than a quarter of the file is empty."""
-
+SHRUNK = 2_000  # Pages given back to the disk at a time, while more than a quarter of the file is empty.
 _TABLES = (("leases", "ended"), ("events", "at"))
 
 
-class Pruner:
+class HistoryPruner:
     """Forgets what is older than ``history_s`` by ``clock``, seconds since 1970."""
 
     def __init__(self, history_s: float, clock: Callable[[], float]) -> None:

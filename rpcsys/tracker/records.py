@@ -1,4 +1,4 @@
-"""The tracker's records, kept consistent: what is in one place about a thing is in all places, or in none.
+"""The tracker's records, kept consistent: what is in one place is in all places, or in none.
 
 Nothing is decided here and nobody is told anything; that is :mod:`rpcsys.tracker.state`.
 """
@@ -7,36 +7,26 @@ from __future__ import annotations
 
 from collections import Counter
 
+from rpcsys.tracker import entities
+from rpcsys.tracker.addresses import ProxyNetworks
 from rpcsys.tracker.deadlines import Deadlines
-from rpcsys.tracker.entities import Condition, Lease, Offer, Peer, Place, Queue, Server, Settling, Waiting
-from rpcsys.tracker.events import Started
-from rpcsys.tracker.held import Held, size_of
-from rpcsys.tracker.labels import Facts, Pair, Wants, facts_of_key
-from rpcsys.tracker.lease_states import OURS
-from rpcsys.tracker.lines import Lines
-from rpcsys.tracker.pool import Pool
-from rpcsys.tracker.relays import Relays
+from rpcsys.tracker.entities import Condition, LeaseRecord, Peer, Queue, Server, SlotOffer, WaitingRequest
+from rpcsys.tracker.events import TrackerStarted
+from rpcsys.tracker.labels import Pair, Wants, facts_of_key
+from rpcsys.tracker.matching import OfferIndex, Subqueues
+from rpcsys.tracker.quotas import Places, WaitingMemory
 from rpcsys.tracker.shares import Shares
+from rpcsys.tracker.transitions import OURS
 from rpcsys.wire.control import DeployedModule
 
+#: A key whose last server left so recently is still known: servers register again within 5 s, after a restart of theirs
+#: or of the tracker.
 GRACE_S = 6.0
-"""A key whose last server left so recently is still known: servers register again within 5 s, after a
-restart of theirs or of the tracker."""
-
-POSITIONS_S = 1.0
-"""Clients are told of a changed position at most so often; a queue that moves fast would flood them."""
-
-STEP_S = 600.0
-STEPS = 3
-"""Every so long a request's effective priority rises by one, so many times: nothing starves."""
-
-MAX_PLACES = 100_000
-MAX_PLACES_BYTES = 160 << 20
-"""Places kept for clients that are away. Beyond, the first to have left loses its place."""
-
+POSITIONS_S = 1.0  # clients are told of a changed position at most so often: a queue that moves fast would flood them
+STEP_S, STEPS = 600.0, 3  # every so long a request's effective priority rises by one, so many times: nothing starves
+#: How far above the time in milliseconds an epoch of another run may be: a clock that was set back by a day. Beyond, it
+#: is not believed: epochs that rise from there would reach what the wire's numbers hold, and no server took a lease.
 EPOCHS_AHEAD = 86_400_000
-"""How far above the time in milliseconds an epoch of another run may be: a clock that was set back by a day. Beyond,
-it is not believed: epochs that rise from there would reach what the wire's numbers hold, and no server took a lease."""
 
 
 class Records:
@@ -45,19 +35,19 @@ class Records:
     Dictionaries stand for ordered sets.
     """
 
-    def __init__(self, started: Started) -> None:
+    def __init__(self, started: TrackerStarted) -> None:
         self.now = self.started_at = self.left_at = started.at
-        self.relays = Relays.of(started.proxy_from)
+        self.proxy_networks = ProxyNetworks.of(started.proxy_from)
         self.instance = started.instance
         self.stop_key = started.stop_key
         self.limits = dict(started.limits)
         self.peers: dict[int, Peer] = {}
         self.queues: dict[str, Queue] = {}
-        self.waiting: dict[int, Waiting] = {}
-        self.gatherers: dict[int, Waiting] = {}
-        self.gathering: dict[int, Waiting] = {}
-        self.gatherers_of: Counter[str] = Counter()
-        self.leases: dict[str, Lease] = {}
+        self.waiting: dict[int, WaitingRequest] = {}
+        self.gatherers: dict[int, WaitingRequest] = {}  # requests for several devices
+        self.gathering: dict[int, WaitingRequest] = {}  # those of them that have claimed some
+        self.gatherers_of: Counter[str] = Counter()  # by address
+        self.leases: dict[str, LeaseRecord] = {}
         self.server_names: dict[str, int] = {}
         self.identities: dict[str, int] = {}
         self.heirs: dict[str, int] = {}
@@ -67,16 +57,15 @@ class Records:
         self.missed: dict[str, str] = {}
         self.absent: dict[str, None] = {}
         self.modules: dict[str, dict[int, DeployedModule]] = {}
-        self.places: dict[str, Place] = {}
-        self.tickets: dict[str, Waiting] = {}
-        self.held = Held()
-        self.places_bytes = 0
-        self.pool = Pool()
+        self.places = Places()
+        self.tickets: dict[str, WaitingRequest] = {}
+        self.memory = WaitingMemory()
+        self.free_offers = OfferIndex()
         self.shares = Shares(started.at)
-        self.lines = Lines(self.shares)
+        self.subqueues = Subqueues(self.shares)
         self.deadlines = Deadlines()
         self.moved: dict[str, None] = {}
-        self.settling: Settling | None = None
+        self.settling: entities.Settling | None = None
         self.arrivals = 0
         self.epoch = 0
 
@@ -105,21 +94,22 @@ class Records:
 
     def forget_server(self, peer: Peer) -> None:
         """The peer is no server of ours any more."""
-        if peer.server is not None and self.identities.get(peer.server.identity) == peer.conn:
-            del self.identities[peer.server.identity]
-        for pair in () if peer.server is None else peer.server.facts.pairs:
+        server, peer.server = peer.server, None
+        if server is None:
+            return
+        if self.identities.get(server.identity) == peer.conn:
+            del self.identities[server.identity]
+        for pair in server.facts.pairs:
             del self.by_fact[pair][peer.conn]
             if not self.by_fact[pair]:
                 del self.by_fact[pair]
-        peer.server = None
 
     def servers(self, wants: Wants) -> list[Peer]:
         """The servers that some request could be served by."""
         if wants.bare:
             queue = self.queues.get(wants.key)
             return [] if queue is None else [self.peers[conn] for conn in queue.servers]
-        by_label = (self.by_fact.get(pair, {}) for pair in wants.exact)
-        fewest: dict[int, None] = min(by_label, key=len)
+        fewest: dict[int, None] = min((self.by_fact.get(pair, {}) for pair in wants.exact), key=len)
         peers = (self.peers[conn] for conn in fewest)
         return [peer for peer in peers if peer.server is not None and wants.fit(peer.server.facts)]
 
@@ -135,7 +125,7 @@ class Records:
         peer.deployed, peer.deployed_key = modules, key
 
     def serve_no_more(self, conn: int, key: str) -> None:
-        """The peer has left."""
+        """A server of the key has left."""
         queue = self.queues[key]
         queue.servers.pop(conn, None)
         queue.left_at = self.left_at = self.now
@@ -161,10 +151,10 @@ class Records:
 
     def believe(self, epoch: int) -> bool:
         """Have the next epochs be above one of a run before this; whether it can be one."""
-        plausible = epoch <= int(self.now * 1000) + EPOCHS_AHEAD
-        if plausible:
-            self.epoch = max(self.epoch, epoch)
-        return plausible
+        if epoch > int(self.now * 1000) + EPOCHS_AHEAD:
+            return False
+        self.epoch = max(self.epoch, epoch)
+        return True
 
     def condition(self, peer: Peer) -> Condition | None:
         """What is wrong with a server, None for nothing."""
@@ -207,33 +197,32 @@ class Records:
 
     # Offers and requests.
 
-    def new_offer(self, peer: Peer, key: str, match_key: str, host: str, port: int) -> Offer:
+    def new_offer(self, peer: Peer, key: str, match_key: str, host: str, port: int) -> SlotOffer:
         """A match key, on offer from now on but not free yet; the same one offered again replaces the first."""
-        before = peer.offers.get(match_key)
-        if before is not None:
-            self.withdraw(before)
+        if match_key in peer.offers:
+            self.withdraw(peer.offers[match_key])
         server = peer.server
-        facts: Facts = server.facts if server is not None and server.key == key else facts_of_key(key)
-        offer = Offer(peer.conn, key, match_key, host, port, facts)
+        facts = server.facts if server is not None and server.key == key else facts_of_key(key)
+        offer = SlotOffer(peer.conn, key, match_key, host, port, facts)
         if key not in peer.serves:
             self.serve(peer, key)
         peer.offers[match_key] = offer
         return offer
 
-    def withdraw(self, offer: Offer) -> None:
+    def withdraw(self, offer: SlotOffer) -> None:
         """A match key is no longer free, nor anybody's."""
         if offer.free:
-            self.pool.remove(offer)
+            self.free_offers.remove(offer)
         elif offer.claimed:
             self.waiting[offer.claimed].gathered.remove(offer)
             offer.claimed = 0  # its gatherer goes on with the others
 
-    def use(self, offer: Offer) -> None:
+    def use(self, offer: SlotOffer) -> None:
         """A match key is handed out: it is none any more."""
         self.withdraw(offer)
         del self.peers[offer.conn].offers[offer.match_key]
 
-    def add_request(self, peer: Peer, request: Waiting) -> None:
+    def add_request(self, peer: Peer, request: WaitingRequest) -> None:
         """A request takes its place in its queue."""
         steps = request.steps = min(STEPS, int((self.now - request.since) // STEP_S))
         peer.waiting[request.arrival] = request
@@ -241,7 +230,7 @@ class Records:
             peer.requests[request.id] = request
         self.waiting[request.arrival] = request
         request.address = peer.address
-        self.held.add(request)
+        self.memory.add(request)
         self.queue(request.key).waiting[request.arrival] = request
         if request.ticket is not None:
             self.tickets[request.ticket] = request
@@ -249,23 +238,23 @@ class Records:
             self.gatherers[request.arrival] = request
             self.gatherers_of[request.address] += 1
         self.shares.waits(self.now, request.user)
-        self.lines.add(request)
+        self.subqueues.add(request)
         if steps < STEPS:
             self.remind(request, "age", request.since + (steps + 1) * STEP_S)
 
-    def remind(self, request: Waiting, what: str, due: float) -> None:
+    def remind(self, request: WaitingRequest, what: str, due: float) -> None:
         """Something is due of a request that waits, unless it has left by then."""
         request.timers = (*request.timers, what) if what not in request.timers else request.timers
         self.deadlines.set((what, request.arrival), due)
 
-    def remove_request(self, request: Waiting) -> None:
+    def remove_request(self, request: WaitingRequest) -> None:
         """A request leaves its queue, from wherever it stands. What it has gathered must be taken back before."""
         peer, queue = self.peers[request.conn], self.queues[request.key]
         if not request.parked:
-            self.lines.remove(request)
+            self.subqueues.remove(request)
         for table in (peer.waiting, self.waiting, queue.waiting):
             del table[request.arrival]
-        self.held.remove(request)
+        self.memory.remove(request)
         if self.gatherers.pop(request.arrival, None) is not None:
             self.gatherers_of[request.address] -= 1
             if not self.gatherers_of[request.address]:
@@ -280,53 +269,29 @@ class Records:
         self.note_move(request.key)
         self.forget_queue(queue)
 
-    # Places, of requests whose clients are away.
-
-    def room_for(self, place: Place) -> bool:
-        """Whether one more can be kept."""
-        return len(self.places) < MAX_PLACES and self.places_bytes + size_of(place.wants) <= MAX_PLACES_BYTES
-
-    def keep_place(self, ticket: str, place: Place) -> None:
-        """A ticket keeps a place, in place of any that it kept."""
-        if ticket in self.places:
-            self.take_place(ticket)
-        self.places_bytes += size_of(place.wants)
-        self.places[ticket] = place
-
-    def take_place(self, ticket: str) -> Place:
-        """A ticket keeps its place no longer."""
-        place = self.places.pop(ticket)
-        self.places_bytes -= size_of(place.wants)
-        return place
-
     # Leases.
 
-    def add_lease(self, lease: Lease) -> None:
+    def add_lease(self, lease: LeaseRecord) -> None:
         """A lease that runs from ``lease.since`` on."""
-        self.leases[lease.lease] = lease
-        self.queue(lease.key).leases[lease.lease] = lease
+        name = lease.lease
+        self.leases[name] = self.queue(lease.key).leases[name] = lease
         self.shares.begin(lease.since, lease.user)
-        server = None if lease.server is None else self.peers.get(lease.server)
-        if server is not None:
-            server.serving[lease.lease] = lease
-        holder = None if lease.holder is None else self.peers.get(lease.holder)
-        if holder is not None:
-            holder.holding[lease.lease] = lease
+        if lease.server is not None:
+            self.peers[lease.server].serving[name] = lease
+        if lease.holder is not None:
+            self.peers[lease.holder].holding[name] = lease
 
-    def remove_lease(self, lease: Lease) -> None:
+    def remove_lease(self, lease: LeaseRecord) -> None:
         """A lease is over."""
-        del self.leases[lease.lease]
-        queue = self.queues[lease.key]
-        del queue.leases[lease.lease]
+        name, queue = lease.lease, self.queues[lease.key]
+        del self.leases[name], queue.leases[name]
         self.shares.end(self.now, lease.user)
         if lease.user and (lease.opened or lease.how is not OURS):  # others began when their server says
             queue.lengths.append(self.now - lease.since)
-        server = None if lease.server is None else self.peers.get(lease.server)
-        if server is not None:
-            server.serving.pop(lease.lease, None)
+        if lease.server in self.peers:
+            self.peers[lease.server].serving.pop(name, None)
         else:
-            self.deadlines.drop(("away", lease.lease))
-        holder = None if lease.holder is None else self.peers.get(lease.holder)
-        if holder is not None:
-            holder.holding.pop(lease.lease, None)
+            self.deadlines.drop(("away", name))
+        if lease.holder in self.peers:
+            self.peers[lease.holder].holding.pop(name, None)
         self.forget_queue(queue)

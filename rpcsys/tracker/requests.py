@@ -7,40 +7,32 @@ connection breaks, and over a restart of the tracker; the request itself waits o
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
-from rpcsys.tracker.entities import Offer, Peer, Place, Queue, Waiting
-from rpcsys.tracker.events import Action, Record, Send
+from rpcsys.tracker.entities import Peer, Queue, QueuePlace, SlotOffer, WaitingRequest
+from rpcsys.tracker.events import Action, HistoryEntry, Send
 from rpcsys.tracker.labels import Wants, wants_of, wants_of_key
 from rpcsys.tracker.records import STEP_S, STEPS, Records
-from rpcsys.tracker.replies import done, refusal
 from rpcsys.tracker.scheduler import Scheduler
-from rpcsys.tracker.views import eta, hints, leases
+from rpcsys.tracker.views import eta, hints, rows
 from rpcsys.wire import control, tracker
+
+MAX_WAITING = 4096  # requests that one connection may have waiting at a time
+MAX_LABELS = 16  # of a request: a device has about ten
+TICKET_S = 60.0
+TOLD_AT_ONCE = 500  # requests looked at in one step, some 5 ms, when queues have moved: others have a turn in between
+_TOLD_EXACTLY = 100  # beyond this place, a client is told of a change of a tenth or more: it would not notice less
 
 Holders = list[dict[str, Any]]
 
-MAX_WAITING = 4096
-"""Requests that one connection may have waiting at a time."""
 
-MAX_LABELS = 16
-"""Labels of a request. A device has about ten."""
-
-TICKET_S = 60.0
-
-TOLD_AT_ONCE = 500
-"""Requests looked at in one step, some 5 ms, when queues have moved; whoever else comes has a turn before the next."""
-
-_TOLD_EXACTLY = 100
-"""Beyond this place, a client is told of a change of a tenth or more: it would not notice less."""
-
-
+@dataclass(eq=False)
 class Requests:
     """Takes requests, has them wait, and lets them go."""
 
-    def __init__(self, records: Records, scheduler: Scheduler) -> None:
-        self.records = records
-        self.scheduler = scheduler
+    records: Records
+    scheduler: Scheduler
 
     def tvm_request(self, peer: Peer, message: tracker.TvmRequest) -> list[Action]:
         """A TVM client wants a device. It waits, whatever there is."""
@@ -49,11 +41,11 @@ class Requests:
         if message.user:
             peer.user = message.user
         wants, arrival = wants_of_key(message.key), self._arrival()
-        request = Waiting(arrival, peer.conn, None, wants, message.priority, peer.who, self.records.now)
+        request = WaitingRequest(arrival, peer.conn, None, wants, message.priority, peer.who, self.records.now)
         offer = self.scheduler.find(message.priority, wants)
         if offer is not None:
             return self.scheduler.grant(peer, request, [offer])
-        full = self.records.held.full(peer.address, wants)
+        full = self.records.memory.full(peer.address, wants)
         if full:
             return [Send(peer.conn, [tracker.FAIL, full])]
         self.records.add_request(peer, request)
@@ -68,28 +60,26 @@ class Requests:
         try:
             wants = _wants(peer, message)
         except ValueError as problem:
-            return [refusal(peer, message.id, "BadRequest", str(problem))]
-        taken_over = self._take_over(peer, wants, message.ticket)
-        place = None if message.ticket is None else self._place(peer, wants, message.ticket)
+            return [peer.refuse(message.id, str(problem))]
+        actions: list[Action] = []
+        place = None
+        if message.ticket is not None:
+            actions = self._take_over(peer, wants, message.ticket)
+            place = self._place(peer, wants, message.ticket)
         known_until = None if message.wait_for_key or place is not None else self._known_until(wants)
         if known_until is not None and self.records.now >= known_until:
-            return [refusal(peer, message.id, "UnknownKey", hints.unknown(self.records, wants))]
+            return [peer.refuse(message.id, hints.unknown(self.records, wants), "UnknownKey")]
         request = self._new(peer, message, wants, place)
-        actions = taken_over
-        if request.count == 1:
-            offer = self.scheduler.find(request.priority, wants)
-            if offer is not None:
-                return [
-                    *actions,
-                    *self.scheduler.grant(peer, request, [offer]),
-                    *self.scheduler.waited(request, "granted"),
-                ]
+        offer = self.scheduler.find(request.priority, wants) if request.count == 1 else None
+        if offer is not None:
+            granted = self.scheduler.grant(peer, request, [offer])
+            return [*actions, *granted, *(self.scheduler.waited(request, "granted") if request.recorded else ())]
         full = self.scheduler.too_many(peer.address, request)
         if full:
-            return [*actions, refusal(peer, message.id, "BadRequest", full)]
+            return [*actions, peer.refuse(message.id, full)]
         self.records.add_request(peer, request)
         if request.count > 1:
-            actions = actions + self.scheduler.gather(request)
+            actions += self.scheduler.gather(request)
             if request.arrival not in self.records.waiting:
                 return actions
         if known_until is not None:
@@ -98,26 +88,15 @@ class Requests:
             self.records.remind(request, "timeout", self.records.now + message.wait_timeout)
         return actions + self._wait(request)
 
-    def _new(self, peer: Peer, message: control.Request, wants: Wants, place: Place | None) -> Waiting:
-        if place is None:
-            arrival = self._arrival()
-            ticket, since = f"{arrival}@{self.records.instance}", self.records.now
-        else:
-            assert message.ticket is not None
-            arrival, ticket, since = place.arrival, message.ticket, place.since
-        return Waiting(
-            arrival=arrival,
-            conn=peer.conn,
-            id=message.id,
-            wants=wants,
-            priority=message.priority,
-            user=peer.who,
-            since=since,
-            limit_s=message.session_timeout or None,  # 0 is TVM's way to say: no limit
-            count=message.count,
-            ticket=ticket,
-            recorded=place is not None,
-        )
+    def _new(self, peer: Peer, message: control.Request, wants: Wants, place: QueuePlace | None) -> WaitingRequest:
+        arrival, since = (self._arrival(), self.records.now) if place is None else (place.arrival, place.since)
+        user = peer.user or peer.address  # as `Peer.who`
+        request = WaitingRequest(arrival, peer.conn, message.id, wants, message.priority, user, since)
+        request.limit_s = message.session_timeout or None  # 0 is TVM's way to say: no limit
+        request.count = message.count
+        request.ticket = f"{arrival}@{self.records.instance}" if place is None else message.ticket
+        request.recorded = place is not None
+        return request
 
     def _arrival(self) -> int:
         """A number above all others, those of runs before this one too."""
@@ -125,7 +104,7 @@ class Requests:
         records.arrivals = max(records.arrivals + 1, int(records.now * 1000))
         return records.arrivals
 
-    def _wait(self, request: Waiting) -> list[Action]:
+    def _wait(self, request: WaitingRequest) -> list[Action]:
         """Tell whoever has to wait, and those whose place changes by it."""
         queue = self.records.queues[request.key]
         if len(queue.waiting) > 1:
@@ -145,7 +124,7 @@ class Requests:
             "address": self.records.peers[request.conn].address,
             "since": request.since,
         }
-        return [Record(self.records.now, "waiting", details), told]
+        return [HistoryEntry(self.records.now, "waiting", details), told]
 
     def _known_until(self, wants: Wants) -> float | None:
         """Until when something that nobody serves is taken for known; None while somebody does."""
@@ -158,7 +137,7 @@ class Requests:
 
     # Tickets.
 
-    def _place(self, peer: Peer, wants: Wants, ticket: str) -> Place | None:
+    def _place(self, peer: Peer, wants: Wants, ticket: str) -> QueuePlace | None:
         """The place that a ticket keeps, which the client takes again; None if it keeps none."""
         place = self.records.places.get(ticket)
         if place is None:
@@ -166,13 +145,13 @@ class Requests:
         elif (place.user, place.wants) != (peer.who, wants):
             return None
         else:
-            self.records.take_place(ticket)
+            self.records.places.take(ticket)
             self.records.deadlines.drop(("ticket", ticket))
         if self.records.settling is not None:
             self.records.settling.tickets.pop(ticket, None)
         return place
 
-    def _lost_place(self, peer: Peer, wants: Wants, ticket: str) -> Place | None:
+    def _lost_place(self, peer: Peer, wants: Wants, ticket: str) -> QueuePlace | None:
         """A place that the last run gave in its last second, which its records may lack."""
         digits, settling = ticket.partition("@")[0], self.records.settling
         if settling is None or not (digits.isascii() and digits.isdigit() and len(digits) < 16):
@@ -181,43 +160,44 @@ class Requests:
         of_last_run = settling.arrival < arrival < int(self.records.started_at * 1000)
         if not of_last_run or arrival in self.records.waiting:
             return None
-        return Place(arrival, min(self.records.now, arrival / 1000), peer.who, wants)
+        return QueuePlace(arrival, min(self.records.now, arrival / 1000), peer.who, wants)
 
-    def _take_over(self, peer: Peer, wants: Wants, ticket: str | None) -> list[Action]:
+    def _take_over(self, peer: Peer, wants: Wants, ticket: str) -> list[Action]:
         """A ticket is presented again before its old connection is known to be dead."""
-        request = None if ticket is None else self.records.tickets.get(ticket)
+        request = self.records.tickets.get(ticket)
         if request is None or (request.user, request.wants) != (peer.who, wants):
             return []
         text = "the request was asked again, with its ticket"
-        again = refusal(self.records.peers[request.conn], request.id or 0, "Cancelled", text)
+        again = self.records.peers[request.conn].refuse(request.id or 0, text, "Cancelled")
         return [again, *self.leave([request])]
 
-    def leave(self, requests: Collection[Waiting]) -> list[Action]:
+    def leave(self, requests: Collection[WaitingRequest]) -> list[Action]:
         """Requests wait no longer; the tickets that they have keep their places for a while.
 
         All are gone before what they had gathered is given away: none of them is served any more.
         """
         actions: list[Action] = []
-        freed: list[Offer] = []
+        freed: list[SlotOffer] = []
         for request in requests:
             actions += self._leave_place(request)
             freed += self._take_out(request)
         return actions + self.scheduler.give_away(freed)
 
-    def _leave_place(self, request: Waiting) -> list[Action]:
+    def _leave_place(self, request: WaitingRequest) -> list[Action]:
         if request.ticket is None:
             return []
         actions: list[Action] = []
-        place = Place(request.arrival, request.since, request.user, request.wants)
-        while self.records.places and not self.records.room_for(place):
-            first = next(iter(self.records.places))
+        place = QueuePlace(request.arrival, request.since, request.user, request.wants)
+        places = self.records.places
+        while places and not places.has_room(place):
+            first = next(iter(places))
             self.records.deadlines.drop(("ticket", first))
             actions += self.lose_place(first)
-        self.records.keep_place(request.ticket, place)
+        places.keep(request.ticket, place)
         self.records.deadlines.set(("ticket", request.ticket), self.records.now + TICKET_S)
         return actions
 
-    def _take_out(self, request: Waiting) -> list[Offer]:
+    def _take_out(self, request: WaitingRequest) -> list[SlotOffer]:
         """A request leaves its queue; what it had gathered is still to be given away."""
         offers = self.scheduler.let_go(request)
         self.records.remove_request(request)
@@ -225,9 +205,9 @@ class Requests:
 
     def lose_place(self, ticket: str) -> list[Action]:
         """A ticket was not presented again."""
-        place = self.records.take_place(ticket)
+        place = self.records.places.take(ticket)
         details = {"ticket": ticket, "waited_s": round(self.records.now - place.since, 3), "why": "left"}
-        return [Record(self.records.now, "waited", details)]
+        return [HistoryEntry(self.records.now, "waited", details)]
 
     # Leaving without a device.
 
@@ -235,9 +215,9 @@ class Requests:
         """A client takes a request back."""
         request = peer.requests.get(message.request)
         if request is None:
-            return [done(peer, message.id, cancelled=False)]
+            return [peer.done(message.id, cancelled=False)]
         gone = self._give_up(request, "Cancelled", "the request was taken back", "cancelled")
-        return [*gone, done(peer, message.id, cancelled=True)]
+        return [*gone, peer.done(message.id, cancelled=True)]
 
     def timed_out(self, arrival: int) -> list[Action]:
         """The time is over that a client wanted to wait."""
@@ -252,11 +232,11 @@ class Requests:
             return []
         return self._give_up(request, "UnknownKey", hints.unknown(self.records, request.wants), "unknown")
 
-    def _give_up(self, request: Waiting, error: str, message: str, why: str) -> list[Action]:
+    def _give_up(self, request: WaitingRequest, error: str, message: str, why: str) -> list[Action]:
         assert request.id is not None, "TVM's requests have no deadline"
         peer = self.records.peers[request.conn]
         freed = self.scheduler.give_away(self._take_out(request))
-        return [refusal(peer, request.id, error, message), *self.scheduler.waited(request, why), *freed]
+        return [peer.refuse(request.id, message, error), *self.scheduler.waited(request, why), *freed]
 
     # Time.
 
@@ -264,10 +244,10 @@ class Requests:
         """A request has waited for another step."""
         request = self.records.waiting[arrival]
         if not request.parked:
-            self.records.lines.remove(request)
+            self.records.subqueues.remove(request)
         request.steps += 1
         if not request.parked:
-            self.records.lines.add(request)
+            self.records.subqueues.add(request)
         if request.steps < STEPS:
             self.records.remind(request, "age", request.since + (request.steps + 1) * STEP_S)
         self.records.note_move(request.key)
@@ -293,7 +273,7 @@ class Requests:
 
     def _eta(self, queue: Queue) -> tuple[eta.Estimate, Holders]:
         now = self.records.now
-        return eta.Estimate(queue, self.records.pool.count(queue.key), now), leases.holders(queue, now)
+        return eta.Estimate(queue, self.records.free_offers.count(queue.key), now), rows.holders(queue, now)
 
 
 def _wants(peer: Peer, message: control.Request) -> Wants:
@@ -307,7 +287,7 @@ def _wants(peer: Peer, message: control.Request) -> Wants:
     return wants_of(message.key or "", message.labels)
 
 
-def _told(request: Waiting, before: int, estimate: eta.Estimate, holders: Holders) -> Send:
+def _told(request: WaitingRequest, before: int, estimate: eta.Estimate, holders: Holders) -> Send:
     """Tell a client of ours where its request stands."""
     assert request.id is not None, "TVM's clients are not told"
     request.told = before + 1

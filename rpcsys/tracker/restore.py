@@ -1,23 +1,22 @@
-"""After a restart: what the last run's records say, until its servers and clients are back.
+"""After a restart: what the last run remembered, until its servers and clients are back.
 
-Leases go on, their servers being away; places wait for their tickets; what was set aside stays so. Nothing is handed
-out until all servers and tickets are back, or `SETTLE_S` have passed: else the first to return would pass all others.
-The clock may have been set back since: what began later than now began now.
+Leases go on, their servers being away; places wait for their tickets. Nothing is handed out until all servers and tickets
+are back, or for `SETTLE_S`: else the first to return would pass all others. What began later than now began now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from rpcsys.tracker.entities import Lease, Place, Settling
-from rpcsys.tracker.events import Action, Record, Restored
-from rpcsys.tracker.health import Health
+from rpcsys.tracker.entities import LeaseRecord, QueuePlace, Settling
+from rpcsys.tracker.events import Action, HistoryEntry, Restored
+from rpcsys.tracker.health import ServerHealth
 from rpcsys.tracker.labels import wants_of
-from rpcsys.tracker.lease_states import GRANTED_AWAY, OPENED, OURS
 from rpcsys.tracker.leases import AWAY_S
 from rpcsys.tracker.records import GRACE_S, Records
 from rpcsys.tracker.requests import TICKET_S
 from rpcsys.tracker.scheduler import Scheduler
+from rpcsys.tracker.transitions import GRANTED_AWAY, OPENED, OURS
 
 SETTLE_S = 3.0
 
@@ -25,10 +24,10 @@ SETTLE_S = 3.0
 class Restore:
     """Begins where another run ended."""
 
-    def __init__(self, records: Records, scheduler: Scheduler, health: Health) -> None:
+    def __init__(self, records: Records, scheduler: Scheduler, health: ServerHealth) -> None:
         self.records = records
         self.scheduler = scheduler
-        self._on_record: dict[str, Callable[[Record], list[Action] | None]] = {
+        self._on_entry: dict[str, Callable[[HistoryEntry], list[Action] | None]] = {
             "granted": self._granted,
             "begun": self._begun,
             "limited": self._limited,
@@ -44,10 +43,10 @@ class Restore:
         records = self.records
         settling = records.settling = Settling()
         actions: list[Action] = []
-        for record in event.records:
-            restore = self._on_record.get(record.kind)
+        for entry in event.entries:
+            restore = self._on_entry.get(entry.kind)
             if restore is not None:
-                actions += restore(record) or ()
+                actions += restore(entry) or ()
         settling.arrival = max((place.arrival for place in records.places.values()), default=0)
         settling.tickets = dict.fromkeys(records.places)
         records.arrivals = max(records.arrivals, settling.arrival)
@@ -58,43 +57,32 @@ class Restore:
         records.deadlines.set(("settle",), records.now + SETTLE_S)
         return [*actions, *self.scheduler.settle_if_complete()]
 
-    # Records.
-
-    def _granted(self, record: Record) -> None:
-        details = record.details
+    def _granted(self, entry: HistoryEntry) -> None:
+        details = entry.details
         if details["how"] != OURS.value:
             return  # nobody can say whether it still is
         self.records.believe(details["epoch"])
-        lease = Lease(
-            lease=details["lease"],
-            epoch=details["epoch"],
-            key=details["key"],
-            server=None,
-            server_name=details["server"],
-            holder=None,
-            user=details["user"],
-            address=details["address"],
-            since=min(record.at, self.records.now),
-            limit_s=details["limit_s"],
-            identity=details.get("identity", ""),
-            state=GRANTED_AWAY,
-        )
+        name, epoch, key, server = (details[field] for field in ("lease", "epoch", "key", "server"))
+        since = min(entry.at, self.records.now)
+        user, address, limit_s = details["user"], details["address"], details["limit_s"]
+        lease = LeaseRecord(name, epoch, key, None, server, None, user, address, since, limit_s)
+        lease.identity, lease.state = details.get("identity", ""), GRANTED_AWAY
         self.records.add_lease(lease)
 
-    def _begun(self, record: Record) -> None:
-        lease = self.records.leases.get(record.details["lease"])
+    def _begun(self, entry: HistoryEntry) -> None:
+        lease = self.records.leases.get(entry.details["lease"])
         if lease is not None:
             lease.move(OPENED)
-            lease.started_at = min(record.at, self.records.now)
+            lease.started_at = min(entry.at, self.records.now)
 
-    def _limited(self, record: Record) -> None:
-        lease = self.records.leases.get(record.details["lease"])
+    def _limited(self, entry: HistoryEntry) -> None:
+        lease = self.records.leases.get(entry.details["lease"])
         if lease is not None:
-            lease.limit_s = record.details["limit_s"]
+            lease.limit_s = entry.details["limit_s"]
 
-    def _over(self, record: Record) -> None:
-        details = record.details
-        if record.at > self.records.now:
+    def _over(self, entry: HistoryEntry) -> None:
+        details = entry.details
+        if entry.at > self.records.now:
             return  # it was written by a clock that was ahead: nobody has had device time that is still to come
         self.records.shares.remember(details["user"], details["since"], details["since"] + details["held_s"])
         if details["outcome"] != "unused":
@@ -103,14 +91,12 @@ class Restore:
             queue.left_at = self.records.now
             self.records.deadlines.set(("forget", queue.key), self.records.now + GRACE_S)
 
-    def _waiting(self, record: Record) -> None:
-        details = record.details
+    def _waiting(self, entry: HistoryEntry) -> None:
+        details = entry.details
         wants = wants_of(details["key"], details["labels"])
-        self.records.keep_place(
-            details["ticket"],
-            Place(details["arrival"], min(details["since"], self.records.now), details["user"], wants),
-        )
+        since = min(details["since"], self.records.now)
+        self.records.places.keep(details["ticket"], QueuePlace(details["arrival"], since, details["user"], wants))
 
-    def _joined(self, record: Record) -> None:
+    def _joined(self, entry: HistoryEntry) -> None:
         assert self.records.settling is not None
-        self.records.settling.servers[record.details["server"]] = None
+        self.records.settling.servers[entry.details["server"]] = None

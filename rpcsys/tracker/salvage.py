@@ -17,21 +17,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rpcsys.tracker import rows, schema
+from rpcsys.tracker import tables
 from rpcsys.tracker.batch import transaction
-from rpcsys.tracker.events import Record
+from rpcsys.tracker.events import HistoryEntry
 
 log = logging.getLogger(__name__)
-
-KEPT = 3
-"""Damaged files that are kept: the ones before are removed, or a bad disk would fill up with them."""
-
+KEPT = 3  # Damaged files that are kept: the ones before are removed, or a bad disk would fill up with them.
+#: How long a tracker's start may take for it; what was not reached is in the file that was moved aside.
 SALVAGE_S = 10.0
-"""How long a tracker's start may take for it; what was not reached is in the file that was moved aside."""
-
+#: Bytes of a file that is looked through as a whole at the start, in half a second. Of a larger one, what is needed.
 CHECKED = 32 << 20
-"""Bytes of a file that is looked through as a whole at the start, in half a second. Of a larger one, what is needed."""
-
 _BATCH = 1000
 
 
@@ -51,10 +46,10 @@ def open_whole(path: Path) -> sqlite3.Connection:
 
     Raises
     ------
-    ConfigError: as `rpcsys.tracker.schema.open_file`. sqlite3.Error, OSError: it cannot be read, moved or written.
+    ConfigError: as `rpcsys.tracker.tables.open_file`. sqlite3.Error, OSError: it cannot be read, moved or written.
     """
     try:
-        file = schema.open_file(path)
+        file = tables.open_file(path)
         try:
             _look(path, file)
         except BaseException:
@@ -75,7 +70,7 @@ def replace(path: Path, reason: str) -> sqlite3.Connection:
     sqlite3.Error, OSError: as `open_whole`.
     """
     aside = _move_aside(path)
-    file = schema.open_file(path)
+    file = tables.open_file(path)
     kept = 0
     with contextlib.suppress(sqlite3.Error):
         kept = _copy(aside, file)
@@ -89,21 +84,21 @@ def replace(path: Path, reason: str) -> sqlite3.Connection:
     return file
 
 
-def present_alone(path: Path) -> list[Record]:
+def present_alone(path: Path) -> list[HistoryEntry]:
     """What holds by a file that cannot be opened for want of room: all of it, if the last run ended in order."""
     journal = path.with_name(f"{path.name}-wal")
     with contextlib.suppress(sqlite3.Error, OSError):
         if path.is_file() and not (journal.exists() and journal.stat().st_size):
             uri = f"{path.absolute().as_uri()}?immutable=1"
             with contextlib.closing(sqlite3.connect(uri, uri=True)) as file:
-                file.text_factory = schema.text
-                return [record for record in rows.all_present(file) if record is not None]
+                file.text_factory = tables.text
+                return [record for record in tables.all_present(file) if record is not None]
     return []
 
 
 def _look(path: Path, file: sqlite3.Connection) -> None:
     """See that every table is what it should be and what a start reads can be read; all of a file that is small."""
-    for table, columns in schema.COLUMNS.items():
+    for table, columns in tables.COLUMNS.items():
         file.execute(f"SELECT {', '.join(columns)} FROM {table} LIMIT 0")
     if path.stat().st_size <= CHECKED:
         (found,) = file.execute("PRAGMA integrity_check(1)").fetchone()
@@ -138,14 +133,14 @@ def _move_aside(path: Path) -> Path:
 
 
 def _copy(aside: Path, file: sqlite3.Connection) -> int:
-    """Copy what can be read; how many rows."""
+    """Copy what can be read; how many tables."""
     end, kept = time.monotonic() + SALVAGE_S, 0
     uri = aside.absolute().as_uri()
     for way in ("?mode=ro", "?immutable=1"):  # with its journal, or without one that is damaged itself
         with contextlib.closing(sqlite3.connect(uri + way, uri=True, timeout=1.0)) as old:
-            old.text_factory = schema.text
+            old.text_factory = tables.text
             old.set_progress_handler(lambda: time.monotonic() > end, 20_000)
-            for table, columns in schema.COLUMNS.items():
+            for table, columns in tables.COLUMNS.items():
                 kept += _copy_table(old, file, table, columns)
         if kept:
             break
@@ -155,7 +150,7 @@ def _copy(aside: Path, file: sqlite3.Connection) -> int:
 def _copy_table(old: sqlite3.Connection, file: sqlite3.Connection, table: str, columns: tuple[str, ...]) -> int:
     names = ", ".join(columns)
     add = f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"
-    order = schema.ORDER[table]
+    order = columns[: tables.SORTED_BY[table]]
     before = file.total_changes
     for way in ("DESC", "ASC"):
         by = ", ".join(f"{column} {way}" for column in order)
@@ -187,7 +182,7 @@ def _sound(found: sqlite3.Cursor, table: str, columns: tuple[str, ...]) -> Itera
 
 def _is_sound(table: str, row: Mapping[str, Any]) -> bool:
     if table == "leases":
-        return rows.lease(row) is not None
+        return tables.lease(row) is not None
     if table == "present":
-        return rows.present(row["kind"], row["about"], row["at"], row["details"]) is not None
-    return all(rows.is_plain(value) for value in row.values())
+        return tables.present(row["kind"], row["about"], row["at"], row["details"]) is not None
+    return all(tables.is_plain(value) for value in row.values())

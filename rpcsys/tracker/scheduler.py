@@ -13,38 +13,34 @@ Rules this file keeps:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from rpcsys.tracker.addresses import is_proxy, reachable
-from rpcsys.tracker.entities import Lease, Offer, Peer, Waiting
-from rpcsys.tracker.events import Action, Record, Send
+from rpcsys.tracker.entities import LeaseRecord, Peer, SlotOffer, WaitingRequest
+from rpcsys.tracker.events import Action, HistoryEntry, Send
 from rpcsys.tracker.labels import Wants
-from rpcsys.tracker.lease_states import INFERRED, OURS, SILENT
-from rpcsys.tracker.lines import Rank
 from rpcsys.tracker.records import Records
+from rpcsys.tracker.transitions import INFERRED, SILENT
 from rpcsys.wire import control, tracker
-from rpcsys.wire.control import Answer
 
 GATHER_S = 600.0
-
+#: Requests for several devices that wait, in all and of each address: when devices come or go, they are weighed anew,
+#: with all devices that they want.
 MAX_GATHERERS = 256
 MAX_GATHERERS_OF_ADDRESS = 32
-"""Requests for several devices that wait, in all and of each address: when devices come or go, they are weighed
-anew, with all devices that they want."""
-
+#: Why a request is parked.
 TOO_FEW, RESTS = "there are not so many devices", "it gave back what it had gathered for too long"
-"""Why a request is parked."""
 
 
+@dataclass(eq=False)
 class Scheduler:
     """Brings requests and offers together."""
 
-    def __init__(self, records: Records) -> None:
-        self.records = records
+    records: Records
 
     # An offer looks for a request.
 
-    def offer(self, offer: Offer) -> list[Action]:
+    def offer(self, offer: SlotOffer) -> list[Action]:
         """A match key can be had from now on: it goes to whom it is for, or is free."""
         records = self.records
         condition = records.condition(records.peers[offer.conn])
@@ -52,26 +48,25 @@ class Scheduler:
             return []
         taker = self._taker(offer) if records.waiting and records.settling is None else None
         if taker is None:
-            records.pool.add(offer)
+            records.free_offers.add(offer)
             return []
         if taker.count > 1:
             return [*self._claim(taker, offer), *self._gather(taker)]
         return self._serve(taker, [offer])
 
-    def _taker(self, offer: Offer) -> Waiting | None:
+    def _taker(self, offer: SlotOffer) -> WaitingRequest | None:
         """Whose turn it is."""
         records = self.records
         x = records.shares.clock(records.now)
-        ranks: list[Rank] = [line.best(x) for line in records.lines.fitting(offer.facts)]
-        if not ranks:
+        best = min([subqueue.best(x) for subqueue in records.subqueues.fitting(offer.facts)], default=None)
+        if best is None:
             return None
-        best = min(ranks)
         for gatherer in records.gathering.values():  # in the order in which they began
             if gatherer.standing >= -best[0] and gatherer.wants.fit(offer.facts):
                 return gatherer
         return records.waiting[best[2]]
 
-    def _serve(self, request: Waiting, offers: list[Offer]) -> list[Action]:
+    def _serve(self, request: WaitingRequest, offers: list[SlotOffer]) -> list[Action]:
         """A request that waits gets what it waits for."""
         peer = self.records.peers[request.conn]
         self.let_go(request)
@@ -79,28 +74,29 @@ class Scheduler:
         waited = self.waited(request, "granted")
         return [*self.grant(peer, request, offers), *waited]
 
-    def waited(self, request: Waiting, why: str) -> list[Action]:
-        """A request waits no longer: its record, if there is one of its beginning."""
+    def waited(self, request: WaitingRequest, why: str) -> list[Action]:
+        """A request waits no longer: the history entry, if there is one of its beginning."""
         if not request.recorded:
             return []
         now = self.records.now
         details = {"ticket": request.ticket, "waited_s": round(now - request.since, 3), "why": why}
-        return [Record(now, "waited", details)]
+        return [HistoryEntry(now, "waited", details)]
 
     # A request looks for offers.
 
-    def find(self, standing: float, wants: Wants) -> Offer | None:
+    def find(self, standing: float, wants: Wants) -> SlotOffer | None:
         """A match key that a new request can have at once."""
-        if self.records.settling is not None:
+        records = self.records
+        if records.settling is not None:
             return None
-        offer = self.records.pool.find(wants)
-        if offer is None and self.records.gathering:
-            lower = (other for other in self.records.gathering.values() if other.standing < standing)
+        offer = records.free_offers.find(wants)
+        if offer is None and records.gathering:
+            lower = (other for other in records.gathering.values() if other.standing < standing)
             fitting = (offer for other in lower for offer in other.gathered if wants.fit(offer.facts))
             offer = next(fitting, None)
         return offer
 
-    def grant(self, peer: Peer, request: Waiting, offers: list[Offer]) -> list[Action]:
+    def grant(self, peer: Peer, request: WaitingRequest, offers: list[SlotOffer]) -> list[Action]:
         """Hand match keys out: the server hears of it first, then the client."""
         actions: list[Action] = []
         granted = []
@@ -109,26 +105,23 @@ class Scheduler:
             records.use(offer)
             server = records.peers[offer.conn]
             lease = self._lease(peer, request, offer, server)
-            host = reachable(offer.host, peer)
+            host = peer.sees(offer.host)
             if server.server is not None:
                 actions.append(_taken(server, lease, offer))
             if request.id is None:
-                reply = [tracker.SUCCESS, [host, offer.port, offer.match_key]]
-                actions.append(Send(peer.conn, reply))
+                actions.append(Send(peer.conn, [tracker.SUCCESS, [host, offer.port, offer.match_key]]))
             else:
                 granted.append(_granted(lease, offer, host))
-            actions.append(_recorded(records.now, request, lease))
+            actions.append(_entry(records.now, request, lease))
         if request.id is not None:
-            answer = Answer(request.id, True, fields={"leases": granted})
-            actions.append(Send(peer.conn, answer.to_json()))
+            actions.append(peer.done(request.id, leases=granted))
         return actions
 
-    def _lease(self, peer: Peer, request: Waiting, offer: Offer, server: Peer) -> Lease:
+    def _lease(self, peer: Peer, request: WaitingRequest, offer: SlotOffer, server: Peer) -> LeaseRecord:
         """A new lease, with an epoch above all others, those of runs before this one too."""
-        records = self.records
+        records, registered = self.records, server.server
         epoch = records.epoch = max(records.epoch + 1, int(records.now * 1000))
-        ours = server.server is not None
-        lease = Lease(
+        lease = LeaseRecord(
             f"{records.instance}-{epoch}",
             epoch,
             offer.key,
@@ -138,11 +131,12 @@ class Scheduler:
             request.user,
             peer.address,
             records.now,
-            least(request.limit_s, records.limits.get(offer.key)) if ours else None,
-            OURS if ours else INFERRED if is_proxy(server) else SILENT,
+            None if registered is None else least(request.limit_s, records.limits.get(offer.key)),
         )
-        if server.server is not None:
-            lease.identity = server.server.identity
+        if registered is not None:
+            lease.identity = registered.identity
+        else:
+            lease.how = INFERRED if server.is_tvm_proxy else SILENT
         records.add_lease(lease)
         return lease
 
@@ -159,20 +153,21 @@ class Scheduler:
         records.settling = None
         records.deadlines.drop(("settle",))
         actions: list[Action] = []
-        free = {id(offer): offer for index in records.pool.by_fact.values() for offer in index.values()}
+        free = {id(offer): offer for index in records.free_offers.by_fact.values() for offer in index.values()}
         for offer in sorted(free.values(), key=lambda offer: (offer.conn, offer.match_key)):
             if offer.free:
-                records.pool.remove(offer)
+                records.free_offers.remove(offer)
                 actions += self.offer(offer)
         return actions
 
     # Several at once.
 
-    def gather(self, request: Waiting) -> list[Action]:
-        """A new request for several takes what is free. It is in its line already."""
-        return [*self.weigh(request), *self._gather(request)]
+    def gather(self, request: WaitingRequest) -> list[Action]:
+        """A new request for several takes what is free. It is in its queue already."""
+        few = self._capacity(request.wants) < request.count
+        return [*(self._park(request, TOO_FEW) if few else ()), *self._gather(request)]
 
-    def _gather(self, request: Waiting) -> list[Action]:
+    def _gather(self, request: WaitingRequest) -> list[Action]:
         actions: list[Action] = []
         while not request.parked and request.arrival in self.records.waiting:
             offer = self.find(request.standing, request.wants)
@@ -182,23 +177,21 @@ class Scheduler:
             actions += self._claim(request, offer)
         return actions
 
-    def _claim(self, request: Waiting, offer: Offer) -> list[Action]:
+    def _claim(self, request: WaitingRequest, offer: SlotOffer) -> list[Action]:
         if not request.gathered:
             self.records.remind(request, "rest", self.records.now + GATHER_S)
             self.records.gathering[request.arrival] = request
         request.gathered.append(offer)
         offer.claimed = request.arrival
-        if len(request.gathered) < request.count:
-            return []
-        return self._serve(request, list(request.gathered))
+        return [] if len(request.gathered) < request.count else self._serve(request, list(request.gathered))
 
     def rest(self, arrival: int) -> list[Action]:
-        """A request has gathered for too long, or a long rest is over."""
+        """A request has gathered for too long."""
         request = self.records.waiting[arrival]
-        if not request.parked and request.gathered:
-            self.records.remind(request, "wake", self.records.now + GATHER_S)
-            return self._park(request, RESTS)
-        return []
+        if request.parked or not request.gathered:
+            return []
+        self.records.remind(request, "wake", self.records.now + GATHER_S)
+        return self._park(request, RESTS)
 
     def wake(self, arrival: int) -> list[Action]:
         """A long rest is over."""
@@ -214,7 +207,7 @@ class Scheduler:
             if request.parked not in ("", TOO_FEW) or request.arrival not in self.records.waiting:
                 continue
             if request.wants not in known:
-                known[request.wants] = self.capacity(request.wants)
+                known[request.wants] = self._capacity(request.wants)
             too_few = known[request.wants] < request.count
             if too_few and not request.parked:
                 actions += self._park(request, TOO_FEW)
@@ -223,25 +216,9 @@ class Scheduler:
                 actions += self._gather(request)
         return actions
 
-    def weigh(self, request: Waiting) -> list[Action]:
-        """Park a request for more devices than there are."""
-        return [] if self.capacity(request.wants) >= request.count else self._park(request, TOO_FEW)
-
-    def capacity(self, wants: Wants) -> int:
+    def _capacity(self, wants: Wants) -> int:
         """How many sessions devices can serve at once that are wanted and not taken out."""
         return sum(self._slots(peer, wants) for peer in self.records.servers(wants))
-
-    def too_many(self, address: str, request: Waiting) -> str:
-        """Why one more request may not wait, in a sentence for its client; "" if it may."""
-        records = self.records
-        problem = records.held.full(address, request.wants) or records.lines.full(address, request.wants)
-        if problem or request.count == 1:
-            return problem
-        if records.gatherers_of[address] >= MAX_GATHERERS_OF_ADDRESS:
-            return f"{MAX_GATHERERS_OF_ADDRESS} requests of {address} for several devices wait already: cancel some"
-        if len(records.gatherers) >= MAX_GATHERERS:
-            return f"{MAX_GATHERERS} requests for several devices wait already: try again later"
-        return ""
 
     def _slots(self, peer: Peer, wants: Wants) -> int:
         condition = self.records.condition(peer)
@@ -252,25 +229,33 @@ class Scheduler:
         offered = sum(wants.fit(offer.facts) for offer in peer.offers.values())
         return offered + sum(lease.key == wants.key for lease in peer.serving.values())
 
-    def _park(self, request: Waiting, why: str) -> list[Action]:
+    def too_many(self, address: str, request: WaitingRequest) -> str:
+        """Why one more request may not wait, in a sentence for its client; "" if it may."""
+        records = self.records
+        problem = records.memory.full(address, request.wants) or records.subqueues.full(address, request.wants)
+        if problem or request.count == 1:
+            return problem
+        if records.gatherers_of[address] >= MAX_GATHERERS_OF_ADDRESS:
+            return f"{MAX_GATHERERS_OF_ADDRESS} requests of {address} for several devices wait already: cancel some"
+        if len(records.gatherers) >= MAX_GATHERERS:
+            return f"{MAX_GATHERERS} requests for several devices wait already: try again later"
+        return ""
+
+    def _park(self, request: WaitingRequest, why: str) -> list[Action]:
         """Let all others pass, and give them what was gathered."""
         request.parked = why
-        self.records.lines.remove(request)
-        return self.give_back(request)
-
-    def _unpark(self, request: Waiting) -> None:
-        request.parked = ""
-        self.records.lines.add(request)
-
-    def give_back(self, request: Waiting) -> list[Action]:
-        """What a request has gathered can be had by others."""
+        self.records.subqueues.remove(request)
         return self.give_away(self.let_go(request))
 
-    def give_away(self, offers: list[Offer]) -> list[Action]:
+    def _unpark(self, request: WaitingRequest) -> None:
+        request.parked = ""
+        self.records.subqueues.add(request)
+
+    def give_away(self, offers: list[SlotOffer]) -> list[Action]:
         """Match keys that were claimed, and are not any more, can be had."""
         return [action for offer in offers for action in self.offer(offer)]
 
-    def let_go(self, request: Waiting) -> list[Offer]:
+    def let_go(self, request: WaitingRequest) -> list[SlotOffer]:
         """A request claims nothing more; what it had gathered."""
         gathered, request.gathered = request.gathered, []
         self.records.gathering.pop(request.arrival, None)
@@ -286,50 +271,46 @@ def least(one: float | None, other: float | None) -> float | None:
     return min(one, other)
 
 
-def _granted(lease: Lease, offer: Offer, host: str) -> dict[str, Any]:
-    granted = control.Lease(
-        lease=lease.lease,
-        epoch=lease.epoch,
-        key=lease.key,
-        host=host,
-        port=offer.port,
-        matchkey=offer.match_key,
-        server=lease.server_name,
-        limit_s=lease.limit_s,
-    )
-    return granted.to_json()
+# What `control.Lease` and `control.Taken` are on the wire: made so often that the short way counts.
 
 
-def _taken(server: Peer, lease: Lease, offer: Offer) -> Send:
-    lease.told = server.ask()
-    told = control.Taken(
-        id=lease.told,
-        lease=lease.lease,
-        epoch=lease.epoch,
-        matchkey=offer.match_key,
-        user=lease.user,
-        address=lease.address,
-        limit_s=lease.limit_s,
-    )
-    return Send(server.conn, told.to_json())
+def _granted(lease: LeaseRecord, offer: SlotOffer, host: str) -> dict[str, Any]:
+    return {
+        "lease": lease.lease,
+        "epoch": lease.epoch,
+        "key": lease.key,
+        "host": host,
+        "port": offer.port,
+        "matchkey": offer.match_key,
+        "server": lease.server_name,
+        "limit_s": lease.limit_s,
+    }
 
 
-def _recorded(now: float, request: Waiting, lease: Lease) -> Record:
-    return Record(
-        now,
-        "granted",
-        {
-            "lease": lease.lease,
-            "epoch": lease.epoch,
-            "key": lease.key,
-            "server": lease.server_name,
-            "user": lease.user,
-            "address": lease.address,
-            "limit_s": lease.limit_s,
-            "waited_s": round(now - request.since, 6),
-            "priority": request.priority,
-            "arrival": request.arrival,
-            "how": lease.how.value,
-            "identity": lease.identity,
-        },
-    )
+def _taken(server: Peer, lease: LeaseRecord, offer: SlotOffer) -> Send:
+    server.asked += 1
+    lease.told = server.asked
+    told = {
+        "op": control.Taken.op,
+        "id": lease.told,
+        "lease": lease.lease,
+        "epoch": lease.epoch,
+        "matchkey": offer.match_key,
+        "user": lease.user,
+        "address": lease.address,
+        "limit_s": lease.limit_s,
+    }
+    return Send(server.conn, told)
+
+
+def _entry(now: float, request: WaitingRequest, lease: LeaseRecord) -> HistoryEntry:
+    details = {
+        **lease.identified(),
+        "limit_s": lease.limit_s,
+        "waited_s": round(now - request.since, 6),
+        "priority": request.priority,
+        "arrival": request.arrival,
+        "how": lease.how.value,
+        "identity": lease.identity,
+    }
+    return HistoryEntry(now, "granted", details)

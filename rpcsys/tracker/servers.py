@@ -3,45 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 from rpcsys.tracker.entities import Peer, Server
-from rpcsys.tracker.events import Action, Close, Record, Send
-from rpcsys.tracker.health import Health
-from rpcsys.tracker.keepalive import Keepalive
+from rpcsys.tracker.events import Action, Close, HistoryEntry, Send
+from rpcsys.tracker.health import ServerHealth
+from rpcsys.tracker.heartbeats import Heartbeats
 from rpcsys.tracker.labels import facts_of
-from rpcsys.tracker.lease_states import OURS, SILENT
 from rpcsys.tracker.leases import Leases
 from rpcsys.tracker.peers import Peers
 from rpcsys.tracker.records import Records
-from rpcsys.tracker.replies import done, refusal
 from rpcsys.tracker.scheduler import Scheduler
+from rpcsys.tracker.transitions import OURS, SILENT
 from rpcsys.tracker.views import hints
 from rpcsys.wire import control, keys, tracker
 
-MAX_OFFERS = 4096
-"""Match keys and leases, and keys served, of one connection: no proxy has so many servers."""
-
-MAX_SLOTS = 256
-MAX_LABELS = control.MAX_LABELS
-"""Slots of a server, and labels and kinds of files that it loads: what is shown of one has to fit a frame."""
-
-MAX_MODULES = 250
-"""Deployed on one server: a process each."""
+MAX_OFFERS = 4096  # match keys and leases, and keys served, of one connection: no proxy has so many servers
+#: Slots of a server, and labels and kinds of files that it loads: what is shown of one has to fit a frame.
+MAX_SLOTS, MAX_LABELS = 256, control.MAX_LABELS
+MAX_MODULES = 250  # deployed on one server: a process each
 
 
+@dataclass(eq=False)
 class Servers:
     """Takes in what servers say of themselves, and operators of servers."""
 
-    def __init__(
-        self, records: Records, scheduler: Scheduler, health: Health, leases: Leases, keepalive: Keepalive, peers: Peers
-    ) -> None:
-        self.records = records
-        self.scheduler = scheduler
-        self.health = health
-        self.leases = leases
-        self.keepalive = keepalive
-        self.peers = peers
+    records: Records
+    scheduler: Scheduler
+    health: ServerHealth
+    leases: Leases
+    heartbeats: Heartbeats
+    peers: Peers
 
     # Offers.
 
@@ -79,9 +73,9 @@ class Servers:
         actions: list[Action] = [Send(peer.conn, tracker.SUCCESS)]
         if is_new and served and peer.server is None:
             name = self.records.name_peer(peer, f"{host}:{port}")
-            details = {"server": name, "key": ",".join(served)[:256], "address": host, "port": port}
-            silent = {"slots": 1, "labels": {}, "how": SILENT.value}
-            actions += [Record(self.records.now, "joined", {**details, **silent}), *self._is_back(name)]
+            key = ",".join(served)[:256]
+            joined = _joined(self.records.now, name, key, host, port, slots=1, labels={}, how=SILENT.value)
+            actions += [joined, *self._is_back(name)]
         return actions
 
     def register(self, peer: Peer, message: control.Register) -> list[Action]:
@@ -95,22 +89,20 @@ class Servers:
         now, earlier = self.records.now, peer.name
         name = self._name(peer, message, host)
         if earlier not in ("", name):  # or each name of one connection would be remembered for ever
-            actions.append(Record(now, "gone", {"server": earlier, "reason": f"it is {name} now"}))
+            actions.append(HistoryEntry(now, "gone", {"server": earlier, "reason": f"it is {name} now"}))
             actions += self.health.leave(earlier)
         labels = dict(message.labels)
         facts = facts_of(message.key, name, labels, message.loads)
         server = Server(name, message.key, message.slots, host, port, labels, message.loads, facts)
         server.identity = identity
         self.records.describe(peer, server)
-        self.keepalive.watch(peer)
+        self.heartbeats.watch(peer)
         self.records.serve(peer, message.key)
         for running in message.running:
             self.leases.go_on(peer, server, running)
-        details = {"server": name, "key": message.key, "address": host, "port": port}
-        ours = {"slots": message.slots, "labels": labels, "how": OURS.value}
-        actions.append(Record(now, "joined", {**details, **ours}))
+        actions.append(_joined(now, name, message.key, host, port, slots=message.slots, labels=labels, how=OURS.value))
         weighed = self.scheduler.weigh_all()
-        return [*actions, done(peer, message.id, server=name), *weighed, *self._is_back(name)]
+        return [*actions, peer.done(message.id, server=name), *weighed, *self._is_back(name)]
 
     def _supersede(self, peer: Peer, identity: str) -> list[Action]:
         """Drop the same server's connection from before, if the tracker has not noticed its end yet."""
@@ -147,7 +139,7 @@ class Servers:
     def examined(self, peer: Peer, message: control.Health) -> list[Action]:
         """What a server's own check says."""
         told = [] if peer.server is None else self.health.healthy(peer.name, message.problem)
-        return [done(peer, message.id), *told]
+        return [peer.done(message.id), *told]
 
     def drain(self, peer: Peer, message: control.Drain) -> list[Action]:
         """An operator takes a server out."""
@@ -161,15 +153,19 @@ class Servers:
         self, peer: Peer, asked: int, name: str, change: Callable[[str, str], list[Action]]
     ) -> list[Action]:
         if name not in self.records.server_names and name not in self.records.conditions:
-            return [refusal(peer, asked, "BadRequest", hints.unknown_server(self.records, name))]
-        return [done(peer, asked), *change(name, peer.who)]
+            return [peer.refuse(asked, hints.unknown_server(self.records, name))]
+        return [peer.done(asked), *change(name, peer.who)]
 
     def deployed(self, peer: Peer, message: control.Deployed) -> list[Action]:
         """All modules that are deployed on a server."""
         if len(message.modules) > MAX_MODULES:
-            return [refusal(peer, message.id, "BadRequest", f"more than {MAX_MODULES} modules on one server")]
+            return [peer.refuse(message.id, f"more than {MAX_MODULES} modules on one server")]
         self.records.deploy(peer, message.modules, message.key)
-        return [done(peer, message.id)]
+        return [peer.done(message.id)]
+
+
+def _joined(now: float, name: str, key: str, host: str, port: int | None, **more: Any) -> HistoryEntry:
+    return HistoryEntry(now, "joined", {"server": name, "key": key, "address": host, "port": port, **more})
 
 
 def _refused(peer: Peer, message: control.Register) -> Send | None:
@@ -184,4 +180,4 @@ def _refused(peer: Peer, message: control.Register) -> Send | None:
     elif peer.proxies and peer.gate is None:
         error = control.NO_CONTROL_LINK
         problem = "the tracker was not told to believe the proxy: start it with --proxy-from and its address"
-    return refusal(peer, message.id, error, problem) if problem else None
+    return peer.refuse(message.id, problem, error) if problem else None

@@ -19,45 +19,39 @@ from rpcsys.daemon.loop import until_signal
 from rpcsys.daemon.sockets import Sockets
 from rpcsys.errors import LimitExceeded
 from rpcsys.serve import Signals, announce, bind, notify, tune
-from rpcsys.tracker.admission import Admission
-from rpcsys.tracker.config import Config
-from rpcsys.tracker.connection import Connection, plain
+from rpcsys.tracker.addresses import plain
+from rpcsys.tracker.config import TrackerConfig
+from rpcsys.tracker.connection import PeerConnection, PeerLimit
 from rpcsys.tracker.events import (
     Action,
     Close,
     Connected,
     Disconnected,
     Event,
+    HistoryEntry,
     Received,
-    Record,
     Restored,
     Send,
-    Started,
     StopTracker,
-    Tick,
+    TimePassed,
+    TrackerStarted,
 )
-from rpcsys.tracker.keepalive import ASKED
+from rpcsys.tracker.heartbeats import ASKED
 from rpcsys.tracker.message_cache import MessageCache
 from rpcsys.tracker.observer import Observer
-from rpcsys.tracker.state import State
+from rpcsys.tracker.state import TrackerState
 from rpcsys.tracker.views.metrics import FrameCounts
 from rpcsys.tracker.views.pages import pages
-from rpcsys.tracker.views.tvm_summary import MAX_CHARACTERS, SummaryText
+from rpcsys.tracker.views.summary import MAX_CHARACTERS, SummaryText
 from rpcsys.wire import control, tracker
 from rpcsys.wire.control import Answer
 from rpcsys.wire.tracker import Put
 
 log = logging.getLogger(__name__)
-
-SWEEP_S = 1.0
-"""How often connections are looked at that may have gone silent."""
-
-MAX_TVM_REPLY = MAX_CHARACTERS
-"""Bytes of a reply to TVM's client, which reads any length."""
-
+SWEEP_S = 1.0  # How often connections are looked at that may have gone silent.
+MAX_TVM_REPLY = MAX_CHARACTERS  # Bytes of a reply to TVM's client, which reads any length.
+#: Messages that are answered from the past, or from a text that is remembered.
 _NOT_FOR_THE_STATE = frozenset((control.History, control.Usage, tracker.TvmSummary))
-"""Messages that are answered from the past, or from a text that is remembered."""
-
 _SUCCESS = tracker.encode(tracker.SUCCESS)
 _ASKED = tracker.encode(ASKED)
 
@@ -73,32 +67,32 @@ class Clock:
         return self._offset + time.monotonic()
 
 
-class Service:
+class TrackerService:
     """A running tracker. To be made inside its event loop."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: TrackerConfig) -> None:
         self.loop = asyncio.get_running_loop()
         self.clock = Clock()
-        self.connections: dict[int, Connection] = {}
-        self.strangers: dict[Connection, None] = {}
+        self.connections: dict[int, PeerConnection] = {}
+        self.strangers: dict[PeerConnection, None] = {}
         self.sockets = Sockets(self._turn)
         self._messages = MessageCache()
         self.counts = FrameCounts(self.connections)
         self.stopped = asyncio.Event()
         self._numbers = 0
-        self._heard: tuple[list[Connection], list[Connection]] = ([], [])
-        self._unsent: list[Connection] = []
+        self._heard: tuple[list[PeerConnection], list[PeerConnection]] = ([], [])
+        self._unsent: list[PeerConnection] = []
         self._summary = SummaryText()
         self._asking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
-        started = Started(
+        started = TrackerStarted(
             self.clock.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits), config.proxy_from
         )
-        self.state = State(started)
+        self.state = TrackerState(started)
         self.observer = Observer(config, self.state.records, self.clock.now, self.counts)
         most = min(config.max_connections_per_address, raise_descriptor_limit() // 2)
-        self.admission = Admission(most, self.state.records.relays, self.clock.now)
+        self.admission = PeerLimit(most, self.state.records.proxy_networks, self.clock.now)
         self.perform(Restored(started.at, self.observer.restored()))
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
@@ -112,14 +106,14 @@ class Service:
             where = plain(address[0]), plain(sock.getsockname()[0])
             if self.admission.admit(*where):
                 place = where
-                Connection(self, sock, *where)
+                PeerConnection(self, sock, *where)
                 return
         except OSError:  # it is gone already, or the kernel has no room to watch it
             if place is not None:
                 self.admission.leave(*place)
         sock.close()
 
-    def heard(self, connection: Connection) -> None:
+    def heard(self, connection: PeerConnection) -> None:
         """The connection has read something, to be handled when all have been read that can be."""
         self._heard[connection.serves].append(connection)
 
@@ -137,7 +131,7 @@ class Service:
                 connection.drop("its frame met a fault")
         self.flush()
 
-    def greeted(self, connection: Connection) -> int:
+    def greeted(self, connection: PeerConnection) -> int:
         """The connection has said the magic; its number."""
         self._numbers += 1
         self.connections[self._numbers] = connection
@@ -145,7 +139,7 @@ class Service:
         self.perform(Connected(self.clock.now(), self._numbers, connection.address, connection.local))
         return self._numbers
 
-    def received(self, connection: Connection, frame: bytes) -> None:
+    def received(self, connection: PeerConnection, frame: bytes) -> None:
         """Handle one frame.
 
         Raises
@@ -169,7 +163,7 @@ class Service:
             return
         self.perform(Received(self.clock.now(), connection.number, message))
 
-    def _answer_it(self, connection: Connection, message: Any) -> None:
+    def _answer_it(self, connection: PeerConnection, message: Any) -> None:
         if type(message) is tracker.TvmSummary:
             self._send_summary(connection)
             return
@@ -177,14 +171,14 @@ class Service:
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
 
-    async def _answer(self, connection: Connection, question: control.History | control.Usage) -> None:
+    async def _answer(self, connection: PeerConnection, question: control.History | control.Usage) -> None:
         """Answer what the past is asked for, when it has been found: the state knows the present only."""
         answer = await self.observer.answer(question)
         if connection.number in self.connections:
             self._send(connection, answer.to_json())
             self.flush()
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: PeerConnection) -> None:
         """The connection is gone."""
         self.strangers.pop(connection, None)
         if self.connections.pop(connection.number, None) is not None:
@@ -200,7 +194,7 @@ class Service:
                 connection = self.connections.get(action.conn)
                 if connection is not None:
                     self._send(connection, action.message)
-            elif type(action) is Record:
+            elif type(action) is HistoryEntry:
                 self.observer.note(action)
             else:
                 self._perform_rarity(action)
@@ -217,7 +211,7 @@ class Service:
             log.info("stopping, as a message with the stop key asks")
             self.stopped.set()
 
-    def _send(self, connection: Connection, message: Any) -> None:
+    def _send(self, connection: PeerConnection, message: Any) -> None:
         self.counts.frames_out += 1
         if type(message) is int and message == tracker.SUCCESS:
             connection.queue(_SUCCESS)
@@ -232,7 +226,7 @@ class Service:
             data = tracker.encode(_too_long(message, problem))
         connection.queue(data)
 
-    def _send_summary(self, connection: Connection) -> None:
+    def _send_summary(self, connection: PeerConnection) -> None:
         """Answer TVM's SUMMARY, from the text that is remembered."""
         viewer = self.state.records.peers.get(connection.number)
         if viewer is not None:
@@ -240,7 +234,7 @@ class Service:
             text = self._summary.text(self.state.records, self.clock.now(), viewer)
             connection.queue(tracker.frame(text, MAX_TVM_REPLY))
 
-    def to_flush(self, connection: Connection) -> None:
+    def to_flush(self, connection: PeerConnection) -> None:
         """The connection has something to send."""
         self._unsent.append(connection)
 
@@ -257,7 +251,7 @@ class Service:
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, float("inf")
-        self.perform(Tick(self.clock.now()))
+        self.perform(TimePassed(self.clock.now()))
         self.flush()
 
     def _sweep(self) -> None:
@@ -289,7 +283,7 @@ def _too_long(message: Any, problem: LimitExceeded) -> Any:
     return [tracker.FAIL, str(problem)]
 
 
-async def serve(config: Config) -> int:
+async def serve(config: TrackerConfig) -> int:
     """Serve until a signal or a stop message comes; the exit status.
 
     Raises
@@ -299,7 +293,7 @@ async def serve(config: Config) -> int:
     listener = bind(config.host, config.port, config.port_end)
     web = bind(config.host, config.http_port, config.http_port + 1) if config.http_port else None
     signals = Signals()
-    service = Service(config)
+    service = TrackerService(config)
     acceptors = [Acceptor(listener, service.accept)]
     if web is not None:
         observer = service.observer

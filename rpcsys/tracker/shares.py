@@ -1,9 +1,7 @@
 """Who has had how much device time lately: every second of every lease counts, half as much after an hour.
 
-A user's sum is kept as the line ``base + running * x`` over ``x``, a clock on which an hour is twice as long as the
-hour before. On it nothing decays: a lease that begins at ``x`` takes ``x`` from the base and adds one to what is
-running, one that ends does the opposite, and at all other times a user's line is left alone. So two users with
-equally many leases running keep their order, whatever the time is: waiting lines are sorted by it once.
+A user's sum is ``base + running * x`` over ``x``, a clock on which an hour is twice as long as the hour before. On it
+nothing decays, so two users with equally many leases running keep their order, whatever the time is.
 """
 
 from __future__ import annotations
@@ -13,18 +11,13 @@ from math import log
 from typing import Protocol
 
 HALF_LIFE_S = 3600.0
-
+#: Running leases count as if they had run so much longer: of two who have had nothing, the one goes first who holds
+#: fewer devices.
 AHEAD_S = 1.0
-"""Running leases count as if they had run so much longer: of two who have had nothing, the one goes first who
-holds fewer devices."""
-
 _RATE = log(2) / HALF_LIFE_S
-_REBASE_HALVES = 300
-"""Half-lives after which the clock starts anew: a double holds 1,023 doublings."""
-
+_REBASE_HALVES = 300  # half-lives after which the clock starts anew: a double holds 1,023 doublings
 _NEGLIGIBLE_S = 1.0
-_MANY = 1024
-"""Users remembered before those without noticeable device time are looked for."""
+_MANY = 1024  # users remembered before those without noticeable device time are looked for
 
 
 class Order(Protocol):
@@ -36,37 +29,30 @@ class Order(Protocol):
 
 @dataclass(slots=True)
 class Share:
-    """One user's line, and the bands of waiting requests in which it stands where it belongs.
-
-    A band that is told of a change is forgotten until somebody looks at its order again: a user who waits for
-    thousands of keys does not make each of its own leases cost as much.
-    """
+    """One user's device time."""
 
     user: str
     base: float = 0.0
     running: int = 0
     waiting: int = 0
+    #: The bands that have it in its place. One that is told of a change is forgotten until somebody looks at its order
+    #: again: a user who waits for thousands of keys does not make each of its own leases cost as much.
     sorted_in: dict[tuple[object, float], Order] = field(default_factory=dict, compare=False)
 
 
+@dataclass
 class Shares:
     """All users' device time."""
 
-    def __init__(self, at: float) -> None:
-        self._zero = at
-        self.users: dict[str, Share] = {}
-        self._many = _MANY
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shares) and self.__dict__ == other.__dict__
-
-    __hash__ = None  # type: ignore[assignment]
+    zero: float  # when the clock started
+    users: dict[str, Share] = field(default_factory=dict)
+    many: int = _MANY
 
     def clock(self, at: float) -> float:
         """``x`` at a time: device seconds since ever, if one device had always run, on the undecaying scale."""
-        if at - self._zero > _REBASE_HALVES * HALF_LIFE_S:
+        if at - self.zero > _REBASE_HALVES * HALF_LIFE_S:
             self._rebase(at)
-        x: float = 2.0 ** ((at - self._zero) / HALF_LIFE_S) / _RATE
+        x: float = 2.0 ** ((at - self.zero) / HALF_LIFE_S) / _RATE
         return x
 
     def of(self, user: str) -> Share:
@@ -78,7 +64,7 @@ class Shares:
 
     def waits(self, at: float, user: str) -> None:
         """A request of the user's waits."""
-        if len(self.users) > self._many:
+        if len(self.users) > self.many:
             self._tidy(at)
         self.of(user).waiting += 1
 
@@ -90,15 +76,14 @@ class Shares:
 
     def begin(self, at: float, user: str) -> None:
         """A lease of the user's begins."""
-        if len(self.users) > self._many:
+        if len(self.users) > self.many:
             self._tidy(at)
         self._change(self.of(user), -self.clock(at), 1)
 
     def end(self, at: float, user: str) -> None:
         """A lease of the user's ends."""
-        share = self.users.get(user)
-        if share is not None:
-            self._change(share, self.clock(at), -1)
+        if user in self.users:
+            self._change(self.users[user], self.clock(at), -1)
 
     def remember(self, user: str, since: float, until: float) -> None:
         """A lease that is over, from before."""
@@ -130,12 +115,12 @@ class Shares:
         for user in [user for user, share in self.users.items() if not (share.running or share.waiting)]:
             if self.spent(at, user) < _NEGLIGIBLE_S:
                 del self.users[user]
-        self._many = max(_MANY, 2 * len(self.users))
+        self.many = max(_MANY, 2 * len(self.users))
 
     def _rebase(self, at: float) -> None:
         """Start the clock anew."""
-        halves = (at - self._zero) // HALF_LIFE_S
-        self._zero += halves * HALF_LIFE_S
+        halves = (at - self.zero) // HALF_LIFE_S
+        self.zero += halves * HALF_LIFE_S
         for share in self.users.values():
             share.base *= 2.0**-halves  # a power of two: nothing is rounded, no order changes
             _reorder(share)

@@ -1,12 +1,7 @@
 """Every decision of the tracker, as plain synchronous code: an event goes in, actions come out.
 
-The records (:mod:`~rpcsys.tracker.records`) are one thing that all decisions share; each kind of decision is a
-class of its own, given what it uses: :mod:`~rpcsys.tracker.scheduler` (who is next), :mod:`~rpcsys.tracker.health`
-(which servers can be trusted), :mod:`~rpcsys.tracker.leases`, :mod:`~rpcsys.tracker.keepalive`,
-:mod:`~rpcsys.tracker.requests`, :mod:`~rpcsys.tracker.peers`, :mod:`~rpcsys.tracker.servers`,
-:mod:`~rpcsys.tracker.restore`, :mod:`~rpcsys.tracker.questions`. Here events find theirs.
-
-Rules they keep:
+The records are one thing that all decisions share; each kind of decision is a class of its own, given what it uses.
+Here events find theirs. Rules they keep:
 
 - A match key is handed out once, and only while the connection that offered it lives.
 - A request is answered once, and only while the connection that asked it lives.
@@ -20,43 +15,43 @@ next match key; and who does not say its name is told from others by its address
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from rpcsys.tracker.events import Action, Connected, Disconnected, Event, Received, Restored, Started, Tick
-from rpcsys.tracker.health import Health
-from rpcsys.tracker.keepalive import Keepalive
+from rpcsys.tracker.events import Action, Connected, Disconnected, Event, Received, Restored, TimePassed, TrackerStarted
+from rpcsys.tracker.health import ServerHealth
+from rpcsys.tracker.heartbeats import Heartbeats
 from rpcsys.tracker.leases import Leases
 from rpcsys.tracker.peers import Peers
-from rpcsys.tracker.questions import Questions
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.requests import Requests
 from rpcsys.tracker.restore import Restore
 from rpcsys.tracker.scheduler import Scheduler
 from rpcsys.tracker.servers import Servers
+from rpcsys.tracker.views.questions import Questions
 from rpcsys.wire import control, tracker
 from rpcsys.wire.control import Answer
 
 
-class State:
+class TrackerState:
     """The tracker between two events. Two are equal when their records are."""
 
-    def __init__(self, started: Started) -> None:
+    def __init__(self, started: TrackerStarted) -> None:
         records = self.records = Records(started)
         scheduler = Scheduler(records)
-        health = Health(records, scheduler)
+        health = ServerHealth(records, scheduler)
         leases = Leases(records, health)
-        keepalive = Keepalive(records, health, leases)
+        heartbeats = Heartbeats(records, health, leases)
         requests = Requests(records, scheduler)
         peers = Peers(records, scheduler, health, leases, requests)
-        servers = Servers(records, scheduler, health, leases, keepalive, peers)
+        servers = Servers(records, scheduler, health, leases, heartbeats, peers)
         restore = Restore(records, scheduler, health)
         questions = Questions(records)
         self._on_event: dict[type, Callable[[Any], list[Action]]] = {
             Connected: peers.connected,
             Disconnected: peers.disconnected,
             Restored: restore.restored,
-            Tick: self._tick,
+            TimePassed: self._tick,
         }
         self._on_message: dict[type, Callable[[Any, Any], list[Action]]] = {
             tracker.Ping: peers.ping,
@@ -70,7 +65,7 @@ class State:
             control.Drain: servers.drain,
             control.Enable: servers.enable,
             control.Deployed: servers.deployed,
-            Answer: keepalive.answered,
+            Answer: heartbeats.answered,
             tracker.TvmRequest: requests.tvm_request,
             control.Request: requests.request,
             control.Cancel: requests.cancel,
@@ -97,18 +92,18 @@ class State:
             "settle": scheduler.settle,
             "away": leases.away,
             "trial": health.trial,
-            "look": keepalive.look,
+            "look": heartbeats.look,
             "forget": self._forget,
         }
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, State) and self.records == other.records
+        return isinstance(other, TrackerState) and self.records == other.records
 
     __hash__ = None  # type: ignore[assignment]
 
     @property
     def next_deadline(self) -> float | None:
-        """When a `Tick` is wanted at the latest, None if nothing is due."""
+        """When a `TimePassed` is wanted at the latest, None if nothing is due."""
         return self.records.deadlines.next
 
     def apply(self, event: Event) -> list[Action]:
@@ -125,7 +120,7 @@ class State:
             peer.fresh = kind is control.Via
         return actions
 
-    def _tick(self, event: Tick) -> list[Action]:
+    def _tick(self, event: TimePassed) -> list[Action]:
         actions: list[Action] = []
         for kind, *details in self.records.deadlines.take(event.at):
             actions += self._on_deadline[kind](*details)
@@ -134,14 +129,3 @@ class State:
     def _forget(self, key: str) -> list[Action]:
         self.records.forget_queue(self.records.queues[key])
         return []
-
-
-def replay(log: Iterable[Event]) -> State:
-    """The state after all events of a log, which begins with `Started`."""
-    events = iter(log)
-    started = next(events)
-    assert isinstance(started, Started), "a log begins with the start"
-    state = State(started)
-    for event in events:
-        state.apply(event)
-    return state

@@ -2,7 +2,7 @@
 
 Rules this file keeps:
 
-- The event loop never waits for the disk: `Store.note` puts records in a box, a thread writes what is in it.
+- The event loop never waits for the disk: `HistoryStore.note` puts records in a box, a thread writes what is in it.
 - A batch is one transaction: `present`, by which a tracker begins again, and the history never contradict each other.
 - What has to be remembered while the disk cannot be written is bounded, in records and in bytes: history beyond that is
   dropped and counted, and of the present there is only one.
@@ -25,26 +25,19 @@ from typing import IO
 
 from rpcsys.daemon.batch_writer import BatchWriter
 from rpcsys.errors import ConfigError
-from rpcsys.tracker import rows, salvage
+from rpcsys.tracker import salvage, tables
 from rpcsys.tracker.batch import Batch
-from rpcsys.tracker.events import Record
-from rpcsys.tracker.lease_states import OURS
+from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.live_state import Fact, LiveState
-from rpcsys.tracker.pruning import Pruner
+from rpcsys.tracker.pruning import HistoryPruner
+from rpcsys.tracker.transitions import OURS
 
 log = logging.getLogger(__name__)
-
 FILE = "tracker.sqlite"
-
-GATHER_S = 0.5
-"""How long records gather before they are written: what a kill takes away is less than a second old."""
-
-RETRY_S = 2.0
-"""How long a disk that could not be written is left alone."""
-
+GATHER_S = 0.5  # How long records gather before they are written: what a kill takes away is less than a second old.
+RETRY_S = 2.0  # How long a disk that could not be written is left alone.
+#: A file that is damaged while it is written is replaced at most so often: the disk is bad, or the machine.
 REPLACE_EVERY_S = 3600.0
-"""A file that is damaged while it is written is replaced at most so often: the disk is bad, or the machine."""
-
 _CLOSE_S = 5.0
 _EVENTS = frozenset(
     ("joined", "gone", "set_aside", "trusted", "unhealthy", "healthy", "drained", "enabled", "waited", "forgotten")
@@ -53,7 +46,7 @@ _NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 _PROBE = 4096
 
 
-class Store:
+class HistoryStore:
     """The file, open for writing, in a directory that no other tracker uses meanwhile.
 
     Raises
@@ -64,7 +57,7 @@ class Store:
     def __init__(self, directory: str | Path, *, history_days: float, clock: Callable[[], float] = time.time) -> None:
         self.path = Path(directory) / FILE
         self._history_s = history_days * 86400
-        self._pruner = Pruner(self._history_s, clock)
+        self._pruner = HistoryPruner(self._history_s, clock)
         self._lock_file: IO[str] | None = None
         self._file: sqlite3.Connection | None = None
         self._box = Batch()
@@ -93,7 +86,7 @@ class Store:
 
         Raises
         ------
-        ConfigError: as `Store`. sqlite3.Error, OSError: there is no room, or somebody else has the file open.
+        ConfigError: as `HistoryStore`. sqlite3.Error, OSError: there is no room, or somebody else has the file open.
         """
         if self._lock_file is None:
             self._lock_file = _lock(self.path.parent)
@@ -109,7 +102,7 @@ class Store:
     def _restore(self) -> None:
         """Take in what holds by the file, and have what it says besides replaced."""
         assert self._file is not None
-        found = list(rows.all_present(self._file))
+        found = list(tables.all_present(self._file))
         self.live_state = LiveState(record for record in found if record is not None)
         skipped = len(found) - len(list(filter(None, found)))
         if skipped:
@@ -140,12 +133,12 @@ class Store:
 
     # On the event loop.
 
-    def restored(self, now: float) -> tuple[Record, ...]:
+    def restored(self, now: float) -> tuple[HistoryEntry, ...]:
         """What a tracker that starts now has to know of the last run, in the order in which it was made."""
-        overs: list[Record] = []
+        overs: list[HistoryEntry] = []
         if self._file is not None:
             try:
-                overs = rows.overs(self._file, now)
+                overs = tables.overs(self._file, now)
             except sqlite3.Error as error:
                 self.suspect(error)
         return tuple(sorted([*overs, *self.live_state], key=lambda record: record.at))
@@ -155,7 +148,7 @@ class Store:
         """Whether the file cannot be written at the moment."""
         return self._failing_since is not None
 
-    def begin(self, now: float) -> tuple[Record, ...]:
+    def begin(self, now: float) -> tuple[HistoryEntry, ...]:
         """What `restored` says, after the end of what nobody will tell the end of, and without what is forgotten."""
         forgotten = self._pruner.before
         for record in list(self.live_state):
@@ -164,7 +157,7 @@ class Store:
             elif record.kind in ("drained", "set_aside") and forgotten is not None and record.at < forgotten:
                 name = record.details["server"]
                 if self.live_state.get("joined", name) is None and self.live_state.get(record.kind, name):
-                    self.note(Record(now, "forgotten", {"server": name}))
+                    self.note(HistoryEntry(now, "forgotten", {"server": name}))
         return self.restored(now)
 
     def forget_absent(self, before: float, now: float) -> None:
@@ -172,24 +165,24 @@ class Store:
         for record in list(self.live_state):
             if record.kind == "joined" and record.at < before:
                 reason = "it has not come back after a restart of the tracker"
-                self.note(Record(now, "gone", {"server": record.details["server"], "reason": reason}))
+                self.note(HistoryEntry(now, "gone", {"server": record.details["server"], "reason": reason}))
 
     def levels(self, since: float, now: float) -> list[tuple[int, str, int, float, float, float]]:
         """What `note_levels` noted since then: begin, key, looks, slots, leased, waiting."""
         try:
-            return [] if self._file is None else rows.levels(self._file, since, now)
+            return [] if self._file is None else tables.levels(self._file, since, now)
         except sqlite3.Error as error:
             self.suspect(error)
             return []
 
-    def note(self, *records: Record) -> None:
+    def note(self, *records: HistoryEntry) -> None:
         """Remember records, within a second."""
         with self._box_lock:
             for record in records:
                 self._fold(record)
         self._writer.wake()
 
-    def _fold(self, record: Record) -> None:
+    def _fold(self, record: HistoryEntry) -> None:
         kind, box = record.kind, self._box
         if kind == "over":
             get, lease = self.live_state.get, record.details["lease"]
@@ -309,11 +302,11 @@ class Store:
             self._box.extend(self._all_present())
 
 
-def _unknown_end(granted: Record, now: float) -> Record:
+def _unknown_end(granted: HistoryEntry, now: float) -> HistoryEntry:
     told = {name: granted.details[name] for name in ("lease", "epoch", "key", "server", "user", "address")}
     reason = "the tracker was restarted, and one of TVM's servers does not say what became of its session"
     ended = {"outcome": "unknown", "reason": reason, "fault": "", "cleaned": {}}
-    return Record(now, "over", {**told, "since": granted.at, "held_s": 0.0, **ended})
+    return HistoryEntry(now, "over", {**told, "since": granted.at, "held_s": 0.0, **ended})
 
 
 def _lock(directory: Path) -> IO[str]:

@@ -9,10 +9,10 @@ import pytest
 
 from rpcsys.client import connect_tracker
 from rpcsys.errors import TrackerError
-from rpcsys.tracker.store import Store
+from rpcsys.tracker.store import HistoryStore
 from tests.live.conftest import daemons  # noqa: F401 (a fixture)
 from tests.live.probe import TrackerProbe
-from tests.tracker import records
+from tests.tracker import entries
 
 pytestmark = pytest.mark.live
 
@@ -25,12 +25,12 @@ def run(*arguments):
 @pytest.fixture
 def remembering(daemons, tmp_path):  # noqa: F811
     """A tracker that has seen 2,500 leases of three users, the last of them just now."""
-    store, now = Store(tmp_path / "state", history_days=90), time.time()
+    store, now = HistoryStore(tmp_path / "state", history_days=90), time.time()
     for number in range(2500):
         user, key = ("ann", "bob", "carol")[number % 3], ("rpi4", "gpu")[number % 2]
         at = now - 10 * (2500 - number)
         lost = {"outcome": "lost", "reason": "its client vanished"} if number == 2499 else {}
-        store.note(records.over(f"x-{number}", at, user=user, key=key, held_s=6.0, since=at - 6, **lost))
+        store.note(entries.over(f"x-{number}", at, user=user, key=key, held_s=6.0, since=at - 6, **lost))
     store.close()
     return daemons.tracker("--state-dir", str(tmp_path / "state"))
 

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from rpcsys.tracker.schema import COLUMNS
+from rpcsys.tracker.tables import COLUMNS
 
 PAGE = 4096
 

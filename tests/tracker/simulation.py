@@ -13,7 +13,7 @@ from math import log
 from typing import Any
 
 from rpcsys.tracker import events
-from rpcsys.tracker.state import State
+from rpcsys.tracker.state import TrackerState
 from rpcsys.wire import control, tracker
 
 START = 1_700_000_000.0
@@ -64,8 +64,8 @@ class Lab:
     def __init__(self, boards: int, keys: int, seed: int, hot: dict[str, int] | None = None) -> None:
         self.random = random.Random(seed)
         self.now = START
-        self.log: list[events.Event] = [events.Started(START, "run")]
-        self.state = State(self.log[0])
+        self.log: list[events.Event] = [events.TrackerStarted(START, "run")]
+        self.state = TrackerState(self.log[0])
         self.due: list[tuple[float, int, Any, tuple[Any, ...]]] = []
         self.count = 0
         self.conns = 0
@@ -116,7 +116,7 @@ class Lab:
             if self.now >= end:
                 return
             if tick is not None and tick <= at:
-                self.tell(events.Tick(self.now))
+                self.tell(events.TimePassed(self.now))
             else:
                 _, _, what, details = heapq.heappop(self.due)
                 what(*details)

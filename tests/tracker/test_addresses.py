@@ -1,6 +1,8 @@
-"""Addresses that the tracker tells others, as transcripts."""
+"""Addresses that the tracker tells others, as transcripts, and whose word counts on where a connection comes from."""
 
 import pytest
+
+from rpcsys.tracker.addresses import ProxyNetworks
 
 
 @pytest.mark.parametrize(
@@ -24,3 +26,32 @@ def test_clients_are_told_an_address_they_can_reach(scene, server_at, custom, cl
     ((_, summary),) = scene.say(client, [6])
     assert summary["server_info"] == [{"key": "server:rpi4", "addr": [told, 9090]}]
     assert scene.say(client, [4, "rpi4", "", 1]) == [[0, [told, 9090, "rpi4:1"]]]
+
+
+@pytest.mark.parametrize(
+    ("address", "believed"),
+    [
+        ("10.0.0.5", True),
+        ("10.1.2.3", True),
+        ("10.0.0.6", False),
+        ("fd00::5", True),
+        ("127.0.0.1", False),
+        ("10.0.0.1", False),
+        ("not an address", False),
+        ("", False),
+    ],
+)
+def test_named_networks_alone(address, believed):
+    proxies = ProxyNetworks.of(["10.0.0.5", "10.1.0.0/16", "fd00::/8"])
+    assert proxies.include(address, "10.0.0.1") == believed
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", "10.0.0.1"])
+def test_this_machine_where_none_is_named(address):
+    assert ProxyNetworks.of([]).include(address, "10.0.0.1")
+    assert not ProxyNetworks.of([]).include("10.0.0.5", "10.0.0.1")
+
+
+def test_what_is_no_network():
+    with pytest.raises(ValueError, match="proxy"):
+        ProxyNetworks.of(["proxy.lab"])

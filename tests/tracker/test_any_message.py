@@ -17,7 +17,7 @@ from rpcsys.tracker.leases import AWAY_S
 from rpcsys.tracker.message_cache import MessageCache
 from rpcsys.tracker.requests import TICKET_S
 from rpcsys.tracker.restore import SETTLE_S
-from rpcsys.tracker.state import State
+from rpcsys.tracker.state import TrackerState
 from rpcsys.wire import control, tracker
 
 START = 1_700_000_000.0
@@ -96,7 +96,7 @@ class Tracker:
     """A state that is told frames; leases that it gives out are named by later messages."""
 
     def __init__(self) -> None:
-        self.now, self.state, self.cache = START, State(events.Started(START, "run")), MessageCache()
+        self.now, self.state, self.cache = START, TrackerState(events.TrackerStarted(START, "run")), MessageCache()
         self.apply(events.Restored(START, ()))
         self.wait(60)
 
@@ -128,7 +128,7 @@ class Tracker:
             if due is None or due > end:
                 break
             self.now = max(self.now, due)
-            self.apply(events.Tick(self.now))
+            self.apply(events.TimePassed(self.now))
         else:
             raise AssertionError("time does not pass")
         self.now = end
@@ -150,7 +150,7 @@ def test_nothing_breaks_it_and_nothing_is_left(said):
     left = {name: getattr(records, name) for name in (*names, "tickets", "identities", "by_fact", "heirs")}
     assert not {name: what for name, what in left.items() if what}
     assert all(share.base for share in records.shares.users.values()), "users who have had nothing are forgotten"
-    empty = (records.held.bytes, records.places_bytes, records.lines.all, records.pool.by_fact)
+    empty = (records.memory.bytes, records.places.bytes, records.subqueues.all, records.free_offers.by_fact)
     assert empty == (0, 0, {}, {})
 
 

@@ -6,12 +6,12 @@ import os
 import time
 import tracemalloc
 
-from rpcsys.tracker import batch, schema, store
+from rpcsys.tracker import batch, store, tables
 from rpcsys.tracker.batch import Batch
-from rpcsys.tracker.events import Record
-from rpcsys.tracker.store import Store
+from rpcsys.tracker.events import HistoryEntry
+from rpcsys.tracker.store import HistoryStore
 from tests.live.daemons import rss_mb, wait_until
-from tests.tracker import records
+from tests.tracker import entries
 
 NOW = 1_700_000_000.0
 
@@ -21,7 +21,7 @@ def test_records_are_bounded_in_bytes(monkeypatch) -> None:
     box = Batch()
     for number in range(1000):
         details = {"server": f"{number}", "labels": {"a": "x" * 10_000}, "reason": "y" * 10_000}
-        box.add_event(Record(NOW, "joined", details))
+        box.add_event(HistoryEntry(NOW, "joined", details))
     assert 30 < len(box.events) < 60
     later = Batch(events=list(box.events), missed=5)
     missed = box.missed
@@ -36,21 +36,21 @@ def test_a_disk_that_is_full_for_long_holds_no_memory(tmp_path, monkeypatch) -> 
     monkeypatch.setattr(batch, "MAX_LEVELS", 100)
     monkeypatch.setattr(store, "RETRY_S", 0.01)
     monkeypatch.setattr(store, "GATHER_S", 0.01)
-    lab = Store(tmp_path, history_days=90, clock=lambda: NOW)
+    lab = HistoryStore(tmp_path, history_days=90, clock=lambda: NOW)
     time.sleep(0.2)
     assert lab._file is not None
     lab._file.execute("PRAGMA max_page_count = 1")
-    lab.note(records.joined("fills", at=NOW, labels={"a": "x" * 100_000}))
+    lab.note(entries.joined("fills", at=NOW, labels={"a": "x" * 100_000}))
 
     def live(turns):
         for number in range(turns):
             lease = f"x-{number}"
-            lab.note(records.granted(lease, at=NOW), records.begun(lease, at=NOW), records.limited(lease, 9.0, at=NOW))
-            lab.note(records.waiting(lease, at=NOW), records.joined(lease, at=NOW))
-            lab.note(records.drained(lease, at=NOW), records.set_aside(lease, at=NOW))
+            lab.note(entries.granted(lease, at=NOW), entries.begun(lease, at=NOW), entries.limited(lease, 9.0, at=NOW))
+            lab.note(entries.waiting(lease, at=NOW), entries.joined(lease, at=NOW))
+            lab.note(entries.drained(lease, at=NOW), entries.set_aside(lease, at=NOW))
             lab.note_levels([(number, "key", 1, 1.0, 1.0, 1.0)])
-            lab.note(records.over(lease, at=NOW), records.waited(lease, "left", at=NOW), records.gone(lease, at=NOW))
-            lab.note(Record(NOW, "enabled", {"server": lease}))
+            lab.note(entries.over(lease, at=NOW), entries.waited(lease, "left", at=NOW), entries.gone(lease, at=NOW))
+            lab.note(HistoryEntry(NOW, "enabled", {"server": lease}))
 
     live(300)
     wait_until(lambda: lab.failing, 30, "the disk is full")
@@ -60,16 +60,16 @@ def test_a_disk_that_is_full_for_long_holds_no_memory(tmp_path, monkeypatch) -> 
     tracemalloc.stop()
     assert grown < 1 << 20
     lab._file.execute("PRAGMA max_page_count = 1000000")
-    lab.note(records.granted("out", at=NOW))
+    lab.note(entries.granted("out", at=NOW))
     lab.close()
-    again = Store(tmp_path, history_days=90, clock=lambda: NOW)
+    again = HistoryStore(tmp_path, history_days=90, clock=lambda: NOW)
     assert sorted((r.kind, r.details.get("lease")) for r in again.live_state) == [("granted", "out"), ("joined", None)]
     again.close()
 
 
 def test_what_was_written_leaves_no_memory(tmp_path) -> None:
     """Batches of any size: what SQLite makes of a statement is as long as its batch, and is not kept."""
-    file, number = schema.open_file(tmp_path / "file"), 0
+    file, number = tables.open_file(tmp_path / "file"), 0
 
     def write(sizes) -> float:
         nonlocal number
@@ -77,7 +77,7 @@ def test_what_was_written_leaves_no_memory(tmp_path) -> None:
             box = Batch()
             for _ in range(size):
                 number += 1
-                box.add_over((records.over(f"x-{number}", at=NOW), None, None, None))
+                box.add_over((entries.over(f"x-{number}", at=NOW), None, None, None))
             box.write(file)
         return rss_mb([os.getpid()])
 

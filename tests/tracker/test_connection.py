@@ -8,10 +8,12 @@ import sys
 
 import pytest
 
+from rpcsys.daemon.acceptor import LOG_EVERY_S
 from rpcsys.daemon.sockets import READ
 from rpcsys.errors import ProtocolError
 from rpcsys.tracker import connection as connection_module
-from rpcsys.tracker.connection import BURST, HIGH_WATER, MAX_UNSENT, SILENCE_S, Connection, plain
+from rpcsys.tracker.addresses import ProxyNetworks, plain
+from rpcsys.tracker.connection import BURST, HIGH_WATER, MAX_UNSENT, SILENCE_S, PeerConnection, PeerLimit
 from rpcsys.tracker.service import MAX_TVM_REPLY
 
 MAGIC = struct.pack("<i", 0x2F271)
@@ -47,7 +49,7 @@ class Sockets:
         self.after()
 
 
-class Service:
+class TrackerService:
     """Answers every frame with ``reply``; its loop is its own, too."""
 
     def __init__(self, reply=b"x"):
@@ -143,7 +145,7 @@ class Peer:
 
 @pytest.fixture
 def service():
-    return Service()
+    return TrackerService()
 
 
 @pytest.fixture
@@ -162,7 +164,7 @@ def ends():
 
 @pytest.fixture
 def connection(service, ends):
-    return Connection(service, ends[0], "10.0.0.5", "::1")
+    return PeerConnection(service, ends[0], "10.0.0.5", "::1")
 
 
 @pytest.fixture
@@ -362,3 +364,36 @@ def test_an_end_comes_in_its_turn_like_a_frame(service, connection, peer, monkey
 
 def test_the_limits_leave_room_for_a_summary():
     assert connection_module.HIGH_WATER < 1 << 20 < MAX_TVM_REPLY < MAX_UNSENT
+
+
+# How many of an address.
+
+
+def test_so_many_of_each_address(caplog):
+    now = 0.0
+    limit = PeerLimit(2, ProxyNetworks.of(["10.0.0.9"]), lambda: now)
+    asked = [limit.admit(address, "10.0.0.1") for address in ("a", "a", "a", "b", "a", "10.0.0.1")]
+    assert asked == [True, True, False, True, False, True]
+    assert len(caplog.records) == 1
+    assert "--max-connections-per-address" in caplog.text
+    now = LOG_EVERY_S
+    assert not limit.admit("a", "10.0.0.1")
+    assert len(caplog.records) == 2
+    limit.leave("a", "10.0.0.1")
+    assert limit.admit("a", "10.0.0.1")
+
+
+def test_proxies_that_are_believed_count_for_nobody():
+    named, this_machine = (PeerLimit(1, ProxyNetworks.of(texts), float) for texts in (["10.0.0.9"], []))
+    for _ in range(3):
+        assert named.admit("10.0.0.9", "10.0.0.1")
+        assert this_machine.admit("127.0.0.1", "127.0.0.1")
+    assert named.admit("127.0.0.1", "127.0.0.1")
+    assert not named.admit("127.0.0.1", "127.0.0.1")
+
+
+def test_nothing_is_left_of_those_that_have_gone():
+    limit = PeerLimit(1, ProxyNetworks.of([]), float)
+    assert limit.admit("10.0.0.5", "10.0.0.1")
+    limit.leave("10.0.0.5", "10.0.0.1")
+    assert not limit._counted.counts

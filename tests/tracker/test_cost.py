@@ -8,10 +8,10 @@ import time
 import pytest
 
 from rpcsys.tracker import events
-from rpcsys.tracker.lines import MAX_BESIDE
+from rpcsys.tracker.matching import MAX_BESIDE
 from rpcsys.tracker.requests import TOLD_AT_ONCE
 from rpcsys.tracker.scheduler import MAX_GATHERERS_OF_ADDRESS
-from rpcsys.tracker.state import State
+from rpcsys.tracker.state import TrackerState
 from rpcsys.tracker.views import eta
 from rpcsys.wire import control, tracker
 from tests.tracker.transcripts import START
@@ -25,7 +25,7 @@ class Bench:
 
     def __init__(self, boards: int) -> None:
         self.now = START
-        self.state = State(events.Started(START, "run", None))
+        self.state = TrackerState(events.TrackerStarted(START, "run", None))
         self.boards, self.count = boards, 0
         self.leases: dict[str, dict] = {}
         self.running: list[dict] = []
@@ -143,7 +143,7 @@ def test_positions_are_told_in_steps():
         lab.one_user(2 * TOLD_AT_ONCE)
     due, left = lab.state.next_deadline, [len(lab.state.records.moved)]
     while lab.state.records.moved:
-        lab.state.apply(events.Tick(due))
+        lab.state.apply(events.TimePassed(due))
         left.append(len(lab.state.records.moved))
     assert left[0] >= 2 * TOLD_AT_ONCE
     assert max(before - after for before, after in itertools.pairwise(left)) <= TOLD_AT_ONCE

@@ -5,7 +5,7 @@ import pytest
 from rpcsys.tracker import events
 from rpcsys.tracker.health import FIRST_PAUSE_S, LONGEST_PAUSE_S, MAX_ABSENT, MAX_MISSED
 from rpcsys.tracker.leases import AWAY_S
-from rpcsys.tracker.server_states import FAILURES
+from rpcsys.tracker.transitions import FAILURES
 from tests.tracker.transcripts import Scene
 
 
@@ -187,7 +187,7 @@ def test_a_server_that_says_it_is_not_fit(scene, desk):
     scene.ask(desk.server, "health", problem="too hot")
     scene.leave(desk.server)
     assert scene.state.records.conditions == {}, "it says so again when it is back"
-    assert [record.kind for record in scene.records if record.kind.endswith("healthy")] == [
+    assert [record.kind for record in scene.entries if record.kind.endswith("healthy")] == [
         "unhealthy",
         "healthy",
         "unhealthy",
@@ -252,5 +252,5 @@ def test_a_pause_and_a_lease_that_end_together(scene):
     scene.wait(FIRST_PAUSE_S - AWAY_S - 1)
     scene.leave(desk.server)
     scene.now += AWAY_S + 2
-    scene.apply(events.Tick(scene.now))
+    scene.apply(events.TimePassed(scene.now))
     assert (scene.state.records.leases, scene.state.records.conditions) == ({}, {})

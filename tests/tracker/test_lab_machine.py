@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from rpcsys.tracker.state import replay
 from rpcsys.wire import control
+from tests.tracker.event_json import replay
 from tests.tracker.simulation import Board, Lab
 
 KEYS = st.sampled_from(["key0", "key1"])
@@ -89,7 +89,7 @@ class LabMachine(RuleBasedStateMachine):
         if not hasattr(self, "lab"):
             return
         state = self.lab.state
-        free = {offer.match_key for index in state.records.pool.by_fact.values() for offer in index.values()}
+        free = {offer.match_key for index in state.records.free_offers.by_fact.values() for offer in index.values()}
         gathered = {offer.match_key for request in state.records.waiting.values() for offer in request.gathered}
         offered = set(self.lab.offers)
         assert free | gathered <= offered
@@ -108,7 +108,7 @@ class LabMachine(RuleBasedStateMachine):
         state = self.lab.state
         for request in state.records.waiting.values():
             if not request.parked:
-                assert state.records.pool.find(request.wants) is None, "somebody waits while a device is free"
+                assert state.records.free_offers.find(request.wants) is None, "somebody waits while a device is free"
 
     def teardown(self):
         lab, state = self.lab, self.lab.state
@@ -121,7 +121,7 @@ class LabMachine(RuleBasedStateMachine):
         assert not any(board.lease for board in lab.boards.values())
         keys = {board.key for board in lab.boards.values()}
         assert all(asked.key not in keys for asked in lab.asked.values())
-        assert sum(state.records.pool.count(key) for key in state.records.queues) == len(lab.boards)
+        assert sum(state.records.free_offers.count(key) for key in state.records.queues) == len(lab.boards)
         assert replay(lab.log) == state
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcsys.tracker.events import Record
+from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.live_state import LiveState
 
 names = st.sampled_from("ab")
@@ -13,7 +13,7 @@ kinds = {
     **dict.fromkeys(("joined", "gone", "set_aside", "trusted", "drained", "enabled", "healthy"), "server"),
 }
 record = st.builds(
-    lambda kind, name, at: Record(at, kind, {kinds[kind]: name}),
+    lambda kind, name, at: HistoryEntry(at, kind, {kinds[kind]: name}),
     st.sampled_from(sorted(kinds)),
     names,
     st.integers(0, 99),

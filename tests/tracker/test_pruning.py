@@ -8,9 +8,9 @@ import sqlite3
 import pytest
 
 from rpcsys.tracker import pruning
-from rpcsys.tracker.store import Store
+from rpcsys.tracker.store import HistoryStore
 from tests.live.daemons import wait_until
-from tests.tracker import records
+from tests.tracker import entries
 
 NOW = 1_700_000_000.0
 DAY = 86400.0
@@ -21,8 +21,8 @@ def run(tmp_path):
     """Runs a tracker's store at a time, with some records of then; the leases that are left."""
 
     def at(now, *leases, **options):
-        lab = Store(tmp_path / "state", history_days=90, clock=lambda: now, **options)
-        lab.note(*[records.over(lease, at=now) for lease in leases])
+        lab = HistoryStore(tmp_path / "state", history_days=90, clock=lambda: now, **options)
+        lab.note(*[entries.over(lease, at=now) for lease in leases])
         lab.close()
         with sqlite3.connect(lab.path) as file:
             return [row[0] for row in file.execute("SELECT lease FROM leases ORDER BY id")]
@@ -67,12 +67,12 @@ def newest(path) -> str | None:
 
 def test_history_is_bounded_in_bytes_and_what_was_written_first_goes(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(pruning, "MAX_BYTES", 8 << 20)
-    lab = Store(tmp_path, history_days=90, clock=lambda: NOW)
+    lab = HistoryStore(tmp_path, history_days=90, clock=lambda: NOW)
     for turn in range(8):
         for number in range(2000):
             name = f"{turn}-{number}"
-            lab.note(records.over(name, at=NOW - 9000 + 1000 * turn, reason="x" * 1000, user=name))
-            lab.note(records.gone(f"s-{name}", at=NOW))
+            lab.note(entries.over(name, at=NOW - 9000 + 1000 * turn, reason="x" * 1000, user=name))
+            lab.note(entries.gone(f"s-{name}", at=NOW))
         wait_until(lambda last=name: newest(lab.path) == last, 60, "it is written: more have no room to wait")
     lab.note_levels([(int(NOW), "rpi4", 1, 1.0, 0.0, 0.0)])
 
@@ -95,19 +95,19 @@ def test_history_is_bounded_in_bytes_and_what_was_written_first_goes(tmp_path, m
 
 
 def test_a_drain_of_a_server_that_is_gone_is_forgotten_with_the_history(tmp_path) -> None:
-    lab = Store(tmp_path, history_days=90, clock=lambda: NOW)
+    lab = HistoryStore(tmp_path, history_days=90, clock=lambda: NOW)
     for name in ("gone", "here"):
-        lab.note(records.drained(name, at=NOW), records.set_aside(name, at=NOW))
-    lab.note(records.joined("here", at=NOW))
+        lab.note(entries.drained(name, at=NOW), entries.set_aside(name, at=NOW))
+    lab.note(entries.joined("here", at=NOW))
     lab.close()
     for days in (60, 60.5, 91):  # so that each run's clock is believed
-        lab = Store(tmp_path, history_days=90, clock=lambda days=days: NOW + days * DAY)
+        lab = HistoryStore(tmp_path, history_days=90, clock=lambda days=days: NOW + days * DAY)
         found = lab.begin(NOW + days * DAY)
-        lab.note(records.over("x", at=NOW + days * DAY))
+        lab.note(entries.over("x", at=NOW + days * DAY))
         lab.close()
         if days < 90:
             assert {r.details["server"] for r in found if r.kind == "drained"} == {"gone", "here"}
-    lab = Store(tmp_path, history_days=90, clock=lambda: NOW + 91.1 * DAY)
+    lab = HistoryStore(tmp_path, history_days=90, clock=lambda: NOW + 91.1 * DAY)
     found = lab.begin(NOW + 91.1 * DAY)
     lab.close()
     assert {r.details["server"] for r in found if r.kind in ("drained", "set_aside")} == {"here"}

@@ -8,6 +8,7 @@ from rpcsys.tracker import events
 from rpcsys.tracker.leases import AWAY_S
 from rpcsys.tracker.requests import TICKET_S
 from rpcsys.tracker.restore import SETTLE_S
+from tests.tracker import event_json
 from tests.tracker.transcripts import Scene
 
 _BEGINS = {"granted": "lease", "waiting": "ticket", "joined": "server", "set_aside": "server", "drained": "server"}
@@ -22,7 +23,7 @@ _ENDS = {
 
 def remembered(records):
     """What the docstring of `rpcsys.tracker.events` says comes back."""
-    open_: dict[tuple, events.Record] = {}
+    open_: dict[tuple, events.HistoryEntry] = {}
     for number, record in enumerate(records):
         for kind, field in _ENDS.get(record.kind, ()):
             open_.pop((kind, record.details[field]), None)
@@ -36,8 +37,8 @@ def remembered(records):
 def again(scene: Scene, after_s: float = 1.0) -> Scene:
     """The next run, `after_s` later. Nobody was told anything: it was killed."""
     following = Scene(now=scene.now + after_s)
-    records = json.loads(json.dumps([events.to_json(record) for record in remembered(scene.records)]))
-    following.apply(events.Restored(following.now, tuple(map(events.from_json, records))))
+    records = json.loads(json.dumps([event_json.to_json(record) for record in remembered(scene.entries)]))
+    following.apply(events.Restored(following.now, tuple(map(event_json.from_json, records))))
     return following
 
 
@@ -151,7 +152,7 @@ def test_a_request_that_the_records_lack_keeps_its_place_too(before):
         before.wait(0.1)
         before.request(before.client(user))
     kept, lost = before.recorded("waiting")
-    before.records = [record for record in before.records if record.details.get("ticket") != lost["ticket"]]
+    before.entries = [record for record in before.entries if record.details.get("ticket") != lost["ticket"]]
     scene = again(before)
     new, bob, ann = scene.client("new"), scene.client("bob"), scene.client("ann")
     scene.request(new)

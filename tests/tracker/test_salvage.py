@@ -13,12 +13,12 @@ import pytest
 
 from rpcsys.errors import ConfigError
 from rpcsys.tracker import store
-from rpcsys.tracker.events import Connected, Received, Restored, Started
-from rpcsys.tracker.history import History
-from rpcsys.tracker.state import State
-from rpcsys.tracker.store import Store
+from rpcsys.tracker.events import Connected, Received, Restored, TrackerStarted
+from rpcsys.tracker.history import HistoryReader
+from rpcsys.tracker.state import TrackerState
+from rpcsys.tracker.store import HistoryStore
 from rpcsys.wire import control
-from tests.tracker import damage, records
+from tests.tracker import damage, entries
 
 NOW = 1_700_000_000.0
 LEASES = 4000
@@ -29,18 +29,18 @@ HERE = 40
 def lived(tmp_path_factory):
     """The directory of a tracker that was killed: a file, and a journal with what came last."""
     place = tmp_path_factory.mktemp("lived") / "state"
-    lab = Store(place, history_days=90, clock=lambda: NOW)
+    lab = HistoryStore(place, history_days=90, clock=lambda: NOW)
     for number in range(LEASES):
         about = {"user": f"user-{number % 7}", "key": f"key-{number % 5}", "server": f"board-{number % 40}"}
-        lab.note(records.over(f"x-{number}", at=NOW - LEASES + number, **about))
+        lab.note(entries.over(f"x-{number}", at=NOW - LEASES + number, **about))
         if number == LEASES // 2:
             lab.close()
-            lab = Store(place, history_days=90, clock=lambda: NOW)
+            lab = HistoryStore(place, history_days=90, clock=lambda: NOW)
     for number in range(HERE):
-        lab.note(records.granted(f"y-{number}", at=NOW - 9), records.begun(f"y-{number}", at=NOW - 8))
-        lab.note(records.waiting(f"t-{number}", at=NOW - 7), records.joined(f"board-{number}", at=NOW - 10))
-        lab.note(records.set_aside(f"board-{number}", at=NOW - 6), records.drained(f"off-{number}", at=NOW - 6))
-        lab.note(records.limited(f"y-{number}", 900.0, at=NOW - 5))
+        lab.note(entries.granted(f"y-{number}", at=NOW - 9), entries.begun(f"y-{number}", at=NOW - 8))
+        lab.note(entries.waiting(f"t-{number}", at=NOW - 7), entries.joined(f"board-{number}", at=NOW - 10))
+        lab.note(entries.set_aside(f"board-{number}", at=NOW - 6), entries.drained(f"off-{number}", at=NOW - 6))
+        lab.note(entries.limited(f"y-{number}", 900.0, at=NOW - 5))
     lab.note_levels([(int(NOW) // 600 * 600, f"key-{number}", 3, 1.0, 0.5, 0.0) for number in range(5)])
     copy = place.with_name("copy")
     lab._writer.close(30)  # written, and not put in order
@@ -52,8 +52,8 @@ def lived(tmp_path_factory):
 
 def serves(place):
     """Begin in a directory and answer as a tracker does; what was known of the present and of the past."""
-    lab = Store(place, history_days=90, clock=lambda: NOW)
-    state = State(Started(NOW, "new"))
+    lab = HistoryStore(place, history_days=90, clock=lambda: NOW)
+    state = TrackerState(TrackerStarted(NOW, "new"))
     try:
         restored = lab.begin(NOW)
         state.apply(Restored(NOW, restored))
@@ -67,10 +67,10 @@ def serves(place):
             for action in state.apply(Received(NOW + 1, 1, ask)):
                 json.dumps(getattr(action, "message", None), allow_nan=False)
         lab.levels(NOW - 86400, NOW)
-        lab.note(records.over("new", at=NOW), records.joined("new", at=NOW))
+        lab.note(entries.over("new", at=NOW), entries.joined("new", at=NOW))
         assert lab._writer.close(60)
         assert not lab.failing
-        history = History(lab.path)
+        history = HistoryReader(lab.path)
         answers = [
             asyncio.run(history.answer(ask))
             for ask in (control.History(1, limit=4096), control.Usage(2), control.History(3, since=NOW - 100))
@@ -136,12 +136,12 @@ def test_damaged_files_do_not_pile_up(tmp_path) -> None:
 def test_damage_that_is_found_while_it_writes(lived, tmp_path, caplog) -> None:
     place = tmp_path / "state"
     shutil.copytree(lived, place)
-    lab = Store(place, history_days=90, clock=lambda: NOW)
+    lab = HistoryStore(place, history_days=90, clock=lambda: NOW)
     lab.begin(NOW)
     with (place / store.FILE).open("r+b") as raw:
         raw.write(b"\xff" * (place / store.FILE).stat().st_size)
     (place / f"{store.FILE}-wal").write_bytes(b"")
-    lab.note(records.over("new", at=NOW))
+    lab.note(entries.over("new", at=NOW))
     lab.close()
     if lab.failing:  # SQLite may have had all it needed in its memory
         assert "Traceback" not in caplog.text
@@ -156,7 +156,7 @@ def test_a_path_that_is_no_file_is_one_line(tmp_path, what) -> None:
     else:
         path.symlink_to(tmp_path / "nowhere" / "file")
     with pytest.raises(ConfigError, match="cannot be used") as caught:
-        Store(tmp_path, history_days=90)
+        HistoryStore(tmp_path, history_days=90)
     assert "\n" not in str(caught.value)
 
 

@@ -347,9 +347,9 @@ def test_a_ticket_presented_while_its_old_connection_lives(scene):
 
 
 def test_places_are_bounded(monkeypatch):
-    from rpcsys.tracker import records
+    from rpcsys.tracker import quotas
 
-    monkeypatch.setattr(records, "MAX_PLACES", 3)
+    monkeypatch.setattr(quotas, "MAX_PLACES", 3)
     scene = Scene()
     scene.server()
     for number in range(6):

@@ -124,7 +124,7 @@ def test_the_identity_is_kept_as_a_digest(scene):
     server = scene.server(identity="s3cr3t-identity")
     scene.put(server, "rpi4:1")
     scene.request(scene.client())
-    assert "s3cr3t" not in repr(vars(scene.state.records)) + repr(scene.records)
+    assert "s3cr3t" not in repr(vars(scene.state.records)) + repr(scene.entries)
     assert scene.recorded("granted")[0]["identity"]
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.tracker import shares as module
-from rpcsys.tracker.entities import Waiting
+from rpcsys.tracker.entities import WaitingRequest
 from rpcsys.tracker.labels import wants_of_key
-from rpcsys.tracker.lines import Line, Lines
+from rpcsys.tracker.matching import Subqueue, Subqueues
 from rpcsys.tracker.shares import HALF_LIFE_S, Shares, lead
 from rpcsys.tracker.views.eta import ahead, in_order
 from tests.tracker.transcripts import Scene
@@ -48,7 +48,7 @@ def test_device_time_is_what_the_plain_formula_says(steps):
 def test_users_without_noticeable_time_are_forgotten(monkeypatch):
     monkeypatch.setattr(module, "_MANY", 10)
     shares = Shares(START)
-    shares._many = 10
+    shares.many = 10
     for number in range(1000):
         shares.begin(START + number, f"user{number}")
         shares.end(START + number + 0.001, f"user{number}")
@@ -84,12 +84,12 @@ def test_who_has_had_nothing_is_forgotten():
 def test_a_line_is_served_by_priority_then_device_time_then_arrival(steps):
     """Whatever happened to the users' device time since the requests came."""
     shares, at, waiting, running = Shares(START), START, [], []
-    lines, wants = Lines(shares), wants_of_key("k")
+    lines, wants = Subqueues(shares), wants_of_key("k")
     for arrival, (what, user, priority, passed) in enumerate(steps):
         at += passed
         if what == "ask":
             shares.of(user).waiting += 1
-            waiting.append(Waiting(arrival, 1, None, wants, priority, user, at))
+            waiting.append(WaitingRequest(arrival, 1, None, wants, priority, user, at))
             lines.add(waiting[-1])
         elif what in ("serve", "drop") and waiting:
             least = min(rank(shares, at, request) for request in waiting)
@@ -122,9 +122,9 @@ def alike(shares, one, other):
 
 def test_a_band_has_one_entry_for_each_user():
     shares, wants = Shares(START), wants_of_key("k")
-    line = Line(shares, wants, ("key", "k"), "")
+    line = Subqueue(shares, wants, ("key", "k"), "")
     for arrival, user in enumerate("ab"):
-        line.add(Waiting(arrival, 1, None, wants, 1, user, START))
+        line.add(WaitingRequest(arrival, 1, None, wants, 1, user, START))
     for number in range(2000):
         shares.begin(START + number, "a")
         shares.end(START + number + 0.5, "a")

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from rpcsys.tracker.state import replay
 from rpcsys.wire import control
+from tests.tracker.event_json import replay
 from tests.tracker.simulation import Lab
 
 DAY_S = 86400.0
@@ -67,7 +67,7 @@ def check(lab, shares, boards):
     print(f"shares of the mean: {min(shares) / mean:.3f} to {max(shares) / mean:.3f}")
     assert 0.9 < min(shares) / mean < max(shares) / mean < 1.1
     assert not lab.asked, "every request was served, given up or taken back"
-    free = sum(lab.state.records.pool.count(key) for key in lab.state.records.queues)
+    free = sum(lab.state.records.free_offers.count(key) for key in lab.state.records.queues)
     assert free == len(lab.boards) == boards, "no board is lost"
     assert (lab.state.records.leases, lab.state.records.waiting) == ({}, {})
     assert replay(lab.log) == lab.state

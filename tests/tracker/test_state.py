@@ -2,7 +2,7 @@
 
 from rpcsys.tracker import events, servers
 from rpcsys.tracker import requests as requests_module
-from rpcsys.tracker.state import State
+from rpcsys.tracker.state import TrackerState
 from rpcsys.wire.tracker import Put, TvmRequest
 from tests.tracker.transcripts import START
 
@@ -105,7 +105,7 @@ def test_requests_made_and_taken_back_leave_nothing(scene):
 def test_a_lab_of_ten_thousand_boards():
     """Everybody comes, twice as many want a board as there are, all are served, and all go."""
     boards, keys = 10_000, 40
-    state = State(events.Started(START, "run"))
+    state = TrackerState(events.TrackerStarted(START, "run"))
     granted = []
 
     def happens(event):
@@ -127,5 +127,5 @@ def test_a_lab_of_ten_thousand_boards():
     assert priorities == sorted(priorities, reverse=True)
     for conn in (*clients, *servers):
         happens(events.Disconnected(START + 2, conn))
-    happens(events.Tick(START + 60))
+    happens(events.TimePassed(START + 60))
     assert not any((state.records.peers, state.records.queues, state.records.waiting, state.records.leases))

@@ -8,13 +8,13 @@ import time
 import pytest
 
 from rpcsys.errors import ConfigError
-from rpcsys.tracker import batch, schema, store
-from rpcsys.tracker.events import Record
-from rpcsys.tracker.history import History
-from rpcsys.tracker.store import Store
+from rpcsys.tracker import batch, store, tables
+from rpcsys.tracker.events import HistoryEntry
+from rpcsys.tracker.history import HistoryReader
+from rpcsys.tracker.store import HistoryStore
 from rpcsys.wire import control
 from tests.live.daemons import wait_until
-from tests.tracker import records
+from tests.tracker import entries
 
 NOW = 1_700_000_000.0
 
@@ -25,7 +25,7 @@ def opened(tmp_path):
     made = []
 
     def make(**options):
-        made.append(Store(tmp_path, **{"history_days": 90, "clock": lambda: NOW, **options}))
+        made.append(HistoryStore(tmp_path, **{"history_days": 90, "clock": lambda: NOW, **options}))
         return made[-1]
 
     yield make
@@ -39,7 +39,7 @@ def rows(path, query):
 
 
 def ask(path, question):
-    history = History(path)
+    history = HistoryReader(path)
     try:
         answer = asyncio.run(history.answer(question))
     finally:
@@ -54,40 +54,40 @@ def ask(path, question):
 def needed(over):
     """What a start needs of a lease that is over."""
     names = ("key", "user", "since", "held_s", "outcome")
-    return Record(over.at, "over", {name: over.details[name] for name in names})
+    return HistoryEntry(over.at, "over", {name: over.details[name] for name in names})
 
 
 def test_what_holds_comes_back_in_order_and_what_ended_does_not(opened):
     first = opened()
     kept = [
-        records.joined("board", at=NOW),
-        records.granted("a-1", at=NOW + 1),
-        records.begun("a-1", at=NOW + 2),
-        records.limited("a-1", 60.0, at=NOW + 3),
-        records.waiting("t2", at=NOW + 4),
-        records.set_aside("board", at=NOW + 5),
-        records.drained("board", at=NOW + 6),
+        entries.joined("board", at=NOW),
+        entries.granted("a-1", at=NOW + 1),
+        entries.begun("a-1", at=NOW + 2),
+        entries.limited("a-1", 60.0, at=NOW + 3),
+        entries.waiting("t2", at=NOW + 4),
+        entries.set_aside("board", at=NOW + 5),
+        entries.drained("board", at=NOW + 6),
     ]
     gone = [
-        records.granted("a-2", at=NOW),
-        records.limited("a-2", 5.0, at=NOW + 1),
-        records.over("a-2", at=NOW + 2.2),
-        records.waiting("t1", at=NOW),
-        records.waited("t1", "granted", at=NOW + 1),
-        records.joined("other", at=NOW),
-        records.gone("other", at=NOW + 1),
-        records.limited("a-1", 30.0, at=NOW + 2.5),
+        entries.granted("a-2", at=NOW),
+        entries.limited("a-2", 5.0, at=NOW + 1),
+        entries.over("a-2", at=NOW + 2.2),
+        entries.waiting("t1", at=NOW),
+        entries.waited("t1", "granted", at=NOW + 1),
+        entries.joined("other", at=NOW),
+        entries.gone("other", at=NOW + 1),
+        entries.limited("a-1", 30.0, at=NOW + 2.5),
     ]
     for record in sorted(kept + gone, key=lambda record: record.at):
         first.note(record)
     first.close()
     again = opened()
-    over = records.over("a-2", at=NOW + 2.2)
+    over = entries.over("a-2", at=NOW + 2.2)
     wanted = sorted([*kept, needed(over)], key=lambda record: record.at)
     assert list(again.restored(NOW + 10)) == wanted
     # The same after another restart, and what ends now is gone then.
-    again.note(records.over("a-1", at=NOW + 20))
-    again.note(Record(NOW + 20, "enabled", {"server": "board"}))
+    again.note(entries.over("a-1", at=NOW + 20))
+    again.note(HistoryEntry(NOW + 20, "enabled", {"server": "board"}))
     again.close()
     kinds = [record.kind for record in opened().restored(NOW + 21)]
     assert kinds == ["joined", "over", "waiting", "over"]
@@ -95,9 +95,9 @@ def test_what_holds_comes_back_in_order_and_what_ended_does_not(opened):
 
 def test_leases_of_long_ago_weigh_nothing(opened):
     first = opened()
-    first.note(records.over("x-1", at=NOW - 11 * 3600, user="old"))
-    first.note(records.over("x-2", at=NOW - 9 * 3600, user="new"))
-    first.note(records.over("x-3", at=NOW + 400 * 86400, user="ahead"))
+    first.note(entries.over("x-1", at=NOW - 11 * 3600, user="old"))
+    first.note(entries.over("x-2", at=NOW - 9 * 3600, user="new"))
+    first.note(entries.over("x-3", at=NOW + 400 * 86400, user="ahead"))
     first.close()
     assert [record.details["user"] for record in opened().restored(NOW)] == ["new"]
 
@@ -105,8 +105,8 @@ def test_leases_of_long_ago_weigh_nothing(opened):
 def test_begun_and_ended_within_a_batch_leaves_no_trace_in_the_present(opened, tmp_path):
     first = opened()
     for number in range(50):
-        first.note(records.granted(f"x-{number}", at=NOW))
-        first.note(records.over(f"x-{number}", at=NOW + 1))
+        first.note(entries.granted(f"x-{number}", at=NOW))
+        first.note(entries.over(f"x-{number}", at=NOW + 1))
     first.close()
     assert rows(first.path, "SELECT count(*) FROM present") == [(0,)]
     assert rows(first.path, "SELECT count(*) FROM leases") == [(50,)]
@@ -115,16 +115,16 @@ def test_begun_and_ended_within_a_batch_leaves_no_trace_in_the_present(opened, t
 def test_a_record_is_in_the_file_within_a_second(opened):
     first = opened()
     before = time.monotonic()
-    first.note(records.over("a-1", at=NOW))
+    first.note(entries.over("a-1", at=NOW))
     wait_until(lambda: rows(first.path, "SELECT lease FROM leases") == [("a-1",)], 30, "it is there")
     assert time.monotonic() - before < 5  # a second, on a machine that does nothing else
 
 
 def test_what_nobody_can_tell_the_end_of_ends(opened):
     first = opened()
-    first.note(records.granted("ours", at=NOW))
-    first.note(records.granted("silent", at=NOW, how="silent"))
-    first.note(records.granted("inferred", at=NOW, how="inferred"))
+    first.note(entries.granted("ours", at=NOW))
+    first.note(entries.granted("silent", at=NOW, how="silent"))
+    first.note(entries.granted("inferred", at=NOW, how="inferred"))
     first.close()
     again = opened()
     assert [r.details["lease"] for r in again.begin(NOW + 5) if r.kind == "granted"] == ["ours"]
@@ -139,10 +139,10 @@ def test_what_nobody_can_tell_the_end_of_ends(opened):
 def test_servers_that_do_not_come_back_are_not_waited_for_twice(opened):
     first = opened()
     for name in ("back", "lost"):
-        first.note(records.joined(name, at=NOW))
+        first.note(entries.joined(name, at=NOW))
     first.close()
     again = opened()
-    again.note(records.joined("back", at=NOW + 10))
+    again.note(entries.joined("back", at=NOW + 10))
     again.forget_absent(NOW + 5, NOW + 60)
     again.close()
     assert [record.details["server"] for record in opened().restored(NOW + 70)] == ["back"]
@@ -154,10 +154,10 @@ def test_servers_that_do_not_come_back_are_not_waited_for_twice(opened):
 
 def test_a_lease_is_told_with_all_that_was_known_of_it(opened):
     first = opened()
-    first.note(records.granted("a-1", at=NOW, waited_s=2.5, priority=3, limit_s=60.0, user="ann"))
-    first.note(records.begun("a-1", at=NOW + 1))
-    first.note(records.limited("a-1", 90.0, at=NOW + 2))
-    first.note(records.over("a-1", at=NOW + 9, since=NOW, held_s=9.0, outcome="lost", reason="its client vanished"))
+    first.note(entries.granted("a-1", at=NOW, waited_s=2.5, priority=3, limit_s=60.0, user="ann"))
+    first.note(entries.begun("a-1", at=NOW + 1))
+    first.note(entries.limited("a-1", 90.0, at=NOW + 2))
+    first.note(entries.over("a-1", at=NOW + 9, since=NOW, held_s=9.0, outcome="lost", reason="its client vanished"))
     first.close()
     (lease,) = ask(first.path, control.History(1)).fields["leases"]
     assert lease == {
@@ -186,7 +186,7 @@ def test_history_by_key_user_server_and_time_in_pages(opened):
     first = opened()
     for number in range(100):
         key, user = ("rpi4", "gpu")[number % 2], ("ann", "bob", "")[number % 3]
-        first.note(records.over(f"x-{number}", at=NOW + number, key=key, user=user, server=f"board-{number % 4}"))
+        first.note(entries.over(f"x-{number}", at=NOW + number, key=key, user=user, server=f"board-{number % 4}"))
     first.close()
 
     def leases(**wanted):
@@ -210,7 +210,7 @@ def test_history_by_key_user_server_and_time_in_pages(opened):
 def test_an_answer_fits_into_a_frame(opened):
     first = opened()
     for number in range(3000):
-        first.note(records.over(f"x-{number}", at=NOW, reason="\N{SNOWMAN}" * 250))
+        first.note(entries.over(f"x-{number}", at=NOW, reason="\N{SNOWMAN}" * 250))
     first.close()
     answer = ask(first.path, control.History(1, limit=4096))
     assert len(json.dumps(answer.to_json())) < 1 << 20
@@ -222,9 +222,9 @@ def test_usage_by_user_and_key(opened):
     first = opened()
     for number in range(60):
         user = ("ann", "bob", "ann")[number % 3]
-        first.note(records.granted(f"x-{number}", at=NOW, waited_s=1.0))
+        first.note(entries.granted(f"x-{number}", at=NOW, waited_s=1.0))
         first.note(
-            records.over(f"x-{number}", at=NOW + 600 * number, user=user, held_s=10.0, fault="" if number else "dead")
+            entries.over(f"x-{number}", at=NOW + 600 * number, user=user, held_s=10.0, fault="" if number else "dead")
         )
     first.close()
     found = ask(first.path, control.Usage(1)).fields
@@ -242,7 +242,7 @@ def test_usage_by_user_and_key(opened):
 @pytest.mark.parametrize("since", [0, 0.5, 1e15, 2**53, 1e308])
 def test_any_time_can_be_asked_for(opened, since):
     first = opened()
-    first.note(records.over("x", at=NOW))
+    first.note(entries.over("x", at=NOW))
     first.close()
     found = ask(first.path, control.Usage(1, since=since)).fields["usage"]
     assert found == ask(first.path, control.Usage(1, since=float(since))).fields["usage"]
@@ -254,7 +254,7 @@ def test_any_time_can_be_asked_for(opened, since):
 def test_a_question_that_takes_too_long_is_refused(opened, monkeypatch):
     first = opened()
     for number in range(2000):
-        first.note(records.over(f"x-{number}", at=NOW))
+        first.note(entries.over(f"x-{number}", at=NOW))
     first.close()
     monkeypatch.setattr("rpcsys.tracker.history.MAX_S", -1.0)
     monkeypatch.setattr("rpcsys.tracker.history._STEPS", 10)
@@ -265,8 +265,8 @@ def test_a_question_that_takes_too_long_is_refused(opened, monkeypatch):
 def test_old_history_goes(opened):
     first = opened(clock=lambda: NOW)
     for number in range(100):
-        first.note(records.over(f"x-{number}", at=NOW + number * 86400, key=f"k{number}"))
-        first.note(records.joined(f"s{number}", at=NOW + number * 86400))
+        first.note(entries.over(f"x-{number}", at=NOW + number * 86400, key=f"k{number}"))
+        first.note(entries.joined(f"s{number}", at=NOW + number * 86400))
     first.note_levels([(int(NOW), "rpi4", 1, 1.0, 0.0, 0.0)])
     first.close()
     opened(clock=lambda: NOW + 99.5 * 86400).close()
@@ -280,9 +280,9 @@ def test_old_history_goes(opened):
 def test_a_file_shrinks_when_history_goes(opened):
     first = opened()
     for number in range(6000):
-        first.note(records.over(f"x-{number}", at=NOW, reason="x" * 2000))
-    first.note(records.over("later", at=NOW + 90.5 * 86400))
-    first.note(records.joined("later", at=NOW + 90.5 * 86400))
+        first.note(entries.over(f"x-{number}", at=NOW, reason="x" * 2000))
+    first.note(entries.over("later", at=NOW + 90.5 * 86400))
+    first.note(entries.joined("later", at=NOW + 90.5 * 86400))
     first.close()
     before = first.path.stat().st_size
     assert before > 12_000_000
@@ -300,16 +300,16 @@ def test_a_file_shrinks_when_history_goes(opened):
 def test_a_directory_serves_one_tracker(opened, tmp_path):
     first = opened()
     with pytest.raises(ConfigError, match="in use by another tracker") as caught:
-        Store(tmp_path, history_days=90)
+        HistoryStore(tmp_path, history_days=90)
     assert "\n" not in str(caught.value)
     first.close()
-    Store(tmp_path, history_days=90).close()
+    HistoryStore(tmp_path, history_days=90).close()
 
 
 def test_a_directory_that_is_none(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be used"):
-        Store(tmp_path / "file", history_days=90)
+        HistoryStore(tmp_path / "file", history_days=90)
 
 
 def test_a_later_versions_file_is_left_alone(opened, tmp_path):
@@ -317,17 +317,17 @@ def test_a_later_versions_file_is_left_alone(opened, tmp_path):
     with sqlite3.connect(tmp_path / store.FILE) as file:
         file.execute("PRAGMA user_version = 99")
     with pytest.raises(ConfigError, match="later version"):
-        Store(tmp_path, history_days=90)
+        HistoryStore(tmp_path, history_days=90)
 
 
 def test_an_earlier_versions_file_is_brought_up_to_date_or_left_as_it_was(tmp_path):
     path = tmp_path / "file"
     one = ("CREATE TABLE t (a); INSERT INTO t VALUES (1);",)
     two = (*one, "ALTER TABLE t ADD COLUMN b DEFAULT 2;")
-    schema.open_file(path, one).close()
+    tables.open_file(path, one).close()
     with pytest.raises(sqlite3.Error):
-        schema.open_file(path, (*two, "ALTER TABLE t ADD COLUMN c; nonsense;")).close()
-    file = schema.open_file(path, two)
+        tables.open_file(path, (*two, "ALTER TABLE t ADD COLUMN c; nonsense;")).close()
+    file = tables.open_file(path, two)
     assert file.execute("SELECT * FROM t").fetchall() == [(1, 2)]
     assert file.execute("PRAGMA user_version").fetchone() == (2,)
     assert file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -342,14 +342,14 @@ def test_a_full_disk_is_said_once_and_history_goes_on_after_it(opened, caplog, m
     file = first._file
     file.execute("PRAGMA max_page_count = 1")  # which SQLite takes for the pages there are
     for number in range(100):
-        first.note(records.granted(f"lost-{number}", at=NOW))
-        first.note(records.over(f"lost-{number}", at=NOW, reason="x" * 2000))
-    first.note(records.granted("out", at=NOW))
+        first.note(entries.granted(f"lost-{number}", at=NOW))
+        first.note(entries.over(f"lost-{number}", at=NOW, reason="x" * 2000))
+    first.note(entries.granted("out", at=NOW))
     wait_until(lambda: "history stops" in caplog.text, 10, "it says so")
     time.sleep(1)
     assert caplog.text.count("history stops") == 1
     file.execute("PRAGMA max_page_count = 1000000")
-    first.note(records.over("kept", at=NOW + 1))
+    first.note(entries.over("kept", at=NOW + 1))
     wait_until(lambda: "history goes on" in caplog.text, 10, "it says so")
     assert "records of it are missing" in caplog.text
     first.close()

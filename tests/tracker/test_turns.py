@@ -10,8 +10,8 @@ import pytest
 
 from rpcsys import logs
 from rpcsys.tracker import config
-from rpcsys.tracker.connection import Connection
-from rpcsys.tracker.service import Service
+from rpcsys.tracker.connection import PeerConnection
+from rpcsys.tracker.service import TrackerService
 from rpcsys.wire.tracker import MAGIC_BYTES, TrackerFrameReader, decode_json, encode
 
 
@@ -19,7 +19,7 @@ class Lab:
     """A service, and peers of it."""
 
     def __init__(self):
-        self.service = Service(config.parse(["--port", "0"]))
+        self.service = TrackerService(config.parse(["--port", "0"]))
         self.records = []
         self.service.observer.note = self.records.append
         self.ends = []
@@ -30,7 +30,7 @@ class Lab:
         theirs.setblocking(False)
         self.ends.append(theirs)
         theirs.send(MAGIC_BYTES)
-        return Connection(self.service, ours, "10.0.0.5", "10.0.0.1"), Peer(theirs)
+        return PeerConnection(self.service, ours, "10.0.0.5", "10.0.0.1"), Peer(theirs)
 
     def close(self):
         self.service.close()
@@ -127,8 +127,8 @@ def test_a_fault_of_our_own_costs_one_connection(run, monkeypatch):
         (faulty, one), (_, other) = lab.join(), lab.join()
         await turns()
         assert one.hear() == other.hear() == []  # the magic is all
-        work = Connection.work
-        monkeypatch.setattr(Connection, "work", lambda self: 1 / 0 if self is faulty else work(self))
+        work = PeerConnection.work
+        monkeypatch.setattr(PeerConnection, "work", lambda self: 1 / 0 if self is faulty else work(self))
         one.say([1])
         other.say([1])
         await turns()

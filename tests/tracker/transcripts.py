@@ -6,8 +6,10 @@ import json
 from typing import Any
 
 from rpcsys.tracker import events
-from rpcsys.tracker.state import State, replay
+from rpcsys.tracker.state import TrackerState
 from rpcsys.wire.tracker import parse_to_tracker
+from tests.tracker import event_json
+from tests.tracker.event_json import replay
 
 START = 1_000_000.0
 
@@ -23,12 +25,12 @@ class Scene:
         proxy_from: tuple[str, ...] = (),
     ) -> None:
         self.now = now
-        started = events.Started(self.now, "run", stop_key, limits or {}, proxy_from)
-        self.log: list[dict[str, Any]] = [events.to_json(started)]
-        self.state = State(started)
+        started = events.TrackerStarted(self.now, "run", stop_key, limits or {}, proxy_from)
+        self.log: list[dict[str, Any]] = [event_json.to_json(started)]
+        self.state = TrackerState(started)
         self.heard: dict[int, list[Any]] = {}
         self.closed: list[int] = []
-        self.records: list[events.Record] = []
+        self.entries: list[events.HistoryEntry] = []
         self.stopped = False
         self._conns = 0
 
@@ -56,29 +58,29 @@ class Scene:
         end = self.now + seconds
         while (due := self.state.next_deadline) is not None and due <= end:
             self.now = max(self.now, due)
-            self.apply(events.Tick(self.now))
+            self.apply(events.TimePassed(self.now))
         self.now = end
 
     def apply(self, event: events.Event) -> None:
-        plain = json.loads(json.dumps(events.to_json(event)))
+        plain = json.loads(json.dumps(event_json.to_json(event)))
         self.log.append(plain)
-        for action in self.state.apply(events.from_json(plain)):
-            assert events.from_json(json.loads(json.dumps(events.to_json(action)))) == action
+        for action in self.state.apply(event_json.from_json(plain)):
+            assert event_json.from_json(json.loads(json.dumps(event_json.to_json(action)))) == action
             if isinstance(action, events.Send):
                 self.heard[action.conn].append(action.message)
             elif isinstance(action, events.Close):
                 self.closed.append(action.conn)
-            elif isinstance(action, events.Record):
-                self.records.append(action)
+            elif isinstance(action, events.HistoryEntry):
+                self.entries.append(action)
             else:
                 self.stopped = True
 
-    def replayed(self) -> State:
-        return replay(events.from_json(plain) for plain in self.log)
+    def replayed(self) -> TrackerState:
+        return replay(event_json.from_json(plain) for plain in self.log)
 
     def recorded(self, kind: str) -> list[dict[str, Any]]:
         """Details of the records of a kind, in order."""
-        return [dict(record.details) for record in self.records if record.kind == kind]
+        return [dict(record.details) for record in self.entries if record.kind == kind]
 
     # What clients and servers say in most scenes.
 

@@ -9,34 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rpcsys.tracker.entities import Queue, Waiting
-from rpcsys.tracker.lines import Band
+from rpcsys.tracker.entities import Queue, WaitingRequest
+from rpcsys.tracker.matching import Band
 
 if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
 
-_FEW = 3
-"""Fewer past leases than this say nothing about the next."""
-
-_EXACT = 64
-"""With more leases under way than this, it does not matter which of them ends first."""
-
-_MANY_LINES = 256
-"""Of requests for a key that want so many different things, nobody is told exactly how many go first."""
-
+_FEW = 3  # Fewer past leases than this say nothing about the next.
+_EXACT = 64  # With more leases under way than this, it does not matter which of them ends first.
+_MANY_SUBQUEUES = (
+    256  # Of requests for a key that want so many different things, nobody is told exactly how many go first.
+)
+#: The range of an estimate: as if leases were as short as the shortest quarter, or as long as nine in ten.
 _QUICK, _SLOW = 0.25, 0.9
-"""The range of an estimate: as if leases were as short as the shortest quarter, or as long as nine in ten."""
 
 
-def ahead(records: Records, at: float, request: Waiting) -> int:
+def ahead(records: Records, at: float, request: WaitingRequest) -> int:
     """About how many requests of its key will be served before this one, as things stand."""
     x, share = records.shares.clock(at), records.shares.of(request.user)
     before = 0
-    lines = records.lines.of_key(request.key)
-    if len(lines) > _MANY_LINES:
+    subqueues = records.subqueues.of_key(request.key)
+    if len(subqueues) > _MANY_SUBQUEUES:
         return max(0, len(records.queues[request.key].waiting) - 1)
-    for line in lines:
-        for standing, band in line.bands.items():
+    for subqueue in subqueues:
+        for standing, band in subqueue.bands.items():
             if standing > request.standing:
                 before += len(band)
             elif standing == request.standing:
@@ -44,11 +40,11 @@ def ahead(records: Records, at: float, request: Waiting) -> int:
     return before
 
 
-def in_order(records: Records, at: float, queue: Queue) -> Iterator[Waiting]:
+def in_order(records: Records, at: float, queue: Queue) -> Iterator[WaitingRequest]:
     """All requests of a key, as they will be served."""
     by_standing: dict[float, list[Band]] = {}
-    for line in records.lines.of_key(queue.key):
-        for standing, band in line.bands.items():
+    for subqueue in records.subqueues.of_key(queue.key):
+        for standing, band in subqueue.bands.items():
             by_standing.setdefault(standing, []).append(band)
     x = records.shares.clock(at)
     for _, bands in sorted(by_standing.items(), reverse=True):
@@ -101,7 +97,7 @@ class Estimate:
             left.append(rest if until is None else min(rest, max(0.0, until - at)))
         return [0.0] * (self._devices - len(left)) + sorted(left)
 
-    def of(self, request: Waiting, before: int) -> list[float] | None:
+    def of(self, request: WaitingRequest, before: int) -> list[float] | None:
         """Seconds from now, at the least and at the most; None for unknown."""
         if not self._known or request.parked or not request.wants.bare:
             return None

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from rpcsys.tracker.labels import Wants
     from rpcsys.tracker.records import Records
 
+#: Keys that a misspelt one is compared with: each costs microseconds, and the loop waits meanwhile.
 NAMES_SHOWN = 10
 _COMPARED = 200
-"""Keys that a misspelt one is compared with: each costs microseconds, and the loop waits meanwhile."""
 
 
 def unknown(records: Records, wants: Wants) -> str:

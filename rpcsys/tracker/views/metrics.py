@@ -8,29 +8,27 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rpcsys.tracker.events import Record
-from rpcsys.tracker.views import servers
+from rpcsys.tracker.events import HistoryEntry
+from rpcsys.tracker.views import rows
 
 if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
 
+#: Where the histograms' buckets end.
 WAITS_S = (0.01, 0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0)
 LEASES_S = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0)
 LAGS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-"""Where the histograms' buckets end."""
-
+#: Keys with metrics of their own; clients of TVM may ask for any key, and each would cost memory for ever.
 MAX_KEYS = 500
 OTHER = "(other)"
-"""Keys with metrics of their own; clients of TVM may ask for any key, and each would cost memory for ever."""
-
 _FIRST = 32  # they stand in about the order in which they came: the oldest is among the first
 
 
@@ -66,18 +64,15 @@ class FrameCounts:
 
 
 class Metrics(Collector):
-    """The metrics of a tracker. ``pass_on`` is called first: it notes what has happened just now.
-
-    ``writable``: whether the history can be written; None for a tracker without a state directory.
-    """
+    """The metrics of a tracker."""
 
     def __init__(
         self,
         records: Records,
         now: Callable[[], float],
         counts: FrameCounts,
-        pass_on: Callable[[], None],
-        writable: Callable[[], bool] | None,
+        pass_on: Callable[[], None],  # called first: it notes what has happened just now
+        writable: Callable[[], bool] | None,  # whether the history can be written; None without a state directory
     ) -> None:
         self._records = records
         self._now = now
@@ -91,7 +86,7 @@ class Metrics(Collector):
         self._unserved: Counter[str] = Counter()
         self.lag = Histogram(LAGS_S)
 
-    def note(self, *records: Record) -> None:
+    def note(self, *records: HistoryEntry) -> None:
         """Count what happened."""
         for record in records:
             details = record.details
@@ -121,31 +116,16 @@ class Metrics(Collector):
         yield self._by_state()
         yield _by_key("rpcsys_tracker_wait_seconds", "From request to lease.", self._waits)
         yield _by_key("rpcsys_tracker_lease_seconds", "From the beginning of a lease to its end.", self._leases)
-        sessions = CounterMetricFamily(
-            "rpcsys_tracker_sessions", "Leases that are over, by how they ended.", labels=["key", "outcome"]
-        )
-        for labels, count in self._outcomes.items():
-            sessions.add_metric(labels, count)
-        yield sessions
-        faults = CounterMetricFamily(
-            "rpcsys_tracker_faults", "Leases that ended by the server's own fault.", labels=["key"]
-        )
-        for key, count in self._faults.items():
-            faults.add_metric([key], count)
-        yield faults
-        unserved = CounterMetricFamily(
-            "rpcsys_tracker_unserved", "Requests that left the queue without a device, by why.", labels=["why"]
-        )
-        for why, count in self._unserved.items():
-            unserved.add_metric([why], count)
-        yield unserved
+        yield _counter("sessions", "Leases that are over, by how they ended.", ["key", "outcome"], self._outcomes)
+        faults = {(key,): count for key, count in self._faults.items()}
+        yield _counter("faults", "Leases that ended by the server's own fault.", ["key"], faults)
+        unserved = {(why,): count for why, count in self._unserved.items()}
+        yield _counter("unserved", "Requests that left the queue without a device, by why.", ["why"], unserved)
 
     def _connections(self) -> Iterator[Metric]:
         counts = self._counts
-        frames = CounterMetricFamily("rpcsys_tracker_frames", "Frames by direction.", labels=["direction"])
-        frames.add_metric(["in"], counts.frames_in)
-        frames.add_metric(["out"], counts.frames_out)
-        yield frames
+        frames = {("in",): counts.frames_in, ("out",): counts.frames_out}
+        yield _counter("frames", "Frames by direction.", ["direction"], frames)
         yield GaugeMetricFamily("rpcsys_tracker_connections", "Open connections.", len(counts.connections))
         lag = HistogramMetricFamily(
             "rpcsys_tracker_loop_lag_seconds", "How late the event loop was to something due, looked at twice a second."
@@ -159,29 +139,28 @@ class Metrics(Collector):
 
     def _queues(self) -> Iterator[Metric]:
         records, now = self._records, self._now()
-        pending = GaugeMetricFamily("rpcsys_tracker_pending", "Requests that wait, by key.", labels=["key"])
-        oldest = GaugeMetricFamily(
-            "rpcsys_tracker_oldest_wait_seconds", "How long the oldest of them has waited.", labels=["key"]
-        )
-        free = GaugeMetricFamily("rpcsys_tracker_free", "Match keys on offer, by key.", labels=["key"])
-        leases = GaugeMetricFamily("rpcsys_tracker_leases", "Leases that are out, by key.", labels=["key"])
-        slots = GaugeMetricFamily(
-            "rpcsys_tracker_slots", "Sessions that the servers there are serve at once.", labels=["key"]
-        )
+        gauges = [
+            GaugeMetricFamily(f"rpcsys_tracker_{name}", text, labels=["key"])
+            for name, text in (
+                ("pending", "Requests that wait, by key."),
+                ("oldest_wait_seconds", "How long the oldest of them has waited."),
+                ("free", "Match keys on offer, by key."),
+                ("leases", "Leases that are out, by key."),
+                ("slots", "Sessions that the servers there are serve at once."),
+            )
+        ]
         for key, queue in islice(records.queues.items(), MAX_KEYS):
-            pending.add_metric([key], len(queue.waiting))
-            first = islice(queue.waiting.values(), _FIRST)
-            since = min((request.since for request in first), default=now)
-            oldest.add_metric([key], now - since)
-            free.add_metric([key], records.pool.count(key))
-            leases.add_metric([key], len(queue.leases))
-            slots.add_metric([key], sum(records.peers[conn].slots for conn in queue.servers))
-        yield from (pending, oldest, free, leases, slots)
+            since = min((request.since for request in islice(queue.waiting.values(), _FIRST)), default=now)
+            slots = sum(records.peers[conn].slots for conn in queue.servers)
+            values = (len(queue.waiting), now - since, records.free_offers.count(key), len(queue.leases), slots)
+            for gauge, value in zip(gauges, values, strict=True):
+                gauge.add_metric([key], value)
+        yield from gauges
 
     def _by_state(self) -> Metric:
         records, now = self._records, self._now()
         counts = Counter(
-            (servers.word(peer, servers.health(records, now, peer)["state"]), ",".join(peer.serves))
+            (rows.state_word(peer, rows.health(records, now, peer)["state"]), ",".join(peer.serves))
             for peer in records.peers.values()
             if peer.name
         )
@@ -195,4 +174,11 @@ def _by_key(name: str, text: str, table: dict[str, Histogram]) -> Metric:
     family = HistogramMetricFamily(name, text, labels=["key"])
     for key, histogram in table.items():
         family.add_metric([key], histogram.buckets(), histogram.sum)
+    return family
+
+
+def _counter(name: str, text: str, labels: Sequence[str], counts: Mapping[Any, int]) -> Metric:
+    family = CounterMetricFamily(f"rpcsys_tracker_{name}", text, labels=labels)
+    for values, count in counts.items():
+        family.add_metric(values, count)
     return family

@@ -1,4 +1,4 @@
-"""The tracker's pages: the lab as people see it, and as programs read it."""
+"""The tracker's pages: the lab at a glance for people, and as programs read it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import asyncio
 import json
 from collections.abc import Callable
 from importlib import resources
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from rpcsys import __version__
 from rpcsys.daemon.http import Content, Page, health_page, metrics_page, shared
-from rpcsys.tracker.entities import Peer
-from rpcsys.tracker.views import overview, summary
+from rpcsys.tracker.entities import Peer, Queue, WaitingRequest
+from rpcsys.tracker.transitions import AWAY
+from rpcsys.tracker.views import eta, rows, summary
 
 if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
     from rpcsys.tracker.views.metrics import Metrics
     from rpcsys.tracker.views.utilisation import Utilisation
 
+#: For whom addresses are shown: whoever looks by way of HTTP sees what somebody on the tracker's machine would.
 VIEWER = Peer(0, "127.0.0.1", "127.0.0.1")
-"""For whom addresses are shown: whoever looks by way of HTTP sees what somebody on the tracker's machine would."""
-
-FRESH_S = 1.0
-"""However many people look at the lab, it is looked up at most so often."""
+FRESH_S = 1.0  # however many people look at the lab, it is looked up at most so often
+MAX_SERVERS, MAX_KEYS, MAX_WAITING = 1000, 200, 20  # listed, for a page that a phone can show; all are counted
 
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -38,7 +40,7 @@ def pages(records: Records, metrics: Metrics, utilisation: Utilisation, now: Cal
         "/healthz": health_page,
         "/metrics": metrics_page(metrics),
         "/api/summary": shared(lambda: _summary(records, now)),
-        "/api/lab": _fresh_enough(_as_json(lambda: overview.lab(records, now())), now),
+        "/api/lab": _fresh_enough(_as_json(lambda: lab(records, now())), now),
         "/api/day": _fresh_enough(_as_json(lambda: utilisation.day(now())), now),
         **{path: _file(name, kind) for path, (name, kind) in _FILES.items()},
     }
@@ -47,19 +49,16 @@ def pages(records: Records, metrics: Metrics, utilisation: Utilisation, now: Cal
 async def _summary(records: Records, now: Callable[[], float]) -> Content:
     """The whole summary, page by page, so that the loop is free between them."""
     texts: dict[str, list[str]] = {}
-    begin: summary.Place | None = (0, 0)
+    begin: summary.PageStart | None = (0, 0)
     while begin is not None:
         found, begin = summary.page(records, now(), VIEWER, begin)
-        for part, rows in found.items():
-            if rows:
-                texts.setdefault(part, []).append(_dense(rows)[1:-1])
+        for part, entries in found.items():
+            if entries:
+                texts.setdefault(part, []).append(_dense(entries)[1:-1])
         await asyncio.sleep(0)
-    parts = ",".join(_part(part, ",".join(texts.get(part, ()))) for part in summary.PARTS)
-    return "application/json", f"{{{parts}}}".encode()
-
-
-def _part(name: str, rows: str) -> str:
-    return f'"{name}":{{{rows}}}' if name == "queue_info" else f'"{name}":[{rows}]'
+    joined = {part: ",".join(texts.get(part, ())) for part in summary.PARTS}
+    parts = [f'"{part}":' + (f"{{{text}}}" if part == "queue_info" else f"[{text}]") for part, text in joined.items()]
+    return "application/json", f"{{{','.join(parts)}}}".encode()
 
 
 def _file(name: str, kind: str) -> Page:
@@ -85,3 +84,49 @@ def _fresh_enough(page: Callable[[], Content], now: Callable[[], float]) -> Page
         return made[1]
 
     return fresh
+
+
+def lab(records: Records, at: float) -> dict[str, Any]:
+    """``keys`` with their queues, ``servers`` with their leases; ``more_…`` count what is not listed. Times are seconds
+    since 1970, so that the page can count ages.
+    """
+    named = [peer for peer in records.peers.values() if peer.name]
+    named.sort(key=lambda peer: (",".join(peer.serves), peer.name))
+    queues = [queue for queue in records.queues.values() if queue.servers or queue.waiting or queue.leases]
+    queues.sort(key=lambda queue: queue.key)
+    away = [lease for lease in records.leases.values() if lease.state in AWAY]
+    return {
+        "version": __version__,
+        "now": at,
+        "started": records.started_at,
+        "settling": records.settling is not None,
+        "keys": [_queue(records, at, queue) for queue in queues[:MAX_KEYS]],
+        "servers": [rows.server_on_page(records, at, peer) for peer in named[:MAX_SERVERS]],
+        "away": [{"server": lease.server_name, **rows.lease_on_page(lease)} for lease in away[:MAX_SERVERS]],
+        "more_keys": max(0, len(queues) - MAX_KEYS),
+        "more_servers": max(0, len(named) - MAX_SERVERS),
+    }
+
+
+def _queue(records: Records, at: float, queue: Queue) -> dict[str, Any]:
+    waiting = islice(eta.in_order(records, at, queue), MAX_WAITING)
+    return {
+        "key": queue.key,
+        "slots": sum(records.peers[conn].slots for conn in queue.servers),
+        "free": records.free_offers.count(queue.key),
+        "leased": len(queue.leases),
+        "waiting": len(queue.waiting),
+        "queue": [_waiting(request) for request in waiting],
+    }
+
+
+def _waiting(request: WaitingRequest) -> dict[str, Any]:
+    return {
+        "user": request.user,
+        "address": request.address,
+        "since": request.since,
+        "priority": request.priority,
+        "count": request.count,
+        "labels": request.wants.labels,
+        "parked": request.parked,
+    }

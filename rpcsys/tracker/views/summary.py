@@ -1,37 +1,51 @@
-"""The summary of our own tools: queues, servers and leases at this moment.
+"""The summary: queues, servers and leases at this moment, as our tools see it, and as TVM's do.
 
-TVM's is one frame, however long (`rpcsys.tracker.views.tvm_summary`): its client reads any. Ours comes in pages, so
-that none outgrows a frame and the loop is free between them, whatever strangers call themselves. What comes or goes
-between two pages may be missing.
+Ours comes in pages, so that none outgrows a frame and the loop is free between them, whatever strangers call themselves.
+What comes or goes between two pages may be missing. TVM's is one text, however long: its client reads any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from rpcsys.tracker.addresses import is_loopback
 from rpcsys.tracker.entities import Peer, Queue
-from rpcsys.tracker.views import leases, servers
+from rpcsys.tracker.views import rows
 
 if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
 
-ROOM = 512 << 10
-"""About how many bytes a page may have: some 5 ms, and far from what a frame may hold."""
-
+ROOM = 512 << 10  # about how many bytes a page may have: some 5 ms, and far from what a frame may hold
 PARTS = ("queue_info", "server_info", "servers", "leases")
-
 _ESCAPED = 6  # bytes of a character in JSON, at the most for nearly all
 _QUEUE_BYTES, _SERVER_BYTES, _SLOT_BYTES, _LEASE_BYTES = 40, 320, 60, 200
+#: Of TVM's summary, with a little to spare: a lab of fifty thousand devices, and less than what makes a connection one
+#: that does not read (`rpcsys.tracker.connection.MAX_UNSENT`). What does not fit is left out.
+MAX_CHARACTERS = 3 << 20
+FRESH_S = 1.0
+LARGE = (
+    64 << 10
+)  # TVM's summary of so many characters is kept for `FRESH_S`: a smaller one takes less than 1 ms to make
+#: Rows of one server with so many characters, of a proxy of TVM's with hundreds of keys, come after all others: they are
+#: the first to be left out.
+_LONG = 32 << 10
+_SPARE = 64
+#: Addresses of this machine for which TVM's summary is kept: servers on it are shown at the one that was reached.
+_VIEWS = 8
 
 Page = dict[str, Any]
-Place = tuple[int, int]
-"""Where a page begins: the section, and what in it comes before: queues by count, servers and leases by number."""
+#: Where a page begins: the section, and what in it comes before: queues by count, servers and leases by number.
+PageStart = tuple[int, int]
+
+_dense = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def page(records: Records, at: float, viewer: Peer, begin: Place) -> tuple[Page, Place | None]:
+def page(records: Records, at: float, viewer: Peer, begin: PageStart) -> tuple[Page, PageStart | None]:
     """TVM's summary, with ``servers`` by name and the ``leases`` that are out, from ``begin`` on; where the next
     page begins, None if there is none.
     """
@@ -47,8 +61,8 @@ def page(records: Records, at: float, viewer: Peer, begin: Place) -> tuple[Page,
     return found, None
 
 
+#: Before each entry is added to a page: its place in its section, and about how many bytes it takes.
 Adding = Iterator[tuple[int, int]]
-"""Before each entry is added to a page: its place in its section, and about how many bytes it takes."""
 
 
 def _add_queues(records: Records, at: float, viewer: Peer, after: int, found: Page) -> Adding:
@@ -62,21 +76,21 @@ def _add_servers(records: Records, at: float, viewer: Peer, after: int, found: P
     for peer in records.peers.values():  # in the order of their numbers
         if peer.conn <= after:
             continue
-        rows = servers.slots(peer, viewer)
-        if not (rows or peer.name):
+        slots = rows.slots(peer, viewer)
+        if not (slots or peer.name):
             continue
-        size = sum(_SLOT_BYTES + _ESCAPED * len(slot["key"]) for slot in rows)
+        size = sum(_SLOT_BYTES + _ESCAPED * len(slot["key"]) for slot in slots)
         yield peer.conn, size + _SERVER_BYTES + _ESCAPED * _label_length(peer)
-        found["server_info"] += rows
+        found["server_info"] += slots
         if peer.name:
-            found["servers"].append(servers.row(records, at, peer, viewer))
+            found["servers"].append(rows.server_row(records, at, peer, viewer))
 
 
 def _add_leases(records: Records, at: float, viewer: Peer, after: int, found: Page) -> Adding:
     later = [lease for lease in records.leases.values() if lease.epoch > after]
     for lease in sorted(later, key=attrgetter("epoch")):
         yield lease.epoch, _LEASE_BYTES + _ESCAPED * (len(lease.user) + len(lease.key))
-        found["leases"].append(leases.row(lease, at))
+        found["leases"].append(rows.lease_row(lease, at))
 
 
 _SECTIONS: tuple[Callable[[Records, float, Peer, int, Page], Adding], ...] = (_add_queues, _add_servers, _add_leases)
@@ -88,7 +102,7 @@ def shown(queue: Queue) -> bool:
 
 
 def _queue(records: Records, queue: Queue) -> dict[str, int]:
-    return {"free": records.pool.count(queue.key), "pending": len(queue.waiting)}
+    return {"free": records.free_offers.count(queue.key), "pending": len(queue.waiting)}
 
 
 def _label_length(peer: Peer) -> int:
@@ -96,3 +110,87 @@ def _label_length(peer: Peer) -> int:
         return sum(map(len, peer.serves))
     labels = peer.server.labels
     return sum(map(len, labels)) + sum(map(len, labels.values())) + sum(map(len, peer.server.loads))
+
+
+# TVM's.
+
+
+@dataclass
+class _View:
+    """TVM's summary, for those who reached the tracker at one address."""
+
+    made_at: float = float("-inf")
+    text: str = ""
+    #: By server: what its rows were made of, and their text.
+    rows: dict[int, tuple[object, str]] = field(default_factory=dict)
+
+
+class SummaryText:
+    """TVM's summary: free and pending by key (``queue_info``), a row for each slot of each server (``server_info``).
+
+    A row's text is made once for each server, and a large summary is kept for a moment, so that those who look at a lab
+    do not keep those waiting who want a device.
+    """
+
+    def __init__(self) -> None:
+        self._views: dict[str, _View] = {}
+
+    def text(self, records: Records, at: float, viewer: Peer) -> str:
+        """The reply's JSON: a code and the summary."""
+        place = "" if is_loopback(viewer.address) else viewer.local
+        view = self._views.get(place)
+        if view is None:
+            if len(self._views) >= _VIEWS:
+                del self._views[next(iter(self._views))]
+            view = self._views[place] = _View()
+        if at - view.made_at < FRESH_S:
+            return view.text
+        text = _make(records, viewer, view)
+        if len(text) >= LARGE:
+            view.made_at, view.text = at, text
+        return text
+
+
+def _make(records: Records, viewer: Peer, view: _View) -> str:
+    room = MAX_CHARACTERS - _SPARE
+    view.rows = dict(_rows(records, viewer, view.rows))
+    texts = sorted((text for _, text in view.rows.values() if text), key=_is_long)
+    served, room = _fit(_queues(records, served=True), room)
+    servers, room = _fit(texts, room)
+    waited_for, _ = _fit(_queues(records, served=False), room)
+    return f'[0,{{"queue_info":{{{",".join(served + waited_for)}}},"server_info":[{",".join(servers)}]}}]'
+
+
+def _rows(
+    records: Records, viewer: Peer, before: dict[int, tuple[object, str]]
+) -> Iterator[tuple[int, tuple[object, str]]]:
+    """The rows of each server, as one text, made anew only for what has changed."""
+    for conn, peer in records.peers.items():
+        source = peer.server or peer.report
+        if source is not None:
+            known = before.get(conn)
+            if known is None or known[0] is not source:
+                known = source, _dense(rows.slots(peer, viewer))[1:-1]
+            yield conn, known
+
+
+def _is_long(row: str) -> bool:
+    return len(row) >= _LONG
+
+
+def _queues(records: Records, *, served: bool) -> Iterator[str]:
+    """Entries of keys that somebody serves, or of those that are only waited for."""
+    for key, queue in records.queues.items():
+        if bool(queue.servers) == served and shown(queue):
+            yield f'{_dense(key)}:{{"free":{records.free_offers.count(key)},"pending":{len(queue.waiting)}}}'
+
+
+def _fit(texts: Iterable[str], room: int) -> tuple[list[str], int]:
+    """As many of the texts as have room, and the room that is left."""
+    fitting = []
+    for text in texts:
+        room -= len(text) + 1
+        if room < 0:
+            break
+        fitting.append(text)
+    return fitting, max(room, 0)

@@ -6,7 +6,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from rpcsys.tracker.views import metrics
 from rpcsys.tracker.views.metrics import MAX_KEYS, OTHER, FrameCounts, Histogram, Metrics
-from tests.tracker import records
+from tests.tracker import entries
 
 
 def sampled(scene, *noted):
@@ -53,12 +53,12 @@ def test_queues_and_servers(scene):
 def test_what_happened(scene):
     found = sampled(
         scene,
-        records.granted("a-1", 0, waited_s=0.05),
-        records.granted("a-2", 0, waited_s=30.0),
-        records.over("a-1", 0, held_s=2.0),
-        records.over("a-2", 0, held_s=4000.0, outcome="crashed", fault="it cannot clean up"),
-        records.waited("t", "timeout", 0),
-        records.waited("t", "granted", 0),
+        entries.granted("a-1", 0, waited_s=0.05),
+        entries.granted("a-2", 0, waited_s=30.0),
+        entries.over("a-1", 0, held_s=2.0),
+        entries.over("a-2", 0, held_s=4000.0, outcome="crashed", fault="it cannot clean up"),
+        entries.waited("t", "timeout", 0),
+        entries.waited("t", "granted", 0),
     )
     waits, rpi4 = "rpcsys_tracker_wait_seconds", ("key", "rpi4")
     assert found[waits + "_count", rpi4] == 2
@@ -75,8 +75,8 @@ def test_what_happened(scene):
 
 
 def test_hostile_keys_cost_bounded_memory(scene):
-    many = [records.over(f"x-{n}", 0, key=f"k{n}") for n in range(3 * MAX_KEYS)]
-    found = sampled(scene, *many, records.granted("x", 0, key='a"b\\c\n'))
+    many = [entries.over(f"x-{n}", 0, key=f"k{n}") for n in range(3 * MAX_KEYS)]
+    found = sampled(scene, *many, entries.granted("x", 0, key='a"b\\c\n'))
     keys = {dict(key[1:]).get("key") for key in found if key[0].startswith("rpcsys_tracker_lease_seconds")}
     assert len(keys) == MAX_KEYS + 1
     assert found["rpcsys_tracker_lease_seconds_count", ("key", OTHER)] == 2 * MAX_KEYS

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rpcsys.tracker import held, records
-from rpcsys.tracker.held import REQUEST_BYTES
+from rpcsys.tracker import quotas
+from rpcsys.tracker.quotas import REQUEST_BYTES
 from rpcsys.tracker.requests import TICKET_S
 
 LONG = {f"label-{number}": "\N{SNOWMAN}" * 250 for number in range(16)}
@@ -11,8 +11,8 @@ LONG = {f"label-{number}": "\N{SNOWMAN}" * 250 for number in range(16)}
 
 @pytest.fixture
 def narrow(monkeypatch):
-    monkeypatch.setattr(held, "MAX_BYTES_OF_ADDRESS", 10 * REQUEST_BYTES)
-    monkeypatch.setattr(held, "MAX_BYTES", 15 * REQUEST_BYTES)
+    monkeypatch.setattr(quotas, "MAX_BYTES_OF_ADDRESS", 10 * REQUEST_BYTES)
+    monkeypatch.setattr(quotas, "MAX_BYTES", 15 * REQUEST_BYTES)
 
 
 def waiting(scene, address, count):
@@ -52,19 +52,19 @@ def test_nothing_is_held_of_those_that_left(narrow, scene):
     client = scene.client()
     for number in range(5):
         scene.ask(client, "request", number, key="x", wait_for_key=True, labels=LONG if number == 0 else {})
-    assert scene.state.records.held.bytes == sum(scene.state.records.held.by_address.values()) > 5 * REQUEST_BYTES
+    assert scene.state.records.memory.bytes == sum(scene.state.records.memory.by_address.values()) > 5 * REQUEST_BYTES
     scene.ask(client, "cancel", 9, request=0)
     scene.leave(client)
-    assert (scene.state.records.held.bytes, dict(scene.state.records.held.by_address)) == (0, {})
+    assert (scene.state.records.memory.bytes, dict(scene.state.records.memory.by_address)) == (0, {})
 
 
 def test_places_of_those_that_left_are_bounded_too(monkeypatch, scene):
-    monkeypatch.setattr(records, "MAX_PLACES_BYTES", 20 * REQUEST_BYTES)
+    monkeypatch.setattr(quotas, "MAX_PLACES_BYTES", 20 * REQUEST_BYTES)
     for number in range(30):
         client = scene.client()
         scene.ask(client, "request", 1, key="x", wait_for_key=True, labels=LONG if number % 9 == 0 else {})
         scene.leave(client)
-    assert 0 < scene.state.records.places_bytes <= 20 * REQUEST_BYTES
+    assert 0 < scene.state.records.places.bytes <= 20 * REQUEST_BYTES
     assert len(scene.recorded("waited")) == 30 - len(scene.state.records.places)
     scene.wait(TICKET_S)
-    assert (scene.state.records.places_bytes, scene.state.records.places) == (0, {})
+    assert (scene.state.records.places.bytes, scene.state.records.places) == (0, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rpcsys.tracker import events
-from rpcsys.tracker.keepalive import LOOK_S, MISSES, SILENT, UNOPENED_S
+from rpcsys.tracker.heartbeats import LOOK_S, MISSES, SILENT, UNOPENED_S
 from tests.tracker.transcripts import Scene
 
 QUESTION = {"op": "keepalive", "id": 0}
@@ -139,7 +139,7 @@ def test_a_tracker_that_was_stopped_itself_blames_nobody(scene):
     live(scene, 20.0, *conns)
     for _ in range(3):
         scene.now += 30
-        scene.apply(events.Tick(scene.now))
+        scene.apply(events.TimePassed(scene.now))
         assert scene.queue() == (20, 0)
         live(scene, 5.0, *conns)
     assert scene.recorded("unhealthy") == []

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from rpcsys.tracker.events import Record
+from rpcsys.tracker.events import HistoryEntry
 
 
-def _record(kind: str, at: float, details: dict[str, Any], changed: dict[str, Any]) -> Record:
-    return Record(at, kind, {**details, **changed})
+def _record(kind: str, at: float, details: dict[str, Any], changed: dict[str, Any]) -> HistoryEntry:
+    return HistoryEntry(at, kind, {**details, **changed})
 
 
-def granted(lease: str, at: float, **changed: Any) -> Record:
+def granted(lease: str, at: float, **changed: Any) -> HistoryEntry:
     details = {
         "lease": lease,
         "epoch": 1,
@@ -28,15 +28,15 @@ def granted(lease: str, at: float, **changed: Any) -> Record:
     return _record("granted", at, details, changed)
 
 
-def begun(lease: str, at: float) -> Record:
-    return Record(at, "begun", {"lease": lease, "peer": "10.0.0.5:40000"})
+def begun(lease: str, at: float) -> HistoryEntry:
+    return HistoryEntry(at, "begun", {"lease": lease, "peer": "10.0.0.5:40000"})
 
 
-def limited(lease: str, limit_s: float | None, at: float) -> Record:
-    return Record(at, "limited", {"lease": lease, "limit_s": limit_s})
+def limited(lease: str, limit_s: float | None, at: float) -> HistoryEntry:
+    return HistoryEntry(at, "limited", {"lease": lease, "limit_s": limit_s})
 
 
-def over(lease: str, at: float, **changed: Any) -> Record:
+def over(lease: str, at: float, **changed: Any) -> HistoryEntry:
     details = {
         "lease": lease,
         "epoch": 1,
@@ -54,7 +54,7 @@ def over(lease: str, at: float, **changed: Any) -> Record:
     return _record("over", at, details, changed)
 
 
-def waiting(ticket: str, at: float, **changed: Any) -> Record:
+def waiting(ticket: str, at: float, **changed: Any) -> HistoryEntry:
     details = {
         "ticket": ticket,
         "arrival": 1,
@@ -69,11 +69,11 @@ def waiting(ticket: str, at: float, **changed: Any) -> Record:
     return _record("waiting", at, details, changed)
 
 
-def waited(ticket: str, why: str, at: float) -> Record:
-    return Record(at, "waited", {"ticket": ticket, "waited_s": 1.0, "why": why})
+def waited(ticket: str, why: str, at: float) -> HistoryEntry:
+    return HistoryEntry(at, "waited", {"ticket": ticket, "waited_s": 1.0, "why": why})
 
 
-def joined(server: str, at: float, **changed: Any) -> Record:
+def joined(server: str, at: float, **changed: Any) -> HistoryEntry:
     details = {
         "server": server,
         "key": "rpi4",
@@ -86,14 +86,14 @@ def joined(server: str, at: float, **changed: Any) -> Record:
     return _record("joined", at, details, changed)
 
 
-def gone(server: str, at: float) -> Record:
-    return Record(at, "gone", {"server": server, "reason": "its connection ended"})
+def gone(server: str, at: float) -> HistoryEntry:
+    return HistoryEntry(at, "gone", {"server": server, "reason": "its connection ended"})
 
 
-def set_aside(server: str, at: float, **changed: Any) -> Record:
+def set_aside(server: str, at: float, **changed: Any) -> HistoryEntry:
     details = {"server": server, "reason": "it crashed at the start", "failures": 3, "pause_s": 60.0, "until": at + 60}
     return _record("set_aside", at, details, changed)
 
 
-def drained(server: str, at: float) -> Record:
-    return Record(at, "drained", {"server": server, "by": "ann"})
+def drained(server: str, at: float) -> HistoryEntry:
+    return HistoryEntry(at, "drained", {"server": server, "by": "ann"})

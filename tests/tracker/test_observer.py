@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.logs import pairs
-from rpcsys.tracker.log_text import QUIET, words
+from rpcsys.tracker.observer import QUIET, log_words
 
 NAMES = st.sampled_from(["", "ann", "a b", 'say "hi"', "x=1", "board\n3", "ü", "10.0.0.5"])
 SECONDS = st.floats(0, 1e6)
@@ -40,7 +40,7 @@ def in_any_order(text):
 @given(GRANTED)
 def test_granted(fields):
     lease = fields["lease"] = fields["lease"] or "4f2a-17"
-    text = words("granted", fields)
+    text = log_words("granted", fields)
     assert in_any_order(text) == in_any_order(pairs(fields, QUIET))
     assert text.startswith(pairs({"lease": lease}))
 
@@ -48,9 +48,9 @@ def test_granted(fields):
 @given(OVER)
 def test_over(fields):
     fields["lease"] = fields["lease"] or "4f2a-17"
-    assert in_any_order(words("over", fields)) == in_any_order(pairs(fields, QUIET))
+    assert in_any_order(log_words("over", fields)) == in_any_order(pairs(fields, QUIET))
 
 
 @pytest.mark.parametrize("kind", ["begun", "joined", "something new"])
 def test_other_records_are_told_as_they_are(kind):
-    assert words(kind, {"lease": "a-1", "epoch": 7, "peer": "10.0.0.9"}) == "lease=a-1 peer=10.0.0.9"
+    assert log_words(kind, {"lease": "a-1", "epoch": 7, "peer": "10.0.0.9"}) == "lease=a-1 peer=10.0.0.9"

@@ -1,7 +1,7 @@
 """Deployed modules at the tracker, as transcripts."""
 
 from rpcsys.tracker.servers import MAX_MODULES
-from rpcsys.tracker.views.deployed import MAX_ROWS
+from rpcsys.tracker.views.rows import MAX_MODULES as MAX_ROWS
 
 
 def module(name, running=0, waiting=0, clients=0, workers=2, **more):

@@ -1,0 +1,287 @@
+"""Free offers and waiting requests, each found by what a device is, in the order in which they are served.
+
+A `Subqueue` holds the requests that want the same, a `Band` those of one effective priority. In a band the user goes
+first who has had the least device time (:mod:`rpcsys.tracker.shares`), and of a user's requests the oldest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rpcsys.tracker.entities import SlotOffer, WaitingRequest
+from rpcsys.tracker.labels import KEY, NAME, SERVER, DeviceFacts, Pair, Wants
+from rpcsys.tracker.shares import Share, Shares, lead
+
+Entry = tuple[float, int, str]
+#: Sets of labels, in all and of each address, that wait and can be told apart only by looking at each: every device
+#: that becomes free is compared with them, in 4 us each. A set with a value of its own is found by that.
+MAX_BESIDE = 256
+MAX_BESIDE_OF_ADDRESS = 64
+Rank = tuple[float, float, int]  # Lower goes first: minus effective priority, device time, arrival.
+
+
+@dataclass
+class OfferIndex:
+    """Match keys that are free, found by every fact of their devices; each index in the order of offering."""
+
+    by_fact: dict[Pair, OrderedDict[tuple[int, str], SlotOffer]] = field(default_factory=dict)
+
+    def add(self, offer: SlotOffer) -> None:
+        """A match key is free."""
+        offer.free = True
+        for pair in offer.facts.pairs:
+            index = self.by_fact.get(pair)
+            if index is None:
+                index = self.by_fact[pair] = OrderedDict()
+            index[offer.conn, offer.match_key] = offer
+
+    def remove(self, offer: SlotOffer) -> None:
+        """It is not, any more."""
+        offer.free = False
+        for pair in offer.facts.pairs:
+            index = self.by_fact[pair]
+            del index[offer.conn, offer.match_key]
+            if not index:
+                del self.by_fact[pair]
+
+    def count(self, key: str) -> int:
+        """How many match keys of a key are free."""
+        return len(self.by_fact.get((KEY, key), ()))
+
+    def find(self, wants: Wants) -> SlotOffer | None:
+        """The one of those that fit which was offered first."""
+        rarest: OrderedDict[tuple[int, str], SlotOffer] | None = None
+        for pair in wants.exact:
+            index = self.by_fact.get(pair)
+            if index is None:
+                return None
+            if rarest is None or len(index) < len(rarest):
+                rarest = index
+        if rarest is None:
+            return None
+        if wants.bare:  # most are, and then all that is there fits
+            return next(iter(rarest.values()))
+        return next((offer for offer in rarest.values() if wants.fit(offer.facts)), None)
+
+
+@dataclass
+class Band:
+    """Requests of one subqueue and one effective priority.
+
+    In a class of users the order stays what it is while time passes, so to compare classes is to compare their first
+    entries: who is next is found by a look at one user for each number of leases that users run, not at every request.
+    """
+
+    shares: Shares = field(compare=False, repr=False)
+    name: tuple[Wants, float]
+    turns: dict[str, list[int]] = field(default_factory=dict)  # each user's arrivals, in order
+    levels: list[int] = field(default_factory=list)  # [n]: users with more than n requests
+    _count: int = 0
+    _entries: dict[str, tuple[int, Entry]] = field(default_factory=dict, compare=False)
+    #: By the number of leases that a user runs: base, first arrival and user, sorted.
+    _classes: dict[int, list[Entry]] = field(default_factory=dict, compare=False)
+    #: Users whose entry is no longer right: a lease that ends and the next that begins move one twice, and only who
+    #: looks needs the order.
+    _moved: dict[str, Share] = field(default_factory=dict, compare=False)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, request: WaitingRequest) -> None:
+        """A request takes its place."""
+        share = self.shares.of(request.user)
+        turns = self.turns.get(request.user)
+        if turns is None:
+            turns = self.turns[request.user] = []
+        self._count += 1
+        if len(turns) == len(self.levels):
+            self.levels.append(0)
+        self.levels[len(turns)] += 1
+        insort(turns, request.arrival)
+        if turns[0] == request.arrival:
+            self.reorder(share)
+
+    def remove(self, request: WaitingRequest) -> None:
+        """A request leaves its place."""
+        share, turns = self.shares.of(request.user), self.turns[request.user]
+        place = bisect_left(turns, request.arrival)
+        del turns[place]
+        self._count -= 1
+        self.levels[len(turns)] -= 1
+        if not self.levels[-1]:
+            self.levels.pop()
+        if not turns:
+            self._take_out(request.user)
+            self._moved.pop(request.user, None)
+            share.sorted_in.pop(self.name, None)
+            del self.turns[request.user]
+        elif place == 0:
+            self.reorder(share)
+
+    def reorder(self, share: Share) -> None:
+        """A user's first request, or the user's device time, has changed."""
+        self._moved[share.user] = share
+
+    def _sorted(self) -> dict[int, list[Entry]]:
+        """The classes, as they are now."""
+        if self._moved:
+            for user in self._moved:
+                self._take_out(user)
+            for user, share in self._moved.items():
+                entry = (share.base, self.turns[user][0], user)
+                share.sorted_in[self.name] = self
+                self._entries[user] = (share.running, entry)
+                insort(self._classes.setdefault(share.running, []), entry)
+            self._moved.clear()
+        return self._classes
+
+    def _take_out(self, user: str) -> None:
+        if user not in self._entries:
+            return
+        running, entry = self._entries.pop(user)
+        entries = self._classes[running]
+        del entries[bisect_left(entries, entry)]
+        if not entries:
+            del self._classes[running]
+
+    def best(self, x: float) -> tuple[float, int]:
+        """Device time, to be compared with others at the same ``x``, and arrival of who is next."""
+        weight = lead(x)
+        return min((entries[0][0] + running * weight, entries[0][1]) for running, entries in self._sorted().items())
+
+    def ranks(self, x: float) -> Iterator[Entry]:
+        """The users with their device time and first arrival, in no order: the lowest has the first turn."""
+        weight = lead(x)
+        for running, entries in self._sorted().items():
+            for base, arrival, user in entries:
+                yield base + running * weight, arrival, user
+
+    def ahead(self, x: float, share: Share, arrival: int) -> int:
+        """About how many requests are served before one of a user's, which may be of another band.
+
+        Users take turns, so every other's first requests are, as many as the user has before this one, and one more of
+        those who are before the user now. That is exact for a user's first; of later ones it is taken that among those
+        with many requests as large a part is before the user.
+        """
+        turns = self.turns.get(share.user, [])
+        own = bisect_left(turns, arrival)
+        before = self._users_before(x, share, turns[0] if own else arrival)
+        if not own:
+            return before
+        further = self.levels[own] if own < len(self.levels) else 0
+        return sum(self.levels[:own]) + round(before * further / self.levels[0])
+
+    def _users_before(self, x: float, share: Share, arrival: int) -> int:
+        weight = lead(x)
+        spent = share.base + share.running * weight
+        count = 0
+        for running, entries in self._sorted().items():
+            base = share.base if running == share.running else spent - running * weight
+            count += bisect_left(entries, (base, arrival, share.user))
+        return count
+
+
+@dataclass
+class Subqueue:
+    """Requests that want the same, by effective priority."""
+
+    shares: Shares = field(compare=False, repr=False)
+    wants: Wants
+    anchor: Pair = field(compare=False)  # one of what is wanted, by which it is found
+    address: str = field(compare=False)  # where the first of its requests came from
+    bands: dict[float, Band] = field(default_factory=dict)
+    _order: list[float] = field(default_factory=list, compare=False)
+
+    def add(self, request: WaitingRequest) -> None:
+        """A request takes its place."""
+        standing = request.standing
+        band = self.bands.get(standing)
+        if band is None:
+            band = self.bands[standing] = Band(self.shares, (self.wants, standing))
+            insort(self._order, -standing)
+        band.add(request)
+
+    def remove(self, request: WaitingRequest) -> None:
+        """A request leaves its place."""
+        band = self.bands[request.standing]
+        band.remove(request)
+        if not band:
+            del self.bands[request.standing]
+            del self._order[bisect_left(self._order, -request.standing)]
+
+    def best(self, x: float) -> Rank:
+        """Who is next. There must be somebody."""
+        highest = self._order[0]
+        return (highest, *self.bands[-highest].best(x))
+
+
+@dataclass
+class Subqueues:
+    """All of them, found by what a device is."""
+
+    shares: Shares = field(compare=False, repr=False)
+    all: dict[Wants, Subqueue] = field(default_factory=dict)
+    _by_anchor: dict[Pair, dict[Wants, Subqueue]] = field(default_factory=dict, compare=False)
+    _by_key: dict[str, dict[Wants, Subqueue]] = field(default_factory=dict, compare=False)
+
+    def add(self, request: WaitingRequest) -> None:
+        """A request takes its place."""
+        wants = request.wants
+        queue = self.all.get(wants)
+        if queue is None:
+            anchor = self._anchor(wants)
+            queue = self.all[wants] = Subqueue(self.shares, wants, anchor, request.address)
+            self._by_anchor.setdefault(anchor, {})[wants] = queue
+            self._by_key.setdefault(wants.key, {})[wants] = queue
+        queue.add(request)
+
+    def remove(self, request: WaitingRequest) -> None:
+        """A request leaves its place."""
+        wants = request.wants
+        queue = self.all[wants]
+        queue.remove(request)
+        if not queue.bands:
+            del self.all[wants]
+            _drop(self._by_anchor, queue.anchor, wants)
+            _drop(self._by_key, wants.key, wants)
+
+    def _anchor(self, wants: Wants) -> Pair:
+        """The pair with the fewest subqueues so far; among those with as many, one that few devices have."""
+        if len(wants.exact) == 1:
+            return next(iter(wants.exact))
+        return min(wants.exact, key=self._crowd)
+
+    def _crowd(self, pair: Pair) -> tuple[int, bool, bool, Pair]:
+        return len(self._by_anchor.get(pair, ())), pair[0] not in (SERVER, NAME), pair[0] == KEY, pair
+
+    def full(self, address: str, wants: Wants) -> str:
+        """Why nobody may wait who wants this, for the client; "" if one may, as for a key alone one always may."""
+        if wants.bare or wants in self.all:
+            return ""
+        anchor = self._anchor(wants)
+        beside = self._by_anchor.get(anchor, {}).values()
+        if sum(other.address == address for other in beside) >= MAX_BESIDE_OF_ADDRESS:
+            sets = f"{MAX_BESIDE_OF_ADDRESS} sets of labels"
+            return f"requests of {address} for {anchor[1]!r} with {sets} wait already: cancel some"
+        if len(beside) >= MAX_BESIDE:
+            return f"requests for {anchor[1]!r} with {MAX_BESIDE} sets of labels wait already: try again later"
+        return ""
+
+    def fitting(self, facts: DeviceFacts) -> list[Subqueue]:
+        """Those whose requests a device with these facts can serve, in no order."""
+        beside = [self._by_anchor[pair] for pair in facts.pairs if pair in self._by_anchor]
+        return [queue for queues in beside for queue in queues.values() if queue.wants.fit(facts)]
+
+    def of_key(self, key: str) -> Collection[Subqueue]:
+        """Those of requests that name a key ("": that name none)."""
+        return self._by_key.get(key, {}).values()
+
+
+def _drop(index: dict[Any, dict[Wants, Subqueue]], name: Any, wants: Wants) -> None:
+    del index[name][wants]
+    if not index[name]:
+        del index[name]

@@ -1,0 +1,85 @@
+"""What requests that wait, and places kept for clients that are away, may take of the tracker's memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rpcsys.tracker.entities import QueuePlace, WaitingRequest
+    from rpcsys.tracker.labels import Wants
+
+#: About what requests that wait may take: a hundred thousand plain ones, and a third of that from one address.
+MAX_BYTES = 512 << 20
+MAX_BYTES_OF_ADDRESS = 160 << 20
+#: Places kept for clients that are away. Beyond, the first to have left loses its place.
+MAX_PLACES = 100_000
+MAX_PLACES_BYTES = 160 << 20
+#: Of a request with its queue and its deadlines, without what its client calls its wants. Measured.
+REQUEST_BYTES = 5 << 10
+_CHARACTER_BYTES = 8  # of text, in UTF-32 where it is not Latin, and kept twice
+
+
+def size_of(wants: Wants) -> int:
+    """About how many bytes a request for this takes."""
+    return REQUEST_BYTES + _CHARACTER_BYTES * wants.characters
+
+
+class WaitingMemory:
+    """The bytes that requests take, in all and of each address. Two are equal when they hold the same."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.by_address: dict[str, int] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WaitingMemory) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def full(self, address: str, wants: Wants) -> str:
+        """Why no further request may wait, in a sentence for its client; "" if it may."""
+        size = size_of(wants)
+        if self.bytes + size <= MAX_BYTES_OF_ADDRESS:
+            return ""
+        if self.by_address.get(address, 0) + size > MAX_BYTES_OF_ADDRESS:
+            return f"requests of {address} that wait take {MAX_BYTES_OF_ADDRESS >> 20} MiB already: cancel some"
+        if self.bytes + size > MAX_BYTES:
+            return f"requests that wait take {MAX_BYTES >> 20} MiB already: try again later"
+        return ""
+
+    def add(self, request: WaitingRequest) -> None:
+        """A request waits."""
+        self._count(request.address, size_of(request.wants))
+
+    def remove(self, request: WaitingRequest) -> None:
+        """A request waits no more."""
+        self._count(request.address, -size_of(request.wants))
+
+    def _count(self, address: str, size: int) -> None:
+        self.bytes += size
+        held = self.by_address[address] = self.by_address.get(address, 0) + size
+        if not held:
+            del self.by_address[address]
+
+
+class Places(dict[str, "QueuePlace"]):
+    """The places in the queue that tickets keep, the first to have left first; ``bytes`` is what they take."""
+
+    bytes = 0
+
+    def has_room(self, place: QueuePlace) -> bool:
+        """Whether one more can be kept."""
+        return len(self) < MAX_PLACES and self.bytes + size_of(place.wants) <= MAX_PLACES_BYTES
+
+    def keep(self, ticket: str, place: QueuePlace) -> None:
+        """A ticket keeps a place, instead of any that it kept."""
+        if ticket in self:
+            self.take(ticket)
+        self.bytes += size_of(place.wants)
+        self[ticket] = place
+
+    def take(self, ticket: str) -> QueuePlace:
+        """A ticket keeps its place no longer."""
+        place = self.pop(ticket)
+        self.bytes -= size_of(place.wants)
+        return place

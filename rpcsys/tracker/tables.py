@@ -1,0 +1,301 @@
+"""The tables of a tracker's history file, and what a row of each must be.
+
+A file says in ``user_version`` how many of `STEPS` it has taken; opening it takes the rest. A released step is never
+changed. A row that is not as this code writes it is left out, and costs no other: a disk returns other bits than it was
+given, and people edit files. A text of the right length, a number of the right size: no more need be so to begin.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rpcsys.errors import ConfigError, ProtocolError
+from rpcsys.tracker.events import HistoryEntry
+from rpcsys.tracker.labels import wants_of
+from rpcsys.tracker.transitions import Reporting
+from rpcsys.wire import checks
+from rpcsys.wire.checks import Check
+
+_FIRST = """
+-- Leases that are over. `user` is the address where there is no name; times are seconds since 1970.
+CREATE TABLE leases (
+    id INTEGER PRIMARY KEY,
+    lease TEXT NOT NULL, epoch INTEGER NOT NULL, key TEXT NOT NULL, server TEXT NOT NULL,
+    user TEXT NOT NULL, address TEXT NOT NULL, how TEXT NOT NULL,
+    since REAL NOT NULL, begun REAL, ended REAL NOT NULL, held_s REAL NOT NULL, limit_s REAL,
+    waited_s REAL NOT NULL, priority REAL NOT NULL,
+    outcome TEXT NOT NULL, reason TEXT NOT NULL, fault TEXT NOT NULL, cleaned TEXT NOT NULL
+);
+CREATE INDEX leases_ended ON leases (ended);
+CREATE INDEX leases_key ON leases (key);
+CREATE INDEX leases_user ON leases (user);
+CREATE INDEX leases_server ON leases (server);
+-- What they add up to, by the hour in which they ended.
+CREATE TABLE usage (
+    hour INTEGER NOT NULL, user TEXT NOT NULL, key TEXT NOT NULL,
+    leases INTEGER NOT NULL, held_s REAL NOT NULL, waited_s REAL NOT NULL, faults INTEGER NOT NULL,
+    PRIMARY KEY (hour, user, key)
+) WITHOUT ROWID;
+-- What happened to servers (joined, gone, set_aside, trusted, ...), and tickets that got no device.
+CREATE TABLE events (id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, about TEXT NOT NULL, details TEXT NOT NULL);
+CREATE INDEX events_at ON events (at);
+CREATE INDEX events_about ON events (about);
+-- What is so now: leases that are out, tickets that wait, servers that are there or out of use.
+CREATE TABLE present (
+    kind TEXT NOT NULL, about TEXT NOT NULL, number INTEGER NOT NULL, at REAL NOT NULL, details TEXT NOT NULL,
+    PRIMARY KEY (kind, about)
+) WITHOUT ROWID;
+-- Devices there and leased, and requests waiting: the averages of ten minutes each.
+CREATE TABLE levels (
+    begin INTEGER NOT NULL, key TEXT NOT NULL, looks INTEGER NOT NULL, slots REAL NOT NULL, leased REAL NOT NULL, waiting REAL NOT NULL,
+    PRIMARY KEY (begin, key)
+) WITHOUT ROWID;
+"""
+
+STEPS: tuple[str, ...] = (_FIRST,)  # what makes an empty file version 1, that version 2, and so on
+#: Columns of the tables, the table that a tracker needs most first.
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "present": ("kind", "about", "number", "at", "details"),
+    "leases": (
+        *("id", "lease", "epoch", "key", "server", "user", "address", "how", "since", "begun", "ended"),
+        *("held_s", "limit_s", "waited_s", "priority", "outcome", "reason", "fault", "cleaned"),
+    ),
+    "usage": ("hour", "user", "key", "leases", "held_s", "waited_s", "faults"),
+    "levels": ("begin", "key", "looks", "slots", "leased", "waiting"),
+    "events": ("id", "at", "kind", "about", "details"),
+}
+#: So many columns of a table are those by which its rows lie in the file.
+SORTED_BY: Mapping[str, int] = {"present": 2, "leases": 1, "usage": 3, "levels": 2, "events": 1}
+_BUSY_S = 5.0  # somebody may look with the sqlite3 command
+
+#: Leases that are over are given back so far, and so many: shares of device time halve every hour.
+SHARES_S, MAX_SHARES = 10 * 3600.0, 100_000
+#: Rows of the present, and bytes of the details of one: 32 labels of 256 characters each, as JSON writes them.
+MAX_PRESENT, MAX_DETAILS = 100_000, 256 << 10
+MAX_LEVELS = 72_000  # a day of averages of as many keys as are followed
+_REPORTING = tuple(known.value for known in Reporting)
+_MAX_TEXT = 4096
+_MAX_AT = 10**12
+_SLACK_S = 1.0  # by which two clocks' readings and their difference may differ
+
+
+def text(data: bytes) -> str:
+    """A text of the file, whatever its bytes are."""
+    return data.decode(errors="replace")
+
+
+def open_file(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
+    """Open the file for writing, made or brought up to date as needed. May be used by one thread at a time.
+
+    Raises
+    ------
+    ConfigError: it is no such file, or is a later version's.
+    sqlite3.Error: it cannot be read or written.
+    """
+    # Statements are not kept: each is as long as its batch has rows, and one of 500 rows takes most of a megabyte.
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=0
+    )
+    connection.text_factory = text
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > len(steps):
+            raise ConfigError(
+                f"{path} was written by a later version of rpcsys: start that one, or give another --state-dir"
+            )
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # which a file can only take on before it has tables
+        connection.execute("PRAGMA journal_mode = WAL")
+        # A commit survives the death of the process; when the machine's power fails, the last ones may be gone.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
+        for number in range(version, len(steps)):
+            connection.executescript(f"BEGIN IMMEDIATE;\n{steps[number]}\nPRAGMA user_version = {number + 1};\nCOMMIT;")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """A second connection, which cannot write. May be used by one thread at a time."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S, check_same_thread=False
+    )
+    connection.text_factory = text
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+# What a row must be.
+
+
+def _text(value: Any, name: str) -> str:
+    if type(value) is not str or len(value) > _MAX_TEXT or not value.isprintable():
+        raise checks.wrong(name, "printable text", value)
+    return value
+
+
+def _at(value: Any, name: str) -> float:
+    found = checks.number(value, name)
+    if abs(found) > _MAX_AT:
+        raise checks.wrong(name, "a time", value)
+    return found
+
+
+def _reporting(value: Any, name: str) -> str:
+    if value not in _REPORTING:
+        raise checks.wrong(name, "how a lease is known", value)
+    return str(value)
+
+
+_count = checks.integer(0, checks.MAX_ID)
+_limit = checks.optional(checks.seconds)
+_labels = checks.mapping(_text)
+
+_PRESENT: Mapping[str, Mapping[str, Check]] = {
+    "granted": {
+        **dict.fromkeys(("lease", "key", "server", "user", "address"), _text),
+        "epoch": _count,
+        "limit_s": _limit,
+        "waited_s": checks.seconds,
+        "priority": checks.number,
+        "how": _reporting,
+    },
+    "begun": {"lease": _text},
+    "limited": {"lease": _text, "limit_s": _limit},
+    "waiting": {**dict.fromkeys(("ticket", "key", "user"), _text), "arrival": _count, "labels": _labels, "since": _at},
+    "joined": {"server": _text},
+    "set_aside": {"server": _text, "reason": _text, "failures": _count, "pause_s": checks.seconds, "until": _at},
+    "drained": {"server": _text},
+}
+
+_LEASE: Mapping[str, Check] = {
+    **dict.fromkeys(("lease", "key", "server", "user", "address", "how", "outcome", "reason", "fault"), _text),
+    "epoch": _count,
+    "since": _at,
+    "begun": checks.optional(_at),
+    "ended": _at,
+    "held_s": checks.seconds,
+    "limit_s": _limit,
+    "waited_s": checks.seconds,
+    "priority": checks.number,
+}
+
+
+def lease(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A row of ``leases``, ``cleaned`` as the object that it is; None for one that is none."""
+    try:
+        kept = {name: check(row[name], name) for name, check in _LEASE.items()}
+        kept["cleaned"] = _object(row["cleaned"])
+    except (ProtocolError, ValueError):
+        return None
+    return kept
+
+
+def present(kind: Any, about: Any, at: Any, details: Any) -> HistoryEntry | None:
+    """The record in a row of ``present``; None for one that holds none."""
+    try:
+        plain = _object(details)
+        fields = _PRESENT[kind]
+        for name, check in fields.items():
+            check(plain[name], name)
+        _text(plain.get("identity", ""), "identity")
+        if plain[next(iter(fields))] != about:  # the first says what it is about
+            return None
+        if kind == "waiting":
+            wants_of(plain["key"], plain["labels"])
+        return HistoryEntry(_at(at, "at"), kind, plain)
+    except (ProtocolError, ValueError, KeyError, TypeError):
+        return None
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a column holds a number or a text that is not too long."""
+    if type(value) is str:
+        return len(value) <= MAX_DETAILS
+    return type(value) in (int, float) and abs(value) <= checks.MAX_ID
+
+
+def _object(text: Any) -> dict[str, Any]:
+    """A JSON object that is not too long. ValueError, which a wrong encoding is too, for any other."""
+    if type(text) is not str or len(text) > MAX_DETAILS:
+        raise ValueError
+    try:
+        found = json.loads(text, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError from None
+    if type(found) is not dict:
+        raise ValueError
+    return found
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(word)
+
+
+def all_present(file: sqlite3.Connection) -> Iterator[HistoryEntry | None]:
+    """What the table ``present`` holds, in the order in which it was made; None for each row that is left out."""
+    found = file.execute(
+        "SELECT kind, about, at, details FROM present WHERE length(details) <= ? ORDER BY number LIMIT ?",
+        (MAX_DETAILS, MAX_PRESENT),
+    )
+    for row in found:
+        yield present(*row)
+    (skipped,) = file.execute(
+        "SELECT count(*) FROM present WHERE ifnull(length(details), ?) > ?", (MAX_DETAILS + 1, MAX_DETAILS)
+    ).fetchone()
+    for _ in range(min(skipped, MAX_PRESENT)):
+        yield None
+
+
+def overs(file: sqlite3.Connection, now: float) -> list[HistoryEntry]:
+    """Leases that ended lately, the last to be written last, with what device time and the usual lengths come from.
+
+    What ended after ``now`` was written by a clock that was wrong then, if this one is right: it counts for nobody.
+    """
+    found = file.execute(
+        "SELECT ended, key, user, since, held_s, outcome FROM leases WHERE ended > ? AND ended <= ?"
+        " ORDER BY id DESC LIMIT ?",
+        (now - SHARES_S, now, MAX_SHARES),
+    )
+    records = [record for row in found if (record := _over(*row)) is not None]
+    records.reverse()
+    return records
+
+
+def _over(ended: Any, key: Any, user: Any, since: Any, held_s: Any, outcome: Any) -> HistoryEntry | None:
+    try:
+        details = {
+            "key": _text(key, "key"),
+            "user": _text(user, "user"),
+            "since": _at(since, "since"),
+            "held_s": checks.seconds(held_s, "held_s"),
+            "outcome": _text(outcome, "outcome"),
+        }
+    except ProtocolError:
+        return None
+    return HistoryEntry(ended, "over", details) if since + held_s <= ended + _SLACK_S else None
+
+
+def levels(file: sqlite3.Connection, since: float, now: float) -> list[tuple[int, str, int, float, float, float]]:
+    """Averages from then on: begin, key, looks, slots, leased, waiting."""
+    found = file.execute(
+        "SELECT begin, key, looks, slots, leased, waiting FROM levels WHERE begin >= ? AND begin <= ?"
+        " ORDER BY begin DESC LIMIT ?",
+        (since, now, MAX_LEVELS),
+    )
+    return [row for row in found if _is_level(*row)]
+
+
+def _is_level(begin: Any, key: Any, looks: Any, *averages: Any) -> bool:
+    try:
+        _count(begin, "begin")
+        _text(key, "key")
+        checks.integer(1, checks.MAX_ID)(looks, "looks")
+        return all(checks.seconds(average, "average") == average for average in averages)
+    except ProtocolError:
+        return False

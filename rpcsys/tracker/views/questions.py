@@ -1,0 +1,119 @@
+"""Questions that are answered from the records, and change nothing: summaries, why somebody waits, where a module is."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from rpcsys.tracker.entities import Peer, Queue, WaitingRequest
+from rpcsys.tracker.events import Action, Send
+from rpcsys.tracker.labels import wants_of_key
+from rpcsys.tracker.records import Records
+from rpcsys.tracker.transitions import HEALTHY
+from rpcsys.tracker.views import eta, hints, rows, summary
+from rpcsys.wire import control, tracker
+
+MAX_ROWS = 100  # servers, holders and requests listed: an answer has to fit a frame
+
+
+@dataclass(eq=False)
+class Questions:
+    """Answers what clients want to know."""
+
+    records: Records
+
+    def tvm_summary(self, peer: Peer, message: tracker.TvmSummary) -> list[Action]:
+        """What TVM's clients show of a lab."""
+        return [Send(peer.conn, json.loads(summary.SummaryText().text(self.records, self.records.now, peer)))]
+
+    def summary(self, peer: Peer, message: control.Summary) -> list[Action]:
+        """A page of our summary."""
+        found, following = summary.page(self.records, self.records.now, peer, message.after or (0, 0))
+        return [peer.done(message.id, summary=found, next=following and list(following))]
+
+    def why(self, peer: Peer, message: control.Why) -> list[Action]:
+        """Why somebody waits."""
+        request = None if message.request is None else peer.requests.get(message.request)
+        key = request.key if request is not None else message.key
+        if key is None:
+            return [peer.refuse(message.id, "say which: a request of this connection that waits, or a key")]
+        if request is None and key not in self.records.queues:
+            return [peer.refuse(message.id, hints.unknown(self.records, wants_of_key(key)), "UnknownKey")]
+        return [peer.done(message.id, why=why(self.records, self.records.now, key, request))]
+
+    def resolve(self, peer: Peer, message: control.Resolve) -> list[Action]:
+        """Where a deployed module is served."""
+        modules = rows.modules(self.records, peer, message.name)
+        if message.name and not modules:
+            return [peer.refuse(message.id, hints.unknown_module(self.records, message.name), "UnknownKey")]
+        return [peer.done(message.id, modules=modules)]
+
+    def unsupported(self, peer: Peer, message: control.Ask) -> list[Action]:
+        """Something that this tracker does not answer."""
+        return [peer.refuse(message.id, f"this tracker does not support {message.op!r}")]
+
+
+def why(records: Records, at: float, key: str, request: WaitingRequest | None) -> dict[str, Any]:
+    """How things stand with a key, and with a request for it; ``reasons`` are sentences for people."""
+    queue = records.queues[key]
+    peers = [records.peers[conn] for conn in queue.servers]
+    before = len(queue.waiting) if request is None else eta.ahead(records, at, request)
+    estimate = eta.Estimate(queue, records.free_offers.count(key), at)
+    return {
+        "key": key,
+        "waiting": len(queue.waiting),
+        "free": records.free_offers.count(key),
+        "devices": sum(peer.slots for peer in peers),
+        "servers": [rows.server_brief(records, at, peer) for peer in peers[:MAX_ROWS]],
+        "holders": [rows.holder(lease, at) for lease in islice(queue.leases.values(), MAX_ROWS)],
+        "queue": [_waiting(records, at, other) for other in islice(eta.in_order(records, at, queue), MAX_ROWS)],
+        "position": None if request is None else before + 1,
+        "ahead": before,
+        "eta_s": None if request is None else estimate.of(request, before),
+        "reasons": _reasons(records, at, queue, peers, request),
+    }
+
+
+def _waiting(records: Records, at: float, request: WaitingRequest) -> dict[str, Any]:
+    return {
+        "user": request.user,
+        "address": request.address,
+        "priority": request.priority,
+        "risen": request.steps,
+        "waited_s": round(at - request.since, 3),
+        "spent_s": round(records.shares.spent(at, request.user), 1),
+        "labels": request.wants.labels,
+        "count": request.count,
+    }
+
+
+def _reasons(records: Records, at: float, queue: Queue, peers: list[Peer], request: WaitingRequest | None) -> list[str]:
+    reasons = []
+    if records.settling is not None:
+        reasons.append("the tracker has just started again and waits a moment for servers and requests to come back")
+    if peers:
+        reasons.append(f"{len(queue.leases)} of {sum(peer.slots for peer in peers)} devices are taken")
+    elif queue.key:
+        reasons.append(f"no server offers {queue.key!r} now")
+    states = Counter(rows.health(records, at, peer)["state"] for peer in peers)
+    reasons += [
+        f"{count} of the servers {'is' if count == 1 else 'are'} {word}"
+        for word, count in sorted(states.items())
+        if word not in HEALTHY
+    ]
+    silent = sum(peer.server is None for peer in peers)
+    if silent and queue.key in records.limits:
+        reasons.append(f"{silent} of the servers are TVM's own: no limit holds there")
+    reasons += [
+        f"{other.user} is next and wants {other.count} devices at once: {len(other.gathered)} are kept for that"
+        for other in records.gathering.values()
+        if other.key == queue.key and other.gathered
+    ]
+    if request is not None and request.parked:
+        reasons.append(f"the request is passed over: {request.parked}")
+    elif request is not None and request.wants.labels and not records.servers(request.wants):
+        reasons.append(f"no server is {request.wants}")
+    return reasons

@@ -1,0 +1,197 @@
+"""A lease, a server and a deployed module, as each is shown: to who waits, in summaries, on pages and to Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, nsmallest
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from rpcsys.tracker.transitions import AWAY, HEALTHY, INFERRED, OK, OURS, UNHEALTHY
+from rpcsys.wire.control import DeployedModule
+from rpcsys.wire.keys import SERVER_PREFIX
+
+if TYPE_CHECKING:
+    from rpcsys.tracker.entities import LeaseRecord, Peer, Queue
+    from rpcsys.tracker.records import Records
+
+MAX_HOLDERS = 8  # holders named to somebody who waits; the summary has them all
+MAX_MODULES = 2000  # in one answer, of some 200 bytes each: a frame holds 1 MiB
+
+# Leases.
+
+
+def holders(queue: Queue, at: float) -> list[dict[str, Any]]:
+    """Who has devices of a key, the longest first: since when, and until when at the latest."""
+    return [holder(lease, at) for lease in islice(queue.leases.values(), MAX_HOLDERS)]
+
+
+def holder(lease: LeaseRecord, at: float) -> dict[str, Any]:
+    """Who holds a device: seconds since then, and seconds left at the latest (None for no limit)."""
+    until = lease.until
+    return {
+        "user": lease.user,
+        "address": lease.address,
+        "server": lease.server_name,
+        "since_s": round(at - lease.since, 3),
+        "until_s": None if until is None else round(max(0.0, until - at), 3),
+        "inferred": lease.how is INFERRED,
+    }
+
+
+def lease_row(lease: LeaseRecord, at: float) -> dict[str, Any]:
+    """A row of the summary: who holds what, since when, and until when at the latest."""
+    state = lease.state.value if lease.how is OURS else lease.how.value
+    held = holder(lease, at)
+    return {
+        "lease": lease.lease,
+        "key": lease.key,
+        "server": lease.server_name,
+        "holder": lease.user,
+        "address": lease.address,
+        "since_s": held["since_s"],
+        "until_s": held["until_s"],
+        "limit_s": lease.limit_s,
+        "state": "server away" if lease.state in AWAY else state,
+    }
+
+
+def lease_on_page(lease: LeaseRecord) -> dict[str, Any]:
+    """As the page shows it: times are seconds since 1970."""
+    return {
+        "lease": lease.lease,
+        "key": lease.key,
+        "user": lease.user,
+        "address": lease.address,
+        "since": lease.since,
+        "until": lease.until,
+        "how": lease.how.value,
+        "running": lease.opened,
+    }
+
+
+# Servers.
+
+
+def health(records: Records, at: float, peer: Peer) -> dict[str, Any]:
+    """What is wrong with a server: ``state``, ``reason`` and ``until_s`` of it."""
+    condition = records.condition(peer)
+    if condition is None:
+        return {"state": OK.value, "reason": "", "until_s": None}
+    until_s = None if condition.until is None else round(max(0.0, condition.until - at), 3)
+    reason = condition.problem if condition.state is UNHEALTHY else condition.reason
+    return {"state": condition.state.value, "reason": reason, "until_s": until_s}
+
+
+def state_word(peer: Peer, state: str) -> str:
+    """A server's state in a word: what is wrong with it, or whether somebody has it."""
+    if state not in HEALTHY:
+        return state
+    if peer.serving:
+        return "busy" if len(peer.serving) >= peer.slots else "partly busy"
+    return "free" if peer.offers else "preparing"
+
+
+def server_brief(records: Records, at: float, peer: Peer) -> dict[str, Any]:
+    """For those who wait."""
+    return {"server": peer.name, "slots": peer.slots, "free": _free(peer), **health(records, at, peer)}
+
+
+def _free(peer: Peer) -> int:
+    return sum(offer.free for offer in peer.offers.values())
+
+
+def slots(peer: Peer, viewer: Peer) -> list[dict[str, Any]]:
+    """A server's rows in TVM's summary: one for each slot, as far as it is known."""
+    if peer.server is not None:
+        place = [viewer.sees(peer.server.host), peer.server.port]
+        return [{"key": SERVER_PREFIX + peer.server.key, "addr": place}] * peer.server.slots
+    if peer.report is not None and peer.report[0].startswith("server"):
+        name, host, port = peer.report
+        return [{"key": name, "addr": [viewer.sees(host), port]}]
+    return []
+
+
+def server_row(records: Records, at: float, peer: Peer, viewer: Peer) -> dict[str, Any]:
+    """A row of the summary."""
+    server = peer.server
+    host, port = (peer.report or ("", "", 0))[1:] if server is None else (server.host, server.port)
+    return {
+        "name": peer.name,
+        "free": _free(peer),
+        **health(records, at, peer),
+        "key": ",".join(peer.serves) if server is None else server.key,
+        "address": viewer.sees(host),
+        "port": port,
+        "slots": peer.slots,
+        "running": sum(lease.opened or server is None for lease in peer.serving.values()),
+        "labels": {} if server is None else server.labels,
+        "loads": [] if server is None else list(server.loads),
+        "limits": server is not None,
+    }
+
+
+def server_on_page(records: Records, at: float, peer: Peer) -> dict[str, Any]:
+    """As the page shows it, with its leases: times are seconds since 1970."""
+    known = health(records, at, peer)
+    until_s = known["until_s"]
+    return {
+        "name": peer.name,
+        "key": ",".join(peer.serves),
+        "state": state_word(peer, known["state"]),
+        "reason": known["reason"],
+        "until": None if until_s is None else at + until_s,
+        "slots": peer.slots,
+        "address": peer.address if peer.server is None else peer.server.host,
+        "labels": {} if peer.server is None else peer.server.labels,
+        "leases": [lease_on_page(lease) for lease in peer.serving.values()],
+    }
+
+
+# Deployed modules.
+
+
+def modules(records: Records, viewer: Peer, name: str) -> list[dict[str, Any]]:
+    """Where ``name`` (``""``: any module) is served: name, version, server, host, port, key; workers, running,
+    waiting, clients.
+
+    By name, then the least load of a worker first, then the fewest clients. Servers that were taken out are left out.
+    """
+    names = [name] if name else list(records.modules)
+    heapify(names)
+    found: list[dict[str, Any]] = []
+    while names and len(found) < MAX_MODULES:
+        least = nsmallest(MAX_MODULES - len(found), _served(records, heappop(names)), key=_load)
+        found += [_module_row(module, peer, viewer) for module, peer in least]
+    return found
+
+
+def _served(records: Records, name: str) -> Iterator[tuple[DeployedModule, Peer]]:
+    for conn, module in records.modules.get(name, {}).items():
+        peer = records.peers[conn]
+        condition = records.condition(peer)
+        taken_out = condition is not None and (condition.drained or condition.problem)
+        if module.serving and peer.server is not None and not taken_out:
+            yield module, peer
+
+
+def _load(served: tuple[DeployedModule, Peer]) -> tuple[float, int, str]:
+    module, peer = served
+    return (module.running + module.waiting) / module.workers, module.clients, peer.name
+
+
+def _module_row(module: DeployedModule, peer: Peer, viewer: Peer) -> dict[str, Any]:
+    assert peer.server is not None
+    host, port = peer.gate or (peer.server.host, peer.server.port)
+    return {
+        "name": module.name,
+        "version": module.version,
+        "server": peer.name,
+        "host": viewer.sees(host),
+        "port": port,
+        "key": peer.deployed_key,
+        "workers": module.workers,
+        "running": module.running,
+        "waiting": module.waiting,
+        "clients": module.clients,
+    }
