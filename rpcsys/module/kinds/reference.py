@@ -12,7 +12,7 @@ from rpcsys.module.kinds.onnx_proto import NUMBERS
 from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 
 
-class _Value:
+class _DeclaredValue:
     """An input or output as the model declares it."""
 
     def __init__(self, name: str, type_: Any) -> None:
@@ -51,9 +51,9 @@ class ReferenceRunner:
         _check(model)
         graph = model.graph
         weights = {item.name for item in graph.initializer}
-        self.inputs = [_Value(value.name, value.type) for value in graph.input if value.name not in weights]
-        self.optional = [_Value(value.name, value.type) for value in graph.input if value.name in weights]
-        self.outputs = [_Value(value.name, value.type) for value in graph.output]
+        self.inputs = [_DeclaredValue(value.name, value.type) for value in graph.input if value.name not in weights]
+        self.optional = [_DeclaredValue(value.name, value.type) for value in graph.input if value.name in weights]
+        self.outputs = [_DeclaredValue(value.name, value.type) for value in graph.output]
         self._evaluator = ReferenceEvaluator(model)
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
