@@ -6,9 +6,8 @@ import pytest
 
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.offers import MAX_UNREPORTED
 from tests.server.deployed import ONE
-from tests.server.transcripts import Transcript, kinds, only, taken
+from tests.server.transcripts import Transcript, only, taken
 
 # With our tracker
 
@@ -22,24 +21,6 @@ def test_a_lease_from_start_to_end(tracked):
     actions = tracked.bury(1, 0, ("sleep",))
     assert do.ReportEnd("L1", 1, "closed", ("sleep",)) in actions
     assert tracked.offers(actions) == ["k:2"]
-
-
-def test_a_match_key_serves_once(tracked):
-    taken(tracked)
-    tracked.visit(5, "k:1")
-    assert tracked.visit(6, "k:1") == [do.Refuse(6, "mismatch")]
-
-
-def test_the_plain_key_is_no_match_key(tracked):
-    assert tracked.visit(5, "k") == [do.Refuse(5, "mismatch")]
-
-
-def test_a_key_taken_and_not_used_is_renewed(tracked):
-    taken(tracked)
-    assert tracked.tick(7.9) == []
-    actions = tracked.tick(0.2)
-    assert actions == [do.ReportEnd("L1", 1, "unused"), do.Offer()]
-    assert tracked.visit(5, "k:1") == [do.Refuse(5, "mismatch")]
 
 
 def test_a_key_used_for_what_cannot_be_served_is_renewed_at_once(tracked):
@@ -102,12 +83,6 @@ def test_an_end_is_told_until_the_tracker_confirms_it(tracked):
     assert only(tracked.say(ev.Registered), do.ReportEnd) == []
 
 
-def test_unconfirmed_ends_are_bounded(tracked):
-    for number in range(2 * MAX_UNREPORTED):
-        tracked.say(ev.LeaseRevoked, f"L{number}", 1, "unused")
-    assert len(tracked.state.offers.unreported) == MAX_UNREPORTED
-
-
 def test_a_board_that_takes_its_offers_back_tells_of_their_leases():
     """Not on the same connection, which it closes, so that the tracker drops what was offered on it."""
     script = Transcript(tracked=True, slots=2)
@@ -148,82 +123,6 @@ def test_a_session_that_begins_while_its_server_registers_is_told_of(tracked):
     tracked.tick(0.2)
     assert [lease for lease, _, _ in tracked.say(ev.LinkUp, True)[0].running] == ["L1"]
     assert tracked.say(ev.Registered) == []
-
-
-def test_connecting_again_never_takes_five_seconds(tracked):
-    tracked.say(ev.LinkDown, "gone")
-    before = tracked.now
-    for _ in range(12):
-        while tracked.state.offers.link == "down":
-            tracked.tick(0.1)
-        assert tracked.now - before < 5
-        before = tracked.now
-        tracked.say(ev.LinkDown, "refused")
-
-
-def test_a_tracker_that_never_answers_is_given_up(tracked):
-    tracked.say(ev.LinkDown, "gone")
-    assert kinds(tracked.tick(0.15)) == [do.Connect]
-    assert kinds(tracked.tick(5.1)) == [do.Disconnect]
-    assert kinds(tracked.tick(1)) == [do.Connect]
-
-
-def test_offered_keys_die_with_the_link_and_taken_ones_do_not():
-    script = Transcript(tracked=True, slots=2)
-    script.boot()
-    assert script.register() == ["k:1", "k:2"]
-    taken(script, "k:1")
-    script.say(ev.LinkDown, "gone")
-    assert script.visit(1, "k:2") == [do.Refuse(1, "mismatch")]
-    assert kinds(script.visit(2, "k:1")) == [do.Start]
-    script.replay()
-
-
-def test_a_lingering_key_keeps_its_slot():
-    script = Transcript(tracked=True)
-    script.boot()
-    script.register()
-    taken(script, "k:1")
-    script.say(ev.LinkDown, "gone")
-    script.tick(0.2)
-    assert script.register() == []
-    assert script.offers(script.tick(8)) == ["k:2"]
-
-
-# With TVM's tracker
-
-
-@pytest.fixture
-def on_tvm():
-    script = Transcript(tracked=True)
-    script.boot()
-    assert script.register(ours=False) == ["k:1"]
-    yield script
-    script.replay()
-
-
-def test_a_session_without_a_lease(on_tvm):
-    (started,) = on_tvm.visit(1, "k:1", None)
-    assert (started.kind, started.lease) == ("tvm", None)
-    on_tvm.say(ev.ChildDone, 1, "closed")
-    assert on_tvm.offers(on_tvm.bury(1)) == ["k:2"]
-
-
-def test_polls_find_a_key_that_was_taken_and_not_used(on_tvm):
-    assert on_tvm.tick(2.1) == [do.Poll()]
-    on_tvm.say(ev.Pending, ("k:1",))
-    on_tvm.tick(2)
-    on_tvm.say(ev.Pending, ())
-    on_tvm.say(ev.Pending, (), after=4)
-    actions = on_tvm.tick(2.1)
-    assert do.Offer() in actions
-    assert on_tvm.offers(actions) == ["k:2"]
-
-
-def test_a_key_that_is_back_was_never_taken(on_tvm):
-    on_tvm.say(ev.Pending, ())
-    on_tvm.say(ev.Pending, ("k:1",))
-    assert do.Offer() not in on_tvm.tick(20)
 
 
 # What is said of ends

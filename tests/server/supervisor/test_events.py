@@ -1,0 +1,23 @@
+"""Every event has a place where it is handled."""
+
+from __future__ import annotations
+
+from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.records import Policy
+from rpcsys.server.supervisor.state import DeviceServerState
+
+
+def below(kind: type) -> set[type]:
+    """The classes that derive from one, and have none below them."""
+    return set().union(*({one, *below(one)} for one in kind.__subclasses__()))
+
+
+def test_every_event_is_handled():
+    handled = DeviceServerState(Policy("k", deploy=True))._on_event.keys()
+    assert handled == below(ev.Event) - {ev.ChildReport}
+
+
+def test_what_is_not_deployed_here_is_not_heard():
+    handled = DeviceServerState(Policy("k"))._on_event.keys()
+    assert ev.Catalogue not in handled
+    assert ev.Opened in handled
