@@ -18,18 +18,11 @@ from rpcsys.wire.keys import same
 if TYPE_CHECKING:
     from rpcsys.server.supervisor.deployments import Deployments
 
+#: From a connection to its whole greeting: clients send it at once. Well within the 10 s that are promised.
 HANDSHAKE_S = 8.0
-"""From a connection to its whole greeting: clients send it at once. Well within the 10 s that are promised."""
-
-EARLY_S = 2.0
-"""How long a client that is faster than the tracker's word about its lease is held back."""
-
-MAX_OPENINGS = 256
-"""Connections that have not said a greeting. Each costs a descriptor; of more, the oldest is dropped."""
-
-MAX_WAITING = 64
-"""Clients that wait for a slot of a server without a tracker."""
-
+EARLY_S = 2.0  # how long a client that is faster than the tracker's word about its lease is held back
+MAX_OPENINGS = 256  # connections that have not said a greeting. Each costs a descriptor; of more, the oldest is dropped
+MAX_WAITING = 64  # clients that wait for a slot of a server without a tracker
 NOT_FREE = "its key is not free here (used already, renewed, or another server's)"
 
 

@@ -14,21 +14,15 @@ from collections.abc import Callable
 
 from rpcsys.server.supervisor.loop import Loop
 
-PIECE = 64 << 10
-"""Read at a time: others have their turn between."""
-
-LINE = 4 << 10
-"""Bytes of a line; what is longer is cut into several."""
-
+PIECE = 64 << 10  # read at a time: others have their turn between
+LINE = 4 << 10  # bytes of a line; what is longer is cut into several
+#: Bytes that may be printed at once, and in each second beyond: a log on an SD card takes no more for long.
 BURST = 1 << 20
 PER_S = 64 << 10
-"""Bytes that may be printed at once, and in each second beyond: a log on an SD card takes no more for long."""
 
-LINE_COST = 100
-"""What a line costs beside its bytes: its beginning in the log, and the time to make it."""
-
+LINE_COST = 100  # what a line costs beside its bytes: its beginning in the log, and the time to make it
+#: Of what a session leaves, the lines that are logged, and the bytes that are read. A crash says why in a few lines.
 CRASH_LINES, CRASH_BYTES = 20, 64 << 10
-"""Of what a session leaves, the lines that are logged, and the bytes that are read. A crash says why in a few lines."""
 
 log = logging.getLogger("rpcsys.server")
 

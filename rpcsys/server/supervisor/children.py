@@ -24,11 +24,8 @@ from rpcsys.server.supervisor.child_output import ChildOutput, CrashOutput
 from rpcsys.server.supervisor.loop import Loop
 from rpcsys.wire.control import OUTCOMES
 
-LEAVE_S = (1.0, 5.0)
-"""When the server ends: for the zygote to leave by itself, and then for its processes to be killed."""
-
-STUCK_S = 1.0
-"""Between two looks at whether a process that no signal has ended has ended after all."""
+LEAVE_S = (1.0, 5.0)  # when the server ends: for the zygote to leave by itself, and then for its processes to be killed
+STUCK_S = 1.0  # between two looks at whether a process that no signal has ended has ended after all
 
 
 @dataclass

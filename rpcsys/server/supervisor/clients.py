@@ -17,12 +17,8 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import GONE, Loop
 from rpcsys.wire.handshake import SERVER, SESSION, Greeting, OpeningReader, Options, encode_greeting, encode_mismatch
 
-BURST = 64
-"""Connections accepted in one wake-up; others have their turn between."""
-
-PAUSE_S = 0.5
-"""When descriptors or memory run out, for sessions to end."""
-
+BURST = 64  # connections accepted in one wake-up; others have their turn between
+PAUSE_S = 0.5  # when descriptors or memory run out, for sessions to end
 REFUSED = (
     "the server does not take this session: its key has been used, or its board is not fit; request another, "
     "or see query_tracker"

@@ -21,26 +21,13 @@ from rpcsys.server.supervisor.model_hosts import DEAF, LEAVING, READY, SERVING, 
 from rpcsys.server.supervisor.process_table import ProcessTable, ZygoteState
 from rpcsys.server.supervisor.records import ServerRecords
 
-WAIT_S = 30.0
-"""How long a client waits for a host that is being started."""
-
-TIDY_S = 2.0
-"""What a deployer has to remove what it was sent, when its client is gone."""
-
-MAX_WAITING = 256
-"""Clients that wait for hosts."""
-
-MAX_DEPLOYERS = 8
-"""Clients that deploy: each has a process."""
-
-MAX_CLIENTS = 1000
-"""Of one host: each costs it 64 kB and a descriptor, of which a process may have 1,024 in most places."""
-
-HEARD_S = 5.0
-"""How long a deployer waits for hosts to hear that they are to leave: one may be busy in native code."""
-
-SHOWN = 20
-"""Names in one message."""
+WAIT_S = 30.0  # how long a client waits for a host that is being started
+TIDY_S = 2.0  # what a deployer has to remove what it was sent, when its client is gone
+MAX_WAITING = 256  # clients that wait for hosts
+MAX_DEPLOYERS = 8  # clients that deploy: each has a process
+MAX_CLIENTS = 1000  # of one host: each costs it 64 kB and a descriptor, of which a process has 1,024 in most places
+HEARD_S = 5.0  # how long a deployer waits for hosts to hear that they are to leave: one may be busy in native code
+SHOWN = 20  # names in one message
 
 
 @dataclass

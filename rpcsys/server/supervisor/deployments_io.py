@@ -118,6 +118,7 @@ class DeploymentsIo:
             self._spawner.kill(action.child)
 
 
+#: What is said without more.
 _REPORTS: dict[str, Callable[[float, int], ev.ChildReport]] = {
     "loaded": ev.Loaded,
     "stuck": ev.Stuck,
@@ -125,4 +126,3 @@ _REPORTS: dict[str, Callable[[float, int], ev.ChildReport]] = {
     "changed": ev.Changed,
     "states": ev.Asked,
 }
-"""What is said without more."""

@@ -15,14 +15,10 @@ from rpcsys.server.supervisor.records import ServerRecords
 
 CHECK, RECOVER = "health check", "recovery"
 
-EVERY_S = 60.0
-"""Between two checks of an idle board."""
-
-PAUSE_S = (2.0, 300.0)
-"""First and longest pause before a board that is not fit is looked at again."""
-
+EVERY_S = 60.0  # between two checks of an idle board
+PAUSE_S = (2.0, 300.0)  # first and longest pause before a board that is not fit is looked at again
+#: Sessions that failed in a row by the server's own fault, after which it is recovered whatever the check says.
 FAULTS = 2
-"""Sessions that failed in a row by the server's own fault, after which it is recovered whatever the check says."""
 
 
 class BoardHealth:

@@ -10,12 +10,9 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.health import CHECK, RECOVER
 from rpcsys.server.supervisor.loop import Loop
 
+#: What is not done by then is killed, with all of its process group: a power cycle takes a minute.
 TIMEOUT_S = {CHECK: 30.0, RECOVER: 120.0}
-"""What is not done by then is killed, with all of its process group: a power cycle takes a minute."""
-
-LOOK_S = 0.05
-"""Between two looks whether a command is done."""
-
+LOOK_S = 0.05  # between two looks whether a command is done
 _SHELL = "/bin/sh"
 _TAIL = 400  # bytes of what it printed that are kept
 

@@ -12,16 +12,12 @@ from typing import Callable, Tuple
 
 from rpcsys.server.supervisor.loop import Loop
 
-MAX_HEAD = 8 << 10
-"""Bytes of a request: probes send a few hundred."""
-
-MAX_ASKING = 16
-"""Connections at a time; the one that has been there longest gives way."""
-
+MAX_HEAD = 8 << 10  # bytes of a request: probes send a few hundred
+MAX_ASKING = 16  # connections at a time; the one that has been there longest gives way
 REQUEST_TIMEOUT_S = 5.0
 
+#: Makes a page when it is asked for: its content type and its body, small enough for a socket's buffer.
 Page = Callable[[], Tuple[str, bytes]]
-"""Makes a page when it is asked for: its content type and its body, small enough for a socket's buffer."""
 
 
 class Web:

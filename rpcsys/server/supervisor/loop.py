@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     Fields = ParamSpec("Fields")
 
+#: The other end has closed, or has said that it will send no more. (Errors are always told.)
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
 GONE = select.EPOLLRDHUP
-"""The other end has closed, or has said that it will send no more. (Errors are always told.)"""
 
 
 class Loop:

@@ -9,11 +9,8 @@ from rpcsys.server.sandbox.memory_usage import MemoryUsage
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import Loop
 
-EVERY_S = 0.2
-"""Between two looks at what sessions use. One look is some 0.2 ms a process, and 0.05 ms a thread."""
-
-SLICE_S = 0.005
-"""A look at many processes lets the loop do its work after so long, for as long again."""
+EVERY_S = 0.2  # between two looks at what sessions use. One look is some 0.2 ms a process, and 0.05 ms a thread
+SLICE_S = 0.005  # a look at many processes lets the loop do its work after so long, for as long again
 
 
 class MemoryWatch:

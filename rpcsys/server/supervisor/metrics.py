@@ -6,9 +6,8 @@ import collections
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+#: Where the buckets of the histogram of sessions end.
 SECONDS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
-"""Where the buckets of the histogram of sessions end."""
-
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 

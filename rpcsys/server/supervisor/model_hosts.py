@@ -19,15 +19,11 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.process_table import ProcessTable, ZygoteState
 from rpcsys.server.supervisor.records import ServerRecords
 
-LASTED_S = 10.0
-"""A host that served for so long does not fail at its start."""
-
-RESTART_S = (0.1, 30.0)
-"""First and longest pause before a host is started again."""
-
+LASTED_S = 10.0  # a host that served for so long does not fail at its start
+RESTART_S = (0.1, 30.0)  # first and longest pause before a host is started again
+#: Modules in one answer to a deployer, and letters of what is wrong with one: a message has 64 kB.
 MAX_LISTED = 250
 MAX_FAULT = 120
-"""Modules in one answer to a deployer, and letters of what is wrong with one: a message has 64 kB."""
 
 
 class HostState(str, Enum):

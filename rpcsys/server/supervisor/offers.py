@@ -23,27 +23,17 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.records import ServerRecords
 from rpcsys.wire.keys import same
 
-UNUSED_S = 8.0
-"""A client connects within milliseconds of its grant; TVM's server renews after 8 s as well."""
-
-POLL_S = 2.0
-"""How often TVM's tracker is asked for what is left, as often as TVM's server does."""
-
-ANSWER_S = 5.0
-"""A tracker that does not answer a connection or a registration for so long is given up."""
-
+UNUSED_S = 8.0  # a client connects within milliseconds of its grant; TVM's server renews after 8 s as well
+POLL_S = 2.0  # how often TVM's tracker is asked for what is left, as often as TVM's server does
+ANSWER_S = 5.0  # a tracker that does not answer a connection or a registration for so long is given up
+#: First and longest pause before connecting again: back within 5 s of the tracker's return, with room for a connection
+#: attempt that is refused just before it.
 RETRY_S = (0.1, 2.0)
-"""First and longest pause before connecting again: back within 5 s of the tracker's return, with room
-for a connection attempt that is refused just before it."""
-
-SELDOM_S = 20.0
-"""Between two looks for a tracker behind proxies that never led to one."""
-
-LED_S = 30.0
-"""Proxies that have led to a tracker are taken to do so again: it may be starting anew."""
-
+SELDOM_S = 20.0  # between two looks for a tracker behind proxies that never led to one
+LED_S = 30.0  # proxies that have led to a tracker are taken to do so again: it may be starting anew
+#: Ends of leases that no tracker has confirmed. A server has at most 256 slots, and none is leased again before its
+#: tracker is back.
 MAX_UNREPORTED = 512
-"""Ends of leases that no tracker has confirmed. A server has at most 256 slots, and none is leased again before its tracker is back."""
 
 
 class LinkState(str, Enum):

@@ -20,20 +20,13 @@ from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.records import ServerRecords
 
-CONNECT_S = 8.0
-"""From dialling to a greeting that is out."""
-
-ANSWER_S = 8.0
-"""From the first byte of a client's greeting to its last: the proxy sends it in one piece."""
-
+CONNECT_S = 8.0  # from dialling to a greeting that is out
+ANSWER_S = 8.0  # from the first byte of a client's greeting to its last: the proxy sends it in one piece
+#: First and longest pause before a proxy is tried again: one that was away for a night has its boards back in seconds.
 FIRST_PAUSE_S, PAUSE_S = 0.1, 5.0
-"""First and longest pause before a proxy is tried again: one that was away for a night has its boards back in seconds."""
-
-LASTED_S = 5.0
-"""A connection that was parked for so long was not refused: what ended it says nothing about the next."""
-
+LASTED_S = 5.0  # a connection that was parked for so long was not refused: what ended it says nothing about the next
+#: How a parked connection ends: it broke, or the proxy's answer.
 LOST, DUPLICATE, MISMATCH = "lost", "duplicate", "mismatch"
-"""How a parked connection ends: it broke, or the proxy's answer."""
 
 
 class ParkedState(str, Enum):

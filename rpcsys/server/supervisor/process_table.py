@@ -20,11 +20,8 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.records import STARTING as SERVER_STARTING
 from rpcsys.server.supervisor.records import ServerRecords
 
-ZYGOTE_PROVEN_S = 10.0
-"""A zygote that lived so long is not one that dies at start."""
-
-RESTART_S = (0.1, 10.0)
-"""First and longest pause before a child, or the zygote, is started again."""
+ZYGOTE_PROVEN_S = 10.0  # a zygote that lived so long is not one that dies at start
+RESTART_S = (0.1, 10.0)  # first and longest pause before a child, or the zygote, is started again
 
 
 class ZygoteState(str, Enum):
@@ -57,8 +54,7 @@ READY, GIVEN, GIVEN_UP = ChildEvent
 
 TRANSITIONS = {STARTING: {READY: WAITING}, WAITING: {GIVEN: SERVING}, SERVING: {GIVEN_UP: DOOMED}, DOOMED: {}}
 
-UNUSED = (STARTING, WAITING)
-"""States of a child without a job."""
+UNUSED = (STARTING, WAITING)  # states of a child without a job
 
 
 @dataclass

@@ -15,8 +15,7 @@ from typing import Any
 from rpcsys.server.sandbox.messages import TVM
 from rpcsys.server.supervisor.parking import ParkedConnection
 
-LATE_S = 0.5
-"""An rpcsys/1 session tells its client about the limit itself; after so long it is ended regardless."""
+LATE_S = 0.5  # an rpcsys/1 session tells its client about the limit itself; after so long it is ended regardless
 
 
 class SessionState(str, Enum):
@@ -51,8 +50,7 @@ TRANSITIONS = {
     CLEANING: {},
 }
 
-CHILDLESS = (OPENING, OVERDUE)
-"""States in which a session waits for a child."""
+CHILDLESS = (OPENING, OVERDUE)  # states in which a session waits for a child
 
 
 @dataclass

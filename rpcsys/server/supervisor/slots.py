@@ -25,23 +25,14 @@ from rpcsys.server.supervisor.sessions import (
     SessionRecord,
 )
 
-GRACE_GONE_S = 0.4
-"""For a session process to end by itself after its client hung up."""
-
+GRACE_GONE_S = 0.4  # for a session process to end by itself after its client hung up
+#: For a session process to exit after it said that it is done, and for a TVM client to be told its time is over.
 GRACE_DONE_S = 2.0
-"""For a session process to exit after it said that it is done, and for a TVM client to be told its time is over."""
-
-FIRST_CALL_S = 0.005
-"""Nothing is forked for so long after a session was opened: its client makes its first call."""
-
-TVM_QUIET_S = 0.01
-"""The same for TVM's clients, who are greeted unseen: half of them have made their first call by then."""
-
-KILL_AGAIN_S = 5.0
-"""A killed process is dead within milliseconds, unless the kernel holds it."""
-
+FIRST_CALL_S = 0.005  # nothing is forked for so long after a session was opened: its client makes its first call
+TVM_QUIET_S = 0.01  # the same for TVM's clients, who are greeted unseen: half have made their first call by then
+KILL_AGAIN_S = 5.0  # a killed process is dead within milliseconds, unless the kernel holds it
+#: What had to be removed of a session that changed its own affinity.
 FROM_CPUS = "threads from other CPUs than its slot's"
-"""What had to be removed of a session that changed its own affinity."""
 
 
 class Slots:

@@ -18,14 +18,11 @@ from rpcsys.wire.control import UNUSED
 if TYPE_CHECKING:
     from rpcsys.server.supervisor.deployments import Deployments
 
+#: Connections that wait at each proxy for clients of deployed modules: others follow as soon as these have one.
 DEPLOYED_CONNECTIONS = 4
-"""Connections that wait at each proxy for clients of deployed modules: others follow as soon as these have one."""
-
-NOTE_EVERY_S = 10.0
-"""How often it is logged that the tracker hands out what is not there: it may do so without end."""
-
+NOTE_EVERY_S = 10.0  # how often it is logged that the tracker hands out what is not there: it may do so without end
+#: What a tracker is told so that it offers nothing of a server that only lets its sessions end.
 STOPPING = "it is being stopped"
-"""What a tracker is told so that it offers nothing of a server that only lets its sessions end."""
 
 
 class TrackerSide:

@@ -24,14 +24,9 @@ from rpcsys.wire.keys import new_match_key
 
 log = logging.getLogger(__name__)
 
-NOTE_EVERY_S = 10.0
-"""How often it is logged that the tracker says what cannot be."""
-
-MAX_UNANSWERED = 100
-"""Commands without a reply: match keys for every slot, and polls for a minute."""
-
-FAREWELL_S = 1.0
-"""What a tracker is given to take the last reports of a server that ends."""
+NOTE_EVERY_S = 10.0  # how often it is logged that the tracker says what cannot be
+MAX_UNANSWERED = 100  # commands without a reply: match keys for every slot, and polls for a minute
+FAREWELL_S = 1.0  # what a tracker is given to take the last reports of a server that ends
 
 
 class TrackerLink:
