@@ -1,7 +1,7 @@
 """Files kept between sessions by their SHA-256, so that the same model is sent to a board once.
 
-Several session processes use one folder at the same time: objects appear by rename, and who writes a partial file locks
-it. Sessions run with the server's rights and may put anything there: what is no plain file is not opened.
+Several sessions use one folder at the same time: objects appear by rename, and who writes a partial file locks it.
+They run with the server's rights and may put anything there: what is no plain file is not opened.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Cache:
         return True
 
     def resume(self, digest: str) -> Optional[Partial]:
-        """The upload of that content, as far as an earlier session got; None while another writes it. Raises OSError."""
+        """The upload of that content, as far as an earlier session got; None while one writes it. Raises OSError."""
         path = os.path.join(self._partial, digest)
         stream = _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         if not _lock(stream):
@@ -102,7 +102,7 @@ class Cache:
         return left.st_size if stat.S_ISREG(left.st_mode) and left.st_size <= size else 0
 
     def room(self, wanted: int, spared: str) -> int:
-        """Make room for the file ``spared`` to have ``wanted`` bytes and some more: so many it may have. Raises OSError."""
+        """Make room for ``wanted`` bytes of the file ``spared``, and more: so many it may have. Raises OSError."""
         files = [entry for entry in self._files() if entry[2] != spared]
         total = sum(size for _, size, _ in files)
         more = min(wanted + max(_ROOM, self._cap // _ROOM_PART), self._cap)

@@ -37,7 +37,7 @@ def capabilities(*, pickle: bool = False, cache: bool = False) -> dict[str, Any]
 
 
 def warm() -> None:
-    """Find out now what the processes forked from this one will tell: searching takes longer than a session's opening."""
+    """Find out now what processes forked from this one will tell: searching takes longer than opening a session."""
     capabilities()
     machine()
 
@@ -65,10 +65,7 @@ def loads() -> list[str]:
 
 
 def kinds(*, pickle: bool = False) -> list[str]:
-    """Kinds of modules that a library may hold for `session.load_module` to take it on this device.
-
-    Those that TVM's runtime knows besides (``tvm_runtime``) are not among them.
-    """
+    """Kinds of modules in a library that `session.load_module` takes here, but for those that TVM's runtime knows."""
     return [kind for kind in loading.kinds(installed) if pickle or kind != "rpcsys.python"]
 
 

@@ -1,7 +1,4 @@
-"""The calls of a deployed module: answered as in a session, but nothing stays between them.
-
-No arrays, no functions, no other module.
-"""
+"""The calls of a deployed module: answered as in a session, but no array, function or module stays between them."""
 
 from __future__ import annotations
 

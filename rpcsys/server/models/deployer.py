@@ -1,7 +1,7 @@
 """Taking modules in: the process of a client that deploys. Uploads as a session has them, and three functions.
 
-The new file is received beside the old one, its hash verified; it becomes a version, which the supervisor has tried by a
-host; only then does the disk name it, in one step. This process may be killed at any point: the disk is old or new.
+The new file is received beside the old one, its hash verified; it becomes a version, which the supervisor has tried by
+a host; only then does the disk name it, in one step. This process may be killed at any point: the disk is old or new.
 """
 
 from __future__ import annotations
@@ -93,7 +93,12 @@ class Deployer:
     def run(self) -> str:
         """Serve until the client leaves; the outcome."""
         try:
-            self._greet()
+            able = capabilities(pickle=self._job.options["allow_pickle"])
+            if able["numpy"] and able["onnx"]:  # a model alone runs without onnxruntime, too
+                able["loads"] = sorted({*able["loads"], ".onnx"})
+            about = hello.fields(self._job, able, 1, frames.MAX_CHUNK)
+            self._out.send([self._job.reply, *frames.encode(frames.HELLO, 0, about)])
+            hello.received(self._stream)
             while True:
                 frame = self._stream.receive()
                 if frame is None or frame.kind == frames.GOODBYE:
@@ -106,14 +111,6 @@ class Deployer:
             return "lost"
         finally:
             self._files.close()
-
-    def _greet(self) -> None:
-        able = capabilities(pickle=self._job.options["allow_pickle"])
-        if able["numpy"] and able["onnx"]:  # a model alone runs without onnxruntime, too
-            able["loads"] = sorted({*able["loads"], ".onnx"})
-        about = hello.fields(self._job, able, 1, frames.MAX_CHUNK)
-        self._out.send([self._job.reply, *frames.encode(frames.HELLO, 0, about)])
-        hello.received(self._stream)
 
     def _call(self, frame: Frame) -> None:
         name = frame.get("f")
@@ -134,11 +131,10 @@ class Deployer:
         self._out.send(pieces)
 
     def _put(self, name: str, file: str) -> dict[str, str]:
-        """Serve the uploaded ``file`` as ``name`` from now on; what it is. Raises `ModelError` if it cannot be loaded."""
+        """Serve the uploaded ``file`` as ``name`` from now on; what it is. Raises `ModelError` if it does not load."""
         if not is_name(name):
-            raise RemoteFileError(
-                f"{str(name)[:100]!r} is no name for a module: letters, digits, dot, _ and -, at most 100, a letter or digit first"
-            )
+            form = "letters, digits, dot, _ and -, at most 100, a letter or digit first"
+            raise RemoteFileError(f"{str(name)[:100]!r} is no name for a module: {form}")
         if not file.isprintable():
             raise RemoteFileError(f"{printable(file)}: a file to deploy has a name that can be printed; rename it")
         if not file.endswith(SUFFIXES):

@@ -84,10 +84,7 @@ def serve(tether: socket.socket, job: Job) -> str:
 
 
 def load(path: str, name: str, *, allow_pickle: bool) -> Module:
-    """The module at ``path``, ``name`` in messages: an ONNX model by the reference evaluator where there is no onnxruntime.
-
-    Raises what cannot be loaded does.
-    """
+    """The module at ``path``, ``name`` in messages. A model runs by the reference evaluator without onnxruntime."""
     if path.endswith(".onnx") and not installed("onnxruntime"):
         return _by_reference(path)
     return loading.load_file(path, name, allow_pickle=allow_pickle)
@@ -112,8 +109,8 @@ def _by_reference(path: str) -> Module:
 class ModelHost(WorkerPool):
     """The process of one deployed version, with many clients and one copy of its weights.
 
-    ``greeting``: the fields of the HELLO that each client gets; ``tether``: to the supervisor, not blocking; ``window_bytes``: what one
-    client's frame may bring.
+    ``greeting``: the fields of the HELLO that each client gets; ``tether``: to the supervisor, not blocking;
+    ``window_bytes``: what one client's frame may bring.
 
     When it is to leave (a new version, or the end), it stops reading, finishes the calls it has, and gives each
     connection back at the end of a frame: the successor goes on with it, and its client never knows.

@@ -1,7 +1,7 @@
 """What is deployed, on the disk: it survives restarts, and is old or new after any crash, never half.
 
-A version is whole before ``current`` names it. What no ``current`` names is removed when nobody can be at work on it: at
-the start, and by the next who replaces that name.
+A version is whole before ``current`` names it. What no ``current`` names is removed when nobody can be at work on it:
+at the start, and by the next who replaces that name.
 """
 
 from __future__ import annotations
@@ -53,10 +53,7 @@ class Store:
         self.root = root
 
     def open(self) -> int:
-        """Make the folder ready and keep others off it while the returned descriptor is open.
-
-        Raises `ConfigError` if that cannot be.
-        """
+        """Make the folder ready, and keep others off it while the returned descriptor is open. Raises `ConfigError`."""
         incoming = os.path.join(self.root, "incoming")
         try:
             os.makedirs(incoming, exist_ok=True)

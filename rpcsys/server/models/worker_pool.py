@@ -31,7 +31,7 @@ READ = select.EPOLLIN | select.EPOLLRDHUP
 
 
 class WorkerPool:
-    """Leading, running, watching. What is read, and what becomes of clients, `rpcsys.server.models.host.ModelHost` knows.
+    """Leading, running, watching. What is read, and what becomes of clients, `ModelHost` knows.
 
     - A thread that leads and finds a call to run hands the lead on and runs it: no call changes threads, which would
       cost it two switches. Where nothing else is to be done, a call that is known to be quick is run without even that,

@@ -30,10 +30,7 @@ class Files:
         self._uploads: dict[int, Upload] = {}
 
     def offer(self, name: str, size: int, digest: str) -> dict[str, Any]:
-        """Whether the file ``name`` is here by this, or from which byte on it is wanted.
-
-        Raises `RemoteFileError`, `PathError`.
-        """
+        """Whether the file ``name`` is here by this, or from which byte on it is wanted. Raises as `Directory` does."""
         cache = self._opened(size, digest)
         if cache is None:
             return {"here": False, "offset": 0}
@@ -43,13 +40,8 @@ class Files:
         return {"here": here, "offset": 0 if here else cache.offset(digest, size)}
 
     def begin(self, frame: Frame) -> list[Buffer]:
-        """A CALL of ``session.upload``: name, size, and with a cache the SHA-256 and the byte to begin at.
-
-        It is answered after its last CHUNK.
-        """
-        args = frame.get("a")
-        if not isinstance(args, list) or not args or not isinstance(args[0], str):
-            raise ProtocolError("an upload names one file")
+        """A CALL of ``session.upload``: name, size, with a cache the SHA-256 and the byte to begin at; no answer yet."""
+        args = _arguments(frame, "an upload names one file")
         name, size, digest, offset = [*args, *(0, None, 0)[len(args) - 1 :]][:4]
         if type(size) is not int or type(offset) is not int or not 0 <= offset <= size:
             raise ProtocolError("an upload has a number of bytes, and begins at one of them")
@@ -97,9 +89,7 @@ class Files:
 
     def download(self, frame: Frame) -> list[Buffer]:
         """A CALL of ``session.download``: a name, and the byte to begin at; its RESULT, the CHUNKs sent."""
-        args = frame.get("a")
-        if not isinstance(args, list) or not args or not isinstance(args[0], str):
-            raise ProtocolError("a download names one file")
+        args = _arguments(frame, "a download names one file")
         offset = args[1] if len(args) > 1 else 0
         if type(offset) is not int or offset < 0:
             raise ProtocolError("a download begins at a byte")
@@ -114,6 +104,13 @@ class Files:
         """The session ends: what can be resumed is left for another one, the rest is removed."""
         for upload in self._uploads.values():
             upload.leave()
+
+
+def _arguments(frame: Frame, text: str) -> list[Any]:
+    args = frame.get("a")
+    if not isinstance(args, list) or not args or not isinstance(args[0], str):
+        raise ProtocolError(text)
+    return args
 
 
 class Upload:

@@ -111,15 +111,6 @@ class Incoming:
             self._calls += sign
             self._body_bytes += sign * frame.parsed.body_bytes
 
-    def _check_window(self) -> None:
-        """Raises `ProtocolError` for a client that does not keep to it. One call may be larger, if it comes alone."""
-        if self._calls > WINDOWS * WINDOW_CALLS or (
-            self._calls > 1 and self._body_bytes > WINDOWS * self._window_bytes
-        ):
-            raise ProtocolError(
-                f"more calls were sent than may be under way: {WINDOW_CALLS}, with {self._window_bytes} bytes of arguments"
-            )
-
     def read_ahead(self) -> None:
         """Put in order what has come meanwhile, without waiting."""
         self._sort_late()
@@ -133,8 +124,8 @@ class Incoming:
     def has_room(self) -> bool:
         """Whether another frame may be read ahead.
 
-        A client that keeps to its window, calls and bytes, always has room; of a file little is taken. The window bounds
-        what the calls here bring; their heads and all else are bounded here.
+        A client that keeps to its window, calls and bytes, always has room; of a file little is taken. The window
+        bounds what the calls here bring; their heads and all else are bounded here.
         """
         beside = len(self.waiting) + len(self._unsorted) - self._calls
         return (
@@ -144,7 +135,10 @@ class Incoming:
         )
 
     def sort(self, frame: Frame) -> None:
-        """What must not wait for the calls before it is done at once; the rest keeps its order."""
+        """What must not wait for the calls before it is done at once; the rest keeps its order.
+
+        Raises `ProtocolError` for a client that does not keep to its window.
+        """
         if frame.kind == frames.PING:
             self._out.send(frames.pack(frames.PONG, frame.call_id), _SEND_TIMEOUT_S)
             return
@@ -158,8 +152,12 @@ class Incoming:
             self.waiting.clear()
             self._bytes = self._chunk_bytes = self._calls = self._body_bytes = 0
         self._count_waiting(frame, 1)
-        if frame.kind == frames.CALL:
-            self._check_window()
+        if self._calls > WINDOWS * WINDOW_CALLS or (
+            self._calls > 1
+            and self._body_bytes > WINDOWS * self._window_bytes  # one call may be larger, if it is alone
+        ):
+            window = f"{WINDOW_CALLS}, with {self._window_bytes} bytes of arguments"
+            raise ProtocolError(f"more calls were sent than may be under way: {window}")
         self.waiting.append(frame)
 
     def _sort_late(self) -> None:

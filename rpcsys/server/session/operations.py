@@ -107,8 +107,8 @@ def _unpickled(pickled: bytes) -> Callable[..., Any]:
         function = cloudpickle.loads(pickled)
     except ModuleNotFoundError as error:
         raise RemoteFunctionError(
-            f"the function needs the module {error.name!r}, which this device has not; upload and import it in the function, "
-            "or send it along: cloudpickle.register_pickle_by_value(module)"
+            f"the function needs the module {error.name!r}, which this device has not; upload and import it in the "
+            "function, or send it along: cloudpickle.register_pickle_by_value(module)"
         ) from None
     except Exception as error:  # noqa: BLE001 - what is broken, or refuses, may raise anything
         raise RemoteFunctionError(

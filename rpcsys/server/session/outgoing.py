@@ -18,8 +18,8 @@ from rpcsys.wire.frames import Buffer
 BATCH = 16
 #: A reply above this many bytes is worth a system call of its own, and not worth copying.
 SMALL = 4096
-#: So much is given to the system at a time, which waits until all of it is on its way. To be asked whether the client takes
-#: more costs more than a system call; but between two of these, what it sends is read.
+#: So much is given to the system at a time, which waits until all of it is on its way; between two, what the client
+#: sends is read.
 STRETCH = 2 << 20
 
 

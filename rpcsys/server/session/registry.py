@@ -19,13 +19,10 @@ _functions: dict[str, Callable[..., Any]] = {}
 
 
 def register(name: str) -> Callable[[Function], Function]:
-    """A decorator: the function can be called as ``name`` in every session of this server::
+    """A decorator: the function can be called as ``name`` in every session of this server.
 
-        @rpcsys.server.register("lab.temperature")
-        def temperature(): …
-
-    A call of it that fails is answered with its traceback.
-    Raises `ConfigError` if the name is taken, or belongs to the session itself.
+    A call of it that fails is answered with its traceback. Raises `ConfigError` if the name is taken, or belongs to the
+    session itself.
     """
     if name.startswith("session.") or name in _functions:
         raise ConfigError(f"a function called {name!r} is registered already; choose another name")

@@ -96,9 +96,7 @@ def _seconds(options: dict[str, Any], name: str, scale: float) -> float:
 
 
 def board_state(root: str = "/") -> dict[str, Any]:
-    """The board's state: any of ``cpu_mhz`` and ``governor`` (by CPU that this process may use), ``temperature_c``
-    (of the hottest zone), ``load``.
-    """
+    """Any of ``cpu_mhz`` and ``governor``, by CPU, ``temperature_c`` of the hottest zone, and ``load``."""
     frequencies, governors = {}, {}
     for cpu in sorted(os.sched_getaffinity(0)):
         folder = os.path.join(root, f"sys/devices/system/cpu/cpu{cpu}/cpufreq")

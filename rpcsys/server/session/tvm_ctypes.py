@@ -28,8 +28,7 @@ def library_runtime() -> Runtime:
 def fill(target: Any) -> None:
     """Write numbers from 1 to 10 into a native array: code may run faster or slower on zeros and denormals.
 
-    Types that have no such numbers here get bytes of 0 and 1: truth values for bool, small numbers for int8, next to
-    nothing for float16 and narrower.
+    Types that have no such numbers here get bytes of 0 and 1.
     """
     data = target.data
     block = memoryview(_block(target.dtype)).cast("B")

@@ -1,7 +1,6 @@
-"""A TVM session: the protocol is TVM's own, spoken by its runtime (``rpc.ServerLoop``).
+"""A TVM session. The protocol is TVM's own, spoken by its runtime (``rpc.ServerLoop``).
 
-What stands here are the functions that know files, so that the names a client sends stay inside the session's
-directory, and the session's end.
+What stands here are the functions that know files: the names a client sends stay inside the session's directory.
 """
 
 from __future__ import annotations
@@ -54,10 +53,7 @@ def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
 
 
 def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Callable[..., Any]]:
-    """The functions that know files, by the last part of their names.
-
-    TVM's client calls ``listdir``, which TVM's own server lacks.
-    """
+    """The functions that know files, by the last part of their names. TVM's own server lacks ``listdir``."""
 
     def workpath(name: str) -> str:
         # MetaSchedule ends a measurement with remove(""). A path that ends in a dot is the directory, and no
