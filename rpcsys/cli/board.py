@@ -16,12 +16,12 @@ import click
 from rpcsys.board import inventory, lifecycle
 from rpcsys.board.inventory import Entry
 from rpcsys.board.package import WHEELS, Packer
-from rpcsys.cli import options, output
+from rpcsys.cli import options
 from rpcsys.client import connect_tracker
 from rpcsys.errors import ConfigError, RpcsysError, UsageError, one_line
 from rpcsys.link import address_text, parse_address
 from rpcsys.module import toolchain
-from rpcsys.query.terminal import print_rows, with_options
+from rpcsys.query import terminal
 
 AT_ONCE = 32  # boards that are worked on at the same time: most of it is waiting for sessions to end
 
@@ -34,7 +34,7 @@ _SSH = (
 )
 
 
-_ssh_options = with_options(
+_ssh_options = terminal.with_options(
     *(
         click.option(flag, name, metavar=metavar, multiple=True, help=f"{text} Remembered.")
         for flag, name, metavar, text in _SSH
@@ -46,7 +46,7 @@ _FROM_WHEELS = click.option(
 _DRIVERS = click.option(
     "--with-libraries", "drivers", metavar="A.so:B.so", multiple=True, help="Drivers for TVM's sessions; repeatable."
 )
-_packing = with_options(
+_packing = terminal.with_options(
     _FROM_WHEELS,
     click.option(
         "--libraries",
@@ -296,7 +296,7 @@ def list_(as_json: bool, offline: bool) -> None:
                 row["state"] = "no tracker" if summary is None else lifecycle.state(summary, row["name"])
     if found or as_json:
         columns = ("name", "key", "destination", "target", "installed", "state")
-        print_rows(found, dict(zip(columns, columns, strict=True)), as_json)
+        terminal.print_rows(found, dict(zip(columns, columns, strict=True)), as_json)
     else:
         click.echo("no boards yet; rpcsys board add makes the first")
 
@@ -345,8 +345,8 @@ def pack(
     packed = build.pack(target, archive, folder=folder, from_wheels=from_wheels, drivers=named, glibc=glibc)
     for remark in packed.remarks:
         _warn(remark)
-    click.echo(f"{packed.path}: {output.megabytes(packed.size)} for {target}")
+    click.echo(f"{packed.path}: {terminal.megabytes(packed.size)} for {target}")
     needs = {"Python": "python", "glibc": "glibc", "libstdc++": "glibcxx"}
     wanted = [(f"needs {name}", packed.manifest[key]) for name, key in needs.items()]
-    output.rows([(name, f"{version} or later") for name, version in wanted if version])
-    output.rows([("libraries", ", ".join(packed.manifest["libraries"]) or "none of TVM's")])
+    terminal.print_pairs([(name, f"{version} or later") for name, version in wanted if version])
+    terminal.print_pairs([("libraries", ", ".join(packed.manifest["libraries"]) or "none of TVM's")])

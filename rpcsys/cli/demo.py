@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rpcsys.cli import models, output
+from rpcsys.cli import models
 from rpcsys.client import Session, Tracker
 from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.graph import samples
 from rpcsys.lab import Lab
+from rpcsys.query import terminal
 
 if TYPE_CHECKING:
     from rpcsys.graph._ir.random_inputs import Arrays
@@ -41,9 +42,11 @@ def demo() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rpcsys-demo-") as folder:
         path = _make_model(Path(folder))
-        output.heading("A lab on this machine")
+        terminal.print_heading("A lab on this machine")
         with Lab({KEY: SERVERS}) as lab:
-            output.rows([(daemon.name, f"127.0.0.1:{daemon.port}  pid {daemon.pid}") for daemon in lab.daemons])
+            terminal.print_pairs(
+                [(daemon.name, f"127.0.0.1:{daemon.port}  pid {daemon.pid}") for daemon in lab.daemons]
+            )
             with lab.connect() as tracker:
                 _queue(tracker, "before: every device is free")
                 with tracker.request(KEY) as session:
@@ -63,40 +66,40 @@ def _require(*packages: str) -> None:
 
 
 def _make_model(folder: Path) -> Path:
-    output.heading(f"A network: {NETWORK} with random weights")
+    terminal.print_heading(f"A network: {NETWORK} with random weights")
     model = samples.light_model(NETWORK)
     path = folder / f"{NETWORK}.onnx"
     samples.save(model, path)
-    output.rows([("file", output.megabytes(path.stat().st_size)), ("nodes", str(len(model.graph.node)))])
+    terminal.print_pairs([("file", terminal.megabytes(path.stat().st_size)), ("nodes", str(len(model.graph.node)))])
     return path
 
 
 def _use(session: Session, path: Path) -> None:
     """Run the network on the leased device, compare with a run here, and time it there."""
-    output.heading("A leased device")
+    terminal.print_heading("A leased device")
     host, port = session.address
-    output.rows(
+    terminal.print_pairs(
         [
             ("device", f"{host}:{port}, session process {session.info['pid']}"),
             ("machine", "{system} on {arch}, {cores} cores".format(**session.info["machine"])),
         ]
     )
-    with output.progress("upload and load") as advance:
+    with terminal.progress("upload and load") as advance:
         model = session.load_module(path, progress=advance)
     feed = models.random_inputs(model.inputs)
     outputs = model.run(feed)
     worst = _difference(outputs, samples.run_here(path, feed))
-    output.rows(
+    terminal.print_pairs(
         [
-            *(("in", f"{name}  {output.array(value)}") for name, value in feed.items()),
-            *(("out", f"{name}  {output.array(value)}") for name, value in outputs.items()),
+            *(("in", f"{name}  {terminal.array_text(value)}") for name, value in feed.items()),
+            *(("out", f"{name}  {terminal.array_text(value)}") for name, value in outputs.items()),
             ("here", f"the same run by onnxruntime without a session: largest absolute difference {worst:.3g}"),
         ]
     )
     args = [session.array(feed[spec["name"]]) for spec in model.inputs]
-    with output.progress("timing") as advance:
+    with terminal.progress("timing") as advance:
         timing = models.time_model(model, args, REPEAT, advance)
-    output.rows([("time", f"{timing}")])
+    terminal.print_pairs([("time", f"{timing}")])
 
 
 def _difference(outputs: Arrays, expected: Arrays) -> float:
@@ -121,8 +124,8 @@ def _compete(tracker: Tracker) -> None:
 
 
 def _queue(tracker: Tracker, moment: str) -> None:
-    output.heading(f"The queue, {moment}")
-    output.indented(tracker.text_summary())
+    terminal.print_heading(f"The queue, {moment}")
+    terminal.print_indented(tracker.text_summary())
 
 
 def _settle(tracker: Tracker) -> None:

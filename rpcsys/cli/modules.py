@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from rpcsys.cli import options, output
+from rpcsys.cli import options
 from rpcsys.client.deploying import Deployment
 from rpcsys.errors import UsageError, printable
 from rpcsys.module import inspection
-from rpcsys.query.terminal import say
+from rpcsys.query import terminal
 
 
 @click.command(short_help="Put a module on a server, for many clients to call.")
@@ -31,16 +31,16 @@ def deploy(servers: tuple[str, ...], name: str | None, listing: bool, remove: st
     for server in servers:
         with Deployment(server) as deployment:
             if file is not None:
-                with output.progress(f"sending {file.name}") as advance:
+                with terminal.progress(f"sending {file.name}") as advance:
                     put = deployment.put(file, name, progress=advance)
-                say(f"{server}: serving {printable(put['name'])} {printable(put['version'])}")
+                terminal.say(f"{server}: serving {printable(put['name'])} {printable(put['version'])}")
             elif remove is not None:
                 deployment.remove(remove)
                 click.echo(f"{server}: {remove} is withdrawn")
             else:
                 rows = deployment.list()
                 click.echo(f"{server}:" + ("" if rows else " nothing is deployed"))
-                output.rows([(row["name"], _deployed(row)) for row in rows])
+                terminal.print_pairs([(row["name"], _deployed(row)) for row in rows])
 
 
 def _deployed(row: dict[str, object]) -> str:

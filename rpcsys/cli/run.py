@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rpcsys.cli import models, options, output
+from rpcsys.cli import models, options
 from rpcsys.client import Session, connect_tracker
 from rpcsys.errors import UsageError, printable
-from rpcsys.query.terminal import say, span
+from rpcsys.query import terminal
 
 if TYPE_CHECKING:
     from rpcsys.graph._ir.random_inputs import Arrays
@@ -52,22 +52,22 @@ def _say_place(event: Mapping[str, Any]) -> None:
         line += f", taken by {', '.join(dict.fromkeys(holder['user'] for holder in held))}"
     low, high = event.get("eta_s") or (0, 0)
     if high >= 1:
-        line += f", {span(low)} to {span(high)} to go"
-    say(printable(line), err=True)
+        line += f", {terminal.span(low)} to {terminal.span(high)} to go"
+    terminal.say(printable(line), err=True)
 
 
 def _run_on(session: Session, path: Path, given: Arrays | None, repeat: int) -> None:
     name = session.lease.get("server") or session.info["key"]
-    say(f"device: {printable(str(name))} at {session.address[0]}:{session.address[1]}")
-    with output.progress(f"loading {path.name}") as advance:
+    terminal.say(f"device: {printable(str(name))} at {session.address[0]}:{session.address[1]}")
+    with terminal.progress(f"loading {path.name}") as advance:
         model = session.load_module(path, progress=advance)
     feed = models.random_inputs(model.inputs, SEED) if given is None else given
     click.echo(f"inputs: {f'random (seed {SEED})' if given is None else 'as given'}")
-    output.rows([(name, output.array(value)) for name, value in feed.items()])
+    terminal.print_pairs([(name, terminal.array_text(value)) for name, value in feed.items()])
     outputs = model.run(feed)
     click.echo("outputs:")
-    output.rows([(name, output.array(value)) for name, value in outputs.items()])
+    terminal.print_pairs([(name, terminal.array_text(value)) for name, value in outputs.items()])
     on_device = [session.array(feed[spec["name"]]) for spec in model.inputs if spec["name"] in feed]
-    with output.progress("timing") as advance:
+    with terminal.progress("timing") as advance:
         timing = models.time_model(model, on_device, repeat, advance)
     click.echo(f"time:   {timing}")

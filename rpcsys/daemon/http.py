@@ -121,13 +121,13 @@ def counted(
     total = MAX_CONNECTIONS if most is None else min(MAX_CONNECTIONS, most // _SHARE)
     limit = ConnectionLimit(of_address, total, log, _ADVICE)
 
-    def greet(sock: socket.socket, address: Any) -> None:
+    def take(sock: socket.socket, address: Any) -> None:
         if limit.admit(address[0], time.monotonic()):
             handle(CountedStream(sock, address[0], limit, max_buffer_size), address)
         else:
             sock.close()
 
-    return greet
+    return take
 
 
 def serve_pages(listener: socket.socket, pages: dict[str, Page]) -> Acceptor:

@@ -72,14 +72,14 @@ class BufferPool:
 class Flow:
     """One direction of a `Pair`. ``moved`` counts its bytes; ``ended``: its source has ended, or its sink is dead."""
 
-    __slots__ = ("_broken", "_pair", "_rest", "deaf", "ended", "moved", "sink", "source")
+    __slots__ = ("_broken", "_pair", "_rest", "discarding", "ended", "moved", "sink", "source")
 
     def __init__(self, pair: Pair, source: socket.socket, sink: socket.socket) -> None:
         self.source = source
         self.sink = sink
         self.moved = 0
         self.ended = False
-        self.deaf = False
+        self.discarding = False
         self._broken = False
         self._pair = pair
         self._rest: memoryview | None = None
@@ -105,7 +105,7 @@ class Flow:
                     self._finish()
                     return
                 self.moved += count
-                if self.deaf:
+                if self.discarding:
                     continue
                 sent = _send(send, buffer[:count])
                 if sent < count:
@@ -147,7 +147,7 @@ class Flow:
 
     def discard(self) -> None:
         """The sink is dead: what still comes from the source is read, so that it can end in peace, and thrown away."""
-        self.deaf = True
+        self.discarding = True
         if self._rest is not None:
             self._resume()
 

@@ -183,7 +183,7 @@ class ProxyService:
             if not send_first(one.sock, other.raw):
                 # It has just died: to the other, nobody came yet.
                 self._take(one.conn).sock.close()
-                self.loop.call_soon(self._after_death, one, other, action.server)
+                self.loop.call_soon(self._after_hangup, one, other, action.server)
                 return
         self._take(client.conn)
         self._take(server.conn)
@@ -191,7 +191,7 @@ class ProxyService:
         note(log, logging.INFO, "joined", key=action.key, client=client.where, server=server.where)
         self._relay(client.sock, server.sock, SESSION, lambda: self.perform(ev.StreamEnded(action.server)))
 
-    def _after_death(self, dead: ProxyStream, other: ProxyStream, server: int) -> None:
+    def _after_hangup(self, dead: ProxyStream, other: ProxyStream, server: int) -> None:
         self.perform(ev.StreamEnded(server))
         if other.conn not in self.waiting:
             return  # it has left as well

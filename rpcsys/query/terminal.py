@@ -1,16 +1,23 @@
-"""How commands run and print: exit statuses, tables, JSON; nothing that a terminal would take for a command."""
+"""How commands run and print: exit statuses, tables, JSON, progress; nothing that a terminal would take for a command.
+
+Results go to standard output; progress goes to standard error, and only as a line where that is no terminal.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rpcsys.errors import ProtocolError, RpcsysError, one_line, printable
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_WIDTH = 256  # of a column, which a longer cell exceeds: one long name must not make every row as long
 
@@ -114,3 +121,48 @@ def span(seconds: float) -> str:
 def who(user: str, address: str) -> str:
     """A user and where from; who gave no name goes by the address."""
     return user if not address or user == address else f"{user}@{address}"
+
+
+def print_heading(text: str) -> None:
+    """Begin a part of the output."""
+    click.echo()
+    click.secho(text, bold=True)
+
+
+def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Names and values, aligned."""
+    shown = [(printable(name), printable(value)) for name, value in pairs]
+    width = min(MAX_WIDTH, max((len(name) for name, _ in shown), default=0))
+    for name, value in shown:
+        click.echo(f"  {name:<{width}}  {value}")
+
+
+def print_indented(text: str) -> None:
+    """Somebody else's text, as part of ours."""
+    for line in text.strip("\n").splitlines():
+        click.echo(f"  {printable(line)}".rstrip())
+
+
+def array_text(value: np.ndarray[Any, Any]) -> str:
+    """Type, shape, and what can be said of the numbers in a few words."""
+    text = f"{value.dtype} {list(value.shape)}"
+    if value.size and value.dtype.kind in "fiu":
+        text += f"  min {value.min():.4g}  mean {value.mean():.4g}  max {value.max():.4g}"
+    return text
+
+
+@contextlib.contextmanager
+def progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error; gives ``advance(done, total)``."""
+    with click.progressbar(length=1, label=f"  {label}", file=sys.stderr) as bar:
+
+        def advance(done: int, total: int) -> None:
+            bar.length = max(total, 1)
+            bar.update(done - bar.pos)
+
+        yield advance
+
+
+def megabytes(count: int) -> str:
+    """Bytes as MB (10^6)."""
+    return f"{count / 1e6:.1f} MB"

@@ -7,6 +7,7 @@ import json
 import sys
 
 import click
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +15,14 @@ from hypothesis import strategies as st
 from rpcsys.errors import ProtocolError, RpcsysError
 from rpcsys.query.terminal import (
     MAX_WIDTH,
+    array_text,
+    megabytes,
+    print_indented,
     print_json,
+    print_pairs,
     print_rows,
     print_table,
+    progress,
     run_command,
     say,
     span,
@@ -113,3 +119,39 @@ def test_spans(seconds: float, text: str) -> None:
 
 def test_a_user_and_where_from() -> None:
     assert [who("ann", "10.0.0.5"), who("10.0.0.5", "10.0.0.5"), who("ann", "")] == ["ann@10.0.0.5", "10.0.0.5", "ann"]
+
+
+def test_names_and_values_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    print_pairs([("a", "1"), ("long name", "2")])
+    assert capsys.readouterr().out == "  a          1\n  long name  2\n"
+
+
+def test_indented_keeps_blank_lines_blank(capsys: pytest.CaptureFixture[str]) -> None:
+    print_indented("\none\n\ntwo   \n")
+    assert capsys.readouterr().out == "  one\n\n  two\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.array([[1.0, 3.0]], "float32"), "float32 [1, 2]  min 1  mean 2  max 3"),
+        (np.array(7), "int64 []  min 7  mean 7  max 7"),
+        (np.zeros((0, 3)), "float64 [0, 3]"),
+        (np.array([True]), "bool [1]"),
+    ],
+)
+def test_an_array_in_a_line(value: np.ndarray, text: str) -> None:
+    assert array_text(value) == text
+
+
+def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("loading") as advance:
+        for done in range(0, 11, 5):
+            advance(done, 10)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "loading" in captured.err
+
+
+def test_megabytes() -> None:
+    assert megabytes(102_500_000) == "102.5 MB"
