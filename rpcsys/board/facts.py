@@ -98,15 +98,12 @@ def parse(printed: str) -> BoardFacts:
     first = {name: values[0] for name, values in answers.items()}
     user = first.get("user", "")
     return BoardFacts(
-        machine=first.get("machine", ""),
-        system=first.get("system", ""),
-        host=first.get("host", ""),
+        **{name: first[name] for name in ("machine", "system", "host", "sudo") if name in first},
         user=int(user) if user.isascii() and user.isdigit() and len(user) < 12 else -1,
         pythons=tuple(filter(None, map(_python, answers.get("python", [])))),
         folders=tuple(map(_space, answers.get("folder", []))),
         base=_space(first.get("base", "/opt")),
         writable="writable" in first,
-        sudo=first.get("sudo", ""),
         version=first.get("version", "").rpartition("/")[2],
         servers=tuple(filter(None, answers.get("server", []))),
     )

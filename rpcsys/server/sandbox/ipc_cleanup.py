@@ -6,6 +6,7 @@ Elsewhere they are found by comparison: :class:`IpcCleanup`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any, NamedTuple
 
@@ -99,14 +100,11 @@ def found(user: int) -> list[IpcObject]:
 
 def _files(user: int) -> list[IpcObject]:
     files = []
-    try:
-        with os.scandir(SHM) as entries:
-            for entry in entries:
-                status = entry.stat(follow_symlinks=False)
-                if status.st_uid == user:
-                    files.append(IpcObject("file", status.st_ino, entry.name))
-    except OSError:
-        pass  # no such place, or what was in it is gone meanwhile
+    with contextlib.suppress(OSError), os.scandir(SHM) as entries:  # no such place, or what was in it is gone meanwhile
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            if status.st_uid == user:
+                files.append(IpcObject("file", status.st_ino, entry.name))
     return files
 
 

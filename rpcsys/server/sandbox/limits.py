@@ -6,6 +6,7 @@ processes of a session together are measured from outside: :mod:`rpcsys.server.s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from typing import AbstractSet, Sequence
@@ -24,13 +25,11 @@ _allowed: int | None = None
 
 def set_oom_score(score: int) -> None:
     """How soon the kernel ends this process, and those it starts, when memory ends. To be ended later needs root."""
-    try:
+    with contextlib.suppress(OSError, ValueError):  # not root, or a kernel without it: as it was
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
             if score > 0 or int(file.read()) > score:
                 file.seek(0)
                 file.write(str(score))
-    except (OSError, ValueError):
-        pass  # not root, or a kernel without it: as it was
 
 
 def keep_on(roots: Sequence[int], cpus: AbstractSet[int]) -> bool:

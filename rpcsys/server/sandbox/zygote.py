@@ -7,6 +7,7 @@ held across a fork.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -53,12 +54,10 @@ def main(settings: dict[str, Any]) -> NoReturn:
     own_pids = bool(reaper and not shared and not mount_namespace.probe(*where, own_pids=True))
     settings = {**settings, "isolate": not shared, "own_pids": own_pids, "host_mounts": pid_namespace.mounts()}
     zygote = Zygote(control, settings)
-    try:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         _prepare(settings, control, zygote)
         messages.tell(control, ready=True, shared=shared)
         zygote.run()
-    except (BrokenPipeError, ConnectionResetError):
-        pass
     zygote.leave()
 
 
