@@ -10,15 +10,8 @@ import click
 
 import rpcsys
 from rpcsys.cli import options
-from rpcsys.cli.board import board, pack
-from rpcsys.cli.completion import Program, completion, words
-from rpcsys.cli.demo import demo
-from rpcsys.cli.manual import man
-from rpcsys.cli.modules import deploy, module
-from rpcsys.cli.run import run
-from rpcsys.cli.split import split
+from rpcsys.cli.completion import Program, words
 from rpcsys.client import connect_tracker
-from rpcsys.query.__main__ import command as query_tracker
 from rpcsys.query.terminal import run_command
 
 _HELP = """Lease a device by key, run a model on it, give it back clean.
@@ -39,13 +32,25 @@ An archive for one:       rpcsys pack --target aarch64-linux-gnu
 """
 
 
-@click.group(cls=options.CommandGroup, help=_HELP)
+#: Where commands are that are imported when they are used, by their names.
+_MODULES = {
+    **dict.fromkeys(("board", "pack"), "rpcsys.cli.board"),
+    **dict.fromkeys(("deploy", "module"), "rpcsys.cli.modules"),
+    "completion": "rpcsys.cli.completion",
+    "demo": "rpcsys.cli.demo",
+    "man": "rpcsys.cli.manual",
+    "run": "rpcsys.cli.run",
+    "split": "rpcsys.cli.split",
+}
+
+
+@click.group(cls=options.CommandGroup, modules=_MODULES, help=_HELP)
 @click.version_option(rpcsys.__version__, prog_name="rpcsys")
 def group() -> None:
     """All commands; what they have in common is said in `_HELP`."""
 
 
-def _program(name: str, program: str, summary: str, below: click.Group | None = None) -> None:
+def _program(name: str, program: str, summary: str) -> None:
     """A command that hands all its arguments, --help too, to another program's own parser.
 
     The program replaces this process: nothing of this command line stays in a board's memory.
@@ -65,16 +70,13 @@ def _program(name: str, program: str, summary: str, below: click.Group | None = 
         os.execv(sys.executable, [sys.executable, "-m", program, *args])
 
     command.program = program
-    command.group = below
     group.add_command(command)
 
 
 _program("tracker", "rpcsys.tracker", "Serve the queue of requests: one tracker for a lab.")
 _program("proxy", "rpcsys.proxy", "Join clients with servers that nobody can reach.")
 _program("server", "rpcsys.server", "Serve this machine as a device.")
-_program("query", "rpcsys.query", "Print the tracker's servers and queue.", query_tracker)
-for _command in (run, demo, split, deploy, module, pack, board, completion, man):
-    group.add_command(_command)
+_program("query", "rpcsys.query", "Print the tracker's servers and queue.")
 
 
 @group.group(cls=options.CommandGroup, short_help="End a lease.")

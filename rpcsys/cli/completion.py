@@ -31,15 +31,20 @@ def variable(command: str) -> str:
 class Program(click.Command):
     """A command that hands its arguments to ``program``, whose help says what flags there are.
 
-    Where the program is one of click's, ``group`` is it, and completes what comes below, too.
+    Where the program is one of click's, its group completes what comes below, too.
     """
 
     program: str
-    group: click.Group | None = None
+
+    @property
+    def group(self) -> click.Group | None:
+        """The program's own group of commands, if it has one."""
+        return getattr(importlib.import_module(f"{self.program}.__main__"), "command", None)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        if self.group is not None:
-            return below(self.group, ctx, incomplete)
+        group = self.group
+        if group is not None:
+            return below(group, ctx, incomplete)
         flags = dict.fromkeys(_FLAG.findall(help_of(self.program)))
         return [CompletionItem(flag) for flag in flags if flag.startswith(incomplete)]
 
@@ -51,9 +56,9 @@ def below(group: click.Group, ctx: click.Context, incomplete: str) -> list[Compl
 
 def words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """What is no flag in a program's command line: a word of its own, else the name of a file."""
-    command = ctx.command
-    if isinstance(command, Program) and command.group is not None:
-        return below(command.group, ctx, incomplete)
+    group = ctx.command.group if isinstance(ctx.command, Program) else None
+    if group is not None:
+        return below(group, ctx, incomplete)
     return [CompletionItem(incomplete, type="file")]
 
 

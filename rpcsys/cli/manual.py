@@ -59,7 +59,10 @@ def pages(group: click.Group, name: str) -> Iterator[tuple[str, str]]:
 def _commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield words, command
     if isinstance(command, click.Group):
-        for name, below in sorted(command.commands.items()):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None  # it is listed
             yield from _commands(below, (*words, name))
 
 

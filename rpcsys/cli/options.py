@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,8 +28,21 @@ def tracker_address(text: str | None, default_port: int | None = None) -> tuple[
 class CommandGroup(click.Group):
     """A group whose name alone is too little: its help goes to standard error, and the exit status is 2.
 
-    Before 8.2, click would take it for a question, and exit with 0.
+    Before 8.2, click would take it for a question, and exit with 0. ``modules``: by the names of commands, the modules
+    that have them, each imported when one is used.
     """
+
+    def __init__(self, *args: Any, modules: Mapping[str, str] | None = None, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._modules = dict(modules or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *self._modules})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self._modules:
+            self.add_command(getattr(importlib.import_module(self._modules.pop(cmd_name)), cmd_name))
+        return super().get_command(ctx, cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Stop where there is nothing to parse, unless a shell asks what may come."""

@@ -14,7 +14,10 @@ from tests.cli.conftest import Command
 def groups(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...], click.Group]]:
     if isinstance(command, click.Group):
         yield words, command
-        for name, below in command.commands.items():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
             yield from groups(below, *words, name)
 
 
