@@ -133,7 +133,7 @@ def _move_aside(path: Path) -> Path:
 
 
 def _copy(aside: Path, file: sqlite3.Connection) -> int:
-    """Copy what can be read; how many tables."""
+    """Copy what can be read; how many rows."""
     end, kept = time.monotonic() + SALVAGE_S, 0
     uri = aside.absolute().as_uri()
     for way in ("?mode=ro", "?immutable=1"):  # with its journal, or without one that is damaged itself

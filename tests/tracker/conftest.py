@@ -8,6 +8,7 @@ import pytest
 
 from tests.live.conftest import daemons  # noqa: F401 (a fixture)
 from tests.live.probe import TrackerProbe
+from tests.tracker.stores import opened  # noqa: F401 (a fixture)
 from tests.tracker.transcripts import Scene
 
 

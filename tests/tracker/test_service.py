@@ -9,14 +9,12 @@ import struct
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 
 import psutil
 import pytest
 
 from rpcsys.client import connect_tracker
-from tests.live.daemons import ROOT, free_port, queue, rss_mb, wait_until
+from tests.live.daemons import ROOT, queue, rss_mb, wait_until
 from tests.live.probe import TrackerProbe
 
 pytestmark = pytest.mark.live
@@ -386,39 +384,6 @@ def test_out_of_descriptors_it_neither_dies_nor_spins(daemons, descriptors):
     first.close()
 
 
-# --- HTTP --------------------------------------------------------------------------------------
-
-
-def get(port, path):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as reply:
-        return reply.headers.get_content_type(), reply.read().decode()
-
-
-def test_pages(daemons):
-    port = free_port()
-    tracker = daemons.tracker("--http-port", str(port))
-    assert tracker.ready["http_port"] == port
-    with TrackerProbe(tracker.address) as server, TrackerProbe(tracker.address) as client:
-        server.ask([3, "rpi4", [9090, "rpi4:1"], None])
-        client.send([4, "gpu", "", 1])
-        client.ask([1])
-        assert get(port, "/healthz") == ("text/plain", "ok\n")
-        kind, body = get(port, "/api/summary")
-        assert kind == "application/json"
-        assert json.loads(body)["queue_info"]["rpi4"] == {"free": 1, "pending": 0}
-        kind, body = get(port, "/metrics")
-        assert kind == "text/plain"
-        assert 'rpcsys_tracker_free{key="rpi4"} 1.0' in body
-        assert 'rpcsys_tracker_pending{key="gpu"} 1.0' in body
-        assert 'rpcsys_tracker_frames_total{direction="in"} 3.0' in body
-        assert "rpcsys_tracker_connections 2.0" in body
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            get(port, "/etc/passwd")
-    throw(("127.0.0.1", port), random.Random(3), 100)
-    assert get(port, "/healthz")[1] == "ok\n"
-    assert "Traceback" not in tracker.stderr()
-
-
 def test_an_http_port_that_is_taken_is_one_line_and_status_3(tracker):
     done = run_tracker("--host", "127.0.0.1", "--port", "0", "--http-port", str(tracker.address[1]))
     assert done.returncode == 3
@@ -450,21 +415,3 @@ def test_a_summary_longer_than_a_frame_reaches_everybody(tracker, connect):
     assert len(json.dumps(shown)) > 1 << 20
     rpc = pytest.importorskip("tvm.rpc")
     assert len(rpc.connect_tracker(*tracker.address).summary()["server_info"]) == rows
-
-
-def test_a_page_of_the_whole_summary_over_http(daemons):
-    port = free_port()
-    tracker = daemons.tracker("--http-port", str(port))
-    with TrackerProbe(tracker.address) as server, connect_tracker(tracker.address) as viewer:
-        for read in (viewer.summary, lambda: _get(port, "/api/summary")):
-            assert read() == {"queue_info": {}, "server_info": [], "servers": [], "leases": []}
-        server.ask(HELLO)
-        server.ask({"op": "register", "id": 1, "key": "rpi4", "name": "board", "port": 9000, "slots": 2})
-        server.ask([3, "rpi4", [9000, "rpi4:1"], None])
-        assert server.ask([6]) == [0, {name: viewer.summary()[name] for name in ("queue_info", "server_info")}]
-        assert _get(port, "/api/summary") == viewer.summary()
-
-
-def _get(port, path):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as reply:
-        return json.load(reply)

@@ -1,7 +1,5 @@
 """What the file remembers, in a directory of the test's own."""
 
-import asyncio
-import json
 import sqlite3
 import time
 
@@ -10,42 +8,16 @@ import pytest
 from rpcsys.errors import ConfigError
 from rpcsys.tracker import batch, store, tables
 from rpcsys.tracker.events import HistoryEntry
-from rpcsys.tracker.history import HistoryReader
 from rpcsys.tracker.store import HistoryStore
 from rpcsys.wire import control
 from tests.live.daemons import wait_until
 from tests.tracker import entries
-
-NOW = 1_700_000_000.0
-
-
-@pytest.fixture
-def opened(tmp_path):
-    """Opens stores in one directory and closes them."""
-    made = []
-
-    def make(**options):
-        made.append(HistoryStore(tmp_path, **{"history_days": 90, "clock": lambda: NOW, **options}))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+from tests.tracker.stores import NOW, ask
 
 
 def rows(path, query):
     with sqlite3.connect(path) as file:
         return file.execute(query).fetchall()
-
-
-def ask(path, question):
-    history = HistoryReader(path)
-    try:
-        answer = asyncio.run(history.answer(question))
-    finally:
-        history.close()
-    assert json.loads(json.dumps(answer.to_json()))
-    return answer
 
 
 # --- what comes back ---------------------------------------------------------------------------
@@ -149,117 +121,7 @@ def test_servers_that_do_not_come_back_are_not_waited_for_twice(opened):
     assert rows(first.path, "SELECT about FROM events WHERE kind = 'gone'") == [("lost",)]
 
 
-# --- what became of leases ---------------------------------------------------------------------
-
-
-def test_a_lease_is_told_with_all_that_was_known_of_it(opened):
-    first = opened()
-    first.note(entries.granted("a-1", at=NOW, waited_s=2.5, priority=3, limit_s=60.0, user="ann"))
-    first.note(entries.begun("a-1", at=NOW + 1))
-    first.note(entries.limited("a-1", 90.0, at=NOW + 2))
-    first.note(entries.over("a-1", at=NOW + 9, since=NOW, held_s=9.0, outcome="lost", reason="its client vanished"))
-    first.close()
-    (lease,) = ask(first.path, control.History(1)).fields["leases"]
-    assert lease == {
-        "lease": "a-1",
-        "epoch": 1,
-        "key": "rpi4",
-        "server": "board",
-        "user": "ann",
-        "address": "10.0.0.5",
-        "how": "ours",
-        "since": NOW,
-        "begun": NOW + 1,
-        "ended": NOW + 9,
-        "held_s": 9.0,
-        "limit_s": 90.0,
-        "waited_s": 2.5,
-        "priority": 3,
-        "outcome": "lost",
-        "reason": "its client vanished",
-        "fault": "",
-        "cleaned": {"processes": 1},
-    }
-
-
-def test_history_by_key_user_server_and_time_in_pages(opened):
-    first = opened()
-    for number in range(100):
-        key, user = ("rpi4", "gpu")[number % 2], ("ann", "bob", "")[number % 3]
-        first.note(entries.over(f"x-{number}", at=NOW + number, key=key, user=user, server=f"board-{number % 4}"))
-    first.close()
-
-    def leases(**wanted):
-        found, before = [], None
-        while True:
-            answer = ask(first.path, control.History(1, **wanted, limit=7, before=before)).fields
-            found += [int(lease["lease"][2:]) for lease in answer["leases"]]
-            before = answer["before"]
-            if before is None:
-                return found
-
-    assert leases() == list(range(99, -1, -1))
-    assert leases(key="gpu") == list(range(99, 0, -2))
-    assert leases(user="bob") == list(range(97, 0, -3))
-    assert leases(user="10.0.0.5") == list(range(98, 1, -3))  # without a name
-    assert leases(server="board-3", key="gpu", user="ann") == list(range(99, 0, -12))
-    assert leases(since=NOW + 90, until=NOW + 95) == [94, 93, 92, 91, 90]
-    assert leases(since=NOW + 1000) == []
-
-
-def test_an_answer_fits_into_a_frame(opened):
-    first = opened()
-    for number in range(3000):
-        first.note(entries.over(f"x-{number}", at=NOW, reason="\N{SNOWMAN}" * 250))
-    first.close()
-    answer = ask(first.path, control.History(1, limit=4096))
-    assert len(json.dumps(answer.to_json())) < 1 << 20
-    assert 100 < len(answer.fields["leases"]) < 3000
-    assert answer.fields["before"]
-
-
-def test_usage_by_user_and_key(opened):
-    first = opened()
-    for number in range(60):
-        user = ("ann", "bob", "ann")[number % 3]
-        first.note(entries.granted(f"x-{number}", at=NOW, waited_s=1.0))
-        first.note(
-            entries.over(f"x-{number}", at=NOW + 600 * number, user=user, held_s=10.0, fault="" if number else "dead")
-        )
-    first.close()
-    found = ask(first.path, control.Usage(1)).fields
-    assert found["since"] == NOW // 3600 * 3600
-    assert found["usage"] == [
-        {"user": "ann", "key": "rpi4", "leases": 40, "held_s": 400.0, "waited_s": 40.0, "faults": 1},
-        {"user": "bob", "key": "rpi4", "leases": 20, "held_s": 200.0, "waited_s": 20.0, "faults": 0},
-    ]
-    assert not found["more"]
-    (bob,) = ask(first.path, control.Usage(1, user="bob", since=NOW + 18_000)).fields["usage"]
-    assert bob["leases"] == 10
-    assert ask(first.path, control.Usage(1, key="gpu")).fields == {"usage": [], "since": None, "more": False}
-
-
-@pytest.mark.parametrize("since", [0, 0.5, 1e15, 2**53, 1e308])
-def test_any_time_can_be_asked_for(opened, since):
-    first = opened()
-    first.note(entries.over("x", at=NOW))
-    first.close()
-    found = ask(first.path, control.Usage(1, since=since)).fields["usage"]
-    assert found == ask(first.path, control.Usage(1, since=float(since))).fields["usage"]
-    assert len(found) == (since < NOW)
-    assert len(ask(first.path, control.History(1, since=since)).fields["leases"]) == (since < NOW)
-    assert len(ask(first.path, control.History(1, until=since)).fields["leases"]) == (since > NOW)
-
-
-def test_a_question_that_takes_too_long_is_refused(opened, monkeypatch):
-    first = opened()
-    for number in range(2000):
-        first.note(entries.over(f"x-{number}", at=NOW))
-    first.close()
-    monkeypatch.setattr("rpcsys.tracker.history.MAX_S", -1.0)
-    monkeypatch.setattr("rpcsys.tracker.history._STEPS", 10)
-    answer = ask(first.path, control.History(7, user="nobody", key="rpi4"))
-    assert (answer.id, answer.ok, answer.error) == (7, False, "TooLong")
+# --- what goes ---------------------------------------------------------------------------------
 
 
 def test_old_history_goes(opened):

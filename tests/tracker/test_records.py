@@ -1,0 +1,86 @@
+"""Records stay consistent: what is in one place is in all places, or in none."""
+
+import pytest
+
+from rpcsys.tracker.entities import LeaseRecord, Peer, Server
+from rpcsys.tracker.events import TrackerStarted
+from rpcsys.tracker.labels import facts_of, wants_of
+from rpcsys.tracker.records import EPOCHS_AHEAD, GRACE_S, Records
+from rpcsys.wire.control import DeployedModule
+
+
+@pytest.fixture
+def records():
+    records = Records(TrackerStarted(1000.0, "run"))
+    for conn in (1, 2):
+        records.peers[conn] = Peer(conn, f"10.0.0.{conn}", "10.0.0.9")
+    return records
+
+
+def server(name, key="rpi4", identity="", **labels):
+    return Server(name, key, 1, "10.0.0.7", 9090, labels, (), facts_of(key, name, labels, ()), identity)
+
+
+def test_names_are_given_once_and_taken_back(records):
+    one, two = records.peers.values()
+    assert [records.name_peer(one, "board"), records.name_peer(two, "board")] == ["board", "board-2"]
+    records.unname_peer(one)
+    assert (one.name, records.name_peer(two, "board")) == ("", "board")
+    assert records.server_names == {"board": 2}
+
+
+def test_servers_are_found_by_their_labels(records):
+    one, two = records.peers.values()
+    records.describe(one, server("a", site="x", identity="i"))
+    records.describe(two, server("b", site="y"))
+    assert records.servers(wants_of("rpi4", {"site": "x"})) == [one]
+    records.describe(one, server("a", site="y"))
+    assert records.servers(wants_of("", {"site": "y"})) == [two, one]
+    assert records.identities == {}
+    for peer in (one, two):
+        records.forget_server(peer)
+    assert records.by_fact == {}
+
+
+def test_modules_are_those_told_last(records):
+    one, two = records.peers.values()
+    records.deploy(one, (DeployedModule("m", "1"), DeployedModule("n", "1")), "")
+    records.deploy(two, (DeployedModule("m", "2"),), "")
+    assert {name: list(served) for name, served in records.modules.items()} == {"m": [1, 2], "n": [1]}
+    records.deploy(one, (), "")
+    assert {name: list(served) for name, served in records.modules.items()} == {"m": [2]}
+
+
+def test_a_key_is_known_for_a_while_after_its_last_server(records):
+    peer = records.peers[1]
+    records.now = 5000.0
+    queue = records.serve(peer, "rpi4")
+    assert records.known_until("rpi4") is None
+    records.serve_no_more(1, "rpi4")
+    assert records.known_until("rpi4") == 5000.0 + GRACE_S
+    records.forget_queue(queue)
+    assert "rpi4" in records.queues
+    records.now += GRACE_S
+    records.forget_queue(queue)
+    assert "rpi4" not in records.queues
+    assert records.known_until("never") == 1000.0 + GRACE_S
+
+
+@pytest.mark.parametrize(("epoch", "believed"), [(1_000_000, True), (1_000_000 + EPOCHS_AHEAD, True), (1 << 50, False)])
+def test_epochs_that_cannot_be_are_not_believed(records, epoch, believed):
+    assert records.believe(epoch) == believed
+    assert records.epoch == (epoch if believed else 0)
+
+
+def test_a_lease_is_in_all_places_until_it_is_over(records):
+    before = Records(TrackerStarted(1000.0, "run"))
+    lease = LeaseRecord("run-1", 1, "rpi4", 1, "board", 2, "ann", "10.0.0.2", 1000.0, None)
+    records.add_lease(lease)
+    places = (records.leases, records.queues["rpi4"].leases, records.peers[1].serving, records.peers[2].holding)
+    assert all(list(place.values()) == [lease] for place in places)
+    records.now = 1060.0
+    records.remove_lease(lease)
+    assert not any(places)
+    assert "rpi4" not in records.queues
+    assert records.shares.spent(1060.0, "ann") == pytest.approx(60, rel=0.02)
+    assert records != before

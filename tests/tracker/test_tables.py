@@ -1,0 +1,65 @@
+"""The tables of the file, and what a row of each must be."""
+
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.errors import ConfigError
+from rpcsys.tracker import tables
+from tests.tracker.stores import NOW
+
+ANY = st.none() | st.integers() | st.floats() | st.text() | st.binary()
+
+
+def test_columns_are_those_that_the_steps_make(tmp_path):
+    file = tables.open_file(tmp_path / "file")
+    for table, columns in tables.COLUMNS.items():
+        found = file.execute(f"PRAGMA table_info({table})").fetchall()
+        assert tuple(name for _, name, *_ in found) == columns
+        keys = tuple(name for _, name, *_, key in sorted(found, key=lambda row: row[-1]) if key)
+        assert keys == columns[: tables.SORTED_BY[table]]
+    file.close()
+
+
+def test_a_file_of_a_later_version_is_refused(tmp_path):
+    tables.open_file(tmp_path / "file", ("CREATE TABLE t (a);", "CREATE TABLE u (a);")).close()
+    with pytest.raises(ConfigError, match="later version"):
+        tables.open_file(tmp_path / "file", ("CREATE TABLE t (a);",))
+
+
+def test_who_reads_cannot_write(tmp_path):
+    tables.open_file(tmp_path / "file").close()
+    file = tables.open_for_reading(tmp_path / "file")
+    with pytest.raises(sqlite3.OperationalError):
+        file.execute("DELETE FROM leases")
+    file.close()
+
+
+@given(st.sampled_from(["granted", "waiting", "drained", "nothing"]) | ANY, ANY, ANY, ANY)
+def test_any_row_of_the_present_is_an_entry_or_left_out(kind, about, at, details):
+    try:
+        hash(kind)
+    except TypeError:
+        return
+    entry = tables.present(kind, about, at, details)
+    assert entry is None or entry.kind == kind
+
+
+def test_a_row_says_what_it_is_about():
+    assert tables.present("drained", "board", NOW, '{"server": "board", "by": "ann"}') is not None
+    assert tables.present("drained", "other", NOW, '{"server": "board", "by": "ann"}') is None
+    assert tables.present("drained", "board", NOW, '{"server": NaN}') is None
+    assert tables.present("drained", "board", NOW, "[" * 100_000) is None
+
+
+@given(st.fixed_dictionaries(dict.fromkeys(tables.COLUMNS["leases"], ANY)))
+def test_any_row_of_leases_is_told_or_left_out(row):
+    kept = tables.lease(row)
+    assert kept is None or isinstance(kept["cleaned"], dict)
+
+
+@given(ANY)
+def test_plain_is_what_json_can_hold(value):
+    assert not tables.is_plain(value) or type(value) in (str, int, float)

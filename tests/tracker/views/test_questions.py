@@ -1,0 +1,45 @@
+"""Questions that are answered from the records."""
+
+import pytest
+
+
+def why(scene, client, **about):
+    (answer,) = scene.ask(client, "why", 9, **about)
+    return answer
+
+
+def test_why_somebody_waits(scene):
+    server = scene.server(name="board", slots=1)
+    scene.put(server, "rpi4:1")
+    scene.request(scene.client("ann"))
+    client = scene.client("bob")
+    scene.ask(client, "request", 1, key="rpi4")
+    scene.wait(5)
+    told = why(scene, client, request=1)["why"]
+    assert (told["key"], told["position"], told["ahead"], told["devices"], told["free"]) == ("rpi4", 1, 0, 1, 0)
+    assert [holder["user"] for holder in told["holders"]] == ["ann"]
+    assert [(other["user"], other["waited_s"]) for other in told["queue"]] == [("bob", 5.0)]
+    assert told["reasons"] == ["1 of 1 devices are taken"]
+
+
+def test_reasons_are_what_stands_in_the_way(scene):
+    server = scene.server(name="board", slots=2)
+    scene.ask(server, "drain", 2, server="board")
+    client = scene.client()
+    scene.ask(client, "request", 1, key="rpi4", count=2)
+    reasons = why(scene, client, request=1)["why"]["reasons"]
+    assert "1 of the servers is drained" in reasons
+    assert any("passed over" in reason for reason in reasons)
+    scene.leave(server)
+    assert "no server offers 'rpi4' now" in why(scene, client, request=1)["why"]["reasons"]
+
+
+@pytest.mark.parametrize(("about", "error"), [({}, "BadRequest"), ({"key": "never"}, "UnknownKey")])
+def test_why_of_nothing(scene, about, error):
+    assert why(scene, scene.client(), **about)["error"] == error
+
+
+@pytest.mark.parametrize("op", ["history", "usage"])
+def test_what_the_state_does_not_know_is_refused(scene, op):
+    (answer,) = scene.ask(scene.client(), op)
+    assert (answer["ok"], answer["error"]) == (False, "BadRequest")
