@@ -16,8 +16,7 @@ from typing import Any, BinaryIO, Callable, Iterator, Optional
 from rpcsys.errors import ConfigError
 
 _NAME = re.compile(r"[0-9a-f]{64}\Z")
-#: Bytes of a file that are read at a time.
-PIECE = 1 << 20
+PIECE = 1 << 20  # bytes of a file that are read at a time
 #: Room is made for so many bytes at a time, or for a part of the cap if that is more: looking for it costs a listing.
 _ROOM = 1 << 20
 _ROOM_PART = 64
@@ -131,11 +130,9 @@ class Cache:
         found = []
         for folder in (self._objects, self._partial):
             for entry in os.scandir(folder):
-                try:
+                with contextlib.suppress(FileNotFoundError):  # another session made room at the same time
                     status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue  # another session made room at the same time
-                found.append((status.st_mtime, status.st_blocks * 512, entry.path))
+                    found.append((status.st_mtime, status.st_blocks * 512, entry.path))
         return found
 
 

@@ -13,8 +13,7 @@ from rpcsys.ffi import library
 from rpcsys.module import elf, loading
 from rpcsys.wire import encoding
 
-#: The folder of what stands in for numpy where there is none: it has names, and no arrays.
-STUB = "numpy_stub"
+STUB = "numpy_stub"  # the folder of what stands in for numpy where there is none: it has names, and no arrays
 _PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
 
 

@@ -18,12 +18,9 @@ from rpcsys.server.capabilities import installed
 from rpcsys.wire.keys import is_key
 
 NAME = "rpcsys-server"
-#: Each slot has a waiting process; more sessions at once than this, no board has the cores for.
-MAX_SLOTS = 64
-#: Trackers take 32, and a server has some by itself.
-MAX_LABELS = 24
-#: Less than this, and Python itself cannot work in a session.
-MIN_MEMORY = 32 << 20
+MAX_SLOTS = 64  # each slot has a waiting process; more sessions at once than this, no board has the cores for
+MAX_LABELS = 24  # trackers take 32, and a server has some by itself
+MIN_MEMORY = 32 << 20  # less than this, and Python itself cannot work in a session
 AUTO = "auto"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
@@ -161,10 +158,8 @@ def _check(flags: argparse.Namespace) -> None:
     """That flags are such as can be used, and go together. Raises `ConfigError`."""
     proxied = flags.through_proxy
     leased = flags.tracker or proxied
-    _refuse(
-        proxied and (not flags.host or flags.port == 0),
-        "--through-proxy needs the proxy's address: --host HOST --port PORT",
-    )
+    address = "--through-proxy needs the proxy's address: --host HOST --port PORT"
+    _refuse(proxied and (not flags.host or flags.port == 0), address)
     leasing = "--through-proxy" if proxied else "--tracker"
     kind = f"{leasing} needs --key: what kind of device this is, such as --key rpi4"
     _refuse(leased and not flags.key, kind)

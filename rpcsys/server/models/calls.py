@@ -10,8 +10,7 @@ from rpcsys.server.session.calls import Calls, Objects, ThreadMemory
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.values import Ref
 
-#: The number under which a connection knows its module.
-MODULE = 0
+MODULE = 0  # the number under which a connection knows its module
 
 
 class _NoObjects(Objects):

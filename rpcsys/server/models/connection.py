@@ -15,8 +15,7 @@ from rpcsys.wire.reader import FrameReader
 
 #: Names and numbers of one call: models take arrays. A head of so much takes 70 MB to understand, at most.
 MAX_HEAD = 1 << 20
-#: Receives in a row from one client: others have their turn between.
-ROUNDS = 16
+ROUNDS = 16  # receives in a row from one client: others have their turn between
 _SEND = int(socket.MSG_NOSIGNAL) | DONT_WAIT
 
 

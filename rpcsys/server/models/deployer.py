@@ -6,6 +6,7 @@ a host; only then does the disk name it, in one step. This process may be killed
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -33,8 +34,7 @@ from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.reader import FrameReader
 
-#: A folder may be made and not locked yet for no longer than this.
-FRESH_S = 5.0
+FRESH_S = 5.0  # a folder may be made and not locked yet for no longer than this
 
 
 def serve(sock: socket.socket, job: Job, tether: socket.socket) -> str:
@@ -54,18 +54,14 @@ def _sweep(incoming: str) -> None:
     """Remove the folders of deployers that were killed: nobody holds their locks."""
     for entry in os.listdir(incoming):
         folder = os.path.join(incoming, entry)
-        try:
+        with contextlib.suppress(OSError):  # its deployer is at work, or has just removed it
             lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            continue  # its deployer has just removed it
-        try:
-            if time.time() - os.fstat(lock).st_mtime >= FRESH_S:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            pass  # it is at work
-        finally:
-            os.close(lock)
+            try:
+                if time.time() - os.fstat(lock).st_mtime >= FRESH_S:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 class Deployer:

@@ -36,22 +36,15 @@ from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.memory import Pool
 
-#: Between two reports of the load.
-REPORT_S = 0.5
-#: A client that takes nothing of what it was sent for so long is dropped.
-STALLED_S = 60.0
-#: Calls a client may have under way; one that has more is dropped.
-WINDOW_CALLS = 64
-#: A call that nobody waits for and that runs for so long makes the supervisor start another host.
-STUCK_S = 5.0
+REPORT_S = 0.5  # between two reports of the load
+STALLED_S = 60.0  # a client that takes nothing of what it was sent for so long is dropped
+WINDOW_CALLS = 64  # calls a client may have under way; one that has more is dropped
+STUCK_S = 5.0  # a call that nobody waits for and that runs for so long makes the supervisor start another host
 #: Answers that wait for clients to take them, in windows of one client: a quarter of the memory, or a GiB.
 MOST_UNSENT = 4
-#: Between two looks at what is left to do when the host leaves.
-LEAVE_S = 0.005
-#: With nobody connected there is little to look after.
-IDLE_S = 60.0
-#: Functions of a module that the supervisor is told of: it lists them.
-LISTED = 20
+LEAVE_S = 0.005  # between two looks at what is left to do when the host leaves
+IDLE_S = 60.0  # with nobody connected there is little to look after
+LISTED = 20  # functions of a module that the supervisor is told of: it lists them
 #: While one thread computes in Python, another waits for its turn so long: the one that reads for all is to wait less.
 SWITCH_S = 0.001
 _WRITE = select.EPOLLOUT | select.EPOLLRDHUP

@@ -18,16 +18,11 @@ from rpcsys.server.session.calls import Calls
 from rpcsys.server.session.faults import exception_frame
 from rpcsys.wire.frames import Buffer, Frame
 
-#: Calls of a function that took no longer the last time are run by the thread that leads.
-QUICK_S = 300e-6
-#: A call that was taken for quick and is not done by then costs the thread that runs it the lead.
-WATCH_S = 0.02
-#: Without quick calls for so long, the watcher sleeps.
-WATCHED_S = 1.0
-#: Functions that are remembered as quick.
-MAX_QUICK = 1024
-#: What a client is watched for that may send more.
-READ = select.EPOLLIN | select.EPOLLRDHUP
+QUICK_S = 300e-6  # calls of a function that took no longer the last time are run by the thread that leads
+WATCH_S = 0.02  # a call that was taken for quick and is not done by then costs the thread that runs it the lead
+WATCHED_S = 1.0  # without quick calls for so long, the watcher sleeps
+MAX_QUICK = 1024  # functions that are remembered as quick
+READ = select.EPOLLIN | select.EPOLLRDHUP  # what a client is watched for that may send more
 
 
 class WorkerPool:

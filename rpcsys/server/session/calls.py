@@ -23,8 +23,7 @@ from rpcsys.wire.values import InOut, Out, Ref
 
 #: Objects one session may keep: a client that never frees anything must not fill the table without end.
 MAX_OBJECTS = 1 << 20
-#: Objects that `Objects.memory` lists: the head of a RESULT holds 1 MiB.
-MAX_LISTED = 1000
+MAX_LISTED = 1000  # objects that `Objects.memory` lists: the head of a RESULT holds 1 MiB
 #: What `Objects.memory` tells of an object; its client was told more.
 _LISTED = ("id", "bytes", "is", "kind", "name", "dtype", "shape")
 _NOTHING = FrameTemplate(frames.RESULT, b'{"r":null}')

@@ -14,10 +14,8 @@ from contextlib import contextmanager
 from rpcsys.errors import PathError, RemoteFileError
 from rpcsys.server.cache import PIECE
 
-#: Linux's PATH_MAX, in bytes: the kernel takes no longer path.
-MAX_NAME = 4096
-#: Files of the server's own begin like this; a client neither sees nor names them.
-_PRIVATE = ".rpcsys-"
+MAX_NAME = 4096  # Linux's PATH_MAX, in bytes: the kernel takes no longer path
+_PRIVATE = ".rpcsys-"  # files of the server's own begin like this; a client neither sees nor names them
 
 
 def confine(root: str, name: str, *, entry: bool = False) -> str:

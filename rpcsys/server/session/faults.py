@@ -11,8 +11,7 @@ from rpcsys.server.sandbox import limits
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer
 
-#: The end of a traceback tells most; a head holds 1 MiB.
-_MAX_TRACEBACK = 64000
+_MAX_TRACEBACK = 64000  # the end of a traceback tells most; a head holds 1 MiB
 
 
 def error_frame(

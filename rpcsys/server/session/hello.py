@@ -13,8 +13,7 @@ from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 
 VERSION = 1
-#: A client that says nothing after the handshake is dropped after this many seconds.
-HELLO_S = 10.0
+HELLO_S = 10.0  # a client that says nothing after the handshake is dropped after this many seconds
 
 
 def fields(job: Job, able: dict[str, Any], calls: int, window_bytes: int, **more: Any) -> dict[str, Any]:

@@ -24,12 +24,9 @@ WINDOW_CALLS = 256
 WINDOWS = 2
 #: Pieces of files that are read ahead while a call lasts: more is no use, and stays with the client.
 MAX_CHUNK_BYTES = 8 << 20
-#: A call that brings more was long on its way: what was sent behind it may be here.
-LARGE = 1 << 20
-#: How long a blocked sender waits before it looks again.
-_TICK_S = 1.0
-#: The same where the other thread reads, which may be waiting for the sender in turn.
-_SHORT_TICK_S = 0.02
+LARGE = 1 << 20  # a call that brings more was long on its way: what was sent behind it may be here
+_TICK_S = 1.0  # how long a blocked sender waits before it looks again
+_SHORT_TICK_S = 0.02  # the same where the other thread reads, which may be waiting for the sender in turn
 #: Answers that come out of order are given up when another thread's reply does not go out for so long.
 _SEND_TIMEOUT_S = 1.0
 

@@ -14,10 +14,8 @@ from typing import Callable, Iterator, List, Optional, Sequence
 from rpcsys.stream import Stream
 from rpcsys.wire.frames import Buffer
 
-#: Replies that make a batch: the client's calls come in batches of as many.
-BATCH = 16
-#: A reply above this many bytes is worth a system call of its own, and not worth copying.
-SMALL = 4096
+BATCH = 16  # replies that make a batch: the client's calls come in batches of as many
+SMALL = 4096  # a reply above this many bytes is worth a system call of its own, and not worth copying
 #: So much is given to the system at a time, which waits until all of it is on its way; between two, what the client
 #: sends is read.
 STRETCH = 2 << 20

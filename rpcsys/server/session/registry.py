@@ -13,8 +13,7 @@ from rpcsys.errors import ConfigError, RemoteArgumentError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: Twelve days: the system's clocks take no sleep without end.
-MAX_SLEEP_S = 10**6
+MAX_SLEEP_S = 10**6  # twelve days: the system's clocks take no sleep without end
 _functions: dict[str, Callable[..., Any]] = {}
 
 

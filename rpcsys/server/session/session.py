@@ -31,12 +31,9 @@ from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.reader import FrameReader
 
-#: A call that took no longer is quick: 16 of them may share one reply's journey.
-QUICK_S = 100e-6
-#: Between two looks at what the client sends while one quick call follows the other.
-LOOK_S = 1e-3
-#: Targets of calls that are remembered as quick.
-MAX_QUICK = 1024
+QUICK_S = 100e-6  # a call that took no longer is quick: 16 of them may share one reply's journey
+LOOK_S = 1e-3  # between two looks at what the client sends while one quick call follows the other
+MAX_QUICK = 1024  # targets of calls that are remembered as quick
 #: What the client of a rehearsal says.
 _REHEARSED: tuple[tuple[int, dict[str, Any]], ...] = (
     (frames.HELLO, {"version": hello.VERSION}),

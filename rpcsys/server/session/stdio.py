@@ -26,14 +26,10 @@ from rpcsys.wire import frames
 
 #: What waits for a client that does not read: more pushes the oldest out, and how much was lost is said.
 KEPT_BYTES = 256 << 10
-#: Text of one LOG frame: so little goes out whole whenever the socket takes anything.
-FRAME_BYTES = 8 << 10
-#: A line that is longer is cut.
-LINE_BYTES = 4 << 10
-#: How long the beginning of a line waits for its end.
-PART_S = 0.2
-#: Between two tries while another thread sends.
-_AGAIN_S = 0.02
+FRAME_BYTES = 8 << 10  # text of one LOG frame: so little goes out whole whenever the socket takes anything
+LINE_BYTES = 4 << 10  # a line that is longer is cut
+PART_S = 0.2  # how long the beginning of a line waits for its end
+_AGAIN_S = 0.02  # between two tries while another thread sends
 #: Known weakness: native code that prints more than this without letting go of the interpreter's lock waits for itself.
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031

@@ -15,16 +15,11 @@ from typing import Any
 from rpcsys.errors import RemoteArgumentError
 from rpcsys.wire.checks import shown
 
-#: Calls in one repeat: a mistake in min_repeat_ms must not run for days.
-MAX_NUMBER = 10_000_000
-#: All figures go back in one head, at most 25 bytes each.
-MAX_REPEAT = 30_000
-#: Larger than the caches of any board or server, and no strain on its memory.
-MAX_FLUSH = 256 << 20
-#: A change of frequency that explains a change in time; governors step by more, noise is less.
-FREQUENCY_SHARE = 0.05
-#: Above this rise a small board without a fan is on its way to being throttled.
-TEMPERATURE_K = 10.0
+MAX_NUMBER = 10_000_000  # calls in one repeat: a mistake in min_repeat_ms must not run for days
+MAX_REPEAT = 30_000  # all figures go back in one head, at most 25 bytes each
+MAX_FLUSH = 256 << 20  # larger than the caches of any board or server, and no strain on its memory
+FREQUENCY_SHARE = 0.05  # a change of frequency that explains a change in time; governors step by more, noise is less
+TEMPERATURE_K = 10.0  # above this rise a small board without a fan is on its way to being throttled
 
 
 def measure(call: Callable[[], Any], options: dict[str, Any]) -> dict[str, Any]:

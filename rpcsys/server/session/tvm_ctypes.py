@@ -12,8 +12,7 @@ from rpcsys.wire import dtypes
 
 #: What tuners call before they measure. TVM has it in an optional part of its runtime, libtvm_runtime_extra.
 FILLING = ("tvm.contrib.random.random_fill", "tvm.contrib.random.random_fill_for_measure")
-#: Different numbers in a filled array; after that they come again.
-BLOCK = 4096
+BLOCK = 4096  # different numbers in a filled array; after that they come again
 
 
 def library_runtime() -> Runtime:

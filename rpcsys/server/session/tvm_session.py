@@ -16,8 +16,7 @@ from rpcsys.server.session.directory import confine
 
 #: Any of them links; C++'s come first, because objects made from C++ want its library. ``$CXX`` goes before all.
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
-#: A linker that takes longer hangs.
-LINK_S = 120.0
+LINK_S = 120.0  # a linker that takes longer hangs
 
 
 class Runtime(NamedTuple):

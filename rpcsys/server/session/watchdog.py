@@ -23,16 +23,14 @@ from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.head import ParsedHead
 
-#: After this long a call is watched.
-TAKEOVER_S = 0.02
+TAKEOVER_S = 0.02  # after this long a call is watched
 #: A client that is not read is sent something so often. Its end lies behind what was not read; but a machine that gets
 #: something for a client that is gone says so.
 KEEPALIVE_S = 5.0
 NO_CALL = Frame(frames.CALL, 0, 0, 0, ParsedHead({}, ()), ())
 #: Looks without any call before the watcher goes to sleep: one second. An idle session costs nothing.
 _QUIET_LOOKS = 50
-#: The system's clocks take no limit of centuries in one piece.
-_LONGEST_SLEEP_S = 3600.0
+_LONGEST_SLEEP_S = 3600.0  # the system's clocks take no limit of centuries in one piece
 
 
 class Watcher:
