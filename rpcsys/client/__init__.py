@@ -7,8 +7,7 @@ as numpy arrays where numpy is installed.
 from rpcsys.client.arrays import empty, inout
 from rpcsys.client.connect import connect
 from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule
-from rpcsys.client.served import ServedModule
-from rpcsys.client.session import Session
+from rpcsys.client.session import ServedModule, Session
 from rpcsys.client.timing import TimingResult
 from rpcsys.client.tracker import Tracker, connect_tracker
 from rpcsys.wire.tensor import Tensor

@@ -1,19 +1,20 @@
-"""What a tracker's answers must hold, checked before anybody uses them.
+"""What the tracker and the device may answer, checked before anybody uses it; and a device's errors as exceptions.
 
-A newer tracker says more than is asked for here, which stays in the answer; one that says less, or something else, is
-told of in one sentence. The rules of this file:
-
-- Every field that this package reads has a check, so that nobody who has an answer checks it again.
-- What only a desk asks for is in `rpcsys.client.listings`.
+A newer peer says more than is asked for here, which stays in the answer; one that says less, or something else, is
+refused in one sentence. Every field that this package reads has a check. What only a desk asks for is in `listings`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Type, Union
 
+from rpcsys import errors
 from rpcsys.errors import ProtocolError
 from rpcsys.wire import checks
-from rpcsys.wire.checks import Check, integer, optional, record, rows, sentence
+from rpcsys.wire.checks import Check, integer, number, optional, partial, record, rows, sentence
+from rpcsys.wire.frames import Frame
+
+# ------------------------------------------------------------------ a tracker's
 
 
 def span(value: Any, name: str) -> float:
@@ -35,23 +36,17 @@ def _lease(value: Any, name: str) -> Dict[str, Any]:
 
 
 count = integer(0, checks.MAX_ID)
-some = optional(span)
+LIMIT = optional(span)
+LEASES = rows(_lease)
 MODULES = rows(
     record(
-        name=sentence,
-        version=sentence,
-        server=sentence,
+        **dict.fromkeys(("name", "version", "server"), sentence),
         host=checks.text,
         port=checks.port,
         key=checks.text,
-        workers=count,
-        running=count,
-        waiting=count,
-        clients=count,
+        **dict.fromkeys(("workers", "running", "waiting", "clients"), count),
     )
 )
-LEASES = rows(_lease)
-LIMIT = optional(span)
 QUEUED = record(
     position=count,
     ahead=count,
@@ -61,14 +56,97 @@ QUEUED = record(
 )
 
 
-def checked(check: Check, answer: Dict[str, Any], field: str) -> Any:
-    """What an answer has in ``field``. Raises `ProtocolError` where it is not what ``check`` allows."""
-    return one(check, answer.get(field), field)
-
-
-def one(check: Check, value: Any, name: str) -> Any:
-    """``value`` of an answer, if ``check`` allows it. Raises `ProtocolError`, one sentence."""
+def from_tracker(check: Check, value: Any, name: str) -> Any:
+    """``value`` of a tracker's answer, if ``check`` allows it. Raises `ProtocolError`, one sentence."""
     try:
         return check(value, name)
     except ProtocolError as error:
         raise ProtocolError(f"the tracker's answer makes no sense: {error}") from None
+
+
+# ------------------------------------------------------------------ a device's
+
+_size = integer(0, 1 << 63)
+_limit = integer(1, 1 << 63)
+
+
+def _extent(value: Any, name: str) -> Union[int, str, None]:
+    """Of a shape: a size, or a name or nothing where it is free."""
+    return sentence(value, name) if type(value) is str else optional(_size)(value, name)
+
+
+def _argument(value: Any, name: str) -> Dict[str, Any]:
+    """An input or an output: its name; dtype and shape where they are known."""
+    kept: Dict[str, Any] = record(name=sentence)(value, name)
+    return partial(dtype=optional(sentence), shape=optional(rows(_extent)))(kept, name)  # type: ignore[no-any-return]
+
+
+_arguments = optional(rows(_argument))
+_module = {"kind": sentence, "functions": rows(sentence), "inputs": _arguments, "outputs": _arguments}
+MODULE = partial(**_module)
+ARRAY = partial(dtype=sentence, shape=rows(_size))
+FUNCTION = partial(name=sentence)
+HELLO = partial(
+    key=sentence,
+    limit_s=optional(number),
+    capabilities=partial(**dict.fromkeys(("loads", "kinds", "encodings"), rows(sentence))),
+    machine=partial(arch=sentence, system=sentence, host=sentence),
+    window=partial(calls=_limit, bytes=_limit),
+    serve=partial(name=sentence, version=sentence, **_module),
+)
+MEMORY = record(objects=_size, bytes=_size, kept=rows(partial()))
+NAME = sentence
+NAMES = rows(sentence)
+TIMES = record(results=rows(number))
+RUN = checks.table(checks.anything)
+
+
+def from_device(check: Check, value: Any, name: str) -> Any:
+    """What a device says of ``name``, if ``check`` allows it. Raises `ProtocolError`, one sentence."""
+    try:
+        return check(value, name)
+    except ProtocolError as error:
+        raise ProtocolError(f"what the device says of {name} makes no sense: {error}") from None
+
+
+def handle(value: Any, kind: type, name: str) -> Any:
+    """``value``, if it stands for an object of this kind on the device. Raises `ProtocolError`."""
+    if not isinstance(value, kind):
+        raise ProtocolError(f"what the device says of {name} makes no sense: it gives no such object")
+    return value
+
+
+# ------------------------------------------------------------------ a device's errors
+
+#: Errors that the device raises under a name of ours and that carry no traceback of the user's code.
+_SESSION_ERRORS = {
+    *("ServerRefused", "SessionLost", "SessionTimeout", "MemoryLimit", "DeadlineExceeded"),
+    *("PathError", "ValueNotSupported", "Cancelled"),
+}
+_REMOTE_ERRORS = {"RemoteFileError", "RemoteFunctionError", "RemoteArgumentError", "ModelError", "Busy"}
+#: Characters of a message or a traceback: what a server of ours sends at most.
+MAX_TEXT = 64000
+
+
+def error_of(frame: Frame) -> errors.RpcsysError:
+    """The exception for an ERROR frame. A peer's malformed one becomes a plain `RemoteError`."""
+    name = _text(frame.get("type", "Error"))
+    message = _text(frame.get("message", "the device gave no message"))
+    if name in _SESSION_ERRORS:
+        session_error: Type[errors.RpcsysError] = getattr(errors, name)
+        return session_error(message)
+    if not frame.call_id and name != "Busy":
+        return errors.SessionLost(f"the device ended the session: {name}: {message}")
+    remote_error: Type[errors.RemoteError] = getattr(errors, name) if name in _REMOTE_ERRORS else errors.RemoteError
+    return remote_error(
+        message,
+        type=name,
+        remote_traceback=_text(frame.get("traceback", "")),
+        retryable=frame.get("retryable") is True,
+        fault=_text(frame.get("fault", "user")),
+    )
+
+
+def _text(said: Any) -> str:
+    """Lines that a device says for a person to read."""
+    return errors.printable(str(said)[:MAX_TEXT], "\n\t")

@@ -7,10 +7,9 @@ import socket
 import time
 from typing import Any, Dict, Literal, Optional, Tuple, Union, overload
 
-from rpcsys.client import faults, results
+from rpcsys.client import answers
 from rpcsys.client.calls import Channel
-from rpcsys.client.served import ServedModule
-from rpcsys.client.session import Session
+from rpcsys.client.session import ServedModule, Session
 from rpcsys.errors import NotSupported, ProtocolError, ServerRefused, ServerUnreachable, UsageError, printable
 from rpcsys.link import parse_address, tune
 from rpcsys.stream import Ended, Stream
@@ -198,7 +197,7 @@ def _hello(
             "the server at {}:{} accepted the session and then did not greet in time".format(*address)
         )
     if frame.kind == frames.ERROR:
-        raise faults.error_of(frame)
+        raise answers.error_of(frame)
     if frame.kind != frames.HELLO:
         raise ProtocolError(f"a session begins with HELLO, not with {frames.KINDS[frame.kind]}")
     return _checked(frame.fields())
@@ -208,7 +207,7 @@ def _checked(hello: Dict[str, Any]) -> Dict[str, Any]:
     """A HELLO with the fields that this client relies on. Raises `ProtocolError` where they make no sense."""
     for name, missing in (("window", {}), ("capabilities", {}), ("key", "")):
         hello.setdefault(name, missing)
-    whole: Dict[str, Any] = results.checked(results.HELLO, hello, "itself")
+    whole: Dict[str, Any] = answers.from_device(answers.HELLO, hello, "itself")
     return whole
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from rpcsys.client import files, loadable, results
+from rpcsys.client import answers, capabilities, files
 from rpcsys.client.connect import open_deployment
 from rpcsys.client.files import Progress
 from rpcsys.client.session import Closeable
@@ -47,10 +47,10 @@ class Deployment(Closeable):
         if not os.path.isfile(path):
             raise UsageError(f"no such file: {path}")
         base = os.path.basename(path)
-        loadable.check(path, base, self._session.info.get("capabilities", {}))
+        capabilities.check_loadable(path, base, self._session.info.get("capabilities", {}))
         uploaded = self._session.upload(path, base, progress=progress)
         said = self._session._builtin("deploy.put", name or os.path.splitext(base)[0], uploaded)
-        put: Dict[str, str] = results.checked(PUT, said, "deploy.put")
+        put: Dict[str, str] = answers.from_device(PUT, said, "deploy.put")
         with open(path, "rb") as stream:
             digest = files.hash_of(path, stream)
         if put.get("sha256") != digest:
@@ -62,7 +62,7 @@ class Deployment(Closeable):
     def list(self) -> List[Dict[str, Any]]:
         """What is deployed: name, version, file, sha256, state; calls running and waiting, and clients."""
         said = self._session._builtin("deploy.list")
-        rows: List[Dict[str, Any]] = results.checked(DEPLOYED, said, "deploy.list")
+        rows: List[Dict[str, Any]] = answers.from_device(DEPLOYED, said, "deploy.list")
         return rows
 
     def remove(self, name: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Collection, List, Mapping, NamedTuple, Tuple
+from typing import Any, Collection, List, Mapping, NamedTuple
 
+from rpcsys.client.capabilities import check_encodings
 from rpcsys.client.connect import connect, open_served
 from rpcsys.client.reconnect import OpenConnection
 from rpcsys.client.remote import RemoteFunction
 from rpcsys.client.tracker import PLACES, connect_tracker
-from rpcsys.errors import Busy, ConnectError, NotSupported, UnknownKey, UsageError
+from rpcsys.errors import Busy, ConnectError, UnknownKey, UsageError
 from rpcsys.link import parse_address
 
 #: Seconds that a call waits for a server to be free, or back, unless told otherwise.
@@ -80,7 +81,7 @@ def open_at(
             held.append(connect_tracker(endpoint.tracker))
             session = held[0].request(endpoint.key, wait_timeout=seconds)
         held.insert(0, session)
-        _check(session.info, hows, session.address)
+        check_encodings(session.info, hows, session.address)
         function = session.get_function(endpoint.function)
     except BaseException:
         for one in held:
@@ -112,7 +113,7 @@ def _served(
             if not rows:
                 raise
     try:
-        _check(served.info, hows, (host, port))
+        check_encodings(served.info, hows, (host, port))
         function = served[endpoint.function]
     except BaseException:
         served.close()
@@ -127,15 +128,3 @@ def _where(host: str, port: int, key: str) -> str:
 
 def _returning(function: RemoteFunction, returned: Mapping[str, str]) -> RemoteFunction:
     return function.encoding(returned) if returned else function
-
-
-def _check(hello: Mapping[str, Any], hows: Collection[str], address: Tuple[str, int]) -> None:
-    """Raise `NotSupported` where a server does not know how the tensors are to cross."""
-    known = hello.get("capabilities", {}).get("encodings")
-    missing = {word for how in hows for word in how.split("+")}.difference(known or ())
-    if missing:
-        raise NotSupported(
-            "the server at {}:{} cannot decode {}; there: pip install 'rpcsys[zstd]' (with numpy), or encode otherwise".format(
-                *address, ", ".join(sorted(missing))
-            )
-        )

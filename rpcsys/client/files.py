@@ -8,7 +8,7 @@ import io
 import os
 from typing import Any, BinaryIO, Callable, Iterator, List, Optional, Tuple, Union
 
-from rpcsys.client import results
+from rpcsys.client import answers
 from rpcsys.client.calls import Channel, PendingCall
 from rpcsys.errors import ProtocolError, RemoteFileError, UsageError
 from rpcsys.wire import frames
@@ -105,7 +105,7 @@ def _send(channel: Channel, arguments: List[Any], stream: BinaryIO, size: int, p
         if isinstance(problem, OSError):
             raise UsageError(f"cannot read {arguments[0]}: {problem.strerror or problem}") from None
         raise
-    stored: str = results.checked(results.NAME, channel.finish(call).get("r"), "upload")
+    stored: str = answers.from_device(answers.NAME, channel.finish(call).get("r"), "upload")
     return stored
 
 

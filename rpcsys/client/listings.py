@@ -1,27 +1,34 @@
-"""A tracker's long answers, for a desk: summaries, why somebody waits, history and usage. Checked as `rpcsys.client.answers`.
+"""A tracker's long answers, for a desk: summaries, why somebody waits, history and usage. Checked as `answers`.
 
-An answer that comes in pages goes on with each of them, and is bounded in bytes and in time.
+An answer that comes in pages goes on with each of them, and is bounded in bytes and in time. As text a summary has the
+layout of TVM's query tool, which people's scripts read.
 """
 
 from __future__ import annotations
 
+import collections
 import time
 from typing import Any, Dict, Iterator, List, Optional
 
-from rpcsys.client.answers import checked, count, some, span
-from rpcsys.errors import ProtocolError
+from rpcsys.client.answers import count, from_tracker, span
+from rpcsys.errors import ProtocolError, TrackerError, printable
 from rpcsys.link import Link
 from rpcsys.wire import checks
 from rpcsys.wire.checks import flag, optional, record, rows, sentence, table
+from rpcsys.wire.keys import MAX_KEY
 
+#: A tracker may have to search its history for a page.
 REPLY_S = 30.0
-"""A tracker may have to search its history for a page."""
-
+#: Of an answer in pages: 100,000 leases or servers. It takes some ten times as many bytes in Python.
 MAX_BYTES = 64 << 20
 MAX_S = 300.0
-"""Of an answer in pages: 100,000 leases or servers. It takes some ten times as many bytes in Python."""
+#: Leases asked for at a time; the tracker sends fewer where they do not fit a frame.
+_PAGE = 1000
+_RULE = "-" * 30
+_PREFIX = "server:"
 
 
+some = optional(span)
 _state = {"state": sentence, "reason": sentence, "until_s": some}
 _held = {"since_s": span, "until_s": some}
 
@@ -105,10 +112,10 @@ def whole_summary(link: Link) -> Dict[str, Any]:
     after: Optional[List[int]] = None
     while True:
         answer = pages.ask("summary", after=after)
-        found = checked(SUMMARY, answer, "summary")
+        found = from_tracker(SUMMARY, answer.get("summary"), "summary")
         for part, more in found.items():
             _join(whole, part, more)
-        following = checked(optional(_place), answer, "next")
+        following = from_tracker(optional(_place), answer.get("next"), "next")
         if following is None:
             return whole
         if not (any(found.values()) and (after is None or following > after)):
@@ -141,8 +148,8 @@ def past_leases(link: Link, limit: Optional[int], page: int, **wanted: Any) -> I
     while left is None or left > 0:
         most = page if left is None else min(page, left)
         answer = pages.ask("history", limit=most, before=before, **wanted)
-        found = checked(PAST, answer, "leases")
-        following = checked(optional(count), answer, "before")
+        found = from_tracker(PAST, answer.get("leases"), "leases")
+        following = from_tracker(optional(count), answer.get("before"), "before")
         if len(found) > most or (following is not None and not (found and (before is None or following < before))):
             raise ProtocolError("the tracker's history does not go on: its pages repeat themselves")
         yield from found
@@ -151,3 +158,81 @@ def past_leases(link: Link, limit: Optional[int], page: int, **wanted: Any) -> I
         before = following
         if left is not None:
             left -= len(found)
+
+
+def leases(
+    link: Link,
+    *,
+    key: Optional[str] = None,
+    user: Optional[str] = None,
+    server: Optional[str] = None,
+    since: Optional[float] = None,
+    until: Optional[float] = None,
+    limit: Optional[int] = 100,
+) -> Iterator[Dict[str, Any]]:
+    """Leases that are over, the last to end first; as `rpcsys.client.tracker.Tracker.history`."""
+    _need_ours(link)
+    wanted = {"key": key, "user": user, "server": server, "since": since, "until": until}
+    return past_leases(link, limit, _PAGE, **wanted)
+
+
+def usage(
+    link: Link, *, key: Optional[str] = None, user: Optional[str] = None, since: Optional[float] = None
+) -> List[Dict[str, Any]]:
+    """Rows by user and key; as `rpcsys.client.tracker.Tracker.usage`."""
+    _need_ours(link)
+    answer = link.ask("usage", timeout=REPLY_S, key=key, user=user, since=since)
+    rows: List[Dict[str, Any]] = from_tracker(USAGE, answer.get("usage"), "usage")
+    return rows
+
+
+def _need_ours(link: Link) -> None:
+    if not link.ours:
+        raise TrackerError("TVM's tracker keeps no history: this needs rpcsys's, started with --state-dir DIR")
+
+
+# ------------------------------------------------------------------ a summary as text
+
+
+def text_summary(summary: Dict[str, Any]) -> str:
+    """The server list and the queue status of a tracker's summary (``queue_info`` and ``server_info``).
+
+    Where TVM's figures are wrong, ours differ: a key is everything behind ``server:``, colons included, and servers behind
+    one of TVM's proxies are counted under their keys. Raises `ProtocolError` for a summary of another form.
+    """
+    try:
+        lines = _server_list(summary["server_info"]) + _queue_status(summary)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ProtocolError("the tracker's summary is not of the form that trackers send") from None
+    return "\n".join(lines) + "\n"
+
+
+def _server_list(servers: List[Dict[str, Any]]) -> List[str]:
+    rows = [
+        "{:21s}    {}".format(printable(":".join(map(str, server["addr"]))), printable(server["key"]))
+        for server in sorted(servers, key=lambda server: str(server["key"]))
+    ]
+    return ["Server List", _RULE, "server-address           key", _RULE, *rows, _RULE, ""]
+
+
+def _queue_status(summary: Dict[str, Any]) -> List[str]:
+    queues = summary["queue_info"]
+    totals = collections.Counter(key for server in summary["server_info"] for key in _keys(server["key"]))
+    width = min(MAX_KEY, max((len(printable(key)) for key in queues), default=0))
+    title = "{:<{}s}   total  free  pending".format("key", width)
+    rule = "-" * (len(title) + 1)  # TVM counts the end of the line
+    rows = []
+    for key in sorted(queues):
+        free, pending = queues[key]["free"], queues[key]["pending"]
+        if totals[key] or pending:
+            name = printable(key)
+            rows.append("{:<{}}   {:<5d}  {:<4d}  {:<7d}".format(name, width, totals[key], free, pending))
+    return ["Queue Status", rule, title, rule, *rows, rule]
+
+
+def _keys(name: str) -> List[str]:
+    """The device keys behind a server's name: ``server:KEY``, or ``server:proxy[KEY1,KEY2]``."""
+    key = name[len(_PREFIX) :] if name.startswith(_PREFIX) else name
+    if key.startswith("proxy[") and key.endswith("]"):
+        return [inner for inner in key[len("proxy[") : -1].split(",") if inner]
+    return [key]

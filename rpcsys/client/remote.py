@@ -6,7 +6,7 @@ import copy
 import functools
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from rpcsys.client import results
+from rpcsys.client import answers
 from rpcsys.client.arrays import outputs_of, result_maker, to_user, write_back
 from rpcsys.client.calls import CallFuture, Channel
 from rpcsys.client.timing import TimingResult, told
@@ -55,7 +55,7 @@ class Caller:
         if kind == "module":
             return RemoteModule(self, ref)
         if kind == "function":
-            about = results.checked(results.FUNCTION, ref.about, "a function")
+            about = answers.from_device(answers.FUNCTION, ref.about, "a function")
             return RemoteFunction(self, ref.id, about.get("name", ""), _Owned(self, ref.id))
         raise SessionLost(f"the device returned an object of unknown kind {shown(kind)}; update this client")
 
@@ -180,7 +180,7 @@ class RemoteModule:
         self._session = session
         self._id = ref.id
         self._mine = _Owned(session, ref.id) if owned else None
-        about = results.checked(results.MODULE, ref.about, "a module")
+        about = answers.from_device(answers.MODULE, ref.about, "a module")
         self.kind = str(about.get("kind", ""))
         self.functions: Tuple[str, ...] = tuple(about.get("functions", ()))
         self.inputs: List[Dict[str, Any]] = about.get("inputs") or []
@@ -219,7 +219,7 @@ class RemoteModule:
             fields["keep"] = True
         session = self._session
         frame = session._channel.call(*frames.template(frames.CALL, fields))
-        result: Dict[str, Any] = results.checked(results.RUN, session._result(frame), "main")
+        result: Dict[str, Any] = answers.from_device(answers.RUN, session._result(frame), "main")
         return result
 
     def time_evaluator(
@@ -244,7 +244,7 @@ class RemoteArray(Ref):
         super().__init__(ref.id)
         self._session = session
         self._mine = _Owned(session, ref.id)
-        about = results.checked(results.ARRAY, ref.about, "an array")
+        about = answers.from_device(answers.ARRAY, ref.about, "an array")
         self.dtype = str(about.get("dtype", ""))
         self.shape: Tuple[int, ...] = tuple(about.get("shape", ()))
 

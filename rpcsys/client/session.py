@@ -1,18 +1,24 @@
-"""A session: one leased device, as if it were local."""
+"""A session: one leased device, as if it were local; and a deployed module, which is shared with other clients."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union, overload
 
-from rpcsys.client import files, loadable, results, usercode
+from rpcsys.client import answers, capabilities, files
 from rpcsys.client.calls import Channel
 from rpcsys.client.files import Progress, Source
 from rpcsys.client.log import LogLines, SessionLog
-from rpcsys.client.remote import Caller, RemoteArray, RemoteFunction, RemoteModule
+from rpcsys.client.remote import Caller, RemoteArray, RemoteFunction, RemoteModule, TimeEvaluator
+from rpcsys.errors import ProtocolError, UsageError
+from rpcsys.wire.values import Ref
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+#: The number under which a shared connection knows its module.
+_SERVED = 0
 
 
 class Closeable:
@@ -79,19 +85,19 @@ class Session(Caller, Closeable):
         """
         if not isinstance(path, (str, os.PathLike)) or os.path.isfile(path):
             on_device = name or files.name_of(path)
-            loadable.check(path, on_device, self.info.get("capabilities", {}))
+            capabilities.check_loadable(path, on_device, self.info.get("capabilities", {}))
             self.upload(path, on_device, progress=progress)
         else:
             on_device = name or files.path_on_device(path)
         loaded = self._builtin("session.load_module", on_device)
-        module: RemoteModule = results.handle(loaded, RemoteModule, "session.load_module")
+        module: RemoteModule = answers.handle(loaded, RemoteModule, "session.load_module")
         return module
 
     # -------------------------------------------------------------- arrays
 
     def array(self, value: Any) -> RemoteArray:
         """Copy an array to the device, where it stays until the result of this call is dropped."""
-        kept: RemoteArray = results.handle(self._builtin("session.put", value), RemoteArray, "session.put")
+        kept: RemoteArray = answers.handle(self._builtin("session.put", value), RemoteArray, "session.put")
         return kept
 
     def memory(self) -> Dict[str, Any]:
@@ -100,7 +106,7 @@ class Session(Caller, Closeable):
         Its rows, the largest first, have ``id``, ``bytes``, what the object ``is`` (array, module, function), and
         ``dtype`` and ``shape``, or ``kind``, or ``name``. What a model takes inside its runtime is not counted.
         """
-        found: Dict[str, Any] = results.checked(results.MEMORY, self._builtin("session.memory"), "memory")
+        found: Dict[str, Any] = answers.from_device(answers.MEMORY, self._builtin("session.memory"), "memory")
         return found
 
     # -------------------------------------------------------------- functions of the user
@@ -112,8 +118,8 @@ class Session(Caller, Closeable):
         Arguments and result are what any call takes. Raises `RemoteFunctionError` where the device takes none, or has
         another minor version of Python, before anything is sent; `RemoteError` for what the function raises.
         """
-        blob = usercode.pickled(function, self.info.get("capabilities", {}))
-        return self._builtin("session.run", usercode.VERSION, blob, *args, deadline_s=deadline_s)
+        blob = capabilities.pickled(function, self.info.get("capabilities", {}))
+        return self._builtin("session.run", capabilities.VERSION, blob, *args, deadline_s=deadline_s)
 
     # -------------------------------------------------------------- files
 
@@ -148,7 +154,7 @@ class Session(Caller, Closeable):
 
     def listdir(self, path: str = ".") -> List[str]:
         """Names of the files in the session's directory, or in one below it; sorted."""
-        names: List[str] = results.checked(results.NAMES, self._builtin("session.listdir", path), "listdir")
+        names: List[str] = answers.from_device(answers.NAMES, self._builtin("session.listdir", path), "listdir")
         return names
 
     def remove(self, name: str) -> None:
@@ -198,3 +204,48 @@ class Session(Caller, Closeable):
         channel = getattr(self, "_channel", None)
         if channel is not None and channel.broken is None:
             channel.close()
+
+
+class ServedModule(RemoteModule, Closeable):
+    """A deployed module, over one connection of its own; a context manager. Made by `connect` with ``serve=``.
+
+    Calls like a `RemoteModule`'s; for any number of threads, whose calls run side by side on the server. Raises `Busy`
+    where the server has too much to do (call again in a moment), `SessionLost` when it is gone: then connect again.
+    ``deadline_s`` and a future's ``cancel`` end that one call.
+
+    Attributes
+    ----------
+    name, version : what is deployed; a newer version may have taken its place since
+    info : what the server said at the start
+    """
+
+    _session: Session
+
+    def __init__(self, session: Session) -> None:
+        about = session.info.get("serve")
+        if type(about) is not dict:
+            session.close()
+            raise ProtocolError("the server's HELLO does not say which module it serves")
+        fields = ("kind", "functions", "inputs", "outputs")
+        super().__init__(
+            session, Ref(_SERVED, {field: about[field] for field in fields if field in about}), owned=False
+        )
+        self.name = str(about.get("name", ""))
+        self.version = str(about.get("version", ""))
+        self.info: Dict[str, Any] = session.info
+
+    def __repr__(self) -> str:
+        return "<served module {} {} at {}:{}>".format(self.name, self.version, *self._session.address)
+
+    def time_evaluator(self, *args: Any, **more: Any) -> TimeEvaluator:
+        """Not here: others use the device too."""
+        raise UsageError("a shared module is not timed on its server, where others use it too; lease a device for that")
+
+    @property
+    def closed(self) -> Optional[Exception]:
+        """Why it cannot be used any more, or None."""
+        return self._session.closed
+
+    def close(self) -> None:
+        """Close the connection. Does nothing the second time."""
+        self._session.close()

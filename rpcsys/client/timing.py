@@ -6,7 +6,7 @@ import statistics
 import warnings as python_warnings
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from rpcsys.client import results
+from rpcsys.client import answers
 from rpcsys.errors import ProtocolError, printable
 
 
@@ -49,7 +49,7 @@ def told(answer: Any) -> TimingResult:
     Raises `ProtocolError` for an answer that makes no sense.
     """
     try:
-        answer = results.checked(results.TIMES, answer, "a time evaluator")
+        answer = answers.from_device(answers.TIMES, answer, "a time evaluator")
         result = TimingResult(answer["results"], answer.get("board"), answer.get("warnings", ()))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         raise ProtocolError("the device's answer to a time evaluator makes no sense") from None

@@ -11,8 +11,7 @@ from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple,
 
 from rpcsys.client import answers
 from rpcsys.client.connect import open_served, open_session
-from rpcsys.client.served import ServedModule
-from rpcsys.client.session import Closeable, Session
+from rpcsys.client.session import Closeable, ServedModule, Session
 from rpcsys.client.waiting import REPLY_S, OnQueued, Wanted, give_back, wait
 from rpcsys.errors import (
     Busy,
@@ -87,14 +86,14 @@ class Tracker(Closeable):
             except TimeoutError as error:
                 raise TrackerLost(str(error)) from None
             found = reply[1] if type(reply) is list and len(reply) == 2 and reply[0] == wire.SUCCESS else reply
-            summary: Dict[str, Any] = answers.one(listings.TVM_SUMMARY, found, "summary")
+            summary: Dict[str, Any] = answers.from_tracker(listings.TVM_SUMMARY, found, "summary")
             return summary
 
     def text_summary(self) -> str:
         """The queue as a table for people, with TVM's headings."""
-        from rpcsys.client.summary import text_summary  # for a desk: no board has it
+        from rpcsys.client import listings  # for a desk: no board has it
 
-        return text_summary(self.summary())
+        return listings.text_summary(self.summary())
 
     def history(
         self,
@@ -112,11 +111,11 @@ class Tracker(Closeable):
         address, how, since, begun, ended (seconds since 1970), held_s, limit_s, waited_s, priority, outcome, reason,
         fault and cleaned. Raises `TrackerError` where the tracker keeps no history.
         """
-        from rpcsys.client import history  # for a desk: no board has it
+        from rpcsys.client import listings  # for a desk: no board has it
 
         with self._link() as link:
             wanted = {"key": key, "user": user, "server": server}
-            return list(history.leases(link, **wanted, since=since, until=until, limit=limit))
+            return list(listings.leases(link, **wanted, since=since, until=until, limit=limit))
 
     def usage(
         self, *, key: Optional[str] = None, user: Optional[str] = None, since: Optional[float] = None
@@ -127,10 +126,10 @@ class Tracker(Closeable):
         from the beginning of the hour of ``since`` (seconds since 1970). Raises `TrackerError` where the tracker
         keeps no history.
         """
-        from rpcsys.client import history  # for a desk: no board has it
+        from rpcsys.client import listings  # for a desk: no board has it
 
         with self._link() as link:
-            return history.usage(link, key=key, user=user, since=since)
+            return listings.usage(link, key=key, user=user, since=since)
 
     @overload
     def request(  # type: ignore[overload-overlap]  # one is an int too, and the first that fits counts
@@ -290,7 +289,7 @@ class Tracker(Closeable):
             if not link.ours:
                 raise NotSupported(f"the tracker at {self.address[0]}:{self.address[1]} is TVM's: it has no {op}")
             answer = link.ask(op, timeout=REPLY_S, **fields)
-            return None if check is None else answers.checked(check, answer, field)
+            return None if check is None else answers.from_tracker(check, answer.get(field), field)
 
     # -------------------------------------------------------------- links
 

@@ -62,7 +62,7 @@ def wait(
         nonlocal ticket
         if event.get("event") != "queued":
             return  # a newer tracker's
-        event = answers.one(answers.QUEUED, event, "event")
+        event = answers.from_tracker(answers.QUEUED, event, "event")
         ticket = event.get("ticket") or ticket
         if on_queued is not None:
             on_queued(event)
@@ -98,7 +98,7 @@ def _ask(
         ticket=ticket,
         **dataclasses.asdict(wanted),
     )
-    leases: List[Dict[str, Any]] = answers.checked(answers.LEASES, final, "leases")
+    leases: List[Dict[str, Any]] = answers.from_tracker(answers.LEASES, final.get("leases"), "leases")
     if len(leases) != wanted.count:
         raise ProtocolError(f"the tracker gave {len(leases)} devices, and was asked for {wanted.count}")
     return leases

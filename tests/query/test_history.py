@@ -109,11 +109,11 @@ def test_a_tracker_without_history_says_so(daemons):  # noqa: F811
 
 
 def test_tvms_tracker_says_nothing_of_the_past(monkeypatch, daemons):  # noqa: F811
-    from rpcsys.client import history
+    from rpcsys.client import listings
 
     link = type("Link", (), {"ours": False})()
     with pytest.raises(TrackerError, match="keeps no history"):
-        next(history.leases(link))
+        next(listings.leases(link))
 
 
 def test_a_lease_is_in_the_history_soon_after_its_end(daemons, tmp_path):  # noqa: F811

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from typing import Callable, Deque, Dict, Optional
 
-from rpcsys.client import faults
+from rpcsys.client import answers
 from rpcsys.client.log_limit import LogLimit
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost, printable
 from rpcsys.link import KEEPALIVE_S, keep_alive
@@ -288,7 +288,7 @@ class Receiver:
     def _take(self, frame: Frame) -> None:
         kind = frame.kind
         if kind == frames.ERROR:
-            error = faults.error_of(frame)
+            error = answers.error_of(frame)
             if not frame.call_id:
                 self.break_(error)
                 return
@@ -306,7 +306,7 @@ class Receiver:
                 for listener in self.on_log:
                     listener(taken)
         elif kind == frames.GOODBYE:
-            reason = printable(str(frame.get("reason", "no reason given"))[: faults.MAX_TEXT])
+            reason = printable(str(frame.get("reason", "no reason given"))[: answers.MAX_TEXT])
             self.break_(SessionLost(f"{self._peer} ended the session: {reason}"))
 
     def _skip(self) -> int:

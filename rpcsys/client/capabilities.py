@@ -1,4 +1,4 @@
-"""Whether a device can load a model, found out before it is sent there: a gigabyte takes its time.
+"""Whether a device can load a model, run a function or decode an array, by its capabilities, before it is sent there.
 
 Of a library the modules inside are looked at, in the file, whatever machine it is for.
 """
@@ -6,20 +6,22 @@ Of a library the modules inside are looked at, in the file, whatever machine it 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Sequence, Set, Tuple
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Collection, Dict, Iterator, Sequence, Set, Tuple
 
-from rpcsys.errors import ModelError
+from rpcsys.errors import ModelError, NotSupported, RemoteFunctionError, UsageError
 
 if TYPE_CHECKING:
     from rpcsys.client.files import Source
     from rpcsys.module.container import Container
 
+VERSION = "{}.{}".format(*sys.version_info[:2])
 #: What the names of our own kinds begin with; TVM's runtime has none of these.
 _OURS = "rpcsys."
 _PYTHON, _LIBRARY = "rpcsys.python", "rpcsys.library"
 
 
-def check(source: Source, name: str, capabilities: Dict[str, Any]) -> None:
+def check_loadable(source: Source, name: str, capabilities: Dict[str, Any]) -> None:
     """Raise `ModelError` if a device with these capabilities cannot load ``source``, called ``name`` there.
 
     What a server does not tell (an older one) is left for it to find out.
@@ -98,3 +100,42 @@ def _missing(kinds: Set[str], capabilities: Dict[str, Any]) -> Iterator[str]:
     for kind in kinds:
         if kind not in known and (kind.startswith(_OURS) or not by_tvm):
             yield kind
+
+
+def pickled(function: Callable[..., Any], capabilities: Dict[str, Any]) -> bytes:
+    """``function`` for a device with these capabilities; what it cannot run is refused before it is sent.
+
+    Raises `RemoteFunctionError` for what the device says it cannot do, `UsageError` for what cannot be sent.
+    """
+    if capabilities.get("pickle") is not True:
+        raise RemoteFunctionError(
+            "this server runs no functions of its clients; start it with --allow-pickle if they may"
+        )
+    theirs = capabilities.get("python")
+    if theirs != VERSION:
+        raise RemoteFunctionError(
+            f"the device has Python {theirs} and this is Python {VERSION}: a function runs in the minor version it was made with"
+        )
+    if capabilities.get("cloudpickle") is not True:
+        raise RemoteFunctionError("the device has no cloudpickle; there: python3 -m pip install cloudpickle")
+    try:
+        import cloudpickle
+    except ImportError:
+        raise UsageError("session.run needs cloudpickle here, too: python -m pip install cloudpickle") from None
+    try:
+        blob: bytes = cloudpickle.dumps(function)
+    except Exception as error:  # noqa: BLE001 - whatever in a closure refuses to be pickled
+        raise UsageError(f"{function!r} cannot be sent: {error}") from None
+    return blob
+
+
+def check_encodings(hello: Dict[str, Any], hows: Collection[str], address: Tuple[str, int]) -> None:
+    """Raise `NotSupported` where a server does not know how the tensors are to cross."""
+    known = hello.get("capabilities", {}).get("encodings")
+    missing = {word for how in hows for word in how.split("+")}.difference(known or ())
+    if missing:
+        raise NotSupported(
+            "the server at {}:{} cannot decode {}; there: pip install 'rpcsys[zstd]' (with numpy), or encode otherwise".format(
+                *address, ", ".join(sorted(missing))
+            )
+        )

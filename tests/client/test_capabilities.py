@@ -1,0 +1,215 @@
+"""What a device cannot load is said before it is sent there."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rpcsys.client import capabilities
+from rpcsys.errors import ModelError, RemoteError, RemoteFunctionError, SessionError, UsageError, ValueNotSupported
+from rpcsys.module import elf, export_library, group, library, packed, params, python
+from rpcsys.module.module import Module
+from tests.device import Device
+from tests.module import libraries
+from tests.module.trees import Holder, bytes_kind
+from tests.native import FUNCTIONS, compiled
+
+__all__ = ["bytes_kind"]
+
+HERE = list(elf.here())
+DEVICE = {
+    "loads": [".so"],
+    "kinds": ["_lib", "rpcsys.group", "rpcsys.library", "rpcsys.params"],
+    "target": HERE,
+    "tvm_runtime": False,
+}
+
+
+def exported(folder: Path, root: Module, **more: str) -> Path:
+    export_library(root, folder / "model.so", **more)
+    return folder / "model.so"
+
+
+def test_what_it_can_load(tmp_path):
+    path = exported(tmp_path, group([params({"w": np.ones(3)})]))
+    capabilities.check_loadable(path, "model.so", DEVICE)
+    capabilities.check_loadable(path.read_bytes(), "model.so", DEVICE)
+    capabilities.check_loadable(compiled(FUNCTIONS, tmp_path / "f.so"), "f.so", DEVICE)
+
+
+def test_a_kind_that_the_device_lacks_is_named_with_those_it_has(tmp_path):
+    path = exported(tmp_path, group([python({"f": print}), params({"w": np.ones(3)})]))
+    for runtime in (False, True):
+        with pytest.raises(
+            ModelError,
+            match=r"model.so holds rpcsys\.python, which this device cannot load \(Python functions: only where .*\); "
+            r"it loads _lib, rpcsys\.group, rpcsys\.library, rpcsys\.params",
+        ) as caught:
+            capabilities.check_loadable(path, "model.so", {**DEVICE, "tvm_runtime": runtime})
+        assert "\n" not in str(caught.value)
+
+
+def carrying(kind: str, data: bytes = b"") -> bytes:
+    """A library that holds a module of that kind, whoever loads it."""
+    return libraries.library(libraries.tree((kind, (), data)), elf.here())
+
+
+def test_what_tvm_may_know_is_left_to_it(tmp_path):
+    program = carrying("relax.VMExecutable")
+    capabilities.check_loadable(program, "model.so", {**DEVICE, "tvm_runtime": True})
+    with pytest.raises(ModelError, match=r"holds relax\.VMExecutable, which this device cannot load; it loads _lib"):
+        capabilities.check_loadable(program, "model.so", DEVICE)
+    with pytest.raises(ModelError, match=r"holds rpcsys\.other"):
+        capabilities.check_loadable(carrying("rpcsys.other"), "model.so", {**DEVICE, "tvm_runtime": True})
+
+
+@pytest.mark.usefixtures("bytes_kind")
+def test_among_our_kinds_another_is_not_left_to_tvm(tmp_path):
+    path = exported(tmp_path, group([Holder(b"")]))
+    with pytest.raises(ModelError, match=r"holds testing\.bytes, which this device cannot load"):
+        capabilities.check_loadable(path, "model.so", {**DEVICE, "tvm_runtime": True})
+    capabilities.check_loadable(path, "model.so", {**DEVICE, "kinds": [*DEVICE["kinds"], "testing.bytes"]})
+
+
+def test_another_machine(tmp_path):
+    path = exported(tmp_path, params({"w": np.ones(3)}), toolchain="aarch64-linux-gnu")
+    with pytest.raises(
+        ModelError, match=r"model.so is built for aarch64 \(64 bits\), and the device is x86_64 \(64 bits\)"
+    ):
+        capabilities.check_loadable(path, "model.so", {**DEVICE, "target": ["x86_64", 64]})
+    capabilities.check_loadable(path, "model.so", {**DEVICE, "target": ["aarch64", 64]})
+
+
+def test_libraries_inside_are_looked_at_too(tmp_path):
+    program = library(carrying("relax.VMExecutable"), name="program.so")
+    inner = exported(tmp_path, group([program]))
+    capabilities.check_loadable(inner, "model.so", {**DEVICE, "tvm_runtime": True})
+    with pytest.raises(ModelError, match=r"holds relax\.VMExecutable"):
+        capabilities.check_loadable(inner, "model.so", DEVICE)
+    foreign = exported(tmp_path, params({}), toolchain="aarch64-linux-gnu").read_bytes()
+    with pytest.raises(ModelError, match=r"board.so is built for aarch64"):
+        capabilities.check_loadable(exported(tmp_path, group([library(foreign, name="board.so")])), "model.so", DEVICE)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"MZ" * 50])
+def test_a_broken_file_is_not_sent_either(tmp_path, content):
+    (tmp_path / "model.so").write_bytes(content)
+    with pytest.raises(ModelError, match=r"^ModelError: model\.so (is|has) ") as caught:
+        capabilities.check_loadable(tmp_path / "model.so", "model.so", DEVICE)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_does_not_tell_finds_out_itself(tmp_path):
+    for said in ({}, {"loads": [".so"]}, {"loads": "so", "kinds": 3}):
+        capabilities.check_loadable(b"nonsense", "model.so", said)
+    with pytest.raises(ModelError, match=r"cannot load 'model\.onnx'; it loads \.so"):
+        capabilities.check_loadable(b"", "model.onnx", {"loads": [".so"]})
+
+
+def test_damage_inside_is_for_the_device_to_name():
+    damaged = b"".join(map(bytes, packed.pack({"name": 3}, [], 0)))
+    capabilities.check_loadable(carrying("rpcsys.library", damaged), "model.so", DEVICE)
+
+
+WILLING = {"pickle": True, "cloudpickle": True, "python": capabilities.VERSION}
+
+
+@pytest.fixture(scope="module")
+def session():
+    with Device(allow_pickle=True) as device, device.session() as session:
+        yield session
+
+
+def test_a_function_runs_there_with_what_it_refers_to(session):
+    import os
+
+    scale = np.arange(3)
+
+    def scaled(x, *, plus=1):
+        from rpcsys.server.sandbox import processes
+
+        return x * scale + plus, processes.number()
+
+    values, pid = session.run(scaled, np.full(3, 2.0))
+    assert (values == [1, 3, 5]).all()
+    assert pid == session.info["pid"] != os.getpid()
+
+
+def test_arguments_and_results_are_those_of_any_call(session):
+    kept = session.array(np.ones(4))
+    assert session.run(lambda *args: args, kept, 1, {"a": [b"x"]})[1:] == (1, {"a": [b"x"]})
+    adder = session.run(lambda n: lambda m: n + m, 40)
+    assert adder(2) == 42
+
+
+def test_what_it_raises_shows_its_own_lines(session):
+    def divide():
+        return 1 / 0  # here
+
+    with pytest.raises(RemoteError, match=r"ZeroDivisionError(.|\n)*in divide"):
+        session.run(divide)
+
+
+def test_a_result_that_has_no_form_is_an_error_and_not_the_end(session):
+    with pytest.raises(ValueNotSupported, match="has no form on the wire"):
+        session.run(object)
+    assert session.run(lambda: 1) == 1
+
+
+def test_a_module_that_is_only_here(session):
+    def use():
+        import a_module_that_nobody_has
+
+        return a_module_that_nobody_has
+
+    with pytest.raises(RemoteError, match="ModuleNotFoundError"):
+        session.run(use)
+
+
+def test_a_deadline():
+    def sleep():
+        import time
+
+        time.sleep(300)
+
+    with Device(allow_pickle=True) as device, device.session() as session:
+        with pytest.raises(SessionError):
+            session.run(sleep, deadline_s=0.2)
+        with pytest.raises(SessionError):
+            session.ping()
+
+
+def test_what_cannot_be_pickled(session):
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match=r"cannot be sent: .*lock"):
+        session.run(lambda: lock)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"pickle": False}, "start it with --allow-pickle"),
+        ({"pickle": None}, "start it with --allow-pickle"),
+        ({"python": "2.7"}, rf"the device has Python 2\.7 and this is Python {capabilities.VERSION}"),
+        ({"cloudpickle": False}, "the device has no cloudpickle; there: python3 -m pip install cloudpickle"),
+    ],
+)
+def test_what_the_device_cannot_run_is_not_even_pickled(changed, message):
+    with pytest.raises(RemoteFunctionError, match=message):
+        capabilities.pickled(threading.Lock(), {**WILLING, **changed})
+
+
+def test_cloudpickle_missing_here(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "cloudpickle", None)
+    with pytest.raises(UsageError, match="needs cloudpickle here, too"):
+        capabilities.pickled(len, WILLING)
+
+
+def test_a_server_that_was_not_told_to_take_functions():
+    with Device() as device, device.session() as session:
+        with pytest.raises(RemoteFunctionError, match="start it with --allow-pickle"):
+            session.run(len, [1])
+        assert session.get_function("testing.echo")(1) == 1
