@@ -23,11 +23,6 @@ def help_of(program: str) -> str:
     return printed.getvalue()
 
 
-def variable(command: str) -> str:
-    """Where click looks for what a shell asks of ``command``."""
-    return f"_{command.upper()}_COMPLETE"
-
-
 class Program(click.Command):
     """A command that hands its arguments to ``program``, whose help says what flags there are.
 
@@ -80,4 +75,4 @@ def completion(shell: str, command: str) -> None:
     root = click.get_current_context().find_root().command
     kind = get_completion_class(shell)
     assert kind is not None  # click has all three
-    click.echo(kind(root, {}, command, variable(command)).source())
+    click.echo(kind(root, {}, command, f"_{command.upper()}_COMPLETE").source())

@@ -271,25 +271,22 @@ class Link:
     def _take(self, data: bytes) -> None:
         self._reader.feed(data)
         try:
-            self._take_frames()
-        except ProtocolError as error:
+            while True:
+                frame = self._reader.next()
+                if not self._magic_sent and not self._reader.magic_due:
+                    self._magic_sent = True
+                    self._queue(tracker.encode(tracker.Ping(self._hello)))
+                if frame is None:
+                    return
+                message = tracker.decode_json(frame)
+                if self.ours is None:
+                    self._take_hello(message)
+                else:
+                    self._inbox.append(message)
+        except ProtocolError:
             if self.ours is None:
                 raise self._unreachable("it does not speak the tracker's protocol") from None
-            raise error
-
-    def _take_frames(self) -> None:
-        while True:
-            frame = self._reader.next()
-            if not self._magic_sent and not self._reader.magic_due:
-                self._magic_sent = True
-                self._queue(tracker.encode(tracker.Ping(self._hello)))
-            if frame is None:
-                return
-            message = tracker.decode_json(frame)
-            if self.ours is None:
-                self._take_hello(message)
-            else:
-                self._inbox.append(message)
+            raise
 
     def _take_hello(self, reply: Any) -> None:
         if type(reply) is dict and reply.get("ok") is True:

@@ -13,14 +13,13 @@ import pytest
 from click.shell_completion import BashComplete
 
 from rpcsys.board import inventory
-from rpcsys.cli import completion
 from rpcsys.cli.commands import group
 from tests.cli.conftest import Command
 
 
 def words(*args: str) -> set[str]:
     """What comes in the place of the last of ``args``."""
-    shell = BashComplete(group, {}, "rpcsys", completion.variable("rpcsys"))
+    shell = BashComplete(group, {}, "rpcsys", "_RPCSYS_COMPLETE")
     return {item.value for item in shell.get_completions(list(args[:-1]), args[-1])}
 
 
@@ -48,7 +47,7 @@ def test_flags_of_every_program(command: str, flag: str) -> None:
 
 def test_flags_after_others_and_names_of_files() -> None:
     assert words("tracker", "--port", "9190", "--state") == {"--state-dir"}
-    shell = BashComplete(group, {}, "rpcsys", completion.variable("rpcsys"))
+    shell = BashComplete(group, {}, "rpcsys", "_RPCSYS_COMPLETE")
     (item,) = shell.get_completions(["tracker", "--state-dir"], "/va")
     assert (item.type, item.value) == ("file", "/va")
 
