@@ -1,9 +1,26 @@
 """Messages between the server's processes, and the job one of them carries."""
 
+import json
+import math
 import os
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.errors import ProtocolError
 from rpcsys.server.sandbox import messages
 from rpcsys.server.sandbox.messages import Job
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=2000),
+    lambda inner: st.lists(inner, max_size=40) | st.dictionaries(st.sampled_from(["kind", "functions"]), inner),
+    max_leaves=50,
+)
+
+
+def as_message(fields):
+    return json.dumps(fields).encode()
 
 
 def test_one_message_with_a_descriptor():
@@ -36,3 +53,44 @@ def test_a_descriptor_that_was_received_is_not_inherited():
 def test_a_job_is_any_bytes_and_any_path():
     job = Job("tvm", bytes(range(256)), "/tmp/ä\udc80", "k", "peer", 1.5, "L", {"load_library": ["a.so"]})
     assert Job.from_bytes(job.to_bytes()) == job
+
+
+FIELDS = {**messages.OF_ZYGOTE, **messages.OF_SERVICE}
+
+
+@given(st.binary(max_size=200) | st.dictionaries(st.sampled_from([*FIELDS, "else"]), json_values).map(as_message))
+def test_whatever_is_said_is_checked_field_by_field_or_refused(data):
+    try:
+        said = messages.parse(data, FIELDS)
+    except ProtocolError:
+        return
+    assert said.keys() <= FIELDS.keys()
+    assert all(len(said[name]) <= messages.MAX_LINE for name in ("importing", "failed", "shared") if name in said)
+    assert all(len(said[name]) <= messages.MAX_NAMES for name in ("cleaned", "removed") if name in said)
+
+
+def test_the_last_of_several_messages_counts_and_none_is_waited_for():
+    here, there = messages.pair()
+    with here, there:
+        assert messages.last(there) is None
+        messages.tell(here, until=1.0)
+        messages.tell(here, until=2.0)
+        assert messages.last(there) == {"until": 2.0}
+        messages.tell(here, until=None)
+        here.close()
+        assert messages.last(there) == {"until": None}
+        assert messages.last(there) is None
+
+
+@pytest.mark.parametrize(("span_s", "later"), [(math.inf, False), (10.0, True)])
+def test_a_child_that_says_too_much_is_refused_until_its_span_is_over(span_s, later):
+    allowance = messages.Allowance(100.0, 4, span_s)
+    allowance.spend(101.0, 10)
+    allowance.spend(102.0, 2 * 1024)  # as many as three
+    with pytest.raises(ProtocolError, match="says too much"):
+        allowance.spend(103.0, 10)
+    if later:
+        allowance.spend(110.0, 10)
+    else:
+        with pytest.raises(ProtocolError):
+            allowance.spend(110.0, 10)

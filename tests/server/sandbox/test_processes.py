@@ -144,3 +144,42 @@ def test_nothing_is_left_but_what_is_spared(attack, wait):
     assert names
     assert all(name.startswith("python") for name in names)
     assert stuck == {}
+
+
+def refused():
+    raise PermissionError(1, "not here")
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [(lambda: None, ""), (refused, "not here"), (lambda: os.kill(os.getpid(), 9), "for a reason unknown")],
+)
+def test_what_is_tried_in_a_copy_changes_nothing_here(act, why):
+    before = processes.children(os.getpid())
+    assert processes.try_in_copy(act) == why
+    assert processes.children(os.getpid()) == before
+
+
+FORKED = """
+import os, signal, sys, threading
+from rpcsys.server.sandbox import processes
+
+reading, writing = os.pipe()
+os.register_at_fork(after_in_child=lambda: os.write(writing, b"repaired "))
+pid = processes.fork()
+if not pid:
+    processes.finish_fork()
+    thread = threading.Thread(target=lambda: os.write(writing, b"%d" % (threading.active_count() - 1)))
+    thread.start()
+    thread.join()
+    processes.set_name("forked")
+    os.write(writing, b" " + processes.name_of(os.getpid()).encode())
+    os._exit(3)
+status = os.waitpid(pid, 0)[1] >> 8
+print(os.read(reading, 100).decode(), status, processes.number() == os.getpid())
+"""
+
+
+def test_a_copy_made_by_c_runs_as_one_made_by_python():
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["repaired", "1", "forked", "3", "True"]
