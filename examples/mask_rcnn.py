@@ -2,8 +2,8 @@
 
 After He et al., arXiv:1703.06870, and Lin et al., arXiv:1612.03144, in ONNX operators alone (RoiAlign,
 NonMaxSuppression) and with random weights: it finds nothing, but its tensors and work are those of the real one.
-Differences that keep its shapes fixed up to the last step: the number of proposals is always the same, every proposal
-gets a mask, and boxes are refined alike for all classes. Normalisation is taken to be folded into the convolutions.
+To keep its shapes fixed up to the last step, the number of proposals is always the same, every proposal
+gets a mask, and boxes are refined alike for all classes. Normalisation is folded into the convolutions.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Mask R-CNN's shape of work, divided: the backbone on a device, the heads on an edge server.
+"""Mask R-CNN divided: the backbone on a device, the heads on an edge server.
 
     python examples/offloaded_mask_rcnn.py
     python examples/offloaded_mask_rcnn.py --size 256 --width 0.5 --frames 6 --clients 3
 
 Devices and server are processes of their own; the devices share one core, the server has another. Each way of running
 is measured with one device, and with several at once. Every frame's results are compared with those of the whole
-network on the device. Prints what crosses, what encodings would make of it, and frames a second.
+network on the device. It prints the tensors that cross, their bytes with each encoding, and frames a second.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ def _compiled(stage: Stage, target: Tvm) -> LibraryModule:
 
 
 def _linker(chain: toolchains.Toolchain | None) -> dict[str, Any]:
-    """How TVM is told which compiler links."""
+    """The options of TVM's export that choose the linker."""
     if chain is None:
         return {}
     from tvm.support import cc

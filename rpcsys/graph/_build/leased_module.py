@@ -36,7 +36,7 @@ _log = logging.getLogger("rpcsys.pipeline")
 class StageLibrary:
     """What leased devices are sent: a stage as a library, in a folder that goes with the last reference to it.
 
-    Raises `UsageError` as `export_library`, and for a target that cannot be meant.
+    Raises `UsageError` as `export_library`, and for another target than onnxruntime, reference or TVM.
     """
 
     def __init__(self, built: Module, leased: Leased) -> None:

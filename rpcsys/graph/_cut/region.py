@@ -1,4 +1,4 @@
-"""Which nodes of a model are meant: by name, by operator, by a test, or by marks in the model itself.
+"""Regions: nodes of a model, chosen by name, by operator, by a test, or by marks in the model itself.
 
 ONNX has a field for marks (since IR version 11): a node's ``device_configurations`` name its pipeline stage, and the
 model's name the device of each stage.
@@ -16,7 +16,7 @@ from rpcsys.errors import UsageError
 from rpcsys.graph._ir.dataflow import Dataflow
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 
-#: Nodes of a model: their names (or those of tensors they make), or a function that tells of each whether it is meant.
+#: Nodes of a model: their names (or those of tensors they make), or a test of each node.
 Region: TypeAlias = Iterable[str] | Callable[[ir.Node], bool]
 
 #: The name of the configuration that `annotate` adds to the model.
@@ -32,7 +32,7 @@ def operators(*names: str) -> Callable[[ir.Node], bool]:
 
 
 def chosen(flow: Dataflow, region: Region) -> set[int]:
-    """The nodes that ``region`` means. Raises `UsageError` for a name that no node has."""
+    """The nodes of ``region``. Raises `UsageError` for a name that no node has."""
     if callable(region):
         return {index for index, node in enumerate(flow.nodes) if region(node)}
     named = {value.name: index for index, node in enumerate(flow.nodes) for value in node.outputs if value.name}

@@ -51,8 +51,8 @@ def describe(value: ir.Value) -> TensorInfo:
     dtype = _dtype_name(value.type.dtype)
     shape = None if value.shape is None else tuple(_extent(size) for size in value.shape)
     sizes = [size for size in shape or [None] if isinstance(size, int)]
-    open_size = shape is None or len(sizes) < len(shape) or dtype == "strings"
-    return TensorInfo(name, dtype, shape, None if open_size else math.prod(sizes) * item_bytes(dtype), required)
+    unknown = shape is None or len(sizes) < len(shape) or dtype == "strings"
+    return TensorInfo(name, dtype, shape, None if unknown else math.prod(sizes) * item_bytes(dtype), required)
 
 
 def _extent(size: Any) -> int | str | None:

@@ -26,7 +26,7 @@ def shared(
     """
     chosen = dict(targets)
     counts = {stage.name: max(1, replicas.get(stage.name, 1)) for stage in stages}
-    open_ones = {}
+    sharing = {}
     taken: set[int] = set()
     for stage in stages:
         target = _runtime(stage, targets.get(stage.name))
@@ -36,11 +36,11 @@ def shared(
             chosen[stage.name] = _on(target, tuple(cpus[stage.name]), counts[stage.name])
             taken.update(cpus[stage.name])
         elif target.threads is None and not target.cpus:
-            open_ones[stage.name] = target
+            sharing[stage.name] = target
         taken.update(target.cpus)
     free = sorted(available() - taken) or sorted(available())
-    for name, share in shares({name: counts[name] for name in open_ones}, free).items():
-        chosen[name] = _on(open_ones[name], share, counts[name])
+    for name, share in shares({name: counts[name] for name in sharing}, free).items():
+        chosen[name] = _on(sharing[name], share, counts[name])
     return chosen
 
 

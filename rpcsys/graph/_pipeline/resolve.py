@@ -103,9 +103,9 @@ def _of_graph(module: Module) -> ResolvedStages:
                 f"stage {stage['name']!r} writes into its arguments or takes weights; give a pipeline a function "
                 "around it that takes and gives tensors"
             )
-        home = module.imports[stage["module"]]
-        known = isinstance(home, (LeasedModule, RemoteFunctionModule)) and stage["function"] == "main"
-        run = home if known else home.function(stage["function"])
+        imported = module.imports[stage["module"]]
+        whole = isinstance(imported, (LeasedModule, RemoteFunctionModule)) and stage["function"] == "main"
+        run = imported if whole else imported.function(stage["function"])
         stages.append(PipelineStage(stage["name"], run, stage["inputs"], stage["outputs"]))
     inputs, outputs = ([value["name"] for value in values] for values in (module.inputs, module.outputs))
     return ResolvedStages(stages, inputs, outputs)

@@ -160,5 +160,5 @@ def pace(before: Mapping[str, StageStats], now: Mapping[str, StageStats], second
     slowest = max(busy, key=lambda name: busy[name])
     done = min(now[name].frames - before[name].frames for name in now)
     failed = sum(now[name].failed - before[name].failed for name in now)
-    told = f"{done / seconds:.1f} frames/s, {slowest} busy {min(busy[slowest], 1):.0%}"
-    return f"{told}, {failed} failed" if failed else told
+    text = f"{done / seconds:.1f} frames/s, {slowest} busy {min(busy[slowest], 1):.0%}"
+    return f"{text}, {failed} failed" if failed else text

@@ -20,7 +20,7 @@ from rpcsys.graph._plan.cut_points import cut_points
 from rpcsys.graph._plan.devices import DeviceLike, TrackerLike, open_sessions, parse
 from rpcsys.graph._plan.plan import Plan
 from rpcsys.graph._plan.profile import encoded_bytes, profile
-from rpcsys.graph._plan.search import Said, Search
+from rpcsys.graph._plan.search import Report, Search
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 from rpcsys.wire.encoding import steps
 
@@ -40,7 +40,7 @@ def auto_cuts(
     rounds: int = 4,
     measure_s: float = 0.5,
     wait_s: float = 60.0,
-    say: Said | None = None,
+    say: Report | None = None,
 ) -> Plan:
     """The best division of ``model`` over ``devices``, found by profiling it and trying its stages on them.
 
@@ -61,7 +61,7 @@ def auto_cuts(
     ``rounds`` : divisions that are tried at most, after the first look at unlike devices
     ``measure_s`` : seconds for which the stages of each are run
     ``wait_s`` : seconds to wait for a device
-    ``say`` : is told in a few words what is being done
+    ``say`` : is called with a few words on each step
 
     Raises `UsageError` for a device or goal that does not exist, a model that computes nothing, and inputs that it does
     not take; `ModelError` if onnxruntime cannot load or run it, or a device cannot load its stage; `ConnectError`,
@@ -78,9 +78,9 @@ def auto_cuts(
     say("profiling the model")
     flow = Dataflow(read(model))
     wants = [describe(value) for value in flow.model.graph.inputs]
-    arrays, doubts = _arrays(wants, inputs)
-    for doubt in doubts:
-        python_warnings.warn(doubt, RuntimeWarning, stacklevel=2)
+    arrays, warnings = _arrays(wants, inputs)
+    for warning in warnings:
+        python_warnings.warn(warning, RuntimeWarning, stacklevel=2)
     known = {value.name for node in flow.nodes for value in node.outputs if value.name}
     basic, _ = optimised(flow)
     profiled = profile(basic, arrays)
@@ -97,11 +97,11 @@ def auto_cuts(
         benches = [open_bench(device, session, calls, encode) for device, session in zip(wanted, leased, strict=True)]
         search = Search(flow.model, found, wanted, benches, arrays, goal, exact, measure_s, say)
         best = search.run(rounds, keep_order)
-        return replace(search.plan(best), encode=encode, warnings=doubts)
+        return replace(search.plan(best), encode=encode, warnings=warnings)
 
 
 def _arrays(inputs: Sequence[TensorInfo], given: Mapping[str, Any] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What to run a model with, and what is doubtful about it."""
+    """The arrays to run a model with, and warnings about them."""
     required = [tensor for tensor in inputs if tensor.required]
     names = [tensor.name for tensor in required]
     if given is not None:
@@ -111,7 +111,7 @@ def _arrays(inputs: Sequence[TensorInfo], given: Mapping[str, Any] | None) -> tu
             complaint = f"no input {unknown[0]!r}" if unknown else f"none given for input {missing[0]!r}"
             raise UsageError(f"{complaint}; the model wants {', '.join(names) or 'nothing'}")
         return {name: given[name] for name in names}, ()
-    open_ones = [each for each in required if not all(isinstance(size, int) for size in each.shape or ())]
-    free = "; ".join(f"{tensor.name} is {tensor.text()}" for tensor in open_ones)
-    doubt = f"{free}: free extents are taken as 1, which is of no use unless they are; give inputs"
-    return random_inputs(list(map(tensor_spec, required))), (doubt,) if free else ()
+    unfixed = [each for each in required if not all(isinstance(size, int) for size in each.shape or ())]
+    free = "; ".join(f"{tensor.name} is {tensor.text()}" for tensor in unfixed)
+    warning = f"{free}: free extents are taken as 1, which is of no use unless they are; give inputs"
+    return random_inputs(list(map(tensor_spec, required))), (warning,) if free else ()

@@ -139,7 +139,7 @@ def paces(calls: Sequence[TimedCall], seconds: float, *, together: bool) -> list
 
 
 class _Run:
-    """One stage, called over and over until each of its siblings has had its time."""
+    """One stage, called over and over until each of the others has had its time."""
 
     def __init__(self, call: TimedCall, seconds: float) -> None:
         self.call = call
@@ -148,11 +148,11 @@ class _Run:
         self.error: BaseException | None = None
         self.enough = False
 
-    def loop(self, siblings: Sequence[_Run]) -> None:
+    def loop(self, others: Sequence[_Run]) -> None:
         """What each of its threads does."""
         fewest = _FEWEST * self.call.threads
         try:
-            while not all(run.enough for run in siblings):
+            while not all(run.enough for run in others):
                 self.call.function()
                 now = perf_counter()
                 self._done.append(now)

@@ -52,7 +52,7 @@ class PlanDevice:
 
 
 def parse(devices: int | Sequence[DeviceLike]) -> list[PlanDevice]:
-    """The devices meant; a number n is the CPUs that this process may use, in n shares.
+    """The devices as they are written; a number n is the CPUs that this process may use, in n shares.
 
     Raises `UsageError` for what is no device, and for CPUs that this process does not have or that are given twice.
     """

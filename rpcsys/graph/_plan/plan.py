@@ -61,7 +61,7 @@ class Plan:
     devices: tuple[PlanDevice, ...] = field(repr=False)  # the device of each stage
     unused: tuple[str, ...] = ()  # devices where nothing would be gained
     encode: str = ""  # how arrays cross to devices behind a link
-    warnings: tuple[str, ...] = ()  # what makes it doubtful, a sentence each
+    warnings: tuple[str, ...] = ()  # a sentence each
 
     def __iter__(self) -> Iterator[str | tuple[str, ...]]:
         return iter(self.cuts)

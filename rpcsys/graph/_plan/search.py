@@ -27,7 +27,7 @@ from rpcsys.graph._plan.plan import Plan, PlannedStage
 #: A proposal that promises less than this share over the best that was measured is not tried.
 _WORTH = 0.01
 
-Said = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class TriedDivision(NamedTuple):
@@ -50,7 +50,7 @@ class Search:
     goal: Goal
     exact: bool
     measure_s: float
-    say: Said
+    say: Report
 
     def __post_init__(self) -> None:
         seconds = self.points.seconds
