@@ -169,7 +169,7 @@ class RunCommand(Action):
 
 
 class Refuse(Action):
-    """Answer a greeting with ``mismatch``, with what we speak (``version``), or with ``deploys nothing``, and close."""
+    """Answer a greeting with ``mismatch``, or with what we speak (``version``), and close."""
 
     conn: int
     how: str

@@ -23,6 +23,9 @@ HANDSHAKE_S = 8.0
 EARLY_S = 2.0  # how long a client that is faster than the tracker's word about its lease is held back
 MAX_OPENINGS = 256  # connections that have not said a greeting. Each costs a descriptor; of more, the oldest is dropped
 MAX_WAITING = 64  # clients that wait for a slot of a server without a tracker
+NOT_DEPLOYED = (
+    "this server has no deployed modules: start it with --deploy DIR, then type: rpcsys deploy FILE --to HOST:PORT"
+)
 NOT_FREE = "its key is not free here (used already, renewed, or another server's)"
 
 
@@ -64,7 +67,7 @@ class ClientAdmission:
             if self.openings.pop(event.conn, None) is None:
                 return []
             return self._let_in(event, self.records.policy.tracked)
-        connection = self.parking.paired(event.parked)
+        connection = self.parking.connections.pop(event.parked, None)
         if connection is None or self.records.stopping:
             return [do.Drop(event.conn)]
         return self._let_in(event, connection.key != self.records.policy.key, connection)
@@ -101,7 +104,7 @@ class ClientAdmission:
         if event.session != SESSION:
             return [do.Refuse(event.conn, "version")]
         if self.deployments is None:
-            return [do.Refuse(event.conn, "deploys nothing")]
+            return [do.TurnAway(event.conn, "ServerRefused", NOT_DEPLOYED, True)]
         return self.deployments.visit(event.conn, event.peer, name)
 
     def _refusal(self, event: ev.Opened, key: MatchKey | None, keyed: bool) -> str:

@@ -24,10 +24,6 @@ REFUSED = (
     "or see query_tracker"
 )
 
-NOT_DEPLOYED = (
-    "this server has no deployed modules: start it with --deploy DIR, then type: rpcsys deploy FILE --to HOST:PORT"
-)
-
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -171,13 +167,11 @@ class Clients:
         return encode_greeting(Greeting(SERVER, self._key, Options(session=SESSION if session else None)))
 
     def refuse(self, conn: int, how: str) -> None:
-        """Answer ``mismatch``, or with the ``version`` we speak, or that this server ``deploys nothing``, and close.
+        """Answer ``mismatch``, or with the ``version`` we speak, and close.
 
         A client that has come through a proxy has been told of success already.
         """
-        if how == "deploys nothing":
-            self.turn_away(conn, "ServerRefused", NOT_DEPLOYED, unanswered=True)
-        elif conn not in self._adopted:
+        if conn not in self._adopted:
             self.drop(conn, self.success(True) if how == "version" else encode_mismatch())
         elif self._adopted[conn]:
             self.turn_away(conn, "ServerRefused", REFUSED)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rpcsys.server.models.store import Version
 from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
@@ -87,11 +86,6 @@ class Deployments:
             ev.Changed: self._changed,
             ev.Asked: self._asked,
         }
-
-    @property
-    def catalogue(self) -> dict[str, Version]:
-        """What is to be served, by name."""
-        return self.hosts.catalogue
 
     # Clients
 
@@ -248,7 +242,7 @@ class Deployments:
 
     def _see_to(self, client: ModelClient) -> list[do.Action]:
         name = client.name
-        if name not in self.catalogue:
+        if name not in self.hosts.catalogue:
             return [client.turn_away("ServerRefused", self._unknown(name))]
         child = self.hosts.serving(name)
         if child is not None:
@@ -271,7 +265,7 @@ class Deployments:
         return do.Hand(child, client.conn, client.peer, client.fresh, client.greeted)
 
     def _unknown(self, name: str) -> str:
-        names = sorted(self.catalogue)
+        names = sorted(self.hosts.catalogue)
         if not names:
             return "nothing is deployed on this server; type: rpcsys deploy FILE --to HOST:PORT"
         near = difflib.get_close_matches(name, names, 3, 0.5) or names[:SHOWN]

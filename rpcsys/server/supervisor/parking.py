@@ -117,10 +117,6 @@ class Parking:
             connection.until = event.now + ANSWER_S
         return []
 
-    def paired(self, number: int) -> ParkedConnection | None:
-        """A parked connection has become a client's."""
-        return self.connections.pop(number, None)
-
     def over(self, connection: ParkedConnection, served: bool) -> None:
         """A paired connection's client is gone; ``served``: it had a session. Who sends nobody is not asked in a hurry."""
         if served:

@@ -137,10 +137,6 @@ class Slots:
         session.unanswered = True
         return [*actions, do.Kill(number), *self._clean(session)]
 
-    def removed(self, number: int) -> SessionRecord | None:
-        """Nothing of a session is left: its slot is free."""
-        return self.sessions.pop(number, None)
-
     # How sessions end
 
     def end_all(self) -> list[do.Action]:

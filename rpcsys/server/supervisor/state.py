@@ -22,7 +22,7 @@ from rpcsys.server.supervisor.admission import ClientAdmission
 from rpcsys.server.supervisor.health import BoardHealth
 from rpcsys.server.supervisor.offers import Offers
 from rpcsys.server.supervisor.parking import Parking
-from rpcsys.server.supervisor.process_table import ProcessTable
+from rpcsys.server.supervisor.process_table import GIVEN, ProcessTable
 from rpcsys.server.supervisor.records import (
     DRAIN,
     EXITED,
@@ -140,6 +140,7 @@ class DeviceServerState:
         if child is None:
             return []
         if child.kind is not ChildKind.SESSION:
+            child.move(GIVEN)
             return [] if self.deployments is None else self.deployments.ready(event.child)
         if self.records.phase is not STARTING:
             return []

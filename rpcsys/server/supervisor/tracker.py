@@ -146,7 +146,7 @@ class TrackerSide:
 
     def removed(self, event: ev.Removed) -> list[do.Action]:
         """Nothing is left of a session, or what is cannot be removed."""
-        session = self.slots.removed(event.session)
+        session = self.slots.sessions.pop(event.session, None)
         if session is None:
             return []
         session.removed += event.removed
@@ -187,7 +187,7 @@ class TrackerSide:
         if not policy.proxies:
             return []
         wanted = [(key.proxy, key.matchkey) for key in self.offers.keys.values()]
-        if self.deployments is not None and self.deployments.catalogue and self.offers.told:
+        if self.deployments is not None and self.deployments.hosts.catalogue and self.offers.told:
             wanted += [(proxy, policy.deployed_key) for proxy in range(len(policy.proxies))] * DEPLOYED_CONNECTIONS
         free = self.slots.free - len(self.slots.waiting) if self.health.fit else 0
         return wanted + [(proxy, policy.key) for proxy in self.offers.plain_at()] * max(free, 0)

@@ -80,7 +80,7 @@ class TrackerLink:
         self._send(control.Register(self._registration, running=leases, **self._card))
 
     def offer(self, matchkey: str = "") -> None:
-        """Offer a match key, or make one and offer that: then Offered follows."""
+        """Offer a match key, or make one and offer that: then KeyMade follows."""
         new = matchkey or new_match_key(self._card["key"])
         # Behind a proxy there is no port: the tracker knows where the proxy is.
         port = self._card["port"] or 0
@@ -188,13 +188,13 @@ class TrackerLink:
             self._send(control.Answer(parsed.id, False, "BadRequest", refusal))
 
     def _obey(self, order: control.Taken | control.End | control.Limit) -> None:
+        post, lease = self._loop.post, (order.lease, order.epoch)
         if isinstance(order, control.Limit):
-            self._loop.post(ev.LeaseRenewed, order.lease, order.epoch, order.limit_s)
-            return
-        if isinstance(order, control.End):
-            self._loop.post(ev.LeaseRevoked, order.lease, order.epoch, order.reason)
-            return
-        self._loop.post(ev.KeyTaken, order.lease, order.epoch, order.matchkey, order.user, order.address, order.limit_s)
+            post(ev.LeaseRenewed, *lease, order.limit_s)
+        elif isinstance(order, control.End):
+            post(ev.LeaseRevoked, *lease, order.reason)
+        else:
+            post(ev.KeyTaken, *lease, order.matchkey, order.user, order.address, order.limit_s)
 
     def _hear_answer(self, answer: control.Answer) -> None:
         report = self._reported.pop(answer.id, None)

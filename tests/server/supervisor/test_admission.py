@@ -27,10 +27,20 @@ def test_only_so_many_wait(direct):
 
 @pytest.mark.parametrize(
     ("fields", "how"),
-    [({"key": "other"}, "mismatch"), ({"session": "rpcsys/9"}, "version"), ({"serve": "resnet"}, "deploys nothing")],
+    [
+        ({"key": "other"}, "mismatch"),
+        ({"session": "rpcsys/9"}, "version"),
+        ({"serve": "x", "session": None}, "version"),
+    ],
 )
 def test_refused(direct, fields, how):
     assert direct.visit(1, **fields) == [do.Refuse(1, how)]
+
+
+def test_a_module_where_nothing_is_deployed(direct):
+    (away,) = direct.visit(1, serve="resnet")
+    assert (away.conn, away.kind, away.fresh) == (1, "ServerRefused", True)
+    assert "start it with --deploy" in away.text
 
 
 def test_a_server_is_no_client(direct):
