@@ -22,7 +22,7 @@ Keep = List[Any]
 _argument_arrays: Dict[int, Any] = {}
 _numbers = itertools.count(1)
 #: Functions of Python's that native code holds, by the number it knows them by.
-_held: Dict[int, Callable[..., Any]] = {}
+_callbacks: Dict[int, Callable[..., Any]] = {}
 #: ``value``: the error that a library set in this thread, where no libtvm_ffi keeps it (`rpcsys.ffi.module`).
 last_error = threading.local()
 #: What the iterator of a map is asked for.
@@ -104,10 +104,10 @@ def register(name: str, function: Callable[..., Any]) -> None:
 def wrap(function: Callable[..., Any]) -> Function:
     """A function of Python's for native code. It is kept until native code and Python have both let go."""
     number = next(_numbers)
-    _held[number] = function
+    _callbacks[number] = function
     out = ctypes.c_void_p()
-    if library.api().TVMFFIFunctionCreate(number, _call_back, _let_go, ctypes.byref(out)) or not out.value:
-        _held.pop(number, None)
+    if library.api().TVMFFIFunctionCreate(number, _call_back, _release_callback, ctypes.byref(out)) or not out.value:
+        _callbacks.pop(number, None)
         raise NativeError("native code takes no function")
     return Function(out.value, getattr(function, "__name__", ""))
 
@@ -158,8 +158,8 @@ def _set_raised(error: BaseException) -> None:
         api.TVMFFIObjectDecRef(out.value)
 
 
-_call_back = abi.SafeCall(lambda number, args, count, result: _answer(_held[number], args, count, result))
-_let_go = abi.Deleter(lambda number: _held.pop(number, None) and None)
+_call_back = abi.SafeCall(lambda number, args, count, result: _answer(_callbacks[number], args, count, result))
+_release_callback = abi.Deleter(lambda number: _callbacks.pop(number, None) and None)
 #: A registered function of libtvm_ffi, looked up once.
 _global = functools.lru_cache(maxsize=None)(get_global)
 
@@ -253,7 +253,7 @@ def _write_object(slot: abi.Any, value: Object, keep: Keep) -> None:
 
 
 def _write_array(slot: abi.Any, value: Memory, keep: Keep) -> None:
-    slot.type, slot.pointer = tensors.lend(value, keep) or (abi.NONE, None)
+    slot.type, slot.pointer = tensors.as_argument(value, keep) or (abi.NONE, None)
 
 
 def _write_container(slot: abi.Any, value: Any, keep: Keep) -> None:
@@ -275,9 +275,9 @@ def _write_other(slot: abi.Any, value: Any, keep: Keep) -> None:
         return None
     if hasattr(value, "__array_interface__") and not hasattr(value, "__setitem__"):
         return to_view(slot, value.item(), keep)  # numpy's scalars look like arrays, but cannot be written to
-    lent = tensors.lend(value, keep)
-    if lent is not None:
-        slot.type, slot.pointer = lent
+    given = tensors.as_argument(value, keep)
+    if given is not None:
+        slot.type, slot.pointer = given
         return None
     for plain in (bool, int, float, str, tuple, list, dict):
         if isinstance(value, plain):

@@ -22,7 +22,7 @@ _pack_pointer = _POINTER.pack
 _MAX_TEMPLATES = 1024
 _templates: Dict[Any, _Template] = {}  # by type, shape and strides
 #: What native code holds of ours: the structure's address -> the structure and all it points into.
-_lent: Dict[int, Tuple[Any, ...]] = {}
+_exported: Dict[int, Tuple[Any, ...]] = {}
 
 
 class TensorView:
@@ -95,7 +95,7 @@ class NativeTensor(TensorView):
         return self._tensor.device.type, self._tensor.device.id
 
 
-def lend(array: Any, keep: List[Any]) -> Optional[Tuple[int, int]]:
+def as_argument(array: Any, keep: List[Any]) -> Optional[Tuple[int, int]]:
     """``array`` as an argument: a type index and a pointer, None for what is no array.
 
     What must live until the call is over is added to ``keep``. Raises `NativeError`.
@@ -112,10 +112,10 @@ def lend(array: Any, keep: List[Any]) -> Optional[Tuple[int, int]]:
     if not library.present():
         keep.append((managed, template, memory.owner))
         return abi.DLTENSOR, address
-    _lent[address] = (managed, template, memory.owner)
+    _exported[address] = (managed, template, memory.owner)
     out = ctypes.c_void_p()
     if library.api().TVMFFITensorFromDLPack(address, 0, 0, ctypes.byref(out)) or not out.value:
-        _lent.pop(address, None)
+        _exported.pop(address, None)
         raise NativeError(f"an array of {memory.dtype} {memory.shape} cannot be given to native code")
     keep.append(Object(out.value))
     return abi.TENSOR, out.value
@@ -135,7 +135,7 @@ def _template(key: Any) -> _Template:
     extents = ctypes.c_int64 * len(shape)
     own, steps = extents(*shape), extents(*(_c_order(shape) if strides is None else strides))
     managed = abi.ManagedTensor()
-    managed.deleter = _give_back_address
+    managed.deleter = _release_address
     tensor = managed.tensor
     tensor.device.type, tensor.ndim = abi.CPU, len(shape)
     tensor.dtype = abi.DataType(*abi.dtype_codes(dtype), 1)
@@ -165,8 +165,8 @@ def _gather(start: int, shape: Tuple[int, ...], strides: Any, item: int) -> byte
     return result
 
 
-_give_back_call = abi.Deleter(lambda address: _lent.pop(address, None) and None)
-_give_back_address = ctypes.cast(_give_back_call, ctypes.c_void_p).value
+_release_call = abi.Deleter(lambda address: _exported.pop(address, None) and None)
+_release_address = ctypes.cast(_release_call, ctypes.c_void_p).value
 
 
 # ------------------------------------------------------------------ DLPack capsules

@@ -18,7 +18,7 @@ from rpcsys import data
 from rpcsys.errors import ConfigError, UsageError
 from rpcsys.module import elf
 
-#: What the files share; what it does in CMake, `_debians` and `_vendors` do here.
+#: What the files share; what it does in CMake, `_debian_compilers` and `_vendor_compilers` do here.
 _SHARED = "cross.cmake"
 _COMMENT = re.compile(r"#[^\n]*")
 _COMMAND = re.compile(r'(set|include)\s*\(\s*("[^"]*"|[^\s()]+)\s*([^()]*)\)', re.IGNORECASE)
@@ -76,17 +76,17 @@ def find(
     package to install; `ConfigError` where ``root`` or ``sysroot`` is no folder.
     """
     file = _file(wanted)
-    says = _read(file)
-    name, machine, bits = _target(file, says)
-    root = _folder("RPCSYS_TOOLCHAIN_ROOT", root, says)
-    sysroot = _folder("RPCSYS_SYSROOT", sysroot, says) or says.get("CMAKE_SYSROOT")
-    if "CMAKE_C_COMPILER" in says:
-        cc, cxx, strip = _named(file, says)
-    elif "RPCSYS_TRIPLE" in says:
-        cc, cxx, strip = _vendors(root, says) if root else _debians(machine, says)
+    values = _read(file)
+    name, machine, bits = _target(file, values)
+    root = _folder("RPCSYS_TOOLCHAIN_ROOT", root, values)
+    sysroot = _folder("RPCSYS_SYSROOT", sysroot, values) or values.get("CMAKE_SYSROOT")
+    if "CMAKE_C_COMPILER" in values:
+        cc, cxx, strip = _named_compilers(file, values)
+    elif "RPCSYS_TRIPLE" in values:
+        cc, cxx, strip = _vendor_compilers(root, values) if root else _debian_compilers(machine, values)
     else:
         raise UsageError(f"{file} names no compiler: set(CMAKE_C_COMPILER /opt/vendor/bin/vendor-gcc), say")
-    flags = says.get("RPCSYS_FLAGS") or says.get("CMAKE_C_FLAGS_INIT") or says.get("CMAKE_C_FLAGS") or ""
+    flags = values.get("RPCSYS_FLAGS") or values.get("CMAKE_C_FLAGS_INIT") or values.get("CMAKE_C_FLAGS") or ""
     return Toolchain(name, machine, bits, cc, cxx, strip, tuple(_words(flags, file)), sysroot)
 
 
@@ -102,22 +102,22 @@ def _file(wanted: Union[str, Path]) -> Path:
     return data.folder("toolchains") / f"{wanted}.cmake"
 
 
-def _read(file: Path, says: Optional[Dict[str, str]] = None, depth: int = 0) -> Dict[str, str]:
+def _read(file: Path, values: Optional[Dict[str, str]] = None, depth: int = 0) -> Dict[str, str]:
     """The variables that ``file``, and what it includes, set."""
-    says = {} if says is None else says
+    values = {} if values is None else values
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the toolchain file {file}: {error}") from None
     for command, first, rest in _COMMAND.findall(_COMMENT.sub("", text)):
-        says["CMAKE_CURRENT_LIST_DIR"] = str(file.parent)
+        values["CMAKE_CURRENT_LIST_DIR"] = str(file.parent)
         if command.lower() == "set":
-            says[first] = " ".join(_words(_expand(rest.partition(" CACHE ")[0], says), file))
+            values[first] = " ".join(_words(_expand(rest.partition(" CACHE ")[0], values), file))
         else:
-            included = Path(_expand(first.strip('"'), says))
+            included = Path(_expand(first.strip('"'), values))
             if included.name != _SHARED and depth < _MAX_INCLUDES:
-                _read(file.parent / included, says, depth + 1)
-    return says
+                _read(file.parent / included, values, depth + 1)
+    return values
 
 
 def _words(text: str, file: Path) -> List[str]:
@@ -127,41 +127,41 @@ def _words(text: str, file: Path) -> List[str]:
         raise UsageError(f"the toolchain file {file} cannot be read at: {text.strip()}") from None
 
 
-def _expand(text: str, says: Dict[str, str]) -> str:
-    return _VARIABLE.sub(lambda match: (os.environ if match[1] else says).get(match[2], ""), text)
+def _expand(text: str, values: Dict[str, str]) -> str:
+    return _VARIABLE.sub(lambda match: (os.environ if match[1] else values).get(match[2], ""), text)
 
 
-def _target(file: Path, says: Dict[str, str]) -> Target:
-    processor = says.get("CMAKE_SYSTEM_PROCESSOR")
+def _target(file: Path, values: Dict[str, str]) -> Target:
+    processor = values.get("CMAKE_SYSTEM_PROCESSOR")
     if processor is None:
         raise UsageError(f"{file} does not say what it builds for: set(CMAKE_SYSTEM_PROCESSOR aarch64), say")
     machine = elf.machine_of(processor)
     if machine not in elf.MACHINES.values():
         raise UsageError(f"{file}: {processor} is no processor that is known here")
     bits = 32 if machine in ("arm", "i386", "ppc", "hexagon") or processor.endswith("32") else 64
-    return Target(says.get("RPCSYS_TRIPLE", file.stem), machine, bits)
+    return Target(values.get("RPCSYS_TRIPLE", file.stem), machine, bits)
 
 
-def _folder(name: str, given: Union[str, Path, None], says: Dict[str, str]) -> Optional[str]:
-    path = str(given) if given else says.get(name) or os.environ.get(name)
+def _folder(name: str, given: Union[str, Path, None], values: Dict[str, str]) -> Optional[str]:
+    path = str(given) if given else values.get(name) or os.environ.get(name)
     if path and not os.path.isdir(path):
         raise ConfigError(f"{name}: there is no folder {path}")
     return os.path.abspath(path) if path else None
 
 
-def _named(file: Path, says: Dict[str, str]) -> Tuple[str, str, str]:
+def _named_compilers(file: Path, values: Dict[str, str]) -> Tuple[str, str, str]:
     """The compilers that a file of somebody's own names."""
-    cc = says["CMAKE_C_COMPILER"]
+    cc = values["CMAKE_C_COMPILER"]
     found = shutil.which(cc)
     if found is None:
         raise UsageError(f"there is no {cc} here, which {file} names as its compiler")
-    cxx, strip = says.get("CMAKE_CXX_COMPILER"), says.get("CMAKE_STRIP")
+    cxx, strip = values.get("CMAKE_CXX_COMPILER"), values.get("CMAKE_STRIP")
     return found, cxx or _sibling(found, "g++"), strip or _sibling(found, "strip")
 
 
-def _vendors(root: str, says: Dict[str, str]) -> Tuple[str, str, str]:
+def _vendor_compilers(root: str, values: Dict[str, str]) -> Tuple[str, str, str]:
     folder = Path(root) / "bin"
-    patterns = (says["RPCSYS_TRIPLE"], says["RPCSYS_VENDOR_TRIPLES"])
+    patterns = (values["RPCSYS_TRIPLE"], values["RPCSYS_VENDOR_TRIPLES"])
     for pattern in patterns:
         for cc in map(str, sorted(folder.glob(pattern + "-gcc"))):
             return cc, _sibling(cc, "g++"), _sibling(cc, "strip")
@@ -171,8 +171,8 @@ def _vendors(root: str, says: Dict[str, str]) -> Tuple[str, str, str]:
     )
 
 
-def _debians(machine: str, says: Dict[str, str]) -> Tuple[str, str, str]:
-    triple, packages = says["RPCSYS_TRIPLE"], says["RPCSYS_PACKAGES"]
+def _debian_compilers(machine: str, values: Dict[str, str]) -> Tuple[str, str, str]:
+    triple, packages = values["RPCSYS_TRIPLE"], values["RPCSYS_PACKAGES"]
     prefixes = [triple + "-"]
     if machine == elf.machine_of(platform.machine()):
         # This machine's own target: a compiler without a prefix builds for it.

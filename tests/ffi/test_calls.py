@@ -87,17 +87,17 @@ def test_a_function_is_let_go_when_nobody_has_it() -> None:
     value = Callable()
     gone = weakref.ref(value)
     gc.collect()
-    before = len(calls._held)
+    before = len(calls._callbacks)
     native = calls.wrap(value)
     del value
     gc.collect()
     assert gone() is not None
-    assert len(calls._held) == before + 1
+    assert len(calls._callbacks) == before + 1
     assert references(native) == 1
     del native
     gc.collect()
     assert gone() is None
-    assert len(calls._held) == before
+    assert len(calls._callbacks) == before
 
 
 def test_references_are_counted() -> None:
@@ -253,7 +253,7 @@ def resident():
 work(5000)
 before = resident()
 work(100_000)
-print(resident() - before, len(tensors._lent), len(calls._held))
+print(resident() - before, len(tensors._exported), len(calls._callbacks))
 """
 
 

@@ -78,17 +78,17 @@ def aligned(count: int):
 def test_memory_lives_as_long_as_native_code_wants_it() -> None:
     block = bytearray(b"\1" * 1024)
     kept = echo(memoryview(block))
-    assert len(tensors._lent) == 1
+    assert len(tensors._exported) == 1
     with pytest.raises(BufferError):
         block.clear()  # exported: it must not go away
     data = kept.data
     del kept
     gc.collect()
-    assert len(tensors._lent) == 1  # the view of the memory keeps it, too
+    assert len(tensors._exported) == 1  # the view of the memory keeps it, too
     assert bytes(data) == block
     del data
     gc.collect()
-    assert len(tensors._lent) == 0
+    assert len(tensors._exported) == 0
     block.clear()
 
 
@@ -143,16 +143,16 @@ def test_dlpack_out_of_native_code() -> None:
 
 
 def test_a_capsule_that_nobody_takes_gives_back_its_array() -> None:
-    before = len(tensors._lent)
+    before = len(tensors._exported)
     for version in (None, (1, 0)):
         back = echo(np.ones(3))
         capsule = back.__dlpack__(max_version=version)
         del back
         gc.collect()
-        assert len(tensors._lent) == before + 1
+        assert len(tensors._exported) == before + 1
         del capsule
         gc.collect()
-        assert len(tensors._lent) == before
+        assert len(tensors._exported) == before
 
 
 @pytest.mark.parametrize(
