@@ -65,5 +65,6 @@ def test_a_board_without_such_packages_does_not_load_what_finds_them():
     code = (
         "import sys; from rpcsys.module import registry; registry.known(); print('importlib.metadata' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + code], capture_output=True, text=True)  # fmt: skip
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + code
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr

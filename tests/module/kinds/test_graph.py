@@ -36,7 +36,8 @@ def test_tensors_flow_by_name():
     first = of(main=lambda x, y: (x + y, x - y))
     second = of(scale=lambda a, b: a * 10 + b)
     made = graph(
-        [Stage("one", first, ["x", "y"], ["sum", "difference"]), Stage("two", second, ["difference", "sum"], ["z"], "scale")],
+        [Stage("one", first, ["x", "y"], ["sum", "difference"]),
+         Stage("two", second, ["difference", "sum"], ["z"], "scale")],
         values("x", "y"), values("z", "sum"),
     )  # fmt: skip
     assert made(5, 2) == (37, 7)
@@ -103,7 +104,8 @@ def test_inputs_are_checked():
 
 
 def test_inputs_of_which_less_is_known_are_for_the_stages_to_check():
-    inputs = [{"name": "any", "dtype": "unknown", "shape": []}, {"name": "list", "dtype": "seq(tensor(float))", "shape": []},
+    inputs = [{"name": "any", "dtype": "unknown", "shape": []},
+              {"name": "list", "dtype": "seq(tensor(float))", "shape": []},
               {"name": "scalar", "dtype": "float32", "shape": []}, {"name": "bare"}]  # fmt: skip
     names = [value["name"] for value in inputs]
     made = graph(
@@ -167,11 +169,12 @@ GOOD = {
 @pytest.mark.parametrize(
     "change",
     [
-        {"inputs": None}, {"inputs": [{}]}, {"outputs": {}}, {"weights": [1]}, {"weights": ["x"]}, {"imports": "ab"}, {"stages": {}},
-        {"stages": [7]}, {"stages": [{"name": "s"}]},
+        {"inputs": None}, {"inputs": [{}]}, {"outputs": {}}, {"weights": [1]}, {"weights": ["x"]}, {"imports": "ab"},
+        {"stages": {}}, {"stages": [7]}, {"stages": [{"name": "s"}]},
         *({"stages": [{**GOOD["stages"][0], key: value}]} for key, value in [
-            ("module", 1), ("module", -1), ("module", "0"), ("function", 3), ("inputs", "x"), ("outputs", [1]), ("makes", []),
-            ("makes", [{}]), ("makes", [{"dtype": "what", "shape": []}]), ("makes", [{"dtype": "float32", "shape": ["m"]}]),
+            ("module", 1), ("module", -1), ("module", "0"), ("function", 3), ("inputs", "x"), ("outputs", [1]),
+            ("makes", []), ("makes", [{}]), ("makes", [{"dtype": "what", "shape": []}]),
+            ("makes", [{"dtype": "float32", "shape": ["m"]}]),
             ("makes", [{"dtype": "float32", "shape": [-1]}]), ("makes", [{"dtype": "float32", "shape": [1.5]}]),
             ("makes", [{"dtype": "float32", "shape": [[]]}]),
         ]),

@@ -119,7 +119,8 @@ def test_types_of_less_than_a_byte(tmp_path, name, shape):
     model = load(
         tmp_path,
         [h.make_node("Cast", ["x"], ["y"], to=T.FLOAT), h.make_node("Cast", ["f"], ["z"], to=number)],
-        [value("x", number, shape), value("f", T.FLOAT, shape)], [value("y", T.FLOAT, shape), value("z", number, shape)],
+        [value("x", number, shape), value("f", T.FLOAT, shape)],
+        [value("y", T.FLOAT, shape), value("z", number, shape)],
         opset=25,
     )  # fmt: skip
     assert model.runtime == "onnxruntime"
@@ -314,7 +315,8 @@ def test_a_lowered_stamp_is_the_only_change(tmp_path):
 
 def test_a_newer_stamp_with_weights_beside_the_model(tmp_path):
     weights = onnx.numpy_helper.from_array(np.arange(2000, dtype="f4"), "w")
-    path = saved(tmp_path, [h.make_node("Add", ["x", "w"], ["y"])], [value("x", shape=(2000,))], [value("y", shape=(2000,))],
+    path = saved(tmp_path, [h.make_node("Add", ["x", "w"], ["y"])],
+                 [value("x", shape=(2000,))], [value("y", shape=(2000,))],
                  ir=99, opset=13, initializers=[weights])  # fmt: skip
     model = onnx.load(path)
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)

@@ -67,7 +67,8 @@ def test_what_is_no_weight(value):
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [(b'[["w"', b'[[1,2'), (b'"float64"', b'"floatxx"'), (b"[4]", b"[5]"), (b"[4]", b"4.5"), (b"[4]", b"[-4]"), (b"[4]", b'["4"]')],
+    [(b'[["w"', b'[[1,2'), (b'"float64"', b'"floatxx"'), (b"[4]", b"[5]"), (b"[4]", b"4.5"), (b"[4]", b"[-4]"),
+     (b"[4]", b'["4"]')],
 )  # fmt: skip
 def test_descriptions_that_lie(old, new):
     blob = blob_of(params({"w": np.ones(4)}))
