@@ -10,7 +10,9 @@ import promql_parser
 import pytest
 import yaml
 
+from rpcsys.tracker.views.metrics import FrameCounts, Metrics
 from tests.device_files import ROOT
+from tests.tracker.transcripts import Scene
 
 DOCS = ROOT / "docs" / "monitoring"
 RULES = DOCS / "prometheus-rules.yml"
@@ -27,9 +29,13 @@ def expressions() -> Iterator[str]:
 
 
 def known() -> set[str]:
-    """The names of all figures, as their sources have them."""
-    sources = [*(ROOT / "rpcsys" / "tracker").rglob("metrics.py"), *(ROOT / "rpcsys" / "server").rglob("*.py")]
+    """The names of all metrics: the tracker's as Prometheus is told them, the server's as their sources have them."""
+    scene = Scene()
+    counts = FrameCounts({}, frames_in=0, frames_out=0)
+    tracker = Metrics(scene.state.records, lambda: scene.now, counts, lambda: None, lambda: True)
+    sources = (ROOT / "rpcsys" / "server").rglob("*.py")
     names = {name for source in sources for name in re.findall(r'"(rpcsys_\w+)"', source.read_text())}
+    names |= {metric.name for metric in tracker.collect()}
     assert "rpcsys_tracker_pending" in names
     return names
 
