@@ -16,7 +16,7 @@ from rpcsys.wire import frames
 from rpcsys.wire.values import Ref
 from tests.live import deployed
 from tests.live.daemons import Daemons
-from tests.server.test_builtins import short, values
+from tests.server.session.test_operations import short, values
 
 MANY = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 DEPLOYING = ("deploy.put", "deploy.list", "deploy.remove", "session.listdir", "deploy.", "")
@@ -50,9 +50,9 @@ def one_line(session, fields):
     """Whether a call of this form has a result, or an error of ours on one line; its connection goes on."""
     problem = None
     with contextlib.suppress(errors.ValueNotSupported):
-        head, buffers = frames.lead(frames.CALL, fields)
+        template, buffers = frames.template(frames.CALL, fields)
         try:
-            session._channel.call(head, buffers)
+            session._channel.call(template, buffers)
         except errors.RpcsysError as error:
             problem = error
     session.ping(30)
@@ -65,7 +65,7 @@ def one_line(session, fields):
 @MANY
 @given(function=st.sampled_from(DEPLOYING), args=st.lists(short | words, max_size=4))
 def test_who_deploys(deploying, function, args):
-    if function == "deploy.remove" and args == ["scale"]:
+    if function == "deploy.remove" and repr(args) == "['scale']":  # an array cannot be compared with a text
         args = []
     assert one_line(deploying, {"f": function, "a": args})
 
