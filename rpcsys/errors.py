@@ -3,37 +3,14 @@
 ::
 
     RpcsysError
-      UsageError                 a flag, an argument or a file that cannot be meant      (exit 2)
-        ConfigError                a flag or an environment variable
-        PathError                  a path that leaves the session's directory
-        ValueNotSupported          a value that has no form on the wire
-      PortRangeError             no free port in the range asked for                     (exit 3)
-      ProtocolError              the peer broke a rule of the wire
-        LimitExceeded              a length beyond its limit, refused before memory is taken
-      ConnectError               a peer that cannot be talked to at all
-        TrackerUnreachable         nothing answers at the tracker's address
-        TrackerLost                the tracker's connection ended
-        ServerUnreachable          nothing answers at the device server's address
-        ServerRefused              the server is there and said no (key, duplicate)
-        NotSupported               the server is not ours: it cannot do rpcsys/1
-      TrackerError               the tracker said no
-        UnknownKey                 no server of that key
-        WaitTimeout                the time allowed for waiting is over
-        Cancelled                  the request was taken back
-      SessionError               something about a running session
-        SessionLost                the connection, the process or the device is gone
-        SessionTimeout             the session's time limit is over
-        MemoryLimit                the session wanted more memory than its server allows
-        SessionClosed              used after close()
-        DeadlineExceeded           a call was not done in the time it was given
-      RemoteError                a call failed on the device; carries what happened there
-        RemoteFileError            a file that is not there, or cannot be read or written
-        RemoteFunctionError        no such function or module on the device
-        RemoteArgumentError        a wrong number, name, shape or dtype of arguments
-        ModelError                 a model that cannot be loaded
-        Busy                       a deployed module has more calls or clients than it takes; try again
-      NativeError                native code failed in this process; carries what it said
-      FrameError                 a frame failed in a stage of a pipeline; carries which, and where
+      UsageError (exit 2)         ConfigError, PathError, ValueNotSupported
+      PortRangeError (exit 3)
+      ProtocolError               LimitExceeded
+      ConnectError                TrackerUnreachable, TrackerLost, ServerUnreachable, ServerRefused, NotSupported
+      TrackerError                UnknownKey, WaitTimeout, Cancelled
+      SessionError                SessionLost, SessionTimeout, MemoryLimit, SessionClosed, DeadlineExceeded
+      RemoteError                 RemoteFileError, RemoteFunctionError, RemoteArgumentError, ModelError, Busy
+      NativeError, FrameError
 
 Each says in one line what happened, the likely cause, and what to do next. ``exit_status`` is what a
 command returns that ends with the error.

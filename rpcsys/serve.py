@@ -61,10 +61,8 @@ def port_number(text: str) -> int:
 def bind(host: str, port: int, port_end: int) -> socket.socket:
     """A listening, non-blocking socket on the first free port of ``[port, port_end)``; port 0 is any.
 
-    Raises
-    ------
-    PortRangeError: every port of the range is taken.
-    ConfigError: no such host here, no right to the port, or an empty range.
+    Raises `PortRangeError` (every port of the range is taken), `ConfigError` (no such host here, no right to the
+    port, or an empty range).
     """
     if port == 0:
         port_end = 1

@@ -82,15 +82,18 @@ def _wanted_from(offer: Any, size: int) -> Optional[int]:
 
 def hash_of(name: str, stream: BinaryIO) -> str:
     """The SHA-256 of a file from where it stands. Raises `UsageError` for one, called ``name``, that cannot be read."""
-    digest = hashlib.sha256()
     try:
-        piece = stream.read(PIECE)
-        while piece:
-            digest.update(piece)
-            piece = stream.read(PIECE)
+        return _digest(stream).hexdigest()
     except OSError as error:
         raise UsageError(f"cannot read {name}: {error.strerror or error}") from None
-    return digest.hexdigest()
+
+
+def _digest(stream: BinaryIO) -> hashlib._Hash:
+    """SHA-256 of the rest of a file."""
+    digest = hashlib.sha256()
+    for piece in iter(lambda: stream.read(PIECE), b""):
+        digest.update(piece)
+    return digest
 
 
 def _send(channel: Channel, arguments: List[Any], stream: BinaryIO, size: int, progress: Optional[Progress]) -> str:
@@ -181,12 +184,8 @@ def download(
 
 def _download_into(channel: Channel, name: str, partial: str, progress: Optional[Progress], resume: bool) -> None:
     with open(partial, "a+b" if resume else "w+b") as stream:
-        digest = hashlib.sha256()
         stream.seek(0)
-        piece = stream.read(PIECE)
-        while piece:
-            digest.update(piece)
-            piece = stream.read(PIECE)
+        digest = _digest(stream)
         _receive(channel, name, stream.write, progress, digest, stream.tell())
 
 

@@ -15,58 +15,40 @@ from typing import Any, Dict, Optional, Tuple
 
 from rpcsys.errors import ProtocolError, ValueNotSupported
 
-ITEM_BYTES: Dict[str, int] = {
-    "bool": 1,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "uint8": 1,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-    "float128": 16,
-    "complex64": 8,
-    "complex128": 16,
-    "complex256": 32,
-    "bfloat16": 2,
-    "float8_e3m4": 1,
-    "float8_e4m3": 1,
-    "float8_e4m3b11fnuz": 1,
-    "float8_e4m3fn": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-    "float6_e2m3fn": 1,
-    "float6_e3m2fn": 1,
-    "float4_e2m1fn": 1,
-    "int4": 1,
-    "uint4": 1,
-    "int2": 1,
-    "uint2": 1,
+_NAMES = {
+    1: "bool int8 uint8 int4 uint4 int2 uint2 float6_e2m3fn float6_e3m2fn float4_e2m1fn float8_e3m4 float8_e4m3 "
+    "float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu",
+    2: "int16 uint16 float16 bfloat16",
+    4: "int32 uint32 float32",
+    8: "int64 uint64 float64 complex64",
+    16: "float128 complex128",
+    32: "complex256",
 }
+#: Bytes of one element, by the name of its type.
+ITEM_BYTES: Dict[str, int] = {name: size for size, names in _NAMES.items() for name in names.split()}
 
 #: struct format characters with a size of their own on every platform -> names. ``l`` and ``L`` are
 #: left out: they are 4 or 8 bytes, see `name_of_format`.
-_FORMATS = {
-    "?": "bool",
-    "b": "int8",
-    "h": "int16",
-    "i": "int32",
-    "q": "int64",
-    "B": "uint8",
-    "H": "uint16",
-    "I": "uint32",
-    "Q": "uint64",
-    "e": "float16",
-    "f": "float32",
-    "d": "float64",
-    "c": "S1",
-}
+_FORMATS = dict(
+    zip(
+        "?bhiqBHIQefdc",
+        [
+            "bool",
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "uint8",
+            "uint16",
+            "uint32",
+            "uint64",
+            "float16",
+            "float32",
+            "float64",
+            "S1",
+        ],
+    )
+)
 _FORMAT_OF = {name: code for code, name in _FORMATS.items() if code != "c"}
 
 # A fixed width above this is no string anyone sends in an array; it bounds the arithmetic below.

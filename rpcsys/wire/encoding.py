@@ -72,12 +72,8 @@ def applies(how: str, dtype: str) -> bool:
 
 def known(installed: Callable[[str], bool]) -> List[str]:
     """The words that can be used where ``installed`` tells which packages there are."""
-    zstd = any(map(installed, ("compression.zstd", "zstandard")))
-    return [
-        *(ROUNDING if installed("numpy") else ()),
-        *(("zlib",) if installed("zlib") else ()),
-        *(("zstd",) if zstd else ()),
-    ]
+    packages = {"float16": ["numpy"], "int8": ["numpy"], "zlib": ["zlib"], "zstd": ["compression.zstd", "zstandard"]}
+    return [word for word, any_of in packages.items() if any(map(installed, any_of))]
 
 
 # ------------------------------------------------------------------ to the wire
@@ -242,42 +238,30 @@ def _take(size: int) -> memoryview:
 # ------------------------------------------------------------------ packages
 
 
-class _Standard:
-    """zstd of the standard library, since Python 3.14."""
+class _Zstd:
+    """zstd, of the standard library (since Python 3.14) or of the package ``zstandard``."""
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, standard: bool) -> None:
         self._library = library
+        self._standard = standard
 
     def compress(self, data: Any, level: int) -> Any:
-        return self._library.compress(data, level)
+        if self._standard:
+            return self._library.compress(data, level)
+        return self._library.ZstdCompressor(level=level).compress(data)
 
     def pieces(self, data: Any) -> Iterator[Any]:
+        """What ``data`` decompresses to, `_PIECE` bytes at a time. Raises `ProtocolError`."""
         stream = self._library.ZstdDecompressor()
         try:
+            if not self._standard:
+                reader = stream.stream_reader(data)
+                yield from iter(lambda: reader.read(_PIECE), b"")
+                return
             piece = stream.decompress(data, _PIECE)
             while piece:
                 yield piece
                 piece = b"" if stream.eof else stream.decompress(b"", _PIECE)
-        except self._library.ZstdError as error:
-            raise ProtocolError(f"an array whose bytes are no zstd stream ({error})") from None
-
-
-class _Package:
-    """zstd of the package ``zstandard``."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-
-    def compress(self, data: Any, level: int) -> Any:
-        return self._library.ZstdCompressor(level=level).compress(data)
-
-    def pieces(self, data: Any) -> Iterator[Any]:
-        stream = self._library.ZstdDecompressor().stream_reader(data)
-        try:
-            piece = stream.read(_PIECE)
-            while piece:
-                yield piece
-                piece = stream.read(_PIECE)
         except self._library.ZstdError as error:
             raise ProtocolError(f"an array whose bytes are no zstd stream ({error})") from None
 
@@ -288,12 +272,12 @@ def _zstd() -> Any:
     if sys.version_info >= (3, 14):
         from compression import zstd  # novm - looked at above
 
-        return _Standard(zstd)
+        return _Zstd(zstd, True)
     try:
         import zstandard
     except ImportError:
         raise ValueNotSupported("zstd needs Python 3.14 or a package; there: pip install 'rpcsys[zstd]'") from None
-    return _Package(zstandard)
+    return _Zstd(zstandard, False)
 
 
 def _numpy_for(rounds: str) -> Any:

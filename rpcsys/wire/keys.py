@@ -56,9 +56,7 @@ def new_match_key(key: str) -> str:
 def split_match_key(match_key: str) -> tuple[str, str]:
     """The key and the random part. The key may hold colons itself, so the last one splits.
 
-    Raises
-    ------
-    ProtocolError: there is no colon.
+    Raises `ProtocolError` (there is no colon).
     """
     key, colon, random_part = match_key.rpartition(":")
     if not colon:
@@ -67,7 +65,7 @@ def split_match_key(match_key: str) -> tuple[str, str]:
 
 
 def same(left: str, right: str) -> bool:
-    """Compare two secrets in a time that does not tell how much of them is equal."""
+    """Constant-time comparison of two secrets."""
     return _compare_digest(left.encode("utf-8", "surrogatepass"), right.encode("utf-8", "surrogatepass"))
 
 

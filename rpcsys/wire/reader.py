@@ -1,21 +1,13 @@
 """Bytes in, frames of an rpcsys/1 session out. No socket, no clock.
 
-The rules of this file:
+- A body is received where it stays, in memory that is taken only after header and head were checked against each other.
+- The next frame is expected to be like the last: its bytes are compared, not parsed, and if it has one buffer, memory is
+  taken ahead in which the body lies where an array must. Another frame is moved, and nothing more is lost; nor is an
+  array expected while frames come so close that one read holds several.
+- Such a frame comes in the object of the last one, and in its memory, if their reference counts say that nobody else has
+  them: whoever keeps a frame, an array of it, or a part of that, keeps it unharmed.
 
-- The reader is asked for memory (`FrameReader.space`), told how much of it was filled, and then asked
-  for a frame: so a body is received where it stays, and the same code runs on any source of bytes.
-  `FrameReader.read` is all three in one, and the short way for a frame like the last.
-- Memory for a body is taken only after header and head have been checked against each other.
-- A client that infers frame after frame sends the same head each time. So the next frame is expected to be
-  like the last one: then its bytes are compared, not understood. If that had one buffer, memory is taken
-  ahead in which the next body, received together with its head, lies where an array must. If it is another
-  frame, what came is moved, and nothing more is lost; nor is an array expected while frames come so close
-  that one read holds several.
-- Such a frame is handed out in the object of the last one, and in its memory, if nobody else refers to them any
-  more, which their reference counts tell: whoever keeps a frame, an array of it, or a part of that, keeps it unharmed.
-
-Its known weakness: bytes of a body that arrive unexpectedly in the same read as their head (64 KiB at
-most) are copied once more to their place.
+Known weakness: bytes of a body (64 KiB at most) that arrive unexpectedly with their head are copied once more.
 """
 
 from __future__ import annotations
@@ -26,7 +18,6 @@ from sys import getrefcount
 from typing import Callable, Dict, List, Optional, Tuple
 
 from rpcsys.errors import LimitExceeded, ProtocolError
-from rpcsys.wire.body import Body
 from rpcsys.wire.frames import (
     CHUNK,
     HEADER,
@@ -37,6 +28,7 @@ from rpcsys.wire.frames import (
     MAX_HEAD,
     REMEMBERED_BYTES,
     REMEMBERED_HEADS,
+    Body,
     Frame,
     template_struct,
 )
@@ -51,11 +43,10 @@ _NO_CHUNK = (b"",)
 
 
 class FrameReader:
-    """Bytes in, frames out.
+    """Bytes in, frames out: `read` receives once, `next` gives what came besides, `skip` drops it, `feed` takes bytes.
 
-    Fill ``space()``, say ``received(n)``, which gives the first frame that completes, then take ``next()``
-    until it gives None: there is more only while ``unread`` is not 0. Any error is final: what follows on
-    that connection cannot be understood.
+    After a frame there is more only while ``unread`` is not 0. Who receives otherwise fills ``space()`` and says
+    ``received(n)``. Any error is final: what follows on that connection cannot be understood.
 
     ``max_body`` and ``max_head`` bound what one frame may make this end allocate; ``max_made`` what making its values may
     take besides, for one whose bytes are few: more than `MADE_PER_BYTE` times as many is refused.
@@ -73,7 +64,7 @@ class FrameReader:
         self._max_body = max_body
         self._max_head = max_head
         self._pool = pool or Pool()
-        self._plans: Dict[bytes, ParsedHead] = {b"": _EMPTY}
+        self._heads: Dict[bytes, ParsedHead] = {b"": _EMPTY}
         self._scratch = memoryview(bytearray(_SCRATCH))
         self._grown = False  # whether scratch is larger than it should stay
         self._start = 0  # scratch[start:unread] is received and not yet understood; both 0 when nothing is
@@ -130,10 +121,7 @@ class FrameReader:
         if body is not None and body.remaining > _SCRATCH // 4:
             body.read(fill, flags)
             return None if body.remaining else self.next()
-        count = fill(self.space(), 0, flags)
-        if not count:
-            raise EOFError
-        return self.received(count)
+        return self._filled(fill(self.space(), 0, flags))
 
     def _filled(self, count: int) -> Optional[Frame]:
         if not count:
@@ -220,10 +208,7 @@ class FrameReader:
         return body.frame
 
     def skip(self, kind: int) -> Tuple[int, bytes]:
-        """Drop the frames of ``kind`` that are whole and next, without understanding them: how many, and their bytes.
-
-        Some 0.3 us each, a thirtieth of what understanding takes.
-        """
+        """Drop the frames of ``kind`` that are whole and next, in a thirtieth of the time: how many, and their bytes."""
         begin = at = self._start
         count = 0
         scratch, unread, unpack = self._scratch, self.unread, HEADER.unpack_from
@@ -286,7 +271,7 @@ class FrameReader:
             self._rewind(HEADER_BYTES + head_bytes)
             return None
         head = self._scratch[start + HEADER_BYTES : body_start].tobytes()
-        parsed = self._plans.get(head) or self._plan(head)
+        parsed = self._heads.get(head) or self._parse(head)
         if parsed.made > self._max_made + MADE_PER_BYTE * body_bytes:
             raise LimitExceeded(f"{parsed.made} bytes of values in a body of {body_bytes}")
         alone = not start and body_start == self.unread
@@ -328,22 +313,20 @@ class FrameReader:
             self._grown = False
             self._scratch = memoryview(bytearray(_SCRATCH))
 
-    def _refusal(
-        self, head_bytes: int, kind: int, flags: int, zero: int, deadline_ms: int, call_id: int, body_bytes: int
-    ) -> ProtocolError:
+    def _refusal(self, head_bytes: int, kind: int, flags: int, zero: int, *sizes: int) -> ProtocolError:
         """Why a header is not taken."""
         if zero or kind not in KINDS:
             return ProtocolError(f"no frame of this protocol starts with kind {kind}")
         if head_bytes > self._max_head:
             return LimitExceeded(f"a head of {head_bytes} bytes (at most {self._max_head} here)")
-        return LimitExceeded(f"a body of {body_bytes} bytes (at most {self._max_body} here)")
+        return LimitExceeded(f"a body of {sizes[-1]} bytes (at most {self._max_body} here)")
 
-    def _plan(self, head: bytes) -> ParsedHead:
+    def _parse(self, head: bytes) -> ParsedHead:
         parsed = parse(head)
         if len(head) <= REMEMBERED_BYTES:
-            if len(self._plans) >= REMEMBERED_HEADS:
-                self._plans = {b"": _EMPTY}
-            self._plans[head] = parsed
+            if len(self._heads) >= REMEMBERED_HEADS:
+                self._heads = {b"": _EMPTY}
+            self._heads[head] = parsed
         return parsed
 
     def _rewind(self, wanted: int = 0) -> None:
@@ -385,23 +368,6 @@ class _Expected:
     it while it has as many references as ``alone``.
     """
 
-    __slots__ = (
-        "alone",
-        "body_bytes",
-        "end",
-        "flags",
-        "frame",
-        "idle",
-        "kind",
-        "mapping",
-        "opening",
-        "parsed",
-        "parts",
-        "place",
-        "rest",
-        "start",
-    )
-
     def __init__(self, kind: int, flags: int, head: bytes, parsed: ParsedHead) -> None:
         self.kind = kind
         self.flags = flags
@@ -420,7 +386,7 @@ class _Expected:
     def another(self) -> Frame:
         """A frame of its own, the last having gone to somebody who keeps it."""
         self.frame = Frame(self.kind, self.flags, 0, 0, self.parsed, None)
-        # Counted here as it is in `FrameReader.read`: what a local variable or the call itself adds differs between Pythons.
+        # Counted here as in `FrameReader.read`: what a local variable or the call itself adds differs between Pythons.
         self.alone = getrefcount(self.frame)
         return self.frame
 

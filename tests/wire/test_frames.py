@@ -118,14 +118,14 @@ def test_equal_heads_are_one_plan_and_different_calls():
     assert second.fields() == {"f": "f", "a": [1]}
 
 
-def test_remembered_plans_are_bounded():
+def test_remembered_heads_are_bounded():
     reader = FrameReader()
     for number in range(3 * frames.REMEMBERED_HEADS):
         reader.feed(joined(frames.encode(frames.CALL, 0, {"a": number})))
-        assert len(reader._plans) <= frames.REMEMBERED_HEADS
-    known = len(reader._plans)
+        assert len(reader._heads) <= frames.REMEMBERED_HEADS
+    known = len(reader._heads)
     reader.feed(joined(frames.encode(frames.CALL, 0, {"a": "x" * frames.REMEMBERED_BYTES})))
-    assert len(reader._plans) == known
+    assert len(reader._heads) == known
 
 
 def test_a_long_head_leaves_no_large_buffer_behind():
