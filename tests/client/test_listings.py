@@ -1,0 +1,100 @@
+"""A tracker's long answers: pages joined to one, within bounds, and the summary as text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpcsys.client import listings
+from rpcsys.errors import ProtocolError, TrackerError
+
+PAST = {
+    **dict.fromkeys(("lease", "key", "server", "user", "address", "outcome", "reason"), "x"),
+    "ended": 1.7e9,
+    "held_s": 3.5,
+    "waited_s": 0,
+}
+SUMMARY = {
+    "queue_info": {"rpi4": {"free": 1, "pending": 2}, "idle": {"free": 0, "pending": 0}},
+    "server_info": [
+        {"key": "server:rpi4", "addr": ["10.0.0.7", 9090]},
+        {"key": "server:proxy[rpi4,a:b]", "addr": ["10.0.0.8", 9091]},
+    ],
+}
+
+
+class Pages:
+    """A link to a tracker of ours that answers with one page after another."""
+
+    ours = True
+    received = 0
+
+    def __init__(self, *pages):
+        self.pages = list(pages)
+        self.asked = []
+
+    def ask(self, op, **fields):
+        self.asked.append({name: value for name, value in fields.items() if name != "timeout"})
+        return {"ok": True, **self.pages.pop(0)}
+
+
+def page(number, following):
+    empty = {"queue_info": {}, "server_info": [], "servers": [], "leases": []}
+    queues = {f"k{number}": {"free": number, "pending": 0}}
+    return {"summary": {**empty, "queue_info": queues}, "next": following}
+
+
+def test_a_summary_of_several_pages_is_one():
+    link = Pages(page(1, [0, 5]), page(2, None))
+    assert list(listings.whole_summary(link)["queue_info"]) == ["k1", "k2"]
+    assert link.asked == [{"after": None}, {"after": [0, 5]}]
+
+
+def test_a_summary_that_does_not_go_on_is_refused():
+    with pytest.raises(ProtocolError, match="pages repeat themselves"):
+        listings.whole_summary(Pages(page(1, [0, 5]), page(2, [0, 5])))
+
+
+def test_past_leases_as_many_as_are_wanted():
+    link = Pages({"leases": [PAST] * 3, "before": 7}, {"leases": [PAST] * 2, "before": 5})
+    assert len(list(listings.past_leases(link, 5, 3, key=None))) == 5
+    assert [(asked["limit"], asked["before"]) for asked in link.asked] == [(3, None), (2, 7)]
+
+
+def test_a_page_longer_than_asked_for_is_refused():
+    with pytest.raises(ProtocolError, match="does not go on"):
+        list(listings.past_leases(Pages({"leases": [PAST] * 3, "before": None}), 2, 2))
+
+
+def test_an_answer_beyond_all_bounds_is_refused(monkeypatch):
+    monkeypatch.setattr(listings, "MAX_BYTES", -1)
+    with pytest.raises(ProtocolError, match="ask for less"):
+        listings.whole_summary(Pages(page(1, None)))
+
+
+def test_tvms_tracker_keeps_no_history():
+    link = Pages()
+    link.ours = False
+    for ask in (lambda: next(listings.leases(link)), lambda: listings.usage(link)):
+        with pytest.raises(TrackerError, match="keeps no history"):
+            ask()
+
+
+def test_a_summary_as_text():
+    text = listings.text_summary(SUMMARY)
+    assert "10.0.0.7:9090            server:rpi4" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["rpi4", "2", "1", "2"] in rows
+    assert not any(row[:1] == ["idle"] for row in rows)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["queue_info", "server_info"]), st.none() | st.integers() | st.lists(st.integers()))
+)
+def test_what_is_no_summary_has_no_text(summary):
+    try:
+        said = listings.text_summary(summary)
+    except ProtocolError as error:
+        said = str(error)
+    assert said.startswith("Server List") or "not of the form" in said
