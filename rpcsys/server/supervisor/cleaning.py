@@ -49,7 +49,7 @@ class Cleaner:
         """No session runs, and one is about to: what there is now is not its doing."""
         self._ipc.note_idle()
 
-    def place(self, session: int) -> str:
+    def make_folder(self, session: int) -> str:
         """The directory of a new session, made ahead if there is such a one. Raises OSError."""
         while self._ready:
             try:

@@ -272,7 +272,7 @@ class DeviceServer:
     def _workdir(self, action: do.Start) -> str:
         if action.kind == TVM_END:
             return self._folder  # its session's own may be full, or gone
-        return self._cleaner.place(action.session)
+        return self._cleaner.make_folder(action.session)
 
     def _job(self, action: do.Start, workdir: str) -> Job:
         config = self._config

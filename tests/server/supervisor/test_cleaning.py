@@ -35,31 +35,31 @@ def scene(tmp_path):
 
 
 def test_directories_for_the_next_sessions_are_made_when_one_has_ended(scene):
-    scene.cleaner.place(1)
+    scene.cleaner.make_folder(1)
     assert scene.ready() == []
     scene.finish(1)
     assert [type(event) for event in scene.told] == [ev.Removed]
     wait_until(lambda: len(scene.cleaner._ready) == AHEAD, 15, "directories are made ahead")
     assert len(scene.ready()) == AHEAD
-    places = [scene.cleaner.place(session) for session in range(2, 4 + AHEAD)]
-    assert len(set(places)) == AHEAD + 2
-    assert all(os.listdir(place) == [] and os.path.isdir(work_folders.temporary(place)) for place in places)
+    folders = [scene.cleaner.make_folder(session) for session in range(2, 4 + AHEAD)]
+    assert len(set(folders)) == AHEAD + 2
+    assert all(os.listdir(folder) == [] and os.path.isdir(work_folders.temporary(folder)) for folder in folders)
     assert scene.ready() == []
 
 
 def test_what_was_made_ahead_may_be_gone(scene):
-    scene.cleaner.place(1)
+    scene.cleaner.make_folder(1)
     scene.finish(1)
     wait_until(lambda: len(scene.cleaner._ready) == AHEAD, 15, "directories are made ahead")
     assert len(scene.ready()) == AHEAD
     for name in scene.ready():
         for _ in work_folders.removal(os.path.join(scene.folder, name)):
             pass
-    assert os.path.isdir(scene.cleaner.place(2))
+    assert os.path.isdir(scene.cleaner.make_folder(2))
 
 
 def test_nothing_is_made_ahead_that_another_session_could_see(scene):
     for session in (1, 2):
-        scene.cleaner.place(session)
+        scene.cleaner.make_folder(session)
         scene.finish(session, sweep="busy")
     assert os.listdir(scene.folder) == []
