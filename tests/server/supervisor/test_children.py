@@ -73,6 +73,10 @@ class Supervisor(Spawner):
         if descriptor is not None:
             self.ends[order["spawn"]] = socket.socket(fileno=os.dup(descriptor))
 
+    def _sweep(self) -> bool:
+        """Nothing is below this zygote: what is below this process is other tests'."""
+        return True
+
     def hear(self, rounds: int = 20) -> None:
         """Take what is there, as the loop does, and have the state decide about it."""
         for _ in range(rounds):
