@@ -159,7 +159,7 @@ def setup_logging(name: str, *, silent: bool = False, form: str = "text") -> Non
 def end_without_memory() -> NoReturn:
     """End this process at once, with a line on standard error: what it was about to do cannot be taken back.
 
-    Nothing is closed and nothing written: that takes memory too, and peers and the state directory are ready for a kill.
+    Nothing is closed or written: that takes memory too, and peers and the state directory are ready for a kill.
     """
     try:
         os.write(2, _NO_MEMORY)

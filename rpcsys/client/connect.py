@@ -54,8 +54,8 @@ def connect(
 
     ``key`` is the server's own key. ``session_timeout`` (seconds) asks the device to end the session
     after that time; ``timeout`` (seconds) bounds how long a busy server may let this wait.
-    With ``serve``, the name of a module that is deployed there, this is a connection to that module, which it shares with
-    other clients: no slot, no lease, no session.
+    With ``serve``, the name of a module that is deployed there, this is a connection to that module, which it shares
+    with other clients: no slot, no lease, no session.
 
     Raises `ServerUnreachable`, `ServerRefused` (wrong key), `NotSupported` (a server that cannot do
     rpcsys/1), `ProtocolError`, `UsageError` (what is no address).
@@ -86,7 +86,7 @@ def open_served(address: Tuple[str, int], name: str, key: str = "", *, timeout: 
 
 
 def open_deployment(address: Tuple[str, int], *, timeout: float = 60.0) -> Session:
-    """A connection to what a server has deployed, which can upload and call ``deploy.…`` only. Errors as for `connect`."""
+    """A connection to a server's deployments, which can upload and call ``deploy.…`` only. Errors as for `connect`."""
     return _open(address, "", "", None, timeout, {})
 
 

@@ -30,7 +30,7 @@ DEPLOYED = rows(
 class Deployment(Closeable):
     """A connection to a server's deployed modules; a context manager.
 
-    ``address`` is ``"host:port"`` or ``(host, port)``. Raises `ServerUnreachable`, `ServerRefused` (no ``--deploy`` there).
+    ``address`` is ``"host:port"`` or ``(host, port)``. Raises `ServerUnreachable`, `ServerRefused` (no ``--deploy``).
     """
 
     def __init__(self, address: Union[str, Tuple[str, int]], *, timeout: float = 60.0) -> None:
@@ -66,7 +66,7 @@ class Deployment(Closeable):
         return rows
 
     def remove(self, name: str) -> None:
-        """Have the server serve ``name`` no more. Calls that run are finished. Raises `RemoteFileError` for an unknown name."""
+        """Have the server serve ``name`` no more; calls that run finish. Raises `RemoteFileError` for an unknown name."""
         self._session._builtin("deploy.remove", name)
 
     def close(self) -> None:

@@ -130,7 +130,7 @@ def _place(value: Any, name: str) -> List[int]:
 
 
 def _join(whole: Dict[str, Any], part: str, more: Any) -> None:
-    """Add a page's part to what is there; one that this package does not know is the last page's, if it cannot be joined."""
+    """Add a page's part to what is there; what cannot be joined is the last page's."""
     there = whole.get(part)
     if type(there) is dict and type(more) is dict:
         there.update(more)
@@ -197,8 +197,8 @@ def _need_ours(link: Link) -> None:
 def text_summary(summary: Dict[str, Any]) -> str:
     """The server list and the queue status of a tracker's summary (``queue_info`` and ``server_info``).
 
-    Where TVM's figures are wrong, ours differ: a key is everything behind ``server:``, colons included, and servers behind
-    one of TVM's proxies are counted under their keys. Raises `ProtocolError` for a summary of another form.
+    Where TVM's figures are wrong, ours differ: a key is everything behind ``server:``, colons included, and servers
+    behind one of TVM's proxies are counted under their keys. Raises `ProtocolError` for a summary of another form.
     """
     try:
         lines = _server_list(summary["server_info"]) + _queue_status(summary)

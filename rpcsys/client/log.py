@@ -64,7 +64,7 @@ class SessionLog:
             return self._first + len(self._lines)
 
     def next(self, number: int) -> Tuple[int, Optional[str]]:
-        """Where a reader at line ``number`` is next, and what it gets: a line, how many were lost, None if it has all."""
+        """Where a reader at line ``number`` is next, and its line; a note where some were lost, None if it has all."""
         with self._lock:
             gone = self._first - number
             if gone > 0:

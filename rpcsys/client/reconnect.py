@@ -3,7 +3,7 @@
 The rules of this file:
 
 - Nothing connects before somebody asks. A server that never was there is an error at once: it may be a wrong address.
-- One that was there is looked for, with growing pauses, as long as the caller may wait. Callers wait for one that looks.
+- One that was there is looked for, with growing pauses, as long as the caller may wait. One caller looks for all.
 - Who does not want to wait has a thread look for it, which gives up when nobody has asked for a while.
 - A connection that is given up is closed only if it is lost: others may have calls under way on it.
 """
@@ -39,7 +39,7 @@ _log = logging.getLogger("rpcsys.remote")
 
 
 class OpenConnection(NamedTuple):
-    """What can be called, where it is, what to close in the end, and whether there are ``others``: more servers of it."""
+    """What can be called, where it is, what to close in the end, and whether there are ``others``: more servers."""
 
     call: Callable[..., Any]
     where: str

@@ -127,9 +127,9 @@ class Session(Caller, Closeable):
         """Copy a local file, or bytes, into the session's directory; its name there.
 
         ``progress(done, total)`` is called in bytes. The file appears whole, its SHA-256 verified, or
-        not at all. A server with ``--cache`` is asked first: a file it knows is not sent again, and an upload
-        that broke off, in this session or an earlier one, goes on where it stopped. Raises `UsageError` (a local file that cannot be read), `PathError` (a name that
-        leaves the directory), `RemoteFileError`.
+        not at all. A server with ``--cache`` is asked first: a file it knows is not sent again, and an upload that
+        broke off, in this session or an earlier one, goes on where it stopped. Raises `UsageError` (a local file that
+        cannot be read), `PathError` (a name that leaves the directory), `RemoteFileError`.
         """
         cached = self.info.get("capabilities", {}).get("cache") is True
         if not cached:
@@ -146,8 +146,8 @@ class Session(Caller, Closeable):
     ) -> bytearray:
         """Copy a file from the session's directory: its bytes, or into the local file ``target`` (then empty).
 
-        ``target`` appears whole, its SHA-256 verified, or not at all. With ``resume``, what came of it before a break is
-        kept in ``TARGET.part``, and the next download with ``resume`` goes on behind that.
+        ``target`` appears whole, its SHA-256 verified, or not at all. With ``resume``, what came of it before a break
+        is kept in ``TARGET.part``, and the next download with ``resume`` goes on behind that.
         Raises `RemoteFileError` where there is none, `PathError` for a name that leaves the directory.
         """
         return files.download(self._channel, name, target, progress, resume)

@@ -31,7 +31,7 @@ Address = Union[None, str, Tuple[str, int]]
 
 #: A device that was handed out and does not answer is given back; this many others are tried.
 _TRIES = 3
-#: Where the least busy places of a module are busy or do not answer, so many of them, others are not asked: each may take its time.
+#: So many places of a module are tried, the least busy first: each may take its time.
 PLACES = 8
 _log = logging.getLogger("rpcsys.tracker")
 
@@ -225,10 +225,10 @@ class Tracker(Closeable):
     # -------------------------------------------------------------- deployed modules
 
     def resolve(self, name: str = "") -> List[Dict[str, Any]]:
-        """Where the deployed module ``name`` ("": each of them) is served, the least busy place first. No lease, no queue.
+        """Where the deployed module ``name`` ("": each) is served, the least busy place first. No lease, no queue.
 
-        Each has name, version, server, host, port, key (what finds it at a proxy, or ""); workers, running, waiting (calls)
-        and clients. Raises `UnknownKey` where nobody serves it, `NotSupported` (TVM's tracker).
+        Each has name, version, server, host, port, key (what finds it at a proxy, or ""); workers, running, waiting
+        (calls) and clients. Raises `UnknownKey` where nobody serves it, `NotSupported` (TVM's tracker).
         """
         rows: List[Dict[str, Any]] = self._ask("resolve", answers.MODULES, "modules", name=name)
         return rows
@@ -254,7 +254,7 @@ class Tracker(Closeable):
         return leases
 
     def why(self, key: str) -> Dict[str, Any]:
-        """Why a request for ``key`` would wait: ``reasons`` in sentences; servers, holders, queue. Raises `UnknownKey`."""
+        """Why a request for ``key`` would wait: ``reasons`` (sentences), servers, holders, queue. Raises `UnknownKey`."""
         from rpcsys.client import listings  # for a desk: no board has it
 
         answer: Dict[str, Any] = self._ask("why", listings.WHY, "why", key=key)
@@ -302,7 +302,7 @@ class Tracker(Closeable):
 
     @contextlib.contextmanager
     def _link(self) -> Iterator[Link]:
-        """A connection for one exchange: an idle one that still lives, or a new one. Kept afterwards if all went well."""
+        """A connection for one exchange: an idle one that still lives, or a new one. Kept if all goes well."""
         link = self._take()
         try:
             yield link

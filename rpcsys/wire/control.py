@@ -198,8 +198,8 @@ class Running(Message):
 class Register(Ask, op="register"):
     """A server presents itself; match keys are then offered with TVM's PUT, one for each free slot.
 
-    ``address`` replaces the address the connection comes from; ``port`` is None behind a proxy. ``identity``, random and
-    the same for the server's life, tells that it is the one of an earlier connection, wherever it comes from.
+    ``address`` replaces the address the connection comes from; ``port`` is None behind a proxy. ``identity``, random
+    and the same for the server's life, tells that it is the one of an earlier connection, wherever it comes from.
     """
 
     key: str = field(checks.key)

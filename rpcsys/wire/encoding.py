@@ -156,7 +156,7 @@ def _compress(data: Any, word: str) -> bytes:
 def decode(value: Encoded) -> Tensor:
     """The array. Takes no more memory than its type and shape want.
 
-    Raises `ProtocolError` for bytes that are not those of such an array, `ValueNotSupported` where a package is missing.
+    Raises `ProtocolError` for bytes of no such array, `ValueNotSupported` where a package is missing.
     """
     rounds, compresses = checked(value.how, value.dtype)
     count = dtypes.count(value.shape)
@@ -197,7 +197,7 @@ def _widened(data: memoryview, rounds: str, dtype: str, size: int) -> memoryview
 
 
 def _decompressed(data: memoryview, size: int, word: str) -> memoryview:
-    """``size`` bytes, written where they stay as they are made. Raises `ProtocolError` where ``data`` makes more or fewer."""
+    """``size`` bytes, written where they stay. Raises `ProtocolError` where ``data`` makes more or fewer."""
     place = _take(size)
     have = 0
     for piece in _inflated(data) if word == "zlib" else _zstd().pieces(data):

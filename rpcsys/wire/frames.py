@@ -42,8 +42,8 @@ MAX_CHUNK = 4 << 20
 #: Number and length of the heads that are remembered: longer ones are rarely sent twice. All of them take some 500 kB.
 REMEMBERED_HEADS = 256
 REMEMBERED_BYTES = 1024
-#: Arrays of at most so many bytes in all are copied behind their head. Handing several buffers to the system takes Python
-#: as long as copying about 64 KiB (measured: 16 KiB save 2 to 10 us a call, 64 next to nothing).
+#: Arrays of at most so many bytes in all are copied behind their head. Handing several buffers to the system takes
+#: Python as long as copying about 64 KiB (measured: 16 KiB save 2 to 10 us a call, 64 next to nothing).
 JOINED = 32 << 10
 
 Buffer = Any  # bytes, bytearray, memoryview or an ndarray: whatever sendmsg takes
@@ -173,8 +173,8 @@ def template_struct(head_bytes: int) -> struct.Struct:
 class FrameTemplate:
     """Header and head of frames that are alike but for deadline and call_id. ``body_bytes`` is what follows them.
 
-    Before arrays that are not copied, the head is filled up with spaces, so that they begin on a 64-byte boundary of the
-    frame: the kernel then copies 1 MB in 0.87 to 0.98 of the time, as most arrays begin on a multiple of 16.
+    Before arrays that are not copied, spaces fill up the head, so that they begin on a 64-byte boundary of the frame:
+    the kernel then copies 1 MB in 0.87 to 0.98 of the time, as most arrays begin on a multiple of 16.
 
     Raises `LimitExceeded` for a body above `MAX_BODY` bytes.
     """

@@ -38,8 +38,8 @@ BOTH_WAYS = ("tensor", "strings", "ref")
 class ParsedHead:
     """A parsed head and the sizes, in bytes, of the buffers it names. Nothing in it may be changed.
 
-    ``weight`` says how many bytes a frame of it holds on to, and ``made`` how many more are taken to make its values: outputs,
-    encoded arrays once they are decoded, strings. ``memo`` is for whoever handles such frames, and ``like`` for who reads them, to remember what follows from the head alone.
+    ``weight``: bytes that a frame of it keeps; ``made``: bytes that its values take besides (outputs, decoded arrays,
+    strings). ``memo`` (for who handles such frames) and ``like`` (for their reader) keep what follows from the head alone.
     """
 
     __slots__ = ("body_bytes", "head", "like", "made", "memo", "sizes", "weight")
@@ -74,7 +74,7 @@ def parsed_bytes(head: bytes) -> int:
 
 
 def parse(head: bytes) -> ParsedHead:
-    """The parsed of a head. Raises `ProtocolError` for anything but a JSON object of the forms of `values`."""
+    """A head, parsed. Raises `ProtocolError` for anything but a JSON object of the forms of `values`."""
     if not head:
         return ParsedHead({}, ())
     parsed = parsed_bytes(head)

@@ -74,18 +74,18 @@ def _plain(part: Any) -> bool:
 
 
 class HeadCache(Dict[Optional[Key], FrameTemplate]):
-    """Leads of a bounded number of short heads, by the signature of what they describe. Holds bytes only.
+    """Templates of a bounded number of short heads, by the signature of what they describe. Holds bytes only.
 
     Little-endian machines only, since there a native array is what the wire wants; elsewhere nothing is
     ever remembered.
     """
 
-    def put(self, key: Optional[Key], lead: FrameTemplate) -> None:
-        """Remember ``lead`` if its head is short and follows from ``key``, which None never does; all are forgotten when there are too many."""
+    def put(self, key: Optional[Key], template: FrameTemplate) -> None:
+        """Remember ``template`` if its head is short and follows from ``key`` (None: never). Too many: all are forgotten."""
         if key is None or sys.byteorder != "little" or not all(map(_plain, key)):
             return
-        if len(lead.head) > REMEMBERED_BYTES or len(repr(key)) > 2 * REMEMBERED_BYTES:
+        if len(template.head) > REMEMBERED_BYTES or len(repr(key)) > 2 * REMEMBERED_BYTES:
             return
         if len(self) >= REMEMBERED_HEADS:
             self.clear()
-        self[key] = lead
+        self[key] = template

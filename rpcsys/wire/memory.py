@@ -22,8 +22,8 @@ PAGE = mmap.PAGESIZE
 LARGE = 1 << 20
 # Huge pages are 2 MiB on the machines that have them; a multiple lets one block serve many sizes.
 _GRAIN = 2 << 20
-# From a page to LARGE and a page before it, so many blocks are kept for each power of two: a bytearray of 1 MB is zeroed and
-# meets 256 page faults each time. Few, because every mapping is one of the 65,530 a process may have;
+# From a page to LARGE and a page before it, so many blocks are kept for each power of two: a bytearray of 1 MB is zeroed
+# and meets 256 page faults each time. Few, because every mapping is one of the 65,530 a process may have;
 # all of them together are 12 MB. A fresh mapping is slower than a bytearray, so beyond them it is that.
 _PAGES_KEPT = 4
 

@@ -1,11 +1,11 @@
 """Bytes in, frames of an rpcsys/1 session out. No socket, no clock.
 
 - A body is received where it stays, in memory that is taken only after header and head were checked against each other.
-- The next frame is expected to be like the last: its bytes are compared, not parsed, and if it has one buffer, memory is
-  taken ahead in which the body lies where an array must. Another frame is moved, and nothing more is lost; nor is an
-  array expected while frames come so close that one read holds several.
-- Such a frame comes in the object of the last one, and in its memory, if their reference counts say that nobody else has
-  them: whoever keeps a frame, an array of it, or a part of that, keeps it unharmed.
+- The next frame is expected to be like the last: its bytes are compared, not parsed, and if it has one buffer, memory
+  is taken ahead in which the body lies where an array must. Another frame is moved, and nothing more is lost; nor is
+  an array expected while frames come so close that one read holds several.
+- Such a frame comes in the object of the last one, and in its memory, if their reference counts say that nobody else
+  has them: whoever keeps a frame, an array of it, or a part of that, keeps it unharmed.
 
 Known weakness: bytes of a body (64 KiB at most) that arrive unexpectedly with their head are copied once more.
 """
@@ -36,7 +36,7 @@ from rpcsys.wire.head import ParsedHead, parse
 from rpcsys.wire.memory import LARGE, PAGE, Pool
 
 _SCRATCH = 64 << 10
-#: Networks' tensors are seldom encoded in less than a tenth of their bytes, and nothing but zeros in less than a hundredth.
+#: Tensors are seldom encoded in less than a tenth of their bytes, and only zeros in less than a hundredth.
 MADE_PER_BYTE = 64
 _EMPTY = ParsedHead({}, ())
 _NO_CHUNK = (b"",)
@@ -48,8 +48,8 @@ class FrameReader:
     After a frame there is more only while ``unread`` is not 0. Who receives otherwise fills ``space()`` and says
     ``received(n)``. Any error is final: what follows on that connection cannot be understood.
 
-    ``max_body`` and ``max_head`` bound what one frame may make this end allocate; ``max_made`` what making its values may
-    take besides, for one whose bytes are few: more than `MADE_PER_BYTE` times as many is refused.
+    ``max_body`` and ``max_head`` bound what one frame may make this end allocate; ``max_made`` what its values may take
+    besides, where that is more than `MADE_PER_BYTE` times its bytes.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class FrameReader:
         return body.frame
 
     def skip(self, kind: int) -> Tuple[int, bytes]:
-        """Drop the frames of ``kind`` that are whole and next, in a thirtieth of the time: how many, and their bytes."""
+        """Drop the frames of ``kind`` that are whole and next, unparsed: how many, and their bytes."""
         begin = at = self._start
         count = 0
         scratch, unread, unpack = self._scratch, self.unread, HEADER.unpack_from
@@ -241,7 +241,7 @@ class FrameReader:
 
     @property
     def missing(self) -> int:
-        """How many bytes may be received without taking any of the frame after the one that has begun; 0 when none has."""
+        """Bytes that are missing of the frame that has begun, as far as its header is known; 0 when none has."""
         if self._body is not None:
             return self._body.remaining
         have = self.unread - self._start
@@ -363,9 +363,9 @@ class _Expected:
     """What the next frame may look like.
 
     Its body would lie from ``start`` to ``end``. ``parts`` takes its header and head apart: the ``opening``, deadline,
-    call_id, and the ``rest``, which holds the head. ``mapping`` has room for such a frame at ``place``, the body on a page,
-    and as many references as ``idle`` while nobody uses it. ``frame`` is the last of them, or shall be; nobody else knows
-    it while it has as many references as ``alone``.
+    call_id, and the ``rest``, which holds the head. ``mapping`` has room for such a frame at ``place``, the body on a
+    page, and ``idle`` references while nobody uses it. ``frame`` is the last or the next of them, with ``alone``
+    references while nobody else knows it.
     """
 
     def __init__(self, kind: int, flags: int, head: bytes, parsed: ParsedHead) -> None:
@@ -376,8 +376,8 @@ class _Expected:
         self.start = HEADER_BYTES + len(head)
         self.end = self.start + parsed.body_bytes
         self.parts = template_struct(len(head)).unpack_from
-        lead = HEADER.pack(len(head), kind, flags, 0, 0, 0, parsed.body_bytes) + head
-        self.opening, _, _, self.rest = self.parts(lead)
+        first = HEADER.pack(len(head), kind, flags, 0, 0, 0, parsed.body_bytes) + head
+        self.opening, _, _, self.rest = self.parts(first)
         self.another()
         self.idle = 0
         self.mapping: Optional[mmap.mmap] = None

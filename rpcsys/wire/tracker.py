@@ -73,8 +73,8 @@ class TrackerFrameReader:
     def next(self) -> bytes | None:
         """The next whole frame, None if there is none yet.
 
-        Raises `ProtocolError` where the bytes do not begin with the magic, `LimitExceeded` for a length below 1 or above
-        `MAX_FRAME`, before the frame is awaited.
+        Raises `ProtocolError` where the bytes do not begin with the magic, `LimitExceeded` for a length below 1 or
+        above `MAX_FRAME`, before the frame is awaited.
         """
         if self._magic_due and not self._take_magic():
             return None

@@ -13,8 +13,8 @@ A head holds JSON's own values as they are. What JSON lacks is an object with th
     {"@": "encoded", "how": "int8+zlib", "dtype": …, "shape": […], "size": 5, "buffer": 0}   see `encoding`
 
 Sequences and maps of an ONNX model are lists and dicts, an empty optional is null. Buffers stand in
-the order in which the head names them. A parsed head (`parsed.ParsedHead`) is never handed out, only built from, so it can be
-remembered and used again for an equal head.
+the order in which the head names them. A `ParsedHead` is never handed out,
+only built from, so that it can be remembered and used again for an equal head.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ def _encode_object(value: Any, buffers: List[Any], depth: int) -> Any:
         if isinstance(value, base):
             return encode(plain(value), buffers, depth)
     raise ValueNotSupported(
-        f"a {type(value).__module__}.{type(value).__qualname__} has no form on the wire; send arrays, numbers, strings, bytes, lists, tuples or dicts"
+        f"a {type(value).__module__}.{type(value).__qualname__} has no form on the wire; "
+        "send arrays, numbers, strings, bytes, lists, tuples or dicts"
     )
 
 
@@ -191,9 +192,9 @@ def _raw(form: str, data: Any, buffers: List[Any]) -> Dict[str, Any]:
 
 
 def build(value: Any, buffers: Sequence[Any]) -> Any:
-    """The Python value of a part of a parsed's head, over ``buffers``. Arrays come as `Tensor`.
+    """The Python value of a part of a parsed head, over ``buffers``. Arrays come as `Tensor`.
 
-    Always new lists and dicts: the parsed stays as it is. Raises `ProtocolError` for strings that are
+    Always new lists and dicts: the parsed head stays as it is. Raises `ProtocolError` for strings that are
     not UTF-8, dict keys that cannot be keys, and what is not encoded as it says; `ValueNotSupported` where decoding
     takes a package that is missing.
     """
