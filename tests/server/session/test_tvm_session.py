@@ -12,6 +12,7 @@ import pytest
 
 from rpcsys.errors import PathError
 from rpcsys.server.session import tvm_session
+from tests.device import until
 from tests.live.daemons import Daemons
 
 
@@ -171,6 +172,6 @@ def test_a_library_named_by_the_server_is_loaded(tmp_path):
 
         server = daemons.server("k", "--load-library", str(library))
         rpc.connect(*server.address, key="k").get_function("testing.echo")(1)
-        assert "LOADED" in server.stderr()
+        until(lambda: "LOADED" in server.stderr(), "the supervisor to log what the session has printed")
     finally:
         daemons.stop()
