@@ -21,11 +21,10 @@ from rpcsys.tracker.tables import COLUMNS
 #: Records that may wait for the disk, and about how much memory they may take: minutes of a very busy lab.
 MAX_HISTORY = 200_000
 MAX_BYTES = 100 << 20
-MAX_LEVELS = 72_000  # Averages that may wait: a day of all followed keys (`rpcsys.tracker.views.utilisation`).
-#: Bytes of a record, beside its texts, and of a character of those where it is not Latin.
+MAX_LEVELS = 72_000  # averages that may wait: a day of all followed keys (`rpcsys.tracker.views.utilisation`)
 HOUR = 3600
-RECORD = 1000
-_CHARACTER = 4
+RECORD = 1000  # bytes of a record, beside its texts
+_CHARACTER = 4  # bytes of a character of those where it is not Latin
 _ROWS = 500 if sqlite3.sqlite_version_info >= (3, 32) else 50  # older ones take 999 values in all
 
 LEASES = COLUMNS["leases"][1:]  # without the number of the row, which is SQLite's

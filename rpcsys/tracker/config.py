@@ -17,98 +17,56 @@ _PORTS = 9  # TVM's default range is 9190 to 9198
 
 @dataclass(frozen=True)
 class TrackerConfig:
-    """How a tracker is started. ``port_end`` is exclusive; ``http_port`` 0 is off; without ``stop_key`` no message
-    can end it; ``state_dir`` None remembers nothing beyond the run; ``limits`` is the longest session in seconds,
-    by key; ``proxy_from`` are addresses and networks of proxies, none for those on this machine.
-    """
+    """How a tracker is started."""
 
     host: str = "0.0.0.0"
     port: int = 9190
-    port_end: int = 9199
-    http_port: int = 0
-    stop_key: str | None = None
+    port_end: int = 9199  # exclusive
+    http_port: int = 0  # 0 is off
+    stop_key: str | None = None  # without one, no message can end it
     silent: bool = False
-    limits: tuple[tuple[str, float], ...] = ()
-    state_dir: str | None = None
+    limits: tuple[tuple[str, float], ...] = ()  # the longest session in seconds, by key
+    state_dir: str | None = None  # None remembers nothing beyond the run
     history_days: float = 90.0
     log_format: str = "text"
-    proxy_from: tuple[str, ...] = ()
+    proxy_from: tuple[str, ...] = ()  # addresses and networks of proxies; none: those on this machine
     max_connections_per_address: int = 4096
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     """The configuration that the command line asks for; exits with 2 on a bad flag."""
     parser = Parser(NAME, description="Queue requests for devices by key, and match them with servers that are free.")
-    parser.add_argument("--host", default=TrackerConfig.host, help="address to listen on (default: %(default)s)")
-    parser.add_argument(
-        "--port", type=port_number, default=TrackerConfig.port, help="first port to try; 0 takes any free one"
+    add = parser.add_argument
+    add("--host", help="address to listen on (default: %(default)s)")
+    add("--port", type=port_number, help="first port to try; 0 takes any free one")
+    add("--port-end", type=port_number, help=f"try ports below this one (default: {_PORTS} ports from --port)")
+    pages = "a page that shows the lab at /, and /metrics, /healthz, /api/summary; 0 is off"
+    add("--http-port", type=port_number, help=pages)
+    add("--stop-key", help="let a message with this key end the tracker, as TVM's protocol has it")
+    remember = "remember leases, places in the queue and servers set aside in a file there, across restarts"
+    add("--state-dir", metavar="DIR", help=remember)
+    add("--history-days", type=_days, metavar="N", help="how long the file keeps what is over (default: %(default)g)")
+    longest = "end sessions on devices of KEY after so long, those of TVM's clients too; repeatable"
+    add("--max-session", dest="limits", action="append", type=_limit, metavar="KEY=SECONDS", help=longest)
+    believe = (
+        "believe a proxy there, or in a network such as 10.0.0.0/24, whom it relays; repeatable (default: "
+        "proxies on this machine)"
     )
-    parser.add_argument(
-        "--port-end", type=port_number, help=f"try ports below this one (default: {_PORTS} ports from --port)"
+    add("--proxy-from", action="append", type=_network, metavar="ADDRESS", help=believe)
+    most = (
+        "connections of one address, half of what the system allows at most; those of proxies that are "
+        "believed do not count (default: %(default)d)"
     )
-    parser.add_argument(
-        "--http-port",
-        type=port_number,
-        default=0,
-        help="a page that shows the lab at /, and /metrics, /healthz, /api/summary; 0 is off",
-    )
-    parser.add_argument("--stop-key", help="let a message with this key end the tracker, as TVM's protocol has it")
-    parser.add_argument(
-        "--state-dir",
-        metavar="DIR",
-        help="remember leases, places in the queue and servers set aside in a file there, across restarts",
-    )
-    parser.add_argument(
-        "--history-days",
-        type=_days,
-        default=TrackerConfig.history_days,
-        metavar="N",
-        help="how long the file keeps what is over (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--max-session",
-        action="append",
-        default=[],
-        type=_limit,
-        metavar="KEY=SECONDS",
-        help="end sessions on devices of KEY after so long, those of TVM's clients too; repeatable",
-    )
-    parser.add_argument(
-        "--proxy-from",
-        action="append",
-        default=[],
-        type=_network,
-        metavar="ADDRESS",
-        help="believe a proxy there, or in a network such as 10.0.0.0/24, whom it relays; repeatable (default: "
-        "proxies on this machine)",
-    )
-    parser.add_argument(
-        "--max-connections-per-address",
-        type=_count,
-        default=TrackerConfig.max_connections_per_address,
-        metavar="N",
-        help="connections of one address, half of what the system allows at most; those of proxies that are "
-        "believed do not count (default: %(default)d)",
-    )
-    parser.add_argument("--silent", action="store_true", help="log warnings and errors only")
-    parser.add_argument(
-        "--log-format", choices=FORMATS, default=TrackerConfig.log_format, help="lines for people or JSON"
-    )
-    flags = parser.parse_args(arguments)
-    return TrackerConfig(
-        flags.host,
-        flags.port,
-        flags.port + _PORTS if flags.port_end is None else flags.port_end,
-        flags.http_port,
-        flags.stop_key,
-        flags.silent,
-        tuple(dict(flags.max_session).items()),
-        flags.state_dir,
-        flags.history_days,
-        flags.log_format,
-        tuple(flags.proxy_from),
-        flags.max_connections_per_address,
-    )
+    add("--max-connections-per-address", type=_count, metavar="N", help=most)
+    add("--silent", action="store_true", help="log warnings and errors only")
+    add("--log-format", choices=FORMATS, help="lines for people or JSON")
+    parser.set_defaults(**{**vars(TrackerConfig()), "port_end": None, "limits": [], "proxy_from": []})
+    flags = vars(parser.parse_args(arguments))
+    flags["limits"] = tuple(dict(flags["limits"]).items())
+    flags["proxy_from"] = tuple(flags["proxy_from"])
+    if flags["port_end"] is None:
+        flags["port_end"] = flags["port"] + _PORTS
+    return TrackerConfig(**flags)
 
 
 def _count(text: str) -> int:

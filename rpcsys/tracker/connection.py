@@ -59,18 +59,14 @@ class Owner(Protocol):
     sockets: Sockets
     admission: PeerLimit
     strangers: dict[PeerConnection, None]
+    heard: tuple[list[PeerConnection], list[PeerConnection]]  # clients, and servers, that have been read from
+    unsent: list[PeerConnection]  # those that have something to send
 
     def greeted(self, connection: PeerConnection) -> int:
         """It has said the magic; its number."""
 
-    def heard(self, connection: PeerConnection) -> None:
-        """It has read something."""
-
     def received(self, connection: PeerConnection, frame: bytes) -> None:
         """It has received a frame."""
-
-    def to_flush(self, connection: PeerConnection) -> None:
-        """It has something to send."""
 
     def flush(self) -> None:
         """Send what all have to send."""
@@ -151,7 +147,7 @@ class PeerConnection:
             if not self._acknowledged:
                 break
             acknowledge_at_once(self._sock)
-        self._service.heard(self)
+        self._service.heard[self.serves].append(self)
 
     def work(self) -> None:
         """Handle what has been read, in bounds, and the end when it has come to that."""
@@ -218,7 +214,7 @@ class PeerConnection:
     def queue(self, data: bytes) -> None:
         """Send ``data`` with the next flush."""
         if not self._out:
-            self._service.to_flush(self)
+            self._service.unsent.append(self)
         self._out.append(data)
         self._out_bytes += len(data)
         if self._out_bytes > HIGH_WATER:

@@ -21,9 +21,9 @@ from rpcsys.wire import control
 from rpcsys.wire.control import Answer
 
 MAX_BYTES = 768 << 10  # JSON of the leases in one answer: a frame holds 1 MiB.
-MAX_USAGE = 4000  # Rows of usage in one answer, the largest ones.
-MAX_WAITING = 64  # Questions that may wait for the thread; whoever comes then is told to come again.
-MAX_S = 5.0  # How long one question may take.
+MAX_USAGE = 4000  # rows of usage in one answer, the largest ones
+MAX_WAITING = 64  # questions that may wait for the thread; whoever comes then is told to come again
+MAX_S = 5.0  # how long one question may take
 _HOUR = 3600
 _STEPS = 20_000  # SQLite's own, between two looks at the clock: a few milliseconds
 

@@ -140,7 +140,7 @@ class Leases:
         """A server's connection is gone. Its sessions may live on, if it is one of ours."""
         actions: list[Action] = []
         for lease in list(peer.serving.values()):
-            if lease.how is not OURS:
+            if lease.how != OURS:
                 actions += self.over(lease, "lost", "the server's connection ended")
                 continue
             del peer.serving[lease.lease]
@@ -195,7 +195,7 @@ class Leases:
     def renew(self, peer: Peer, message: control.Renew) -> list[Action]:
         """A client wants a lease to last longer."""
         lease = self._own(peer, message.lease)
-        if lease is None or lease.state in AWAY or lease.how is not OURS:
+        if lease is None or lease.state in AWAY or lease.how != OURS:
             problem = f"no lease {message.lease!r} of yours can be renewed: it is over, or its server is away"
             return [peer.refuse(message.id, problem)]
         actions = self._limit(lease, message.session_timeout or None)
@@ -238,7 +238,7 @@ class Leases:
         if lease is None:
             return []
         now = self.records.now
-        asked = lease.how is SILENT and lease.polled_at is not None and now - lease.polled_at < POLLING_S
+        asked = lease.how == SILENT and lease.polled_at is not None and now - lease.polled_at < POLLING_S
         if asked and now - lease.since >= RENEWAL_S:
             return self.over(lease, "unused", "the server went on waiting: nobody opened a session")
         return self.over(lease, "closed", "the server offers itself again")

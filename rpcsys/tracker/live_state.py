@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from rpcsys.tracker.events import HistoryEntry
 
-Fact = tuple[str, str]  # A kind of record, and the lease, ticket or server that it is about.
+Fact = tuple[str, str]  # a kind of record, and the lease, ticket or server that it is about
 
 #: Records that are so until another ends them, and the field that says what they are about.
 _BEGINS: Mapping[str, str] = MappingProxyType(

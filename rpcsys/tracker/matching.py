@@ -21,7 +21,7 @@ Entry = tuple[float, int, str]
 #: that becomes free is compared with them, in 4 us each. A set with a value of its own is found by that.
 MAX_BESIDE = 256
 MAX_BESIDE_OF_ADDRESS = 64
-Rank = tuple[float, float, int]  # Lower goes first: minus effective priority, device time, arrival.
+Rank = tuple[float, float, int]  # lower goes first: minus effective priority, device time, arrival
 
 
 @dataclass

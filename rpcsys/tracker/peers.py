@@ -14,8 +14,8 @@ from rpcsys.tracker.requests import Requests
 from rpcsys.tracker.scheduler import Scheduler
 from rpcsys.wire import control, keys, tracker
 
-MAX_PROXIES = 8  # In a chain: more are a mistake, or a loop.
-MAX_NOT_NAMED = 256  # Addresses of proxies that are not believed and told of in the log.
+MAX_PROXIES = 8  # in a chain: more are a mistake, or a loop
+MAX_NOT_NAMED = 256  # addresses of proxies that are not believed and told of in the log
 CAPABILITIES = ("session/1", "labels", "count", "tickets", "why", "drain", "renew", "resolve")
 
 

@@ -1,10 +1,7 @@
-"""What is forgotten of a tracker's history: what is older than its days, and what is more than its bytes.
+"""What is forgotten of a tracker's history: what is older than its days, and, written first, what is beyond its bytes.
 
-**Whose clock.** What is deleted does not come back, so a clock that may be wrong deletes nothing. A clock is
-doubted if it reads later, by more than `MARGIN_S`, than what the file's last run wrote last; that run wrote at
-least its beginning. A doubted clock is believed when it has gone on for `PATIENCE_S`: by then somebody has set it
-right, or it is. A clock that is behind deletes too little, which its next setting makes up for. Bytes are counted
-without a clock: the rows written first go first.
+A clock that may be wrong deletes nothing, since what is deleted does not come back: one is doubted that reads later, by
+more than `MARGIN_S`, than what the file's last run wrote last, and believed once it has gone on for `DOUBT_S`.
 """
 
 from __future__ import annotations
@@ -15,13 +12,12 @@ from collections.abc import Callable
 
 from rpcsys.tracker.batch import HOUR, transaction
 
-MARGIN_S = 86400.0  # How long a tracker may have been away, and its clock is believed at once.
-PATIENCE_S = 86400.0  # How long a clock that reads much later than expected is doubted.
-MAX_BYTES = 1 << 30  # Bytes of the file that hold anything: some three million leases.
-#: Rows that are deleted at a time: others' commits wait meanwhile.
+MARGIN_S = 86400.0  # how long a tracker may have been away, and its clock is believed at once
+DOUBT_S = 86400.0  # how long a clock that reads much later than expected is doubted
+MAX_BYTES = 1 << 30  # bytes of the file that hold anything: some three million leases
 PRUNE_EVERY_S = 600.0
-PRUNED = 5_000
-SHRUNK = 2_000  # Pages given back to the disk at a time, while more than a quarter of the file is empty.
+PRUNED = 5_000  # rows that are deleted at a time: others' commits wait meanwhile
+SHRUNK = 2_000  # pages given back to the disk at a time, while more than a quarter of the file is empty
 _TABLES = (("leases", "ended"), ("events", "at"))
 
 
@@ -48,7 +44,7 @@ class HistoryPruner:
             if isinstance(row[0], (int, float))
         ]
         if last and self._clock() > min(last) + MARGIN_S:
-            self._doubted_until = time.monotonic() + PATIENCE_S
+            self._doubted_until = time.monotonic() + DOUBT_S
         self._due = 0.0
 
     def began(self, file: sqlite3.Connection) -> None:

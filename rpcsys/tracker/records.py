@@ -219,7 +219,10 @@ class Records:
 
     def use(self, offer: SlotOffer) -> None:
         """A match key is handed out: it is none any more."""
-        self.withdraw(offer)
+        if offer.free:
+            self.free_offers.remove(offer)
+        else:
+            self.withdraw(offer)
         del self.peers[offer.conn].offers[offer.match_key]
 
     def add_request(self, peer: Peer, request: WaitingRequest) -> None:
@@ -274,7 +277,8 @@ class Records:
     def add_lease(self, lease: LeaseRecord) -> None:
         """A lease that runs from ``lease.since`` on."""
         name = lease.lease
-        self.leases[name] = self.queue(lease.key).leases[name] = lease
+        queue = self.queues.get(lease.key) or self.queue(lease.key)
+        self.leases[name] = queue.leases[name] = lease
         self.shares.begin(lease.since, lease.user)
         if lease.server is not None:
             self.peers[lease.server].serving[name] = lease
@@ -286,7 +290,7 @@ class Records:
         name, queue = lease.lease, self.queues[lease.key]
         del self.leases[name], queue.leases[name]
         self.shares.end(self.now, lease.user)
-        if lease.user and (lease.opened or lease.how is not OURS):  # others began when their server says
+        if lease.user and (lease.opened or lease.how != OURS):  # others began when their server says
             queue.lengths.append(self.now - lease.since)
         if lease.server in self.peers:
             self.peers[lease.server].serving.pop(name, None)

@@ -41,7 +41,9 @@ class Requests:
         if message.user:
             peer.user = message.user
         wants, arrival = wants_of_key(message.key), self._arrival()
-        request = WaitingRequest(arrival, peer.conn, None, wants, message.priority, peer.who, self.records.now)
+        request = WaitingRequest(
+            arrival, peer.conn, None, wants, message.priority, peer.user or peer.address, self.records.now
+        )
         offer = self.scheduler.find(message.priority, wants)
         if offer is not None:
             return self.scheduler.grant(peer, request, [offer])
@@ -54,13 +56,15 @@ class Requests:
 
     def request(self, peer: Peer, message: control.Request) -> list[Action]:
         """One of our clients wants devices. It may be the last that the tracker waits for after a restart."""
-        return [*self._request(peer, message), *self.scheduler.settle_if_complete()]
-
-    def _request(self, peer: Peer, message: control.Request) -> list[Action]:
         try:
             wants = _wants(peer, message)
         except ValueError as problem:
-            return [peer.refuse(message.id, str(problem))]
+            actions: list[Action] = [peer.refuse(message.id, str(problem))]
+        else:
+            actions = self._serve(peer, message, wants)
+        return actions if self.records.settling is None else [*actions, *self.scheduler.settle_if_complete()]
+
+    def _serve(self, peer: Peer, message: control.Request, wants: Wants) -> list[Action]:
         actions: list[Action] = []
         place = None
         if message.ticket is not None:
@@ -90,7 +94,7 @@ class Requests:
 
     def _new(self, peer: Peer, message: control.Request, wants: Wants, place: QueuePlace | None) -> WaitingRequest:
         arrival, since = (self._arrival(), self.records.now) if place is None else (place.arrival, place.since)
-        user = peer.user or peer.address  # as `Peer.who`
+        user = peer.user or peer.address
         request = WaitingRequest(arrival, peer.conn, message.id, wants, message.priority, user, since)
         request.limit_s = message.session_timeout or None  # 0 is TVM's way to say: no limit
         request.count = message.count

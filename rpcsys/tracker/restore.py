@@ -59,7 +59,7 @@ class Restore:
 
     def _granted(self, entry: HistoryEntry) -> None:
         details = entry.details
-        if details["how"] != OURS.value:
+        if details["how"] != OURS:
             return  # nobody can say whether it still is
         self.records.believe(details["epoch"])
         name, epoch, key, server = (details[field] for field in ("lease", "epoch", "key", "server"))

@@ -22,7 +22,7 @@ from rpcsys.tracker.batch import transaction
 from rpcsys.tracker.events import HistoryEntry
 
 log = logging.getLogger(__name__)
-KEPT = 3  # Damaged files that are kept: the ones before are removed, or a bad disk would fill up with them.
+KEPT = 3  # damaged files that are kept: the ones before are removed, or a bad disk would fill up with them
 #: How long a tracker's start may take for it; what was not reached is in the file that was moved aside.
 SALVAGE_S = 10.0
 #: Bytes of a file that is looked through as a whole at the start, in half a second. Of a larger one, what is needed.

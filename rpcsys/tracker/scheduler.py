@@ -112,7 +112,16 @@ class Scheduler:
                 actions.append(Send(peer.conn, [tracker.SUCCESS, [host, offer.port, offer.match_key]]))
             else:
                 granted.append(_granted(lease, offer, host))
-            actions.append(_entry(records.now, request, lease))
+            details = {
+                **lease.identified(),
+                "limit_s": lease.limit_s,
+                "waited_s": round(records.now - request.since, 6),
+                "priority": request.priority,
+                "arrival": request.arrival,
+                "how": lease.how,
+                "identity": lease.identity,
+            }
+            actions.append(HistoryEntry(records.now, "granted", details))
         if request.id is not None:
             actions.append(peer.done(request.id, leases=granted))
         return actions
@@ -131,10 +140,12 @@ class Scheduler:
             request.user,
             peer.address,
             records.now,
-            None if registered is None else least(request.limit_s, records.limits.get(offer.key)),
+            None if registered is None else request.limit_s,
         )
         if registered is not None:
             lease.identity = registered.identity
+            if records.limits:
+                lease.limit_s = least(lease.limit_s, records.limits.get(offer.key))
         else:
             lease.how = INFERRED if server.is_tvm_proxy else SILENT
         records.add_lease(lease)
@@ -301,16 +312,3 @@ def _taken(server: Peer, lease: LeaseRecord, offer: SlotOffer) -> Send:
         "limit_s": lease.limit_s,
     }
     return Send(server.conn, told)
-
-
-def _entry(now: float, request: WaitingRequest, lease: LeaseRecord) -> HistoryEntry:
-    details = {
-        **lease.identified(),
-        "limit_s": lease.limit_s,
-        "waited_s": round(now - request.since, 6),
-        "priority": request.priority,
-        "arrival": request.arrival,
-        "how": lease.how.value,
-        "identity": lease.identity,
-    }
-    return HistoryEntry(now, "granted", details)

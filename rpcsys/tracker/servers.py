@@ -74,7 +74,7 @@ class Servers:
         if is_new and served and peer.server is None:
             name = self.records.name_peer(peer, f"{host}:{port}")
             key = ",".join(served)[:256]
-            joined = _joined(self.records.now, name, key, host, port, slots=1, labels={}, how=SILENT.value)
+            joined = _joined(self.records.now, name, key, host, port, slots=1, labels={}, how=SILENT)
             actions += [joined, *self._is_back(name)]
         return actions
 
@@ -100,7 +100,7 @@ class Servers:
         self.records.serve(peer, message.key)
         for running in message.running:
             self.leases.go_on(peer, server, running)
-        actions.append(_joined(now, name, message.key, host, port, slots=message.slots, labels=labels, how=OURS.value))
+        actions.append(_joined(now, name, message.key, host, port, slots=message.slots, labels=labels, how=OURS))
         weighed = self.scheduler.weigh_all()
         return [*actions, peer.done(message.id, server=name), *weighed, *self._is_back(name)]
 

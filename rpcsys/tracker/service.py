@@ -48,8 +48,8 @@ from rpcsys.wire.control import Answer
 from rpcsys.wire.tracker import Put
 
 log = logging.getLogger(__name__)
-SWEEP_S = 1.0  # How often connections are looked at that may have gone silent.
-MAX_TVM_REPLY = MAX_CHARACTERS  # Bytes of a reply to TVM's client, which reads any length.
+SWEEP_S = 1.0  # how often connections are looked at that may have gone silent
+MAX_TVM_REPLY = MAX_CHARACTERS  # bytes of a reply to TVM's client, which reads any length
 #: Messages that are answered from the past, or from a text that is remembered.
 _NOT_FOR_THE_STATE = frozenset((control.History, control.Usage, tracker.TvmSummary))
 _SUCCESS = tracker.encode(tracker.SUCCESS)
@@ -60,11 +60,11 @@ class Clock:
     """Seconds since 1970 that never run backwards: the time of day at the start, and what has passed since."""
 
     def __init__(self) -> None:
-        self._offset = time.time() - time.monotonic()
+        self.offset = time.time() - time.monotonic()
 
     def now(self) -> float:
         """Seconds since 1970."""
-        return self._offset + time.monotonic()
+        return self.offset + time.monotonic()
 
 
 class TrackerService:
@@ -80,8 +80,8 @@ class TrackerService:
         self.counts = FrameCounts(self.connections)
         self.stopped = asyncio.Event()
         self._numbers = 0
-        self._heard: tuple[list[PeerConnection], list[PeerConnection]] = ([], [])
-        self._unsent: list[PeerConnection] = []
+        self.heard: tuple[list[PeerConnection], list[PeerConnection]] = ([], [])
+        self.unsent: list[PeerConnection] = []
         self._summary = SummaryText()
         self._asking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -90,6 +90,7 @@ class TrackerService:
             self.clock.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits), config.proxy_from
         )
         self.state = TrackerState(started)
+        self._deadlines = self.state.records.deadlines
         self.observer = Observer(config, self.state.records, self.clock.now, self.counts)
         most = min(config.max_connections_per_address, raise_descriptor_limit() // 2)
         self.admission = PeerLimit(most, self.state.records.proxy_networks, self.clock.now)
@@ -113,13 +114,9 @@ class TrackerService:
                 self.admission.leave(*place)
         sock.close()
 
-    def heard(self, connection: PeerConnection) -> None:
-        """The connection has read something, to be handled when all have been read that can be."""
-        self._heard[connection.serves].append(connection)
-
     def _turn(self) -> None:
         """Handle what was heard: servers first, so that who asks in the same turn need not be put in a queue."""
-        (others, servers), self._heard = self._heard, ([], [])
+        (others, servers), self.heard = self.heard, ([], [])
         for connection in (*servers, *others):
             try:
                 connection.work()
@@ -161,7 +158,7 @@ class TrackerService:
         elif kind in _NOT_FOR_THE_STATE:
             self._answer_it(connection, message)
             return
-        self.perform(Received(self.clock.now(), connection.number, message))
+        self.perform(Received(self.clock.offset + time.monotonic(), connection.number, message))
 
     def _answer_it(self, connection: PeerConnection, message: Any) -> None:
         if type(message) is tracker.TvmSummary:
@@ -198,7 +195,7 @@ class TrackerService:
                 self.observer.note(action)
             else:
                 self._perform_rarity(action)
-        deadline = self.state.next_deadline
+        deadline = self._deadlines.next
         if deadline is not None and deadline < self._timer_at:
             self._arm(deadline)
 
@@ -234,14 +231,10 @@ class TrackerService:
             text = self._summary.text(self.state.records, self.clock.now(), viewer)
             connection.queue(tracker.frame(text, MAX_TVM_REPLY))
 
-    def to_flush(self, connection: PeerConnection) -> None:
-        """The connection has something to send."""
-        self._unsent.append(connection)
-
     def flush(self) -> None:
         """Send what is to be sent: one write for each connection, however many replies it gets."""
-        while self._unsent:
-            self._unsent.pop().flush()
+        while self.unsent:
+            self.unsent.pop().flush()
 
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:

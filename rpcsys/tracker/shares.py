@@ -78,7 +78,11 @@ class Shares:
         """A lease of the user's begins."""
         if len(self.users) > self.many:
             self._tidy(at)
-        self._change(self.of(user), -self.clock(at), 1)
+        share = self.users.get(user) or self.of(user)
+        share.base -= self.clock(at)
+        share.running += 1
+        if share.sorted_in:
+            _reorder(share)
 
     def end(self, at: float, user: str) -> None:
         """A lease of the user's ends."""

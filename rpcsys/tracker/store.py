@@ -2,10 +2,9 @@
 
 Rules this file keeps:
 
-- The event loop never waits for the disk: `HistoryStore.note` puts records in a box, a thread writes what is in it.
+- The event loop never waits for the disk: `HistoryStore.note` adds to a batch, which a thread writes.
 - A batch is one transaction: `present`, by which a tracker begins again, and the history never contradict each other.
-- What has to be remembered while the disk cannot be written is bounded, in records and in bytes: history beyond that is
-  dropped and counted, and of the present there is only one.
+- What waits while the disk cannot be written is bounded: history beyond that is dropped and counted.
 - A tracker begins whatever state its file is in: a row that is none is skipped, a damaged file is moved aside
   (`rpcsys.tracker.salvage`), and without room it begins without history.
 """
@@ -34,8 +33,8 @@ from rpcsys.tracker.transitions import OURS
 
 log = logging.getLogger(__name__)
 FILE = "tracker.sqlite"
-GATHER_S = 0.5  # How long records gather before they are written: what a kill takes away is less than a second old.
-RETRY_S = 2.0  # How long a disk that could not be written is left alone.
+GATHER_S = 0.5  # how long records gather before they are written: what a kill takes away is less than a second old
+RETRY_S = 2.0  # how long a disk that could not be written is left alone
 #: A file that is damaged while it is written is replaced at most so often: the disk is bad, or the machine.
 REPLACE_EVERY_S = 3600.0
 _CLOSE_S = 5.0
@@ -60,10 +59,10 @@ class HistoryStore:
         self._pruner = HistoryPruner(self._history_s, clock)
         self._lock_file: IO[str] | None = None
         self._file: sqlite3.Connection | None = None
-        self._box = Batch()
+        self._pending = Batch()
         self._writing = Batch()
         self._written: set[Fact] = set()  # facts in the file: only those need be deleted there
-        self._box_lock = threading.Lock()
+        self._lock = threading.Lock()
         self._failing_since: float | None = None
         self._retry_at = 0.0
         self._replace_at = 0.0
@@ -79,7 +78,7 @@ class HistoryStore:
         except ConfigError:
             self._let_go()
             raise
-        self._writer = BatchWriter("history", self._carry, GATHER_S)
+        self._writer = BatchWriter("history", self._write_pending, GATHER_S)
 
     def _open(self) -> None:
         """Take the directory and open the file.
@@ -107,7 +106,7 @@ class HistoryStore:
         skipped = len(found) - len(list(filter(None, found)))
         if skipped:
             log.warning("%d rows of %s are not as they should be: they are left out", skipped, self.path)
-            self._box = self._all_present()
+            self._pending = self._all_present()
         self._written = {fact for fact, _ in self.live_state.items()}
         self._number += len(found)
 
@@ -152,7 +151,7 @@ class HistoryStore:
         """What `restored` says, after the end of what nobody will tell the end of, and without what is forgotten."""
         forgotten = self._pruner.before
         for record in list(self.live_state):
-            if record.kind == "granted" and record.details["how"] != OURS.value:
+            if record.kind == "granted" and record.details["how"] != OURS:
                 self.note(_unknown_end(record, now))
             elif record.kind in ("drained", "set_aside") and forgotten is not None and record.at < forgotten:
                 name = record.details["server"]
@@ -177,32 +176,32 @@ class HistoryStore:
 
     def note(self, *records: HistoryEntry) -> None:
         """Remember records, within a second."""
-        with self._box_lock:
+        with self._lock:
             for record in records:
                 self._fold(record)
         self._writer.wake()
 
     def _fold(self, record: HistoryEntry) -> None:
-        kind, box = record.kind, self._box
+        kind, pending = record.kind, self._pending
         if kind == "over":
             get, lease = self.live_state.get, record.details["lease"]
-            box.add_over((record, get("granted", lease), get("begun", lease), get("limited", lease)))
+            pending.add_over((record, get("granted", lease), get("begun", lease), get("limited", lease)))
         elif kind in _EVENTS and record.details.get("why") != "granted":
-            box.add_event(record)
+            pending.add_event(record)
         for fact, holds in self.live_state.fold(record).items():
             if holds is not None:
                 self._number += 1
-                box.changes[fact] = (self._number, holds)
+                pending.changes[fact] = (self._number, holds)
             elif fact in self._written or fact in self._writing.changes:
-                box.changes[fact] = None
+                pending.changes[fact] = None
             else:
-                box.changes.pop(fact, None)  # begun and ended before it was written: nobody need ever know
+                pending.changes.pop(fact, None)  # begun and ended before it was written: nobody need ever know
 
     def note_levels(self, levels: Iterable[tuple[int, str, int, float, float, float]]) -> None:
         """Remember averages: begin, key, looks, slots, leased, waiting. Noted again, they replace the earlier ones."""
-        with self._box_lock:
+        with self._lock:
             for begin, key, *figures in levels:
-                self._box.add_level(begin, key, figures)
+                self._pending.add_level(begin, key, figures)
         self._writer.wake()
 
     def suspect(self, error: sqlite3.Error) -> None:
@@ -221,7 +220,7 @@ class HistoryStore:
 
     # In the thread.
 
-    def _carry(self) -> float | None:
+    def _write_pending(self) -> float | None:
         if self._failing_since is not None and time.monotonic() < self._retry_at and not self._closing:
             return self._retry_at - time.monotonic()
         suspected, self._suspected = self._suspected, None
@@ -233,10 +232,10 @@ class HistoryStore:
             except (sqlite3.Error, OSError, ConfigError) as error:
                 self._failed(error, Batch())
                 return RETRY_S
-            with self._box_lock:
-                self._box.extend(self._all_present())
-        with self._box_lock:
-            batch, self._box = self._box, Batch()
+            with self._lock:
+                self._pending.extend(self._all_present())
+        with self._lock:
+            batch, self._pending = self._pending, Batch()
             self._writing = batch
         assert self._file is not None
         try:
@@ -257,7 +256,7 @@ class HistoryStore:
         return batch
 
     def _wrote(self, batch: Batch) -> None:
-        with self._box_lock:
+        with self._lock:
             self._writing = Batch()
             if batch.whole:
                 self._written.clear()
@@ -271,12 +270,12 @@ class HistoryStore:
             log.warning("history goes on, after %.0f s; %d records of it are missing", lasted, batch.missed)
 
     def _failed(self, error: Exception, batch: Batch) -> None:
-        with self._box_lock:
-            batch.extend(self._box)
+        with self._lock:
+            batch.extend(self._pending)
             for fact in [fact for fact, change in batch.changes.items() if change is None]:
                 if fact not in self._written:
                     del batch.changes[fact]
-            self._box, self._writing = batch, Batch()
+            self._pending, self._writing = batch, Batch()
         self._retry_at = time.monotonic() + RETRY_S
         if self._failing_since is None:
             self._failing_since = time.monotonic()
@@ -298,8 +297,8 @@ class HistoryStore:
             self._file = salvage.replace(self.path, str(error))
         except (sqlite3.Error, OSError):
             return  # the next try begins at the beginning
-        with self._box_lock:
-            self._box.extend(self._all_present())
+        with self._lock:
+            self._pending.extend(self._all_present())
 
 
 def _unknown_end(granted: HistoryEntry, now: float) -> HistoryEntry:

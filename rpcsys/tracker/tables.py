@@ -16,7 +16,7 @@ from typing import Any
 from rpcsys.errors import ConfigError, ProtocolError
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.labels import wants_of
-from rpcsys.tracker.transitions import Reporting
+from rpcsys.tracker.transitions import INFERRED, OURS, SILENT
 from rpcsys.wire import checks
 from rpcsys.wire.checks import Check
 
@@ -77,7 +77,7 @@ SHARES_S, MAX_SHARES = 10 * 3600.0, 100_000
 #: Rows of the present, and bytes of the details of one: 32 labels of 256 characters each, as JSON writes them.
 MAX_PRESENT, MAX_DETAILS = 100_000, 256 << 10
 MAX_LEVELS = 72_000  # a day of averages of as many keys as are followed
-_REPORTING = tuple(known.value for known in Reporting)
+_REPORTING = (OURS, SILENT, INFERRED)
 _MAX_TEXT = 4096
 _MAX_AT = 10**12
 _SLACK_S = 1.0  # by which two clocks' readings and their difference may differ

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
+from typing import Final, Literal
 
 # Leases.
 #
@@ -46,19 +47,15 @@ LEASE_TRANSITIONS: Mapping[LeaseState, Mapping[LeaseEvent, LeaseState]] = Mappin
         OVER: {},
     }
 )
-IN_SESSION = (RUNNING, RUNNING_AWAY)  # States of a lease whose session was opened.
-AWAY = (GRANTED_AWAY, RUNNING_AWAY)  # States of a lease whose server has no connection.
+IN_SESSION = (RUNNING, RUNNING_AWAY)  # states of a lease whose session was opened
+AWAY = (GRANTED_AWAY, RUNNING_AWAY)  # states of a lease whose server has no connection
 
 
-class Reporting(str, Enum):
-    """How the tracker knows of a lease's beginning and end."""
-
-    OURS = "ours"  # the server says so
-    SILENT = "silent"  # one of TVM's servers, which says nothing: the lease lasts until its next offer
-    INFERRED = "inferred"  # one of several servers behind TVM's proxy: which of their leases ended is a guess
-
-
-OURS, SILENT, INFERRED = Reporting
+#: How the tracker knows of a lease's beginning and end.
+OURS: Final = "ours"  # the server says so
+SILENT: Final = "silent"  # one of TVM's servers, which says nothing: the lease lasts until its next offer
+INFERRED: Final = "inferred"  # one of several servers behind TVM's proxy: which of their leases ended is a guess
+Reporting = Literal["ours", "silent", "inferred"]
 
 # Servers.
 #
@@ -98,5 +95,5 @@ SERVER_TRANSITIONS: Mapping[ServerState, Mapping[ServerEvent, ServerState]] = Ma
         ON_TRIAL: {FAILED: SET_ASIDE, CLEARED: OK},
     }
 )
-FAILURES = 3  # So many failures in a row are too many.
-HEALTHY = (OK, ON_TRIAL)  # States of a server that may be given to anybody.
+FAILURES = 3  # so many failures in a row are too many
+HEALTHY = (OK, ON_TRIAL)  # states of a server that may be given to anybody

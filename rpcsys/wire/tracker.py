@@ -86,10 +86,11 @@ class TrackerFrameReader:
             if not 0 < size <= MAX_FRAME:
                 raise LimitExceeded(f"a tracker frame of {size} bytes (allowed: 1 to {MAX_FRAME})")
             self._due = size
-            start = self._give_out(start + 4)
-            buffer = self._buffer
+            start = self._at = start + 4
         end = start + self._due
         if len(buffer) < end:
+            if len(buffer) == start:
+                self._give_out(start)
             return None
         self._due = 0
         self._give_out(end)

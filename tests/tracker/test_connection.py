@@ -58,6 +58,7 @@ class TrackerService:
         self.strangers = {}
         self.sockets = Sockets(self.turn_ends)
         self.read = []
+        self.heard = (self.read, self.read)
         self.unsent = []
         self.soon = []
         self.frames = []
@@ -80,9 +81,6 @@ class TrackerService:
         for callback in soon:
             callback()
 
-    def heard(self, connection):
-        self.read.append(connection)
-
     def turn_ends(self):
         while self.read:
             self.read.pop().work()
@@ -96,9 +94,6 @@ class TrackerService:
             raise ProtocolError("a bad frame")
         self.frames.append(frame)
         connection.queue(self.reply)
-
-    def to_flush(self, connection):
-        self.unsent.append(connection)
 
     def flush(self):
         while self.unsent:

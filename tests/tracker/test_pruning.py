@@ -54,7 +54,7 @@ def test_a_tracker_that_runs_through_forgets_in_time(run) -> None:
 
 def test_a_clock_that_stays_ahead_is_believed_in_the_end(run, monkeypatch) -> None:
     run(NOW, "a")
-    monkeypatch.setattr(pruning, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(pruning, "DOUBT_S", -1.0)
     assert run(NOW + 91 * DAY, "b") == ["b"]
 
 

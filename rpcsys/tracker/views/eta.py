@@ -15,8 +15,8 @@ from rpcsys.tracker.matching import Band
 if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
 
-_FEW = 3  # Fewer past leases than this say nothing about the next.
-_EXACT = 64  # With more leases under way than this, it does not matter which of them ends first.
+_FEW = 3  # fewer past leases than this say nothing about the next
+_EXACT = 64  # with more leases under way than this, it does not matter which of them ends first
 _MANY_SUBQUEUES = (
     256  # Of requests for a key that want so many different things, nobody is told exactly how many go first.
 )

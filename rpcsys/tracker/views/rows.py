@@ -35,13 +35,13 @@ def holder(lease: LeaseRecord, at: float) -> dict[str, Any]:
         "server": lease.server_name,
         "since_s": round(at - lease.since, 3),
         "until_s": None if until is None else round(max(0.0, until - at), 3),
-        "inferred": lease.how is INFERRED,
+        "inferred": lease.how == INFERRED,
     }
 
 
 def lease_row(lease: LeaseRecord, at: float) -> dict[str, Any]:
     """A row of the summary: who holds what, since when, and until when at the latest."""
-    state = lease.state.value if lease.how is OURS else lease.how.value
+    state = lease.state.value if lease.how == OURS else lease.how
     held = holder(lease, at)
     return {
         "lease": lease.lease,
@@ -65,7 +65,7 @@ def lease_on_page(lease: LeaseRecord) -> dict[str, Any]:
         "address": lease.address,
         "since": lease.since,
         "until": lease.until,
-        "how": lease.how.value,
+        "how": lease.how,
         "running": lease.opened,
     }
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
 
-LOOK_S = 5.0  # How often to look.
+LOOK_S = 5.0  # how often to look
 #: Averages of ten minutes, for a day.
 STEP_S = 600
 STEPS = 144
-MAX_KEYS = 500  # Keys followed: a picture of more would be seen by nobody.
+MAX_KEYS = 500  # keys followed: a picture of more would be seen by nobody
 #: When the ten minutes began, key, looks taken; slots, leased and waiting on average.
 Row = tuple[int, str, int, float, float, float]
 
