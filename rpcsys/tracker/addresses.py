@@ -27,9 +27,7 @@ class ProxyNetworks:
     def of(cls, texts: Iterable[str]) -> ProxyNetworks:
         """From addresses and networks (``10.0.0.0/8``) as people write them.
 
-        Raises
-        ------
-        ValueError: one of them is neither.
+        Raises `ValueError`: one of them is neither.
         """
         return cls(tuple(ip_network(text, strict=False) for text in texts))
 

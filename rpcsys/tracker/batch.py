@@ -120,12 +120,7 @@ class Batch:
         self.whole = self.whole or later.whole
 
     def write(self, connection: sqlite3.Connection) -> None:
-        """Write all of it, or nothing.
-
-        Raises
-        ------
-        sqlite3.Error: it cannot be written.
-        """
+        """Write all of it, or nothing. Raises `sqlite3.Error`: it cannot be written."""
         with transaction(connection) as file:
             (last,) = file.execute("SELECT max(id) FROM leases").fetchone()
             _run(file, _ADD_LEASES, [_lease_row(*over) for over in self.overs])

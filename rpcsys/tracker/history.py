@@ -11,7 +11,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -67,16 +67,18 @@ class HistoryReader:
             return _refusal(question, "HistoryUnreadable", f"the tracker cannot read its history: {error}")
 
     def _leases(self, file: sqlite3.Connection, question: control.History) -> dict[str, Any]:
-        where = _Where()
-        where.equal(key=question.key, user=question.user, server=question.server)
-        where.add("id < ?", question.before)
-        where.add("ended < ?", question.until)
-        if question.since is not None:
-            where.add("ended >= ?", question.since)
-            where.add("id >= ?", _first_since(file, question.since))
-        found = file.execute(
-            f"SELECT * FROM leases {where} ORDER BY id DESC LIMIT ?", (*where.values, question.limit + 1)
+        where, values = _where(
+            {
+                "key = ?": question.key,
+                "user = ?": question.user,
+                "server = ?": question.server,
+                "id < ?": question.before,
+                "ended < ?": question.until,
+                "ended >= ?": question.since,
+                "id >= ?": None if question.since is None else _first_since(file, question.since),
+            }
         )
+        found = file.execute(f"SELECT * FROM leases {where} ORDER BY id DESC LIMIT ?", (*values, question.limit + 1))
         last, kept, more = None, [], False
         for row in _fitting(found, question.limit):
             if row is None:
@@ -89,14 +91,13 @@ class HistoryReader:
         return {"leases": kept, "before": last if more else None}
 
     def _usage(self, file: sqlite3.Connection, question: control.Usage) -> dict[str, Any]:
-        where = _Where()
-        where.equal(key=question.key, user=question.user)
-        where.add("hour >= ?", (question.since or 0) // _HOUR * _HOUR)
+        since = (question.since or 0) // _HOUR * _HOUR
+        where, values = _where({"key = ?": question.key, "user = ?": question.user, "hour >= ?": since})
         found = file.execute(
             "SELECT user, key, total(leases) AS leases, total(held_s) AS held_s, total(waited_s) AS waited_s,"
             f" total(faults) AS faults, min(hour) AS since FROM usage {where}"
             " GROUP BY user, key ORDER BY held_s DESC LIMIT ?",
-            (*where.values, MAX_USAGE + 1),
+            (*values, MAX_USAGE + 1),
         )
         kept = list(_fitting(found, MAX_USAGE))
         usage = [row for row in kept if row is not None and all(map(tables.is_plain, row.values()))]
@@ -106,24 +107,10 @@ class HistoryReader:
         return {"usage": usage, "since": first, "more": len(kept) > 0 and kept[-1] is None}
 
 
-class _Where:
-    """Conditions of a query; one without a value is left out."""
-
-    def __init__(self) -> None:
-        self._conditions: list[str] = []
-        self.values: list[Any] = []
-
-    def __str__(self) -> str:
-        return "WHERE " + " AND ".join(self._conditions) if self._conditions else ""
-
-    def add(self, condition: str, value: Any) -> None:
-        if value is not None:
-            self._conditions.append(condition)
-            self.values.append(value)
-
-    def equal(self, **columns: Any) -> None:
-        for column, value in columns.items():
-            self.add(f"{column} = ?", value)
+def _where(conditions: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """A query's conditions and their values; one without a value is left out."""
+    given = {condition: value for condition, value in conditions.items() if value is not None}
+    return "WHERE " + " AND ".join(given) if given else "", list(given.values())
 
 
 def _fitting(found: Iterable[sqlite3.Row], limit: int) -> Iterator[dict[str, Any] | None]:

@@ -86,9 +86,7 @@ def wants_of_key(key: str) -> Wants:
 def wants_of(key: str, labels: Mapping[str, str]) -> Wants:
     """A device of a key ("" for any) with these labels.
 
-    Raises
-    ------
-    ValueError: nothing is wanted exactly, or a bound is no number; with a sentence.
+    Raises `ValueError`: nothing is wanted exactly, or a bound is no number; with a sentence.
     """
     if not labels and key:
         return wants_of_key(key)

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
 
 from rpcsys.tracker.events import HistoryEntry
 
 Fact = tuple[str, str]  # a kind of record, and the lease, ticket or server that it is about
 
-#: Records that are so until another ends them, and the field that says what they are about.
-_BEGINS: Mapping[str, str] = MappingProxyType(
-    {
-        "granted": "lease",
-        "begun": "lease",
-        "limited": "lease",
-        "waiting": "ticket",
-        "joined": "server",
-        "set_aside": "server",
-        "drained": "server",
-    }
-)
-
-#: Records that end others, with what they are about and the kinds that they end.
-_ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "over": ("lease", ("granted", "begun", "limited")),
-        "waited": ("ticket", ("waiting",)),
-        "gone": ("server", ("joined",)),
-        "trusted": ("server", ("set_aside",)),
-        "enabled": ("server", ("drained", "set_aside")),
-        "forgotten": ("server", ("drained", "set_aside")),
-    }
-)
+#: Entries that hold until another ends them, and the field that says what they are about.
+_BEGINS: Mapping[str, str] = {
+    **dict.fromkeys(("granted", "begun", "limited"), "lease"),
+    "waiting": "ticket",
+    **dict.fromkeys(("joined", "set_aside", "drained"), "server"),
+}
+#: Entries that end others, with the field that says what they are about and the kinds that they end.
+_ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "over": ("lease", ("granted", "begun", "limited")),
+    "waited": ("ticket", ("waiting",)),
+    "gone": ("server", ("joined",)),
+    "trusted": ("server", ("set_aside",)),
+    "enabled": ("server", ("drained", "set_aside")),
+    "forgotten": ("server", ("drained", "set_aside")),
+}
 
 
 class LiveState:

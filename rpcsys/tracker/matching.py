@@ -92,7 +92,6 @@ class Band:
         return self._count
 
     def add(self, request: WaitingRequest) -> None:
-        """A request takes its place."""
         share = self.shares.of(request.user)
         turns = self.turns.get(request.user)
         if turns is None:
@@ -106,7 +105,6 @@ class Band:
             self.reorder(share)
 
     def remove(self, request: WaitingRequest) -> None:
-        """A request leaves its place."""
         share, turns = self.shares.of(request.user), self.turns[request.user]
         place = bisect_left(turns, request.arrival)
         del turns[place]
@@ -197,7 +195,6 @@ class Subqueue:
     _order: list[float] = field(default_factory=list, compare=False)
 
     def add(self, request: WaitingRequest) -> None:
-        """A request takes its place."""
         standing = request.standing
         band = self.bands.get(standing)
         if band is None:
@@ -206,7 +203,6 @@ class Subqueue:
         band.add(request)
 
     def remove(self, request: WaitingRequest) -> None:
-        """A request leaves its place."""
         band = self.bands[request.standing]
         band.remove(request)
         if not band:
@@ -229,7 +225,6 @@ class Subqueues:
     _by_key: dict[str, dict[Wants, Subqueue]] = field(default_factory=dict, compare=False)
 
     def add(self, request: WaitingRequest) -> None:
-        """A request takes its place."""
         wants = request.wants
         queue = self.all.get(wants)
         if queue is None:
@@ -240,7 +235,6 @@ class Subqueues:
         queue.add(request)
 
     def remove(self, request: WaitingRequest) -> None:
-        """A request leaves its place."""
         wants = request.wants
         queue = self.all[wants]
         queue.remove(request)

@@ -33,9 +33,7 @@ class MessageCache:
     def read(self, frame: bytes) -> ToTracker:
         """What a client or a server tells the tracker with a frame.
 
-        Raises
-        ------
-        ProtocolError: it is not JSON. BadMessage: as `rpcsys.wire.tracker.parse_to_tracker`.
+        Raises `ProtocolError`: it is not JSON; `BadMessage`: as `rpcsys.wire.tracker.parse_to_tracker`.
         """
         if len(frame) > MAX_REMEMBERED_BYTES:
             return parse_to_tracker(decode_json(frame))

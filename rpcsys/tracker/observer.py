@@ -63,9 +63,7 @@ class Observer:
 
     ``store`` and ``history`` are None for a tracker without a state directory.
 
-    Raises
-    ------
-    ConfigError: the state directory cannot be used.
+    Raises `ConfigError`: the state directory cannot be used.
     """
 
     def __init__(self, config: TrackerConfig, records: Records, now: Callable[[], float], counts: FrameCounts) -> None:

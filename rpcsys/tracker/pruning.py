@@ -54,9 +54,7 @@ class HistoryPruner:
     def prune(self, file: sqlite3.Connection) -> float:
         """Forget a part of what is to be forgotten, if that is due; in how many seconds it wants to be called again.
 
-        Raises
-        ------
-        sqlite3.Error: the file cannot be written.
+        Raises `sqlite3.Error`: the file cannot be written.
         """
         full = _used(file) > MAX_BYTES
         if not full and time.monotonic() < self._due:

@@ -48,11 +48,9 @@ class WaitingMemory:
         return ""
 
     def add(self, request: WaitingRequest) -> None:
-        """A request waits."""
         self._count(request.address, size_of(request.wants))
 
     def remove(self, request: WaitingRequest) -> None:
-        """A request waits no more."""
         self._count(request.address, -size_of(request.wants))
 
     def _count(self, address: str, size: int) -> None:

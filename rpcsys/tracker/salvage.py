@@ -44,9 +44,8 @@ def is_damage(error: sqlite3.Error) -> bool:
 def open_whole(path: Path) -> sqlite3.Connection:
     """Open a tracker's file; another one in its place, with what could be read, if it is damaged.
 
-    Raises
-    ------
-    ConfigError: as `rpcsys.tracker.tables.open_file`. sqlite3.Error, OSError: it cannot be read, moved or written.
+    Raises `ConfigError`: as `rpcsys.tracker.tables.open_file`; `sqlite3.Error`, `OSError`: it cannot be read, moved
+    or written.
     """
     try:
         file = tables.open_file(path)
@@ -65,9 +64,7 @@ def open_whole(path: Path) -> sqlite3.Connection:
 def replace(path: Path, reason: str) -> sqlite3.Connection:
     """Move a damaged file aside and begin another one with what can be read of it.
 
-    Raises
-    ------
-    sqlite3.Error, OSError: as `open_whole`.
+    Raises `sqlite3.Error`, `OSError`: as `open_whole`.
     """
     aside = _move_aside(path)
     file = tables.open_file(path)

@@ -19,23 +19,11 @@ from rpcsys.daemon.loop import until_signal
 from rpcsys.daemon.sockets import Sockets
 from rpcsys.errors import LimitExceeded
 from rpcsys.serve import Signals, announce, bind, notify, tune
+from rpcsys.tracker import events
 from rpcsys.tracker.addresses import plain
 from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.connection import PeerConnection, PeerLimit
-from rpcsys.tracker.events import (
-    Action,
-    Close,
-    Connected,
-    Disconnected,
-    Event,
-    HistoryEntry,
-    Received,
-    Restored,
-    Send,
-    StopTracker,
-    TimePassed,
-    TrackerStarted,
-)
+from rpcsys.tracker.events import Action, HistoryEntry, Received, Send
 from rpcsys.tracker.heartbeats import ASKED
 from rpcsys.tracker.message_cache import MessageCache
 from rpcsys.tracker.observer import Observer
@@ -86,7 +74,7 @@ class TrackerService:
         self._asking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
-        started = TrackerStarted(
+        started = events.TrackerStarted(
             self.clock.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits), config.proxy_from
         )
         self.state = TrackerState(started)
@@ -94,7 +82,7 @@ class TrackerService:
         self.observer = Observer(config, self.state.records, self.clock.now, self.counts)
         most = min(config.max_connections_per_address, raise_descriptor_limit() // 2)
         self.admission = PeerLimit(most, self.state.records.proxy_networks, self.clock.now)
-        self.perform(Restored(started.at, self.observer.restored()))
+        self.perform(events.Restored(started.at, self.observer.restored()))
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
     # Connections.
@@ -133,16 +121,11 @@ class TrackerService:
         self._numbers += 1
         self.connections[self._numbers] = connection
         connection.queue(tracker.MAGIC_BYTES)
-        self.perform(Connected(self.clock.now(), self._numbers, connection.address, connection.local))
+        self.perform(events.Connected(self.clock.now(), self._numbers, connection.address, connection.local))
         return self._numbers
 
     def received(self, connection: PeerConnection, frame: bytes) -> None:
-        """Handle one frame.
-
-        Raises
-        ------
-        ProtocolError: the connection cannot go on.
-        """
+        """Handle one frame. Raises `ProtocolError`: the connection cannot go on."""
         self.counts.frames_in += 1
         try:
             message = self._messages.read(frame)
@@ -179,12 +162,12 @@ class TrackerService:
         """The connection is gone."""
         self.strangers.pop(connection, None)
         if self.connections.pop(connection.number, None) is not None:
-            self.perform(Disconnected(self.clock.now(), connection.number))
+            self.perform(events.Disconnected(self.clock.now(), connection.number))
             self.flush()
 
     # Actions.
 
-    def perform(self, event: Event) -> None:
+    def perform(self, event: events.Event) -> None:
         """Give an event to the state and do what it says. What is to be sent waits for `flush`."""
         for action in self.state.apply(event):
             if type(action) is Send:
@@ -200,11 +183,11 @@ class TrackerService:
             self._arm(deadline)
 
     def _perform_rarity(self, action: Action) -> None:
-        if isinstance(action, Close):
+        if isinstance(action, events.Close):
             connection = self.connections.get(action.conn)
             if connection is not None:
                 connection.drop(action.reason)
-        elif isinstance(action, StopTracker):
+        elif isinstance(action, events.StopTracker):
             log.info("stopping, as a message with the stop key asks")
             self.stopped.set()
 
@@ -244,7 +227,7 @@ class TrackerService:
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, float("inf")
-        self.perform(TimePassed(self.clock.now()))
+        self.perform(events.TimePassed(self.clock.now()))
         self.flush()
 
     def _sweep(self) -> None:
@@ -279,9 +262,7 @@ def _too_long(message: Any, problem: LimitExceeded) -> Any:
 async def serve(config: TrackerConfig) -> int:
     """Serve until a signal or a stop message comes; the exit status.
 
-    Raises
-    ------
-    PortRangeError, ConfigError: as `rpcsys.serve.bind`.
+    Raises `PortRangeError`, `ConfigError`: as `rpcsys.serve.bind`.
     """
     listener = bind(config.host, config.port, config.port_end)
     web = bind(config.host, config.http_port, config.http_port + 1) if config.http_port else None

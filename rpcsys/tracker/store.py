@@ -48,9 +48,7 @@ _PROBE = 4096
 class HistoryStore:
     """The file, open for writing, in a directory that no other tracker uses meanwhile.
 
-    Raises
-    ------
-    ConfigError: the directory cannot be used; the message says why.
+    Raises `ConfigError`: the directory cannot be used; the message says why.
     """
 
     def __init__(self, directory: str | Path, *, history_days: float, clock: Callable[[], float] = time.time) -> None:
@@ -83,9 +81,8 @@ class HistoryStore:
     def _open(self) -> None:
         """Take the directory and open the file.
 
-        Raises
-        ------
-        ConfigError: as `HistoryStore`. sqlite3.Error, OSError: there is no room, or somebody else has the file open.
+        Raises `ConfigError`: as `HistoryStore`; `sqlite3.Error`, `OSError`: there is no room, or somebody else
+        has the file open.
         """
         if self._lock_file is None:
             self._lock_file = _lock(self.path.parent)
@@ -113,9 +110,7 @@ class HistoryStore:
     def _begin_without(self, error: Exception) -> None:
         """Begin without a history that cannot be written for now; with what holds, if that can be read.
 
-        Raises
-        ------
-        ConfigError: it is no matter of room.
+        Raises `ConfigError`: it is no matter of room.
         """
         is_damage = isinstance(error, sqlite3.Error) and salvage.is_damage(error)
         if not is_damage and not _is_without_room(self.path.parent, error):
@@ -311,9 +306,7 @@ def _unknown_end(granted: HistoryEntry, now: float) -> HistoryEntry:
 def _lock(directory: Path) -> IO[str]:
     """Take the directory, which is made if it is not there; the kernel gives it back when this process dies.
 
-    Raises
-    ------
-    ConfigError: it cannot be used. OSError: there is no room for it.
+    Raises `ConfigError`: it cannot be used; `OSError`: there is no room for it.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

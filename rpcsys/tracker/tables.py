@@ -91,10 +91,8 @@ def text(data: bytes) -> str:
 def open_file(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
     """Open the file for writing, made or brought up to date as needed. May be used by one thread at a time.
 
-    Raises
-    ------
-    ConfigError: it is no such file, or is a later version's.
-    sqlite3.Error: it cannot be read or written.
+    Raises `ConfigError`: it is no such file, or is a later version's; `sqlite3.Error`: it cannot be read or
+    written.
     """
     # Statements are not kept: each is as long as its batch has rows, and one of 500 rows takes most of a megabyte.
     connection = sqlite3.connect(
