@@ -108,9 +108,10 @@ def lab(monkeypatch):
         for peer in (server, client):
             peer.send(HELLO)
         server.send({"op": "register", "id": 1, "key": "rpi4", "name": "board", "port": 9090, "slots": 64})
-        for number in range(4 * TRIES):
+        for number in range(2 * TRIES):
             server.send([3, "rpi4", [9090, f"rpi4:{number}"], None])
             tvm_server.send([3, "gpu", [9090, f"gpu:{number}"], None])
+            await turns(1)
         await turns(20)
         try:
             return await do(service, server, client, tvm_client)
