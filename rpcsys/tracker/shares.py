@@ -78,8 +78,8 @@ class Shares:
         """A lease of the user's begins."""
         if len(self.users) > self.many:
             self._tidy(at)
-        share = self.users.get(user) or self.of(user)
-        share.base -= self.clock(at)
+        share, x = self.users.get(user) or self.of(user), self.clock(at)  # which may start anew, and change every base
+        share.base -= x
         share.running += 1
         if share.sorted_in:
             _reorder(share)
