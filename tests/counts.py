@@ -14,11 +14,11 @@ from pathlib import Path
 from tests.test_layers import MODULES, PACKAGE, ROOT, imported
 
 #: How much there may be. These numbers only fall.
-LINES = 48_856
-CIRCLES = 7
-TWICE = 52
-UNTESTED = 83
-LONG = 5
+LINES = 44_679
+CIRCLES = 0
+TWICE = 0
+UNTESTED = 0
+LONG = 0
 
 #: The longest file, in lines.
 LONGEST = 450

@@ -1,7 +1,7 @@
 """What `tests.device.Device` runs. Standard library only, Python 3.8 and later, as on a bare board.
 
-``device_process.py OPTIONS`` is one session's process. ``device_process.py --fork FD`` forks one for each message that
-comes over the socket, as a zygote does; a message is options, with the child's standard output and error and a listener.
+``device_process.py OPTIONS`` is one session's process. ``device_process.py --fork FD`` forks one for each message
+on the socket, as a zygote does; a message is options, with the child's standard output and error and a listener.
 """
 
 import importlib.abc
