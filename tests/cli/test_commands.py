@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,14 @@ def test_an_operator_takes_a_server_out_and_in_again_and_ends_a_lease(lab: Lab, 
             assert operate("lease", "end", lease, "--reason", "a test") == f"lease {lease} ends\n"
     done = rpcsys("lease", "end", "no-such", tracker=lab.tracker_address)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+
+
+def test_a_command_imports_no_other_commands_module() -> None:
+    code = (
+        "import sys; from rpcsys.cli.commands import run_group;"
+        "status = run_group(['module', 'inspect', '--help']);"
+        "print(status, sorted(name for name in sys.modules if name.startswith('rpcsys.cli.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    imported = ["commands", "completion", "modules", "options"]
+    assert done.stdout.splitlines()[-1] == f"0 {[f'rpcsys.cli.{name}' for name in imported]}"
