@@ -59,28 +59,21 @@ class Stream:
                 frame = reader.read(self._recv_into, flags)
         except BlockingIOError:
             return None
-        except EOFError:
-            raise Ended("the connection was closed") from None
-        except OSError as error:
-            raise Ended(error.strerror or str(error)) from None
+        except (EOFError, OSError) as error:
+            raise _ended(error) from None
         return frame
 
     def receive_within(self, seconds: float) -> Optional[Frame]:
         """The next frame; None if it is not whole after ``seconds``, however its bytes come. For a first frame."""
         until = time.monotonic() + seconds
         frame = None
-        while frame is None:
-            if not self.wait(max(0.0, until - time.monotonic())):
-                return None
+        while frame is None and self.wait(max(0.0, until - time.monotonic())):
             try:
-                count = self.socket.recv_into(self.reader.space(), 0, DONT_WAIT)
+                frame = self.reader.read(self._recv_into, DONT_WAIT)
             except BlockingIOError:
                 continue
-            except OSError as error:
-                raise Ended(error.strerror or str(error)) from None
-            if not count:
-                raise Ended("the connection was closed")
-            frame = self.reader.received(count)
+            except (EOFError, OSError) as error:
+                raise _ended(error) from None
         return frame
 
     def send(
@@ -108,7 +101,7 @@ class Stream:
                     on_full()
                 continue
             except OSError as error:
-                raise Ended(error.strerror or str(error)) from None
+                raise _ended(error) from None
             pieces = rest_of(pieces, count)
 
     def wait(self, timeout: Optional[float], *, read: bool = True, write: bool = False) -> int:
@@ -124,6 +117,10 @@ class Stream:
     def close(self) -> None:
         """Close it, at once."""
         self.socket.close()
+
+
+def _ended(error: Exception) -> Ended:
+    return Ended(getattr(error, "strerror", None) or str(error) or "the connection was closed")
 
 
 def _timeval(seconds: float) -> bytes:

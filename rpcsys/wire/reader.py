@@ -12,6 +12,7 @@ Known weakness: bytes of a body (64 KiB at most) that arrive unexpectedly with t
 
 from __future__ import annotations
 
+import io
 import math
 import mmap
 from sys import getrefcount
@@ -28,7 +29,6 @@ from rpcsys.wire.frames import (
     MAX_HEAD,
     REMEMBERED_BYTES,
     REMEMBERED_HEADS,
-    Body,
     Frame,
     template_struct,
 )
@@ -41,12 +41,55 @@ MADE_PER_BYTE = 64
 _EMPTY = ParsedHead({}, ())
 _NO_CHUNK = (b"",)
 
+Fill = Callable[[memoryview, int, int], int]
+
+
+class Body:
+    """The body of one frame while it is received: the buffers not yet begun, and what is left of the one that has."""
+
+    __slots__ = ("_buffers", "_space", "frame", "remaining")
+
+    def __init__(self, frame: Frame, size: int) -> None:
+        self.frame = frame
+        self.remaining = size
+        self._buffers = iter(frame.buffers)
+        self._space: memoryview = next(self._buffers)
+
+    def read(self, fill: Fill, flags: int) -> None:
+        """Receive once, as `FrameReader.read`; little besides, since 64 MB come in hundreds of reads."""
+        count = fill(self._space or self.space(), 0, flags)
+        if not count:
+            raise EOFError
+        self._space = self._space[count:]
+        self.remaining -= count
+
+    def space(self) -> memoryview:
+        """What is to be filled next; never empty while something is missing."""
+        while not self._space:
+            self._space = next(self._buffers)
+        return self._space
+
+    def filled(self, count: int) -> None:
+        self._space = self._space[count:]
+        self.remaining -= count
+
+    def take(self, data: memoryview) -> int:
+        """Copy what belongs to this body from ``data``; the number of bytes taken."""
+        taken = 0
+        while self.remaining and taken < len(data):
+            space = self.space()
+            count = min(len(space), len(data) - taken)
+            space[:count] = data[taken : taken + count]
+            self.filled(count)
+            taken += count
+        return taken
+
 
 class FrameReader:
     """Bytes in, frames out: `read` receives once, `next` gives what came besides, `skip` drops it, `feed` takes bytes.
 
-    After a frame there is more only while ``unread`` is not 0. Who receives otherwise fills ``space()`` and says
-    ``received(n)``. Any error is final: what follows on that connection cannot be understood.
+    After a frame there is more only while ``unread`` is not 0. Any error is final: what follows on that connection
+    cannot be understood.
 
     ``max_body`` and ``max_head`` bound what one frame may make this end allocate; ``max_made`` what its values may take
     besides, where that is more than `MADE_PER_BYTE` times its bytes.
@@ -72,10 +115,9 @@ class FrameReader:
         self._body: Optional[Body] = None  # the frame whose body is being received
         self._expected: Optional[_Expected] = None  # what the next frame may be like, if it comes alone
         self._like: Optional[_Expected] = None  # and if it comes with others: the last one that had no body
-        self._ahead: Optional[mmap.mmap] = None  # where it is being received, if it is that one
         self._crowded = False  # whether the last read held more than one frame
 
-    def read(self, fill: Callable[[memoryview, int, int], int], flags: int = 0) -> Optional[Frame]:
+    def read(self, fill: Fill, flags: int = 0) -> Optional[Frame]:
         """Receive once with ``fill``, a socket's ``recv_into`` or what behaves like it; then as `next`.
 
         Raises `EOFError` when the stream has ended, and whatever ``fill`` raises: then nothing has happened.
@@ -92,10 +134,10 @@ class FrameReader:
         elif getrefcount(expected.mapping) == expected.idle:
             place, mapping = expected.place, expected.mapping
         else:
-            place = self.space()
-            mapping, self._ahead = self._ahead, None
+            mapping = expected.moor(self._pool)
             if mapping is None:
-                return self._filled(fill(place, 0, flags))
+                return self._read_any(fill, flags)
+            place = memoryview(mapping)[PAGE - expected.start :]
         count = fill(place, 0, flags)
         self._crowded = False
         if count == expected.end:
@@ -112,77 +154,50 @@ class FrameReader:
                 else:
                     frame.body = mapping
                 return frame
-        self._ahead = mapping
+        if count and mapping is not None:
+            return self._other_than_expected(expected, mapping, count)
         return self._filled(count)
 
-    def _read_any(self, fill: Callable[[memoryview, int, int], int], flags: int) -> Optional[Frame]:
+    def _read_any(self, fill: Fill, flags: int) -> Optional[Frame]:
         """`read` where no frame is expected, or one has begun."""
         body = self._body
         if body is not None and body.remaining > _SCRATCH // 4:
             body.read(fill, flags)
             return None if body.remaining else self.next()
-        return self._filled(fill(self.space(), 0, flags))
+        count = fill(self._scratch[self.unread :], 0, flags)
+        if body is None and not self.unread:
+            self._crowded = False
+        return self._filled(count)
 
     def _filled(self, count: int) -> Optional[Frame]:
+        """``count`` bytes more are in scratch."""
         if not count:
             raise EOFError
-        return self.received(count)
-
-    def space(self) -> memoryview:
-        """Where the next bytes are to be received; never empty."""
-        self._ahead = None
-        body = self._body
-        if body is None:
-            if self.unread:
-                return self._scratch[self.unread :]
-            self._crowded = False
-            expected = self._expected
-            if expected is not None and expected.body_bytes:
-                self._ahead = expected.moor(self._pool)
-                if self._ahead is not None:
-                    return memoryview(self._ahead)[PAGE - expected.start :]
-            return self._scratch
-        if body.remaining > _SCRATCH // 4:
-            return body.space()
-        return self._scratch[self.unread :]
-
-    def received(self, count: int) -> Optional[Frame]:
-        """``count`` bytes of the last `space` have been filled; then as `next`."""
-        body = self._body
-        if body is None:
-            if self._ahead is not None:
-                return self._received_ahead(self._ahead, count)
-            self.unread += count
-            return self._next_head()
-        if body.remaining > _SCRATCH // 4:
-            body.filled(count)
-        else:
-            self.unread += count
+        self.unread += count
         return self.next()
 
-    def _received_ahead(self, mapping: mmap.mmap, count: int) -> Optional[Frame]:
-        expected = self._expected
-        assert expected is not None
-        self._ahead = None
+    def _other_than_expected(self, expected: _Expected, mapping: mmap.mmap, count: int) -> Optional[Frame]:
+        """The expected frame in part or with more behind it, or another one, in ``count`` bytes received ahead."""
+        # A view of its own: it is what counts as a reference to the mapping.
         place = memoryview(mapping)[PAGE - expected.start :]
+        end = expected.end
         if count > expected.start:
             opening, deadline_ms, call_id, rest = expected.parts(place)
             if opening == expected.opening and rest == expected.rest:
-                end = expected.end
-                body = (place[expected.start : end],)
-                frame = Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.parsed, body)
+                buffers = (place[expected.start : end],)
+                frame = Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.parsed, buffers)
                 if count < end:
                     self._body = Body(frame, expected.body_bytes)
                     self._body.filled(count - expected.start)
                     return None
                 if count > end:
-                    self._moved(place[end:count])
+                    self._move(place[end:count])
                 return frame
-        self._moved(place[:count])
+        self._move(place[:count])
         return self._next_head()
 
-    def _moved(self, data: memoryview) -> None:
-        """What came is no frame that was expected, or more than that: it is taken as ever."""
+    def _move(self, data: memoryview) -> None:
+        """Take what no frame was expected for as if it had come unexpectedly."""
         self._expected = None
         self._crowded = True
         self.unread = len(data)
@@ -225,15 +240,11 @@ class FrameReader:
         return count, skipped
 
     def feed(self, data: bytes) -> List[Frame]:
-        """Receive ``data`` and give the frames it completes: for tests and sources that hand out bytes."""
+        """The frames that ``data`` completes: `read` and `next` for sources that hand out bytes."""
         frames = []
-        view = memoryview(data)
-        while view:
-            space = self.space()
-            count = min(len(space), len(view))
-            space[:count] = view[:count]
-            view = view[count:]
-            frame = self.received(count)
+        source = io.BytesIO(data)
+        while source.tell() < len(data):
+            frame = self.read(lambda place, *_: source.readinto(place))
             while frame is not None:
                 frames.append(frame)
                 frame = self.next()

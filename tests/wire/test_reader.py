@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 
 import numpy as np
@@ -27,18 +28,21 @@ def call(number: int, size: int, fill: int, function: str = "f") -> bytes:
 
 
 def receive(source: FrameReader, data: bytes, most: int = 1 << 30) -> list[frames.Frame]:
-    """What a socket's owner does, at most ``most`` bytes at a time."""
-    found = []
-    while data:
-        place = source.space()
-        count = min(len(place), len(data), most)
-        place[:count] = data[:count]
-        data = data[count:]
-        frame = source.received(count)
-        while frame is not None:
-            found.append(frame)
-            frame = source.next() if source.unread else None
-    return found
+    """The frames of ``data``, given at most ``most`` bytes at a time."""
+    return [frame for start in range(0, len(data), most) for frame in source.feed(data[start : start + most])]
+
+
+def next_space(source: FrameReader) -> memoryview:
+    """Where the reader would receive now."""
+    places = []
+
+    def fill(place: memoryview, size: int, flags: int) -> int:
+        places.append(place)
+        raise BlockingIOError
+
+    with pytest.raises(BlockingIOError):
+        source.read(fill)
+    return places[0]
 
 
 def contents(found: list[frames.Frame]) -> list[tuple[int, str, int, int]]:
@@ -85,11 +89,16 @@ def test_the_second_of_its_kind_is_received_in_its_place(size):
     source = FrameReader()
     receive(source, call(1, size, 7))
     data = call(2, size, 8)
-    place = source.space()
-    place[: len(data)] = data
-    frame = source.received(len(data))
+    places = []
+
+    def fill(place: memoryview, _: int, flags: int) -> int:
+        places.append(address(place))
+        place[: len(data)] = data
+        return len(data)
+
+    frame = source.read(fill)
     assert contents([frame]) == [(2, "f", size, 8)]
-    assert address(frame.buffers[0]) == address(place) + len(data) - size
+    assert address(frame.buffers[0]) == places[0] + len(data) - size
     assert address(frame.buffers[0]) % 64 == 0
 
 
@@ -107,12 +116,12 @@ def test_a_call_that_is_made_again_with_another_deadline():
 
 def test_nothing_is_expected_while_frames_come_in_one_read():
     source = FrameReader()
-    usual = address(source.space())
+    usual = address(next_space(source))
     receive(source, call(1, 1000, 7))
-    assert address(source.space()) != usual
+    assert address(next_space(source)) != usual
     for number in range(3):
         assert len(receive(source, call(2, 1000, number) + call(3, 1000, number))) == 2
-        assert address(source.space()) == usual
+        assert address(next_space(source)) == usual
 
 
 def test_a_frame_that_is_kept_is_not_overwritten_by_the_next():
@@ -211,11 +220,9 @@ def test_what_is_skipped_is_gone_and_nothing_else(drawn, most):
     source, found, skipped = FrameReader(), [], 0
     data = b"".join(sent)
     while data:
-        place = source.space()
-        count = min(len(place), len(data), most)
-        place[:count] = data[:count]
-        data = data[count:]
-        frame = source.received(count)
+        part = io.BytesIO(data[:most])
+        frame = source.read(lambda place, *_, part=part: part.readinto(place))
+        data = data[part.tell() :]
         while frame is not None:
             found.append(frame.call_id)
             count, dropped = source.skip(frames.LOG)
