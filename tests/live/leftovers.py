@@ -103,10 +103,10 @@ class Watched:
     def _own(self, links: Callable[[int], int]) -> collections.Counter[str]:
         """Its descriptors without those that come and go with other daemons and its own processes."""
         own = descriptors(self.pid)
-        own["socket"] -= links(self.pid) + self._tethers()
+        own["socket"] -= links(self.pid) + self._control_sockets()
         return own
 
-    def _tethers(self) -> int:
+    def _control_sockets(self) -> int:
         """How many processes below its zygote a server holds by a socket each."""
         zygote = self.zygote()
         return 0 if zygote is None else len(_apart(_children(zygote.pid))[1])

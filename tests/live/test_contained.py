@@ -211,10 +211,10 @@ def test_a_session_is_set_back_to_its_cpus(daemons, user, flag):
 
 @kernel_holds
 @pytest.mark.parametrize("flag", ["", "--no-fork", "--no-isolation"])
-def test_the_kernel_stops_what_is_taken_between_two_looks(daemons, flag):
+def test_the_kernel_stops_what_is_taken_between_two_scans(daemons, flag):
     server = daemons.server("k", *UNRULY, "--session-memory", "100M", *([flag] if flag else []))
     assert "the kernel's cgroups hold the limits of sessions: memory" in server.stderr()
-    for _ in range(4):  # one could meet a look by chance
+    for _ in range(4):  # one could meet a scan by chance
         with pytest.raises(MemoryLimit, match="the session's memory limit of 100 MB was hit"):
             with connect(server) as session:
                 call(session, "surge", 250)
@@ -301,14 +301,14 @@ def affinities(*tops: psutil.Process) -> set[tuple[int, ...]]:
 
 
 def without_cgroups(daemons: Daemons, flags: tuple[str, ...]) -> Daemon:
-    """A server of this user that sees no hierarchy, so that looks hold its limits."""
+    """A server of this user that sees no hierarchy, so that polling holds its limits."""
     if WHY_NO_CGROUPS:
         return daemons.server("k", *flags)
     hide = 'umount -R /sys/fs/cgroup && exec "$@"'
     serve = [sys.executable, "-m", "rpcsys.server", "--host", "127.0.0.1", "--key", "k", *flags]
     server = daemons.launch("without", ["unshare", "--mount", "sh", "-c", hide, "sh", *serve])
     server.await_ready_line()
-    assert "looks hold the limits of sessions: no cgroups" in server.stderr()
+    assert "polling holds the limits of sessions: no cgroups" in server.stderr()
     return server
 
 

@@ -37,14 +37,14 @@ from rpcsys.wire.reader import FrameReader
 FRESH_S = 5.0  # a folder may be made and not locked yet for no longer than this
 
 
-def serve(sock: socket.socket, job: Job, tether: socket.socket) -> str:
+def serve(sock: socket.socket, job: Job, control: socket.socket) -> str:
     """Serve one client that deploys; the outcome."""
     _sweep(job.workdir)
     folder = tempfile.mkdtemp(dir=job.workdir)
     lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        return Deployer(sock, job, tether, folder).run()
+        return Deployer(sock, job, control, folder).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
@@ -65,11 +65,11 @@ def _sweep(incoming: str) -> None:
 
 
 class Deployer:
-    """One client. ``folder``: where its uploads lie; ``tether``: to the supervisor, who answers each question once."""
+    """One client. ``folder``: where its uploads lie; ``control``: to the supervisor, who answers each question once."""
 
-    def __init__(self, sock: socket.socket, job: Job, tether: socket.socket, folder: str) -> None:
+    def __init__(self, sock: socket.socket, job: Job, control: socket.socket, folder: str) -> None:
         self._job = job
-        self._tether = tether
+        self._control = control
         self._store = Store(job.options["deploy"])
         self._stream = Stream(sock, FrameReader(max_body=frames.MAX_CHUNK))
         self._out = Outgoing(self._stream)
@@ -161,7 +161,7 @@ class Deployer:
 
     def _remove(self, name: str) -> None:
         """Serve ``name`` no more."""
-        if not is_name(name) or self._store.look(name) is None:
+        if not is_name(name) or self._store.find(name) is None:
             has = ", ".join(version.name for version in self._store.current()) or "nothing"
             raise RemoteFileError(f"no module {str(name)[:100]!r} is deployed here; it has {has}")
         with self._store.replacing(name):
@@ -170,13 +170,13 @@ class Deployer:
 
     def _ask(self, answer: str, question: dict[str, Any]) -> Any:
         """Tell the supervisor, and wait for its answer. Raises `Ended` if the client goes away meanwhile."""
-        messages.tell(self._tether, **question)
+        messages.send_json(self._control, **question)
         poll = select.poll()
-        poll.register(self._tether, select.POLLIN)
+        poll.register(self._control, select.POLLIN)
         poll.register(self._stream, select.POLLRDHUP)
         if [descriptor for descriptor, _ in poll.poll()] == [self._stream.fileno()]:
             raise Ended("the client is gone")
-        data, _ = messages.receive(self._tether)
+        data, _ = messages.receive(self._control)
         if not data:
             raise Ended("the server is gone")
         return json.loads(data)[answer]

@@ -42,7 +42,7 @@ WINDOW_CALLS = 64  # calls a client may have under way; one that has more is dro
 STUCK_S = 5.0  # a call that nobody waits for and that runs for so long makes the supervisor start another host
 #: Answers that wait for clients to take them, in windows of one client: a quarter of the memory, or a GiB.
 MOST_UNSENT = 4
-LEAVE_S = 0.005  # between two looks at what is left to do when the host leaves
+LEAVE_S = 0.005  # between two checks of what is left to do when the host leaves
 IDLE_S = 60.0  # with nobody connected there is little to look after
 LISTED = 20  # functions of a module that the supervisor is told of: it lists them
 #: While one thread computes in Python, another waits for its turn so long: the one that reads for all is to wait less.
@@ -51,7 +51,7 @@ _WRITE = select.EPOLLOUT | select.EPOLLRDHUP
 _GONE = select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 
 
-def serve(tether: socket.socket, job: Job) -> str:
+def serve(control: socket.socket, job: Job) -> str:
     """Serve the module that ``job`` names; the outcome. Returns only where it cannot be loaded."""
     about = job.options["deployed"]
     # Each worker has its share of the CPUs: onnxruntime would start as many threads as there are for every call.
@@ -61,19 +61,19 @@ def serve(tether: socket.socket, job: Job) -> str:
         described = module.describe()
     except Exception as error:  # noqa: BLE001 - a library may do anything when it is loaded
         why = one_line(error) if isinstance(error, RpcsysError) else f"{type(error).__name__}: {one_line(error)}"
-        messages.tell(tether, unloadable=why)
+        messages.send_json(control, unloadable=why)
         return "closed"
     sys.setswitchinterval(SWITCH_S)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each connection is a descriptor
-    messages.tell(tether, loaded={"kind": described["kind"], "functions": described["functions"][:LISTED]})
-    tether.setblocking(False)
+    messages.send_json(control, loaded={"kind": described["kind"], "functions": described["functions"][:LISTED]})
+    control.setblocking(False)
     queue = CallQueue(about["workers"], about["queue"], hello.memory() // 4, lambda client: not client.backlog)
     window_bytes = hello.window_bytes()
     names = ("name", "version", "sha256", "workers", "queue")
     serves = {**described, **{name: about[name] for name in names}}
     fields = hello.fields(job, capabilities(), WINDOW_CALLS, window_bytes, limit_s=None, **hello.board(), serve=serves)
-    return ModelHost(ModuleCalls(module, window_bytes), queue, tether, fields, window_bytes).run()
+    return ModelHost(ModuleCalls(module, window_bytes), queue, control, fields, window_bytes).run()
 
 
 def load(path: str, name: str, *, allow_pickle: bool) -> Module:
@@ -102,7 +102,7 @@ def _by_reference(path: str) -> Module:
 class ModelHost(WorkerPool):
     """The process of one deployed version, with many clients and one copy of its weights.
 
-    ``greeting``: the fields of the HELLO that each client gets; ``tether``: to the supervisor, not blocking;
+    ``greeting``: the fields of the HELLO that each client gets; ``control``: to the supervisor, not blocking;
     ``window_bytes``: what one client's frame may bring.
 
     When it is to leave (a new version, or the end), it stops reading, finishes the calls it has, and gives each
@@ -110,20 +110,20 @@ class ModelHost(WorkerPool):
     """
 
     def __init__(
-        self, calls: Calls, queue: CallQueue, tether: socket.socket, greeting: dict[str, Any], window_bytes: int
+        self, calls: Calls, queue: CallQueue, control: socket.socket, greeting: dict[str, Any], window_bytes: int
     ) -> None:
         super().__init__(calls, queue)
-        self._tether = tether
+        self._control = control
         self._hello = frames.encode(frames.HELLO, 0, greeting)
         self._name: str = greeting["serve"]["name"]
         self._pool = Pool()
         self._window_bytes = window_bytes
         self._behind: set[ClientConnection] = set()  # connections whose clients have not taken all that was sent
         self._connections: dict[int, ClientConnection] = {}  # by descriptor
-        self._epoll.register(tether.fileno(), select.EPOLLIN)
+        self._epoll.register(control.fileno(), select.EPOLLIN)
         self._leaving = False
         self._succeeded = False  # whether a successor takes the connections
-        self._told: tuple[int, ...] = ()  # the load, as the supervisor knows it
+        self._reported: tuple[int, ...] = ()  # the load, as the supervisor knows it
         self._stuck = False  # whether the supervisor knows of a call that is
         self._keepalive_at = 0.0
 
@@ -146,7 +146,7 @@ class ModelHost(WorkerPool):
                 taken = self._queue.offer(Call(connection, frame, due))
             except KeyError:
                 raise ProtocolError(f"call {frame.call_id} is under way already") from None
-            self._next_look = min(self._next_look, due)
+            self._next_due = min(self._next_due, due)
         if not taken:
             waiting = f"{self._queue.capacity} calls wait for the module {self._name!r} already"
             text = f"{waiting}, which is all that it lets wait; call again in a moment"
@@ -177,7 +177,7 @@ class ModelHost(WorkerPool):
         """A descriptor is ready, ``alone`` if no other is. A call that may be run at once, past the queue."""
         connection = self._connections.get(descriptor)
         if connection is None:
-            if descriptor == self._tether.fileno():
+            if descriptor == self._control.fileno():
                 self._obey()
             return None
         try:
@@ -281,30 +281,30 @@ class ModelHost(WorkerPool):
 
     def _obey(self) -> None:
         try:
-            data, descriptor = messages.receive(self._tether)
+            data, descriptor = messages.receive(self._control)
         except BlockingIOError:
             return
         if not data:
             os._exit(0)
         order = json.loads(data)
-        self._next_look = 0.0
+        self._next_due = 0.0
         if descriptor is not None:
             self._welcome(socket.socket(fileno=descriptor), order)
         elif "leave" in order:
             self._leaving, self._succeeded = True, order["leave"] == "successor"
-            self._tell(leaving=True)  # whoever calls from now on is the successor's
+            self._send(leaving=True)  # whoever calls from now on is the successor's
 
-    def _tell(self, descriptor: Optional[int] = None, **fields: Any) -> bool:
+    def _send(self, descriptor: Optional[int] = None, **fields: Any) -> bool:
         """Whether the supervisor could be told now."""
         try:
-            messages.tell(self._tether, descriptor, **fields)
+            messages.send_json(self._control, descriptor, **fields)
         except BlockingIOError:
             return False
         except OSError:
             os._exit(0)  # it is gone, and kills this process next
         return True
 
-    def _look(self, now: float) -> None:
+    def _do_due(self, now: float) -> None:
         """What is due."""
         with self._lock:
             late = self._queue.overdue(now)
@@ -319,16 +319,16 @@ class ModelHost(WorkerPool):
                 self._drop(connection)
         self._keep_alive(now)
         if stuck and not self._stuck:
-            self._stuck = self._tell(stuck=True)
+            self._stuck = self._send(stuck=True)
         load = (self._queue.live - self._queue.waiting, self._queue.waiting, len(self._connections))
-        if load != self._told and self._tell(load=load):
-            self._told = load
+        if load != self._reported and self._send(load=load):
+            self._reported = load
         if self._leaving:
             self._leave()
         with self._lock:
-            busy = self._connections or self._told[:2] != (0, 0)
+            busy = self._connections or self._reported[:2] != (0, 0)
             pause = LEAVE_S if self._leaving else REPORT_S if busy else IDLE_S
-            self._next_look = min(now + pause, self._queue.deadline())
+            self._next_due = min(now + pause, self._queue.deadline())
 
     def _keep_alive(self, now: float) -> None:
         """A client that takes nothing is not taken for dead before its time is over."""
@@ -351,12 +351,12 @@ class ModelHost(WorkerPool):
             with self._lock:
                 self._forget(connection)
             connection.close(shutdown=not self._succeeded)
-        if not self._connections and self._tell(outcome="closed"):
+        if not self._connections and self._send(outcome="closed"):
             os._exit(0)
 
     def _parted(self, connection: ClientConnection) -> bool:
         """Give a client to the successor, or tell it that there is none; whether that could be done now."""
         if self._succeeded:
-            return self._tell(connection.descriptor, moved=connection.peer, greeted=connection.greeted)
+            return self._send(connection.descriptor, moved=connection.peer, greeted=connection.greeted)
         reason = f"the module {self._name!r} is not served here any more"
         return connection.send(frames.encode(frames.GOODBYE, 0, {"reason": reason}))

@@ -69,9 +69,9 @@ class Store:
 
     def current(self) -> list[Version]:
         """What is to be served, by name."""
-        return [version for version in map(self.look, self._names()) if version is not None]
+        return [version for version in map(self.find, self._names()) if version is not None]
 
-    def look(self, name: str) -> Optional[Version]:
+    def find(self, name: str) -> Optional[Version]:
         """The version of ``name`` that is to be served; None if there is none."""
         try:
             with open(os.path.join(self.root, name, "current"), encoding="utf-8") as file:
@@ -134,7 +134,7 @@ class Store:
     def prune(self, name: str) -> None:
         """Remove the versions of ``name`` that are not served; while nobody replaces it."""
         folder = os.path.join(self.root, name)
-        current = self.look(name)
+        current = self.find(name)
         keep = {"current", "lock"} | ({current.version} if current else set())
         for entry in set(os.listdir(folder)) - keep:
             _remove(os.path.join(folder, entry))

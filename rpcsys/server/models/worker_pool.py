@@ -47,14 +47,14 @@ class WorkerPool:
         self._watching = False
         self._watch = threading.Lock()
         self._watch.acquire()
-        self._next_look = 0.0
+        self._next_due = 0.0
 
     def _attend(self, descriptor: int, events: int, alone: bool) -> Optional[Call]:
         """A descriptor is ready, ``alone`` if no other is. A call that may be run at once, past the queue."""
         raise NotImplementedError
 
-    def _look(self, now: float) -> None:
-        """What is due; to be called again at ``_next_look``."""
+    def _do_due(self, now: float) -> None:
+        """What is due; to be called again at ``_next_due``."""
         raise NotImplementedError
 
     def _rewatch(self, connection: ClientConnection) -> None:
@@ -96,15 +96,15 @@ class WorkerPool:
         """Read for everybody until there is a call that may last; that is run last, by this thread. As `_run`."""
         now = time.monotonic()
         while True:
-            ready = self._epoll.poll(max(0.0, self._next_look - now))
+            ready = self._epoll.poll(max(0.0, self._next_due - now))
             for descriptor, events in ready:
                 call = self._attend(descriptor, events, len(ready) == 1)
                 if call is not None and not self._run_at_once(call, me):
                     return call.abandoned_at is None
             call = None  # what its arrays lie in is there for the next
             now = time.monotonic()
-            if now >= self._next_look:
-                self._look(now)
+            if now >= self._next_due:
+                self._do_due(now)
             if not self._queue.waiting:
                 continue
             with self._lock:

@@ -1,7 +1,7 @@
-"""The kernel's control groups, where they are there: a session cannot outrun them between two looks.
+"""The kernel's control groups, where they are there: a session cannot outrun them between two scans.
 
 A server with ``--session-memory`` or ``--cpus`` makes a folder of its own below its cgroup, in version 2 or in the
-hierarchies of version 1, and each session's processes a cgroup below that. The looks of
+hierarchies of version 1, and each session's processes a cgroup below that. The scans of
 :mod:`rpcsys.server.supervisor.memory_watch` go on. Where anything is refused, they alone hold the limits. The folders
 are locked as those of :mod:`rpcsys.server.sandbox.work_folders`.
 """
@@ -18,7 +18,7 @@ from typing import AbstractSet, Callable, Dict, Iterable, Sequence
 from rpcsys.server.sandbox import processes, work_folders
 from rpcsys.server.sandbox.mount_namespace import make_read_only
 
-#: The kernel counts more than looks do, and allows an eighth more than the limit, and 32 MB: page tables, stacks, an
+#: The kernel counts more than scans do, and allows an eighth more than the limit, and 32 MB: page tables, stacks, an
 #: init, and what a fork copies.
 MARGIN = (8, 32 << 20)
 #: For the kernel to let go of processes that were killed, when a server's folder is removed.

@@ -1,4 +1,4 @@
-"""A child of the zygote: waits on its tether for a job, does it, and exits.
+"""A child of the zygote: waits on its control socket for a job, does it, and exits.
 
 It dies with its init; where it has no PID namespace of its own, with its parent (PR_SET_PDEATHSIG), and there it is
 the subreaper of all that daemonises below it, so that none of it can slip away while the session lives.
@@ -31,24 +31,24 @@ from rpcsys.server.sandbox.mount_namespace import MountNamespace
 
 def main(settings: dict[str, Any]) -> NoReturn:
     """A child in an interpreter of its own (``--no-fork``). ``settings["parent"]`` is its parent."""
-    tether = socket.socket(fileno=launch.HANDED)
-    tether.set_inheritable(False)
+    control = socket.socket(fileno=launch.HANDED)
+    control.set_inheritable(False)
     try:
         namespace = _entered(settings)  # ahead of the imports, which may start threads
-        preload.everything(settings, tether)
+        preload.everything(settings, control)
         if settings["confined"]:
             privileges.bound(privileges.kept(settings["read_only"]))
     except ImportError as error:
-        messages.tell(tether, failed=str(error))
+        messages.send_json(control, failed=str(error))
         os._exit(1)
     except (BrokenPipeError, ConnectionResetError):
         os._exit(1)  # the supervisor is gone
-    _run(tether, settings, settings["parent"], namespace)
+    _run(control, settings, settings["parent"], namespace)
 
 
-def run(tether: socket.socket, settings: dict[str, Any], parent: int) -> NoReturn:
+def run(control: socket.socket, settings: dict[str, Any], parent: int) -> NoReturn:
     """The life of a child that its ``parent`` has just forked."""
-    _run(tether, settings, parent, _entered(settings))
+    _run(control, settings, parent, _entered(settings))
 
 
 def _entered(settings: dict[str, Any]) -> MountNamespace | None:
@@ -63,7 +63,7 @@ def _entered(settings: dict[str, Any]) -> MountNamespace | None:
     return namespace
 
 
-def _run(tether: socket.socket, settings: dict[str, Any], parent: int, namespace: MountNamespace | None) -> NoReturn:
+def _run(control: socket.socket, settings: dict[str, Any], parent: int, namespace: MountNamespace | None) -> NoReturn:
     """Wait for a job, do it, tell its outcome, exit. Nothing else of Python runs at the exit."""
     from rpcsys.server.session import session
 
@@ -76,9 +76,9 @@ def _run(tether: socket.socket, settings: dict[str, Any], parent: int, namespace
         processes.exit_without_destructors()
         os.setsid()
         session.rehearse()
-        messages.tell(tether, ready=True)
-        data, descriptor = messages.receive(tether)
-        status = _do(Job.from_bytes(data), descriptor, tether, settings, namespace) if data else 0
+        messages.send_json(control, ready=True)
+        data, descriptor = messages.receive(control)
+        status = _do(Job.from_bytes(data), descriptor, control, settings, namespace) if data else 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the supervisor is gone, and the zygote will say so with a signal
     except BaseException:  # noqa: BLE001 - whatever a session raises ends this process, and is told
@@ -91,7 +91,7 @@ def _run(tether: socket.socket, settings: dict[str, Any], parent: int, namespace
 
 
 def _do(
-    job: Job, descriptor: int | None, tether: socket.socket, settings: dict[str, Any], namespace: MountNamespace | None
+    job: Job, descriptor: int | None, control: socket.socket, settings: dict[str, Any], namespace: MountNamespace | None
 ) -> int:
     """Do the job in its own folder, and tell its outcome; the exit status."""
     try:
@@ -101,11 +101,11 @@ def _do(
         return 1
     if settings["confined"]:
         privileges.drop(privileges.kept(settings["read_only"]))
-    outcome = _serve(descriptor, job, tether)
-    messages.tell(tether, outcome=outcome)  # at once, so that the next child is made meanwhile
+    outcome = _serve(descriptor, job, control)
+    messages.send_json(control, outcome=outcome)  # at once, so that the next child is made meanwhile
     removed = ipc_cleanup.seen(settings) if namespace else []
     if removed:
-        messages.tell(tether, outcome=outcome, removed=removed)
+        messages.send_json(control, outcome=outcome, removed=removed)
     return 0
 
 
@@ -127,25 +127,25 @@ def _enter_folder(job: Job, settings: dict[str, Any], namespace: MountNamespace 
         limits.allow_memory(settings["memory"])
 
 
-def _serve(descriptor: int | None, job: Job, tether: socket.socket) -> str:
+def _serve(descriptor: int | None, job: Job, control: socket.socket) -> str:
     """Serve the session; its outcome in a word."""
     if job.kind == HOST:
         from rpcsys.server.models import host
 
-        return host.serve(tether, job)
+        return host.serve(control, job)
     sock = socket.socket(fileno=descriptor)
     sock.setblocking(True)
     if job.kind == DEPLOYER:
         from rpcsys.server.models import deployer
 
-        return deployer.serve(sock, job, tether)
+        return deployer.serve(sock, job, control)
     if job.kind == RPCSYS:
         from rpcsys.server.session import session
 
-        def report(told: dict[str, Any]) -> None:
-            messages.tell(tether, told.get("printed"), **told)
+        def report(fields: dict[str, Any]) -> None:
+            messages.send_json(control, fields.get("printed"), **fields)
 
-        return session.serve(sock, job, report, lambda: messages.last(tether))
+        return session.serve(sock, job, report, lambda: messages.last(control))
     from rpcsys.server.session import tvm_session
 
     if job.options.get("tvm") == "ctypes":

@@ -27,12 +27,12 @@ _Inode = Tuple[int, int]
 
 
 class MemoryUsage:
-    """What a session's processes have: :meth:`look_at` each, and, where ``bound`` is too much, :meth:`measure` each.
+    """What a session's processes have: :meth:`scan` each, and, where ``bound`` is too much, :meth:`measure` each.
 
     - What they have mapped for themselves; pages they share count once.
     - Files in memory that they hold open and no folder names: memfds, and deleted ones. Each counts once.
     - What lies in the folders in memory that their mount namespace has for itself.
-    - What their sockets hold: :meth:`look_at_sockets`, which comes between these two.
+    - What their sockets hold: :meth:`scan_sockets`, which comes between these two.
 
     A file that is mapped and held is in the first sum too, and is taken out of it by :meth:`measure`.
     """
@@ -60,14 +60,14 @@ class MemoryUsage:
         files = sum(size for (device, _), size in self._files.items() if device not in self._folders)
         return files + sum(self._folders.values())
 
-    def look_at(self, pid: int) -> None:
+    def scan(self, pid: int) -> None:
         """Add a process's resident pages, and what it holds."""
         self._resident += _resident(pid)
         self._add_folders(pid)
         for task in listed(f"/proc/{pid}/task"):  # a thread may have descriptors of its own
             self._add_files(f"/proc/{pid}/task/{task}/fd")
 
-    def look_at_sockets(self) -> None:
+    def scan_sockets(self) -> None:
         """Add what the sockets of all of them hold."""
         self._buffered = buffered(self._sockets) if self._sockets else 0
 

@@ -199,7 +199,7 @@ def send(sock: socket.socket, data: bytes, descriptor: int | None = None) -> Non
     sock.sendmsg([data], beside, socket.MSG_NOSIGNAL)
 
 
-def tell(sock: socket.socket, descriptor: int | None = None, **fields: Any) -> None:
+def send_json(sock: socket.socket, descriptor: int | None = None, **fields: Any) -> None:
     """Send ``fields`` as a JSON object. Raises OSError."""
     send(sock, json.dumps(fields).encode(), descriptor)
 

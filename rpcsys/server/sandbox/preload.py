@@ -41,7 +41,7 @@ def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
             _load_runtime()
         for flag, names in (("--preload", settings["preload"]), ("--import", settings["imports"])):
             for name in names:
-                messages.tell(supervisor, importing=f"{flag} {name}")
+                messages.send_json(supervisor, importing=f"{flag} {name}")
                 _import(flag, name)
     finally:
         for name, value in before.items():

@@ -14,14 +14,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-#: Entries removed in one step: some milliseconds.
-STEP = 200
+STEP = 200  # entries removed in one step: some milliseconds
+PIECE = 1 << 28  # bytes of a large file that are given back in one step
 _FILES = "files"
-
 _FOLDER = re.compile(r"rpcsys-server-\d+-[0-9a-f]{8}")
-
-#: Bytes of a large file that are given back in one step.
-PIECE = 1 << 28
 
 
 def make_folder(parent: str) -> str:

@@ -48,7 +48,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
     where = settings["folder"], settings["read_only"]
     shared = mount_namespace.probe(*where) if settings["isolate"] else "--no-isolation"
     if shared and settings["read_only"]:
-        messages.tell(control, failed=f"--read-only: sessions get no mounts of their own here ({shared})")
+        messages.send_json(control, failed=f"--read-only: sessions get no mounts of their own here ({shared})")
         os._exit(0)
     # An init becomes this process's child only where there are subreapers: qemu 7 knows none.
     own_pids = bool(reaper and not shared and not mount_namespace.probe(*where, own_pids=True))
@@ -56,7 +56,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
     zygote = Zygote(control, settings)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         _prepare(settings, control, zygote)
-        messages.tell(control, ready=True, shared=shared)
+        messages.send_json(control, ready=True, shared=shared)
         zygote.run()
     zygote.leave()
 
@@ -78,7 +78,7 @@ def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -
         processes.signal_at_parent_death(settings["supervisor"], 0)
         signal.signal(signal.SIGTERM, before)
     except ImportError as error:
-        messages.tell(control, failed=str(error))
+        messages.send_json(control, failed=str(error))
         os._exit(0)
     _freeze()
 
@@ -116,7 +116,7 @@ class Zygote:
         self._maker: pid_namespace.InitMaker | None = None
         self._helpers: frozenset[int] = frozenset()  # processes that modules of --import have started
         self._orphans = processes.Orphans()
-        self._told_stuck: list[str] = []
+        self._reported_stuck: list[str] = []
         self._cleaned: dict[int, list[str]] = {}  # what else of a child had to be killed, by name
         self._removed: dict[int, list[str]] = {}  # shared memory and the like that vanished with it
         self._held = [held for held in (work_folders.hold(settings["folder"]),) if held >= 0]
@@ -151,12 +151,12 @@ class Zygote:
 
     def _take_order(self) -> bool:
         """Take one order; False when there will be no more."""
-        data, tether = messages.receive(self.control)
+        data, child_control = messages.receive(self.control)
         if not data:
             return False
         order = json.loads(data)
-        if "spawn" in order and tether is not None:
-            self._spawn(order["spawn"], order["kind"], tether)
+        if "spawn" in order and child_control is not None:
+            self._spawn(order["spawn"], order["kind"], child_control)
         for pid, number in self._known.items():
             if number == order.get("kill") and pid != self._inits.get(number):
                 self._kill(pid, number)
@@ -178,22 +178,22 @@ class Zygote:
 
     # Making children
 
-    def _spawn(self, number: int, kind: str, tether: int) -> None:
+    def _spawn(self, number: int, kind: str, child_control: int) -> None:
         """Make a child; with ``--no-fork`` a fresh interpreter."""
         if kind == messages.ChildKind.SESSION:
             self._sessions.add(number)
         try:
-            pid = self._make(number, tether)
+            pid = self._make(number, child_control)
             self._known[pid] = number
-            messages.tell(self.control, born=number, pid=pid, init=self._inits.get(number, 0))
+            messages.send_json(self.control, born=number, pid=pid, init=self._inits.get(number, 0))
         except OSError as error:
             # Too many processes, or no memory: the supervisor tries again after a pause.
             sys.stderr.write(f"rpcsys-server: no session process: {error.strerror}\n")
             self._ended.append(DeadChild(number, 1, False))
         finally:
-            os.close(tether)
+            os.close(child_control)
 
-    def _make(self, number: int, tether: int) -> int:
+    def _make(self, number: int, child_control: int) -> int:
         """Start a child's process, with an init of its own if it can have one; its process number. Raises OSError."""
         settings, folders = self.settings, self.settings["cgroups"]
         if number not in self._sessions:
@@ -204,7 +204,7 @@ class Zygote:
         def start(other: int = -1) -> int:
             if not settings["fork"]:
                 own = {**settings, "parent": os.getpid()}
-                pid = launch.start("rpcsys.server.sandbox.child", own, tether, "rpcsys-session")
+                pid = launch.start("rpcsys.server.sandbox.child", own, child_control, "rpcsys-session")
                 _in_cgroup(lambda: cgroups.enter(folders, number, pid))
                 return pid
             pid = processes.fork()
@@ -212,7 +212,7 @@ class Zygote:
                 if other >= 0:
                     os.close(other)
                 _in_cgroup(lambda: cgroups.enter(folders, number))
-                self._become_child(tether, settings)
+                self._become_child(child_control, settings)
             return pid
 
         if self._maker is None:
@@ -222,7 +222,7 @@ class Zygote:
         self._known[init], self._inits[number] = number, init
         return pid
 
-    def _become_child(self, tether: int, settings: dict[str, Any]) -> NoReturn:
+    def _become_child(self, child_control: int, settings: dict[str, Any]) -> NoReturn:
         """In the child, right after the fork: close all that is the zygote's, then live."""
         try:
             processes.finish_fork()
@@ -233,7 +233,7 @@ class Zygote:
             self._close_own()
             if self._maker is not None:
                 self._maker.close_own()
-            child.run(socket.socket(fileno=tether), settings, parent)
+            child.run(socket.socket(fileno=child_control), settings, parent)
         finally:
             os._exit(1)
 
@@ -251,9 +251,9 @@ class Zygote:
         if self._orphans.burst(self._spared):
             self._report()
         stuck = list(self._orphans.stuck.values())[: messages.MAX_NAMES]
-        if stuck != self._told_stuck:
-            self._told_stuck = stuck
-            messages.tell(self.control, stuck=stuck)
+        if stuck != self._reported_stuck:
+            self._reported_stuck = stuck
+            messages.send_json(self.control, stuck=stuck)
 
     def _spared(self, dead: list[processes.Dead]) -> AbstractSet[int]:
         """Note the dead; the processes that are no orphans. Before a child has died nobody is one."""
@@ -296,7 +296,9 @@ class Zygote:
             cleaned = sorted([*self._cleaned.pop(number, ()), *others])[: messages.MAX_NAMES]
             removed = self._removed.pop(number, [])
             self._sessions.discard(number)
-            messages.tell(self.control, dead=number, status=status, starved=starved, cleaned=cleaned, removed=removed)
+            messages.send_json(
+                self.control, dead=number, status=status, starved=starved, cleaned=cleaned, removed=removed
+            )
         self._ended = []
 
     def leave(self) -> NoReturn:
@@ -322,7 +324,7 @@ def _in_cgroup(act: Callable[[], None]) -> bool:
     try:
         act()
     except OSError as error:
-        sys.stderr.write(f"rpcsys-server: a session has no cgroup ({error.strerror}): looks hold its limits\n")
+        sys.stderr.write(f"rpcsys-server: a session has no cgroup ({error.strerror}): polling holds its limits\n")
         sys.stderr.flush()
         return False
     return True

@@ -32,7 +32,7 @@ from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.reader import FrameReader
 
 QUICK_S = 100e-6  # a call that took no longer is quick: 16 of them may share one reply's journey
-LOOK_S = 1e-3  # between two looks at what the client sends while one quick call follows the other
+POLL_S = 1e-3  # between two polls of what the client sends while one quick call follows the other
 MAX_QUICK = 1024  # targets of calls that are remembered as quick
 #: What the client of a rehearsal says.
 _REHEARSED: tuple[tuple[int, dict[str, Any]], ...] = (
@@ -88,7 +88,7 @@ class SessionServer:
         self._files = Files(self._out, Directory(job.workdir), job.options.get("cache"))
         self._calls = Operations(self._objects, memory, self._files, allow_pickle=bool(job.options.get("allow_pickle")))
         self._quick: set[str] = set()  # targets of calls that were quick the last time
-        self._looked = 0.0  # when it was last looked whether a call has been cancelled
+        self._polled = 0.0  # when it was last polled for a CANCEL
         self._watcher = Watcher(self._stream, self._incoming, self._out, self._end_process, renewal)
         self._forwarder = OutputForwarder(self._stream, self._out) if job.options.get("log") else None
         self._handlers: dict[int, Callable[[Frame], None]] = {
@@ -172,10 +172,10 @@ class SessionServer:
         if target not in self._quick:
             self._out.flush()
         started = time.perf_counter()
-        looked = started - self._looked <= LOOK_S and target in self._quick
+        polled = started - self._polled <= POLL_S and target in self._quick
         # An upload begins at once, and what has come of it is kept though it be cancelled.
-        if self._incoming.late and not looked and target != "session.upload":
-            self._looked = started
+        if self._incoming.late and not polled and target != "session.upload":
+            self._polled = started
             if self._incoming.withdrawn(frame):
                 return
             started = time.perf_counter()

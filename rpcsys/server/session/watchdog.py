@@ -28,7 +28,7 @@ TAKEOVER_S = 0.02  # after this long a call is watched
 #: something for a client that is gone says so.
 KEEPALIVE_S = 5.0
 NO_CALL = Frame(frames.CALL, 0, 0, 0, ParsedHead({}, ()), ())
-#: Looks without any call before the watcher goes to sleep: one second. An idle session costs nothing.
+#: Polls without any call before the watcher goes to sleep: one second. An idle session costs nothing.
 _QUIET_LOOKS = 50
 _LONGEST_SLEEP_S = 3600.0  # the system's clocks take no limit of centuries in one piece
 
@@ -70,7 +70,7 @@ class Watcher:
 
     def start(self) -> None:
         """Begin to watch."""
-        self._look, self._nudge = os.pipe()
+        self._wakeup, self._nudge = os.pipe()
         threading.Thread(target=self._run, name="rpcsys-watcher", daemon=True).start()
 
     def limit(self, seconds: float) -> None:
@@ -129,21 +129,21 @@ class Watcher:
             self.reading = False
             self._incoming.lock.release()
             poll = select.poll()
-            poll.register(self._look, select.POLLIN)
+            poll.register(self._wakeup, select.POLLIN)
             while poll.poll(0):
-                os.read(self._look, 64)
+                os.read(self._wakeup, 64)
 
     def _readable(self, deadline: float) -> bool:
         """Wait until the client sends, the call ends, or it is time to look at a limit."""
         left = min(deadline, self._limit_at) - time.monotonic()
         wait = min(1.0, max(0.0, left) + 0.001)
         poll = select.poll()
-        poll.register(self._look, select.POLLIN)
+        poll.register(self._wakeup, select.POLLIN)
         if self._incoming.has_room():
             poll.register(self._stream, select.POLLIN)
         else:
             self._keep_alive()
-        return any(fd != self._look for fd, _ in poll.poll(wait * 1000))
+        return any(fd != self._wakeup for fd, _ in poll.poll(wait * 1000))
 
     def _keep_alive(self) -> None:
         """Send what answers nothing, unless the client takes nothing: then its end shows without that."""

@@ -97,13 +97,13 @@ class ReportEnd(Action):
     fault: str = ""
 
 
-class TellHealth(Action):
+class ReportHealth(Action):
     """Tell our tracker what is wrong with this board, "" for nothing."""
 
     problem: str
 
 
-class TellDeployed(Action):
+class ReportDeployed(Action):
     """Tell our tracker what is deployed: of each module its name, version, whether it is served, and its load."""
 
     modules: tuple[tuple[str, str, bool, int, int, int], ...]
@@ -255,7 +255,7 @@ class Hand(Action):
     greeted: bool
 
 
-class TellChild(Action):
+class SendToChild(Action):
     """Tell a host or a deployer something."""
 
     child: int

@@ -2,7 +2,7 @@
 
 None of them holds a descriptor of the log itself, so nobody can write a line there that looks like the server's own; and
 whoever prints without end has most of it left out, and holds up nobody. A session reads what it prints itself: the supervisor
-holds another descriptor of that pipe, and looks at it only when the session is dead.
+holds another descriptor of that pipe, and reads it only when the session is dead.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class ChildOutput:
         if not data or len(part) > LINE:
             lines, part = [*lines, part], b""
         self._parts[descriptor] = part
-        self.tell(lines)
+        self.log(lines)
         if not data:
             self._loop.remove(descriptor)
             del self._parts[descriptor]
             os.close(descriptor)
         return bool(data)
 
-    def tell(self, lines: list[bytes]) -> None:
+    def log(self, lines: list[bytes]) -> None:
         """Log what was printed, as far as it may be."""
         now = self._loop.now()
         self._left = min(BURST, self._left + (now - self._since) * PER_S)
@@ -79,21 +79,21 @@ class ChildOutput:
                 log.info("printed: %s", line[start : start + LINE].decode("utf-8", "replace").rstrip())
 
     def flush(self) -> None:
-        """Tell a line that has no end yet: who began it may be dead."""
+        """Log a line that has no end yet: who began it may be dead."""
         for descriptor in list(self._parts):
             self._read(descriptor)
             part = self._parts.get(descriptor)
             if part:
                 self._parts[descriptor] = b""
-                self.tell([part])
+                self.log([part])
 
     def crash(self, left: bytes) -> None:
         """Log what a session printed last, of which a few lines are never left out."""
         self._left = max(self._left, float(LINE))
-        self.tell(left[-LINE // 2 :].splitlines()[-CRASH_LINES:])
+        self.log(left[-LINE // 2 :].splitlines()[-CRASH_LINES:])
 
     def close(self) -> None:
-        """Tell what is still there, and let go of all pipes."""
+        """Log what is still there, and let go of all pipes."""
         for descriptor in list(self._parts):
             for _ in range(BURST // PIECE):
                 if not self._read(descriptor):
@@ -118,7 +118,7 @@ class CrashOutput:
         self._pipes[child] = descriptor
         return None
 
-    def tell(self, child: int) -> None:
+    def log(self, child: int) -> None:
         """The session is dead: log what it left, and forget it."""
         descriptor = self._pipes.pop(child, None)
         if descriptor is None:

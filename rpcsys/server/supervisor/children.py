@@ -1,4 +1,4 @@
-"""The supervisor's end of its other processes: the zygote, and the tethers of the children.
+"""The supervisor's end of its other processes: the zygote, and the control sockets of the children.
 
 When the zygote dies, its children die with it (PR_SET_PDEATHSIG), and what they leave behind becomes the
 supervisor's, which kills it before it says that the zygote is down.
@@ -25,18 +25,18 @@ from rpcsys.server.supervisor.loop import Loop
 from rpcsys.wire.control import OUTCOMES
 
 LEAVE_S = (1.0, 5.0)  # when the server ends: for the zygote to leave by itself, and then for its processes to be killed
-STUCK_S = 1.0  # between two looks at whether a process that no signal has ended has ended after all
+STUCK_S = 1.0  # between two checks whether a process that no signal has ended has ended after all
 
 
 @dataclass
 class ChildProcess:
-    """A child that was asked for. ``tether``: None once it is not listened to any more.
+    """A child that was asked for. ``control``: None once it is not listened to any more.
 
     ``roots``: the numbers of its process and of its init, where it has one; ``kills``: how often it was killed.
     """
 
     kind: ChildKind
-    tether: socket.socket | None
+    control: socket.socket | None
     allowance: messages.Allowance
     roots: tuple[int, ...] = ()
     ready: bool = False
@@ -134,32 +134,32 @@ class Spawner:
         process = self.children.get(child)
         return () if process is None else process.roots
 
-    def _tether(self, child: int) -> socket.socket | None:
+    def _control_of(self, child: int) -> socket.socket | None:
         process = self.children.get(child)
-        return None if process is None else process.tether
+        return None if process is None else process.control
 
     def give(self, child: int, job: Job, descriptor: int | None) -> None:
         """Hand a waiting child its job. Raises OSError if the child is gone."""
-        tether = self._tether(child)
-        if tether is None:
+        control = self._control_of(child)
+        if control is None:
             raise BrokenPipeError("its process is gone")
-        messages.send(tether, job.to_bytes(), descriptor)
+        messages.send(control, job.to_bytes(), descriptor)
 
-    def tell(self, child: int, fields: dict[str, Any], descriptor: int | None = None) -> bool:
-        """Tell a child something; whether it could be told: one that is about to end cannot."""
-        tether = self._tether(child)
+    def send_json(self, child: int, fields: dict[str, Any], descriptor: int | None = None) -> bool:
+        """Send a child ``fields``; whether that could be done: one that is about to end takes nothing."""
+        control = self._control_of(child)
         try:
-            if tether is not None:
-                messages.tell(tether, descriptor, **fields)
+            if control is not None:
+                messages.send_json(control, descriptor, **fields)
         except OSError:
             return False
-        return tether is not None
+        return control is not None
 
     def _order(self, descriptor: int | None, **order: Any) -> None:
         if self._control is None:
             return
         try:
-            messages.tell(self._control, descriptor, **order)
+            messages.send_json(self._control, descriptor, **order)
         except BlockingIOError:
             # It has not taken a message for hundreds of them: it is stuck.
             self.kill_zygote()
@@ -203,14 +203,14 @@ class Spawner:
 
     def _hear_last(self, child: int) -> None:
         """What a dead child said may lie unread behind the news of its death."""
-        tether = self._tether(child)
-        while tether is not None and self._hear_child(child, tether) and self._tether(child) is not None:
+        control = self._control_of(child)
+        while control is not None and self._hear_child(child, control) and self._control_of(child) is not None:
             pass
 
-    def _hear_child(self, child: int, tether: socket.socket) -> bool:
+    def _hear_child(self, child: int, control: socket.socket) -> bool:
         """Take one message of a child; whether there was one."""
         try:
-            data, extra = _receive(tether)
+            data, extra = _receive(control)
         except BlockingIOError:
             return False
         process = self.children[child]
@@ -261,13 +261,13 @@ class Spawner:
 
     def _forget(self, child: int) -> None:
         """Listen to a child no more."""
-        self._crashes.tell(child)
+        self._crashes.log(child)
         self._output.flush()
-        tether = self._tether(child)
-        if tether is not None:
-            self.children[child].tether = None
-            self._loop.remove(tether.fileno())
-            tether.close()
+        control = self._control_of(child)
+        if control is not None:
+            self.children[child].control = None
+            self._loop.remove(control.fileno())
+            control.close()
 
     # The end of a zygote
 
@@ -277,7 +277,7 @@ class Spawner:
             self._bury(child)
         self.kill_zygote()
         self._sweeping = True
-        self._loop.call_at(self._loop.now(), self._look)
+        self._loop.call_at(self._loop.now(), self._scan)
 
     def _close_control(self) -> None:
         if self._control is not None:
@@ -285,7 +285,7 @@ class Spawner:
             self._control.close()
             self._control = None
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         """A burst of killing what a dead zygote has left behind; later, whether what was stuck has ended."""
         before = self._orphans.stuck.copy()
         if not self._sweeping:
@@ -297,7 +297,7 @@ class Spawner:
         if self._orphans.stuck != before:
             self._loop.post(ev.Unkilled, tuple(self._orphans.stuck.values()))
         if self._sweeping or self._orphans.stuck:
-            self._loop.call_at(self._loop.now() + (RESCAN_S if self._sweeping else STUCK_S), self._look)
+            self._loop.call_at(self._loop.now() + (RESCAN_S if self._sweeping else STUCK_S), self._scan)
 
     def _sweep(self) -> bool:
         """Whether nothing is left below this process but what is stuck."""

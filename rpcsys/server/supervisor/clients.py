@@ -179,11 +179,11 @@ class Clients:
             self.drop(conn)
 
     def turn_away(self, conn: int, kind: str, text: str, *, unanswered: bool = False) -> None:
-        """Close a connection, having told its client why, as :meth:`tell` does."""
-        self.tell(conn, kind, text, unanswered=unanswered)
+        """Close a connection, having told its client why, as :meth:`send_error` does."""
+        self.send_error(conn, kind, text, unanswered=unanswered)
         self.drop(conn)
 
-    def tell(self, conn: int, kind: str, text: str, *, unanswered: bool = False) -> None:
+    def send_error(self, conn: int, kind: str, text: str, *, unanswered: bool = False) -> None:
         """Tell an rpcsys/1 client why its session was ended from outside: an error of the class ``kind``.
 
         ``unanswered``: its greeting has not been answered yet.

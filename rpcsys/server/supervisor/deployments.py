@@ -180,7 +180,7 @@ class Deployments:
 
     def _asked(self, event: ev.Asked) -> list[do.Action]:
         """Tell of each module its state, and of its host the calls that run, the calls that wait, and the clients."""
-        return [do.TellChild(event.child, "states", self.hosts.states())] if event.child in self.deployers else []
+        return [do.SendToChild(event.child, "states", self.hosts.states())] if event.child in self.deployers else []
 
     def _read(self, event: ev.Catalogue) -> list[do.Action]:
         """What the disk says."""
@@ -214,21 +214,21 @@ class Deployments:
             if deployer.until is not None and now >= deployer.until:
                 deployer.until = None
                 actions.append(do.Kill(child))
-        actions += self._tell_seen()
+        actions += self._report_seen()
         if self.records.stopping:
             return actions
         actions += self.hosts.start_missing()
         waiting, self.waiting = self.waiting, []
         return actions + [action for client in waiting for action in self._see_to(client)]
 
-    def _tell_seen(self) -> list[do.Action]:
+    def _report_seen(self) -> list[do.Action]:
         """Tell who deploys that it is done, once no call can reach an earlier version."""
         actions: list[do.Action] = []
         unheard = any(host.state is LEAVING and host.calls for host in self.hosts.by_child.values())
         for child, deployer in self.deployers.items():
             if deployer.heard_by is not None and (not unheard or self.records.now >= deployer.heard_by):
                 deployer.heard_by = None
-                actions.append(do.TellChild(child, "seen", True))
+                actions.append(do.SendToChild(child, "seen", True))
         return actions
 
     def deadline(self) -> float | None:

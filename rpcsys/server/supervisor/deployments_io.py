@@ -1,4 +1,4 @@
-"""The supervisor's end of its model hosts and deployers: what is decided of them, carried out; what they say, told as events."""
+"""The supervisor's end of its model hosts and deployers: what is decided of them, carried out; what they say, as events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rpcsys.server.supervisor.loop import Loop
 
 
 class DeploymentsIo:
-    """Deployed modules of the folder ``--deploy``. ``tell_tracker``: takes the modules, and how many workers each has."""
+    """Deployed modules of the folder ``--deploy``. ``report``: takes the modules, and how many workers each has."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class DeploymentsIo:
         config: ServerConfig,
         clients: Clients,
         spawner: Spawner,
-        tell_tracker: Callable[[tuple[Any, ...], int], None],
+        report: Callable[[tuple[Any, ...], int], None],
     ) -> None:
         self._loop = loop
         self._config = config
@@ -34,7 +34,7 @@ class DeploymentsIo:
         self._lock = self._store.open()
         self._clients = clients
         self._spawner = spawner
-        self._tell_tracker = tell_tracker
+        self._report = report
         spawner.on_service = self.hear
         self._reread()
 
@@ -45,8 +45,8 @@ class DeploymentsIo:
             do.BeHost: self._be_host,
             do.BeDeployer: self._be_deployer,
             do.Hand: self._hand,
-            do.TellChild: self._tell,
-            do.TellDeployed: lambda action: self._tell_tracker(action.modules, self._workers),
+            do.SendToChild: self._send,
+            do.ReportDeployed: lambda action: self._report(action.modules, self._workers),
         }
 
     def _reread(self, action: do.Reread | None = None) -> None:
@@ -106,15 +106,15 @@ class DeploymentsIo:
         """Give a host a client, which is its alone from then on."""
         child, conn, peer, greeted = action.child, action.conn, action.peer, action.greeted
         reply = self._clients.answer(conn, True).decode("latin-1") if action.fresh else None
-        told = {"client": peer, "reply": reply, "greeted": greeted}
-        if self._spawner.tell(child, told, self._clients.descriptor(conn)):
+        fields = {"client": peer, "reply": reply, "greeted": greeted}
+        if self._spawner.send_json(child, fields, self._clients.descriptor(conn)):
             self._clients.release(conn)
         else:
             self._loop.post(ev.NotTaken, child, conn, peer, action.fresh, greeted)
 
-    def _tell(self, action: do.TellChild) -> None:
-        """Tell a host or a deployer something; one that cannot be told is of no use."""
-        if not self._spawner.tell(action.child, {action.word: action.value}):
+    def _send(self, action: do.SendToChild) -> None:
+        """Send a host or a deployer a word; one that takes none is of no use."""
+        if not self._spawner.send_json(action.child, {action.word: action.value}):
             self._spawner.kill(action.child)
 
 

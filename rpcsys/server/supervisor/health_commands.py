@@ -12,7 +12,7 @@ from rpcsys.server.supervisor.loop import Loop
 
 #: What is not done by then is killed, with all of its process group: a power cycle takes a minute.
 TIMEOUT_S = {CHECK: 30.0, RECOVER: 120.0}
-LOOK_S = 0.05  # between two looks whether a command is done
+POLL_S = 0.05  # between two polls of a command
 _SHELL = "/bin/sh"
 _TAIL = 400  # bytes of what it printed that are kept
 
@@ -57,10 +57,10 @@ class HealthCommands:
         self._pipe = ours
         self._until = self._loop.now() + TIMEOUT_S[what]
         self._loop.add(ours, self._read)
-        self._loop.call_at(self._loop.now() + LOOK_S, self._look)
+        self._loop.call_at(self._loop.now() + POLL_S, self._poll)
 
-    def _look(self) -> None:
-        """See whether the command is done, or has had its time."""
+    def _poll(self) -> None:
+        """Poll whether the command is done, or has had its time."""
         try:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
         except ChildProcessError:  # the spawner cleaned up after a dead zygote, and took it along
@@ -72,7 +72,7 @@ class HealthCommands:
             self.kill()
             self._end(f"it was not done after {TIMEOUT_S[self._what]:g} s")
         else:
-            self._loop.call_at(self._loop.now() + LOOK_S, self._look)
+            self._loop.call_at(self._loop.now() + POLL_S, self._poll)
 
     def kill(self) -> None:
         """End a command under way, with what it started."""
@@ -92,7 +92,7 @@ class HealthCommands:
             self._said = (self._said + data)[-_TAIL:]
         else:
             self._close()
-            self._loop.call_at(self._loop.now(), self._look)
+            self._loop.call_at(self._loop.now(), self._poll)
 
     def _close(self) -> None:
         if self._pipe >= 0:
@@ -113,5 +113,5 @@ class HealthCommands:
     def _end(self, problem: str) -> None:
         self._pid = 0
         self._close()
-        self._loop.call_at(None, self._look)
+        self._loop.call_at(None, self._poll)
         self._loop.post(ev.CommandDone, self._what, problem)

@@ -30,7 +30,7 @@ class Web:
         self._asking: dict[socket.socket, tuple[float, bytearray]] = {}
         loop.add(listener.fileno(), self._accept)
 
-    def _look(self) -> None:
+    def _drop_slow(self) -> None:
         """Drop who is too slow."""
         for sock, (since, _) in list(self._asking.items()):
             if self._loop.now() >= since + REQUEST_TIMEOUT_S:
@@ -39,7 +39,7 @@ class Web:
 
     def _set_timer(self) -> None:
         first = next((since for since, _ in self._asking.values()), None)
-        self._loop.call_at(None if first is None else first + REQUEST_TIMEOUT_S, self._look)
+        self._loop.call_at(None if first is None else first + REQUEST_TIMEOUT_S, self._drop_slow)
 
     def close(self) -> None:
         """Serve nobody more."""

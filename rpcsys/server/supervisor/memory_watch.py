@@ -1,4 +1,4 @@
-"""The supervisor's look at what sessions use: memory, and CPUs (see :mod:`rpcsys.server.sandbox.limits`)."""
+"""The supervisor's scan of what sessions use: memory, and CPUs (see :mod:`rpcsys.server.sandbox.limits`)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rpcsys.server.sandbox.memory_usage import MemoryUsage
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import Loop
 
-EVERY_S = 0.2  # between two looks at what sessions use. One look is some 0.2 ms a process, and 0.05 ms a thread
-SLICE_S = 0.005  # a look at many processes lets the loop do its work after so long, for as long again
+EVERY_S = 0.2  # between two scans of what sessions use. One scan is some 0.2 ms a process, and 0.05 ms a thread
+SLICE_S = 0.005  # a scan of many processes lets the loop do its work after so long, for as long again
 
 
 class MemoryWatch:
-    """Looks at running sessions, ``EVERY_S`` apart.
+    """Scans running sessions, ``EVERY_S`` apart.
 
-    Tells of those above ``limit`` bytes (None: of none), and of those that were not on their CPUs alone, which it
+    Reports those above ``limit`` bytes (None: none), and those that were not on their CPUs alone, which it
     sets back to them. ``roots``: the uppermost processes of a child (:func:`rpcsys.server.sandbox.limits.members`), none for
     a dead one. ``killed``: whether the kernel has ended a process of a child for want of memory.
     """
@@ -40,23 +40,23 @@ class MemoryWatch:
         if self._limit is None and not cpus:
             return
         if not self._children:
-            self._loop.call_at(self._loop.now() + EVERY_S, self.look)
+            self._loop.call_at(self._loop.now() + EVERY_S, self.scan)
         self._children[child] = cpus
 
-    def look(self) -> None:
-        """Look for a while; the next time is set where anybody is left."""
+    def scan(self) -> None:
+        """Scan for a while; the next time is set where anybody is left."""
         until = self._loop.now() + SLICE_S
         if self._round is None:
-            self._round = self._looks()
+            self._round = self._steps()
         for _ in self._round:
             if self._loop.now() >= until:
-                self._loop.call_at(self._loop.now() + SLICE_S, self.look)
+                self._loop.call_at(self._loop.now() + SLICE_S, self.scan)
                 return
         self._round = None
-        self._loop.call_at(self._loop.now() + EVERY_S if self._children else None, self.look)
+        self._loop.call_at(self._loop.now() + EVERY_S if self._children else None, self.scan)
 
-    def _looks(self) -> Iterator[None]:
-        """Looks at all sessions, in steps."""
+    def _steps(self) -> Iterator[None]:
+        """Scan all sessions, in steps."""
         for child, cpus in list(self._children.items()):
             roots = self._roots(child)
             if not roots:
@@ -73,10 +73,10 @@ class MemoryWatch:
             return
         usage, pids = MemoryUsage(), members(roots)
         for one in pids:
-            usage.look_at(one)
+            usage.scan(one)
             yield
         if usage.bound > limit:
-            usage.look_at_sockets()
+            usage.scan_sockets()
         if usage.bound <= limit:
             return
         for one in pids:

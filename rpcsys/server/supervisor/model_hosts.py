@@ -102,7 +102,7 @@ class ModelHosts:
         host.move(LOADED)
         host.since = event.now
         if host.tried_by is not None:
-            return [do.TellChild(host.tried_by, "tried", "")]
+            return [do.SendToChild(host.tried_by, "tried", "")]
         self.faults.pop(host.version.name, None)
         return [do.Log("info", f"serving {host.version.name} {host.version.version}")]
 
@@ -126,7 +126,7 @@ class ModelHosts:
         host = self.by_child.pop(child)
         name, version = host.version.name, host.version.version
         if host.tried_by is not None:
-            return [do.TellChild(host.tried_by, "tried", why)]
+            return [do.SendToChild(host.tried_by, "tried", why)]
         pause = self._pauses.setdefault(name, Backoff(*RESTART_S))
         if not host.since:
             self.faults[name] = why
@@ -241,7 +241,7 @@ class ModelHosts:
         if current is not None and self.serving(name) is None:
             return []
         host.move(LEAVE)
-        return [do.TellChild(child, "leave", "" if current is None else "successor")]
+        return [do.SendToChild(child, "leave", "" if current is None else "successor")]
 
     def _of(self, name: str) -> int | None:
         """The host, in whatever state, that serves the current version or will."""

@@ -29,7 +29,7 @@ ANSWER_S = 5.0  # a tracker that does not answer a connection or a registration 
 #: First and longest pause before connecting again: back within 5 s of the tracker's return, with room for a connection
 #: attempt that is refused just before it.
 RETRY_S = (0.1, 2.0)
-SELDOM_S = 20.0  # between two looks for a tracker behind proxies that never led to one
+SELDOM_S = 20.0  # between two searches for a tracker behind proxies that never led to one
 LED_S = 30.0  # proxies that have led to a tracker are taken to do so again: it may be starting anew
 #: Ends of leases that no tracker has confirmed. A server has at most 256 slots, and none is leased again before its
 #: tracker is back.
@@ -296,10 +296,10 @@ class Offers:
                 del self.unreported[next(iter(self.unreported))]
         elif self.link is REGISTERING:
             self._begun.append(action)  # what runs has just been told, without it
-        return [action] if self.told else []
+        return [action] if self.linked else []
 
     @property
-    def told(self) -> bool:
+    def linked(self) -> bool:
         """Whether a tracker listens that knows more than TVM's."""
         return self.link is UP and self.ours
 

@@ -105,9 +105,9 @@ class DeviceServer:
             raise ConfigError(self._end.why)
         return 0
 
-    def _tell_deployed(self, modules: tuple[Any, ...], workers: int) -> None:
+    def _report_deployed(self, modules: tuple[Any, ...], workers: int) -> None:
         if self._tracker is not None:
-            self._tracker.tell_deployed(self._deployed_key, modules, workers)
+            self._tracker.report_deployed(self._deployed_key, modules, workers)
 
     def _settings(self) -> dict[str, Any]:
         """What a zygote and its children need to know."""
@@ -203,7 +203,7 @@ class DeviceServer:
             do.KillZygote: lambda _: spawner.kill_zygote(),
             do.Spawn: lambda action: spawner.spawn(action.child, action.kind),
             do.Kill: lambda action: spawner.kill(action.child),
-            do.Extend: lambda action: spawner.tell(action.child, {"until": action.until}),
+            do.Extend: lambda action: spawner.send_json(action.child, {"until": action.until}),
             do.Start: self._start,
             do.Finish: self._finish,
             do.RunCommand: lambda action: self._commands.run(action.what),
@@ -227,7 +227,7 @@ class DeviceServer:
             return {}
         from rpcsys.server.supervisor.deployments_io import DeploymentsIo
 
-        return DeploymentsIo(self._loop, self._config, self._clients, self._spawner, self._tell_deployed).actions()
+        return DeploymentsIo(self._loop, self._config, self._clients, self._spawner, self._report_deployed).actions()
 
     def _tracker_actions(self) -> dict[type, Callable[[Any], object]]:
         link = self._tracker
@@ -242,7 +242,7 @@ class DeviceServer:
             do.Poll: lambda _: link.poll(),
             do.ReportStart: link.report,
             do.ReportEnd: link.report,
-            do.TellHealth: lambda action: link.tell_health(action.problem),
+            do.ReportHealth: lambda action: link.report_health(action.problem),
         }
 
     def _carry_out(self, actions: list[do.Action]) -> None:
@@ -267,7 +267,7 @@ class DeviceServer:
         try:
             cgroups.keep_on(self._cgroups, child, cpus)
         except OSError as error:
-            log.warning("a session's cpuset was not set (%s): looks hold its CPUs", error.strerror)
+            log.warning("a session's cpuset was not set (%s): polling holds its CPUs", error.strerror)
 
     def _workdir(self, action: do.Start) -> str:
         if action.kind == TVM_END:
@@ -299,7 +299,7 @@ class DeviceServer:
     def _finish(self, action: do.Finish) -> None:
         if action.error:
             kind, text = action.error
-            self._clients.tell(action.conn, kind, text, unanswered=action.unanswered)
+            self._clients.send_error(action.conn, kind, text, unanswered=action.unanswered)
         self._clients.drop(action.conn)
         self._cleaner.start(action.session, action.sweep)
 
@@ -365,8 +365,8 @@ def _make_cgroups(config: ServerConfig) -> cgroups.Folders:
         return {}
     found, why = cgroups.find(wanted)
     if why:
-        log.info("looks hold the limits of sessions: no cgroups (%s)", why)
+        log.info("polling holds the limits of sessions: no cgroups (%s)", why)
     else:
-        also = "" if len(found) == len(wanted) else "; looks hold the other"
+        also = "" if len(found) == len(wanted) else "; polling holds the other"
         log.info("the kernel's cgroups hold the limits of sessions: %s%s", ", ".join(found), also)
     return found

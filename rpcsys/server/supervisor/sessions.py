@@ -1,9 +1,9 @@
 """A session as its server knows it, and its states. It has a slot until its processes are dead and its directory is gone::
 
     opening ──child──> running ──end in sight──> ending ──dead──> cleaning ──removed──> (slot free)
-                                                   └─TVM, time over─> overdue ─child─> telling ─┘
+                                                   └─TVM, time over─> overdue ─child─> explaining ─┘
 
-A TVM client is told why its session was ended by another child: its own cannot say so itself.
+Another child sends a TVM client the reason for the end: its own cannot.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SessionState(str, Enum):
     RUNNING = "running"
     ENDING = "ending"
     OVERDUE = "overdue"
-    TELLING = "telling"
+    EXPLAINING = "explaining"
     CLEANING = "cleaning"
 
 
@@ -34,19 +34,19 @@ class SessionEvent(str, Enum):
 
     STARTED = "a child has it"
     END_SEEN = "its client has hung up, its child is done, or it is to be ended"
-    UNTOLD = "its child is dead, and its client is to be told why"
+    UNEXPLAINED = "its child is dead, and another is to send its client the reason"
     OVER = "nothing runs any more, or nothing is to"
 
 
-OPENING, RUNNING, ENDING, OVERDUE, TELLING, CLEANING = SessionState
-STARTED, END_SEEN, UNTOLD, OVER = SessionEvent
+OPENING, RUNNING, ENDING, OVERDUE, EXPLAINING, CLEANING = SessionState
+STARTED, END_SEEN, UNEXPLAINED, OVER = SessionEvent
 
 TRANSITIONS = {
     OPENING: {STARTED: RUNNING, OVER: CLEANING},
-    RUNNING: {END_SEEN: ENDING, UNTOLD: OVERDUE, OVER: CLEANING},
-    ENDING: {END_SEEN: ENDING, UNTOLD: OVERDUE, OVER: CLEANING},
-    OVERDUE: {STARTED: TELLING, OVER: CLEANING},
-    TELLING: {END_SEEN: TELLING, OVER: CLEANING},
+    RUNNING: {END_SEEN: ENDING, UNEXPLAINED: OVERDUE, OVER: CLEANING},
+    ENDING: {END_SEEN: ENDING, UNEXPLAINED: OVERDUE, OVER: CLEANING},
+    OVERDUE: {STARTED: EXPLAINING, OVER: CLEANING},
+    EXPLAINING: {END_SEEN: EXPLAINING, OVER: CLEANING},
     CLEANING: {},
 }
 

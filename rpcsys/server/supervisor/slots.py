@@ -16,12 +16,12 @@ from rpcsys.server.supervisor.sessions import (
     CHILDLESS,
     END_SEEN,
     ENDING,
+    EXPLAINING,
     OVER,
     OVERDUE,
     RUNNING,
     STARTED,
-    TELLING,
-    UNTOLD,
+    UNEXPLAINED,
     SessionRecord,
 )
 
@@ -179,8 +179,8 @@ class Slots:
         session.outcome = session.outcome or ("lost" if session.gone else "crashed")
         if session.outcome == "crashed" and session.kind != TVM and not session.opened:
             session.fault = "its process died before the session was open"
-        if session.kind == TVM and not session.gone and session.state is not TELLING and self._error(session):
-            session.move(UNTOLD)
+        if session.kind == TVM and not session.gone and session.state is not EXPLAINING and self._error(session):
+            session.move(UNEXPLAINED)
             session.due = self.records.now + GRACE_DONE_S
             return []
         return self._clean(session)
@@ -265,7 +265,7 @@ class Slots:
         self.processes.child_pause.worked()
         kind, words, now = session.kind, "", self.records.now
         session.move(STARTED)
-        if session.state is TELLING:
+        if session.state is EXPLAINING:
             kind, words = TVM_END, ": ".join(self._error(session))  # TVM's client raises the type, if it knows it
             session.due = now + GRACE_DONE_S
         else:

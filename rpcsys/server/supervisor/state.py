@@ -192,7 +192,7 @@ class DeviceServerState:
             actions += self.tracker.began(session)
         if deployments is not None:
             actions += deployments.settle()
-        actions += self.tracker.tell_deployed()
+        actions += self.tracker.report_deployed()
         if records.stopping:
             actions += self.tracker.leave()
             busy = self.slots.sessions or self.offers.owing() or (deployments is not None and deployments.busy)

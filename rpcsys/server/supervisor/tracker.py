@@ -43,8 +43,8 @@ class TrackerSide:
         self.parking = parking
         self.health = health
         self.deployments = deployments
-        self._told_problem = ""
-        self._told_deployed: tuple[Any, ...] = ()
+        self._reported_problem = ""
+        self._reported_deployed: tuple[Any, ...] = ()
         self._note_at = 0.0
 
     # The link
@@ -66,7 +66,7 @@ class TrackerSide:
 
     def registered(self, event: ev.Registered) -> list[do.Action]:
         """The tracker knows this server; who registers is taken to be well, and to have nothing deployed."""
-        self._told_problem, self._told_deployed = "", ()
+        self._reported_problem, self._reported_deployed = "", ()
         return self.offers.registered()
 
     def parked(self, event: ev.Parked) -> list[do.Action]:
@@ -173,7 +173,7 @@ class TrackerSide:
     def settle(self) -> list[do.Action]:
         """Offer what is free, if the board is fit; tell the tracker if it is not."""
         actions = self.health.settle(idle=not self.slots.sessions)
-        actions += self._tell_problem()
+        actions += self._report_problem()
         if self.health.fit:
             held = sum(bool(session.matchkey) for session in self.slots.waiting)
             actions += self.offers.offer(self.slots.free - held)
@@ -187,39 +187,39 @@ class TrackerSide:
         if not policy.proxies:
             return []
         wanted = [(key.proxy, key.matchkey) for key in self.offers.keys.values()]
-        if self.deployments is not None and self.deployments.hosts.catalogue and self.offers.told:
+        if self.deployments is not None and self.deployments.hosts.catalogue and self.offers.linked:
             wanted += [(proxy, policy.deployed_key) for proxy in range(len(policy.proxies))] * DEPLOYED_CONNECTIONS
         free = self.slots.free - len(self.slots.waiting) if self.health.fit else 0
         return wanted + [(proxy, policy.key) for proxy in self.offers.plain_at()] * max(free, 0)
 
-    def _tell_problem(self) -> list[do.Action]:
+    def _report_problem(self) -> list[do.Action]:
         problem = STOPPING if self.records.stopping else self.slots.processes.unclean or self.health.problem
-        if problem == self._told_problem or not self.offers.told:
+        if problem == self._reported_problem or not self.offers.linked:
             return []
-        self._told_problem = problem
-        return [do.TellHealth(problem)]
+        self._reported_problem = problem
+        return [do.ReportHealth(problem)]
 
-    def tell_deployed(self) -> list[do.Action]:
+    def report_deployed(self) -> list[do.Action]:
         """Keep the tracker's word on deployed modules up to date."""
-        if self.deployments is None or not self.offers.told:
+        if self.deployments is None or not self.offers.linked:
             return []
         modules = self.deployments.hosts.table()
-        if modules == self._told_deployed:
+        if modules == self._reported_deployed:
             return []
-        self._told_deployed = modules
-        return [do.TellDeployed(modules)]
+        self._reported_deployed = modules
+        return [do.ReportDeployed(modules)]
 
     def leave(self) -> list[do.Action]:
         """The server is being stopped. A tracker that is owed the ends of leases hears of them before the link closes."""
         leased = any(session.lease is not None for session in self.slots.sessions.values())
-        return self._tell_problem() if leased or self.offers.owing() else self.offers.close()
+        return self._report_problem() if leased or self.offers.owing() else self.offers.close()
 
     def turn_away(self) -> list[do.Action]:
         """Nobody gets a board that is not clean."""
         waiting, self.slots.waiting = self.slots.waiting, []
         actions: list[do.Action] = []
         if self.records.policy.tracked:
-            actions = self.offers.withdraw() + self._tell_problem() + self.parking.close()
+            actions = self.offers.withdraw() + self._report_problem() + self.parking.close()
         for session in waiting:
             actions += [do.Refuse(session.conn, "mismatch"), *self.report_end(session, "unused")]
         return actions

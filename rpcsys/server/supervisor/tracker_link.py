@@ -40,7 +40,7 @@ class TrackerLink:
         self._addresses = addresses
         self._card = card
         self._link: Link | None = None
-        self._told_up = False
+        self._reported_up = False
         self._registration = 0
         self._commands = TvmCommands()
         self._reported: dict[int, do.ReportStart | do.ReportEnd] = {}
@@ -49,7 +49,7 @@ class TrackerLink:
     def connect(self, which: int = 0) -> None:
         """Start connecting to one of the addresses: LinkUp or LinkDown follows."""
         self.close()
-        self._told_up = False
+        self._reported_up = False
         self._commands = TvmCommands()
         self._reported.clear()
         try:
@@ -120,12 +120,12 @@ class TrackerLink:
             self._advance()
         self.close()
 
-    def tell_health(self, problem: str) -> None:
+    def report_health(self, problem: str) -> None:
         """Tell our tracker what is wrong with this board."""
         if self._link is not None:
             self._send(control.Health(self._link.next_id(), problem))
 
-    def tell_deployed(self, key: str, modules: Sequence[tuple[Any, ...]], workers: int) -> None:
+    def report_deployed(self, key: str, modules: Sequence[tuple[Any, ...]], workers: int) -> None:
         """Tell our tracker of the deployed modules: name, version, whether served, running, waiting, clients of each."""
         if self._link is not None:
             told = tuple(
@@ -156,8 +156,8 @@ class TrackerLink:
             return
         try:
             said = self._link.advance()
-            if self._link.ready and not self._told_up:
-                self._told_up = True
+            if self._link.ready and not self._reported_up:
+                self._reported_up = True
                 self._loop.post(ev.LinkUp, bool(self._link.ours))
             for message in said:
                 self._hear(message)

@@ -24,17 +24,17 @@ class Supervisor:
     """Answers a deployer's questions; ``why``: what is wrong with what is tried."""
 
     def __init__(self) -> None:
-        self.end, self._tether = messages.pair()
+        self.end, self._control = messages.pair()
         self.why = ""
         self.asked: list[dict] = []
         threading.Thread(target=self._answer, daemon=True).start()
 
     def _answer(self) -> None:
-        while data := messages.receive(self._tether)[0]:
+        while data := messages.receive(self._control)[0]:
             question = json.loads(data)
             self.asked.append(question)
             answers = {"try": {"tried": self.why}, "changed": {"seen": True}, "states": {"states": self.states()}}
-            messages.tell(self._tether, **answers[next(iter(question))])
+            messages.send_json(self._control, **answers[next(iter(question))])
 
     def states(self) -> dict:
         return {"head": ["serving", 1, 2, 3]}

@@ -51,7 +51,7 @@ def test_a_client_that_takes_a_little_now_and_then_is_not_dropped(host, client, 
     assert connection.by >= began + STALLED_S
     connection.by = began
     host._rewatch(connection)  # another answer for it is no sign of life
-    host._look(time.monotonic())
+    host._do_due(time.monotonic())
     assert connection.closed
 
 

@@ -73,8 +73,8 @@ class Clients(WorkerPool):
                 self._queue.offer(Call(connection, frame))
         return None
 
-    def _look(self, now: float) -> None:
-        self._next_look = now + 60.0
+    def _do_due(self, now: float) -> None:
+        self._next_due = now + 60.0
 
     def _rewatch(self, connection: ClientConnection) -> None:
         """All is taken here at once."""

@@ -32,7 +32,7 @@ class Supervised:
         self.control.settimeout(SOON_S)
         self.pid = launch.start("rpcsys.server.sandbox.zygote", self.settings, theirs.fileno(), "zygote", leader=True)
         theirs.close()
-        self.tethers: dict[int, socket.socket] = {}
+        self.controls: dict[int, socket.socket] = {}
 
     def hears(self, *words: str) -> dict[str, Any]:
         """The next message that has one of these fields."""
@@ -40,14 +40,14 @@ class Supervised:
 
     def says(self, child: int, *words: str) -> dict[str, Any]:
         """The next message of a child that has one of these fields."""
-        return _next(self.tethers[child], words)
+        return _next(self.controls[child], words)
 
     def spawn(self, child: int, kind: ChildKind = ChildKind.SESSION) -> dict[str, Any]:
         """Have a child made, and wait until it is ready or has failed; what the zygote says of it."""
         ours, theirs = messages.pair()
         ours.settimeout(SOON_S)
-        self.tethers[child] = ours
-        messages.tell(self.control, theirs.fileno(), spawn=child, kind=kind)
+        self.controls[child] = ours
+        messages.send_json(self.control, theirs.fileno(), spawn=child, kind=kind)
         theirs.close()
         return self.hears("born", "dead")
 
@@ -57,7 +57,7 @@ class Supervised:
         here.settimeout(SOON_S)
         workdir = work_folders.make(self.folder, child)
         job = Job(kind, b"", workdir, "k", "peer", options={"load_library": [], **options})
-        messages.send(self.tethers[child], job.to_bytes(), there.fileno())
+        messages.send(self.controls[child], job.to_bytes(), there.fileno())
         there.close()
         return here
 
@@ -93,8 +93,8 @@ def start() -> Iterator[Start]:
     yield another
     for one in made:
         one.control.close()
-        for tether in one.tethers.values():
-            tether.close()
+        for control in one.controls.values():
+            control.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(one.pid, 0)
         for _ in work_folders.removal(one.folder):  # one that could not begin leaves that to its supervisor

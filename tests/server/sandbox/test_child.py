@@ -52,12 +52,12 @@ def test_a_client_that_leaves_is_lost(zygote):
 
 def test_a_session_whose_folder_is_gone_ends_at_once(zygote):
     workdir = os.path.join(zygote.folder, "session-1", "files")
-    send(zygote.tethers[1], Job("rpcsys/1", b"", workdir, "k", "peer").to_bytes(), zygote.control.fileno())
+    send(zygote.controls[1], Job("rpcsys/1", b"", workdir, "k", "peer").to_bytes(), zygote.control.fileno())
     assert zygote.hears("dead")["status"] == 1
 
 
-def test_a_child_whose_supervisor_closes_its_tether_ends_by_itself(zygote):
-    zygote.tethers[1].close()
+def test_a_child_whose_supervisor_closes_its_control_socket_ends_by_itself(zygote):
+    zygote.controls[1].close()
     assert zygote.hears("dead")["status"] == 0
 
 

@@ -20,9 +20,9 @@ MB = 1 << 20
 def taken(roots):
     usage = MemoryUsage()
     for pid in members(roots):
-        usage.look_at(pid)
+        usage.scan(pid)
         usage.measure(pid)
-    usage.look_at_sockets()
+    usage.scan_sockets()
     return usage.taken
 
 before = taken([os.getpid()])
@@ -35,7 +35,7 @@ def held(count):
 
 def bound():
     usage = MemoryUsage()
-    usage.look_at(os.getpid())
+    usage.scan(os.getpid())
     return usage.bound
 
 def more():
@@ -149,7 +149,7 @@ def test_nobody_takes_nothing():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     usage = memory_usage.MemoryUsage()
-    usage.look_at(gone.pid)
+    usage.scan(gone.pid)
     usage.measure(gone.pid)
     assert usage.bound == usage.taken == 0
 

@@ -26,8 +26,8 @@ def as_message(fields):
 def test_one_message_with_a_descriptor():
     here, there = messages.pair()
     reader, writer = os.pipe()
-    messages.tell(here, writer, spawn=3)
-    messages.tell(here, kill=3)
+    messages.send_json(here, writer, spawn=3)
+    messages.send_json(here, kill=3)
     data, descriptor = messages.receive(there)
     assert data == b'{"spawn": 3}'
     os.write(descriptor, b"x")
@@ -42,7 +42,7 @@ def test_one_message_with_a_descriptor():
 
 def test_a_descriptor_that_was_received_is_not_inherited():
     here, there = messages.pair()
-    messages.tell(here, 0, spawn=1)
+    messages.send_json(here, 0, spawn=1)
     _, descriptor = messages.receive(there)
     assert not os.get_inheritable(descriptor)
     os.close(descriptor)
@@ -73,10 +73,10 @@ def test_the_last_of_several_messages_counts_and_none_is_waited_for():
     here, there = messages.pair()
     with here, there:
         assert messages.last(there) is None
-        messages.tell(here, until=1.0)
-        messages.tell(here, until=2.0)
+        messages.send_json(here, until=1.0)
+        messages.send_json(here, until=2.0)
         assert messages.last(there) == {"until": 2.0}
-        messages.tell(here, until=None)
+        messages.send_json(here, until=None)
         here.close()
         assert messages.last(there) == {"until": None}
         assert messages.last(there) is None

@@ -89,7 +89,7 @@ def test_a_child_without_a_cgroup_is_made_all_the_same(start, isolate):
     zygote = start(isolate=isolate, cgroups={"memory": "/no/such/folder"})
     zygote.hears("ready")
     zygote.spawn(1)
-    assert zygote.says(1, "ready") == {"ready": True}  # looks hold its limits
+    assert zygote.says(1, "ready") == {"ready": True}  # polling holds its limits
 
 
 def test_everything_ends_when_the_supervisor_is_gone(start, isolate):

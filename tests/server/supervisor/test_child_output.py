@@ -122,8 +122,8 @@ def test_what_is_left_is_told(pipe):
     words = CrashOutput(told.append)
     words.keep(1, pipe[0])
     os.write(pipe[1], b"terminate called\nafter")
-    words.tell(1)
-    words.tell(1)
+    words.log(1)
+    words.log(1)
     assert told == [b"terminate called\nafter"]
     assert is_closed(pipe[0])
 
@@ -132,8 +132,8 @@ def test_nothing_is_left(pipe):
     told: list[bytes] = []
     words = CrashOutput(told.append)
     words.keep(1, pipe[0])
-    words.tell(1)
-    words.tell(2)
+    words.log(1)
+    words.log(2)
     assert told == []
     assert is_closed(pipe[0])
 
@@ -148,7 +148,7 @@ def test_no_more_than_a_few_lines(pipe):
             os.write(pipe[1], b"x" * 4096)
         except BlockingIOError:
             break
-    words.tell(1)
+    words.log(1)
     assert sum(map(len, told)) <= CRASH_BYTES
 
 
@@ -162,4 +162,4 @@ def test_descriptors_that_are_no_pipes_or_too_many(pipe, tmp_path):
     assert words.keep(1, another) == another
     for each in (file, another, writing):
         os.close(each)
-    words.tell(1)
+    words.log(1)

@@ -118,7 +118,7 @@ def test_odd_words_end_nobody_else(supervisor, child, data):
         pytest.skip("the system takes no message of that length")
     supervisor.hear()
     other = HOST if child == SESSION else SESSION
-    assert supervisor._tether(other) is not None
+    assert supervisor._control_of(other) is not None
     assert all(line.isprintable() for line in supervisor.told)
 
 
@@ -193,7 +193,7 @@ def test_a_host_that_floods_is_killed(supervisor):
     words = b'{"load": [0, 0, 0], "more": "%s"}' % (b"x" * 20000)
     flood(supervisor, HOST, words, 10 * messages.ALLOWED_OF_SERVICE)
     assert {"kill": HOST} in supervisor.orders
-    assert supervisor._tether(SESSION) is not None
+    assert supervisor._control_of(SESSION) is not None
 
 
 def test_one_message_of_each_in_turn(supervisor):

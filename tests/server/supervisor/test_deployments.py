@@ -47,11 +47,11 @@ def test_deployed_tried_switched_to_and_the_old_one_leaves(script):
     assert script.visit(9, "") == [do.Spawn(2, ChildKind.DEPLOYER)]
     assert script.act(script.deployments.ready(2)) == [do.BeDeployer(2, 9, "peer9")]
     assert script.say(ev.Try, 2, TWO) == [do.Spawn(3, HOST)]
-    assert script.serving(3) == [do.TellChild(2, "tried", "")]
+    assert script.serving(3) == [do.SendToChild(2, "tried", "")]
     assert script.visit(1) == [hand(1, 1)]  # the old one, until the disk says otherwise
     assert script.say(ev.Changed, 2) == [do.Reread()]
-    assert script.say(ev.Catalogue, (TWO,)) == [do.TellChild(1, "leave", "successor")]
-    assert script.say(ev.Leaving, 1) == [do.TellChild(2, "seen", True)]  # no call reaches it any more
+    assert script.say(ev.Catalogue, (TWO,)) == [do.SendToChild(1, "leave", "successor")]
+    assert script.say(ev.Leaving, 1) == [do.SendToChild(2, "seen", True)]  # no call reaches it any more
     assert script.visit(2) == [hand(3, 2)]
     assert script.say(ev.Moved, 1, 3, "peer3", True) == [hand(3, 3, False, True)]
     assert script.dies(1) == []
@@ -62,10 +62,10 @@ def test_who_deploys_does_not_wait_for_ever_for_a_host_to_leave(script):
     script.visit(9, "")
     script.act(script.deployments.ready(2))
     script.say(ev.Changed, 2)
-    assert script.say(ev.Catalogue, ()) == [do.TellChild(1, "leave", "")]
+    assert script.say(ev.Catalogue, ()) == [do.SendToChild(1, "leave", "")]
     assert script.deployments.deadline() == script.now + HEARD_S
     script.now += HEARD_S
-    assert script.act([]) == [do.TellChild(2, "seen", True)]
+    assert script.act([]) == [do.SendToChild(2, "seen", True)]
 
 
 @pytest.mark.parametrize("how", ["cannot be loaded", "dies"])
@@ -98,7 +98,7 @@ def test_who_deploys_dies_after_the_disk_was_switched(script):
     script.say(ev.Try, 2, TWO)
     script.serving(3)
     script.dies(2)
-    assert script.say(ev.Catalogue, (TWO,)) == [do.TellChild(1, "leave", "successor")]
+    assert script.say(ev.Catalogue, (TWO,)) == [do.SendToChild(1, "leave", "successor")]
     assert script.visit(1) == [hand(3, 1)]
 
 
@@ -114,7 +114,7 @@ def test_a_client_that_a_dead_host_did_not_take_waits_for_the_next(script):
 
 def test_the_end_of_the_server(script):
     script.visit(9, "")
-    assert script.stop() == [do.Kill(2), do.TellChild(1, "leave", "")]
+    assert script.stop() == [do.Kill(2), do.SendToChild(1, "leave", "")]
     assert script.deployments.busy
     script.dies(2)
     script.dies(1)

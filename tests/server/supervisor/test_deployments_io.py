@@ -25,14 +25,14 @@ VERSION = Version("head", "0001-aaaaaaaaaaaa", "head.so", "a" * 64)
 
 
 class Scene:
-    """A host whose end of the tether a test holds, and a client."""
+    """A host whose end of the control socket a test holds, and a client."""
 
     def __init__(self, folder) -> None:
         self.loop = Loop(lambda: 100.0)
         self.clients = Clients(self.loop, None, "k")
         self.spawner = Spawner(self.loop, {})
-        tether, self.host = messages.pair()
-        self.spawner.children[HOST] = ChildProcess(ChildKind.HOST, tether, messages.Allowance(0.0, 99))
+        control, self.host = messages.pair()
+        self.spawner.children[HOST] = ChildProcess(ChildKind.HOST, control, messages.Allowance(0.0, 99))
         config = parse(["--key", "k", "--deploy", str(folder), "--deploy-workers", "2"])
         self.told: list[object] = []
         self.io = DeploymentsIo(self.loop, config, self.clients, self.spawner, lambda *told: self.told.append(told))
@@ -103,7 +103,7 @@ def test_what_comes_back_is_a_connection_or_nothing(scene):
 
 
 def test_a_client_that_no_host_takes_waits_for_another(scene):
-    scene.spawner.children[HOST].tether.close()
+    scene.spawner.children[HOST].control.close()
     scene.do(do.Hand(HOST, scene.conn, "peer", True, False))
     assert list(scene.loop.events) == [ev.NotTaken(100.0, HOST, scene.conn, "peer", True, False)]
 
@@ -111,7 +111,7 @@ def test_a_client_that_no_host_takes_waits_for_another(scene):
 def test_what_the_disk_says_and_what_a_tracker_is_told(scene):
     scene.do(do.Reread())
     assert list(scene.loop.events) == [ev.Catalogue(100.0, ())]
-    scene.do(do.TellDeployed(()))
+    scene.do(do.ReportDeployed(()))
     assert scene.told == [((), 2)]
-    scene.do(do.TellChild(HOST, "leave", ""))
+    scene.do(do.SendToChild(HOST, "leave", ""))
     assert json.loads(messages.receive(scene.host)[0]) == {"leave": ""}

@@ -71,7 +71,7 @@ def test_it_is_run_once_a_minute_while_the_board_is_idle(begin):
 
 def test_a_board_that_is_not_fit_says_so_and_is_looked_at_with_growing_pauses(begin):
     scene, _ = begin(health_check=True)
-    assert scene.say(ev.CommandDone, CHECK, "no camera") == [do.TellHealth("the health check failed: no camera")]
+    assert scene.say(ev.CommandDone, CHECK, "no camera") == [do.ReportHealth("the health check failed: no camera")]
     pauses = []
     for _ in range(10):
         began = scene.now
@@ -84,7 +84,7 @@ def test_a_board_that_is_not_fit_says_so_and_is_looked_at_with_growing_pauses(be
     assert max(pauses) == PAUSE_S[1]
     assert len([line for line in scene.logged() if "not offered" in line]) == 1
     scene.tick(PAUSE_S[1])
-    assert kinds(scene.say(ev.CommandDone, CHECK)) == [do.TellHealth, do.Offer]
+    assert kinds(scene.say(ev.CommandDone, CHECK)) == [do.ReportHealth, do.Offer]
 
 
 def test_a_recovery_is_tried_before_the_next_check(begin):
@@ -93,7 +93,7 @@ def test_a_recovery_is_tried_before_the_next_check(begin):
     assert scene.tick(PAUSE_S[0]) == [do.RunCommand(RECOVER)]
     assert scene.say(ev.CommandDone, RECOVER, "no switch") == [do.RunCommand(CHECK)]
     assert any("no switch" in line for line in scene.logged())
-    assert kinds(scene.say(ev.CommandDone, CHECK)) == [do.TellHealth, do.Offer]
+    assert kinds(scene.say(ev.CommandDone, CHECK)) == [do.ReportHealth, do.Offer]
 
 
 def test_faults_in_a_row_are_a_reason_to_recover(begin):
@@ -136,7 +136,7 @@ def test_a_session_that_cannot_start_or_cannot_be_cleaned_is_a_fault(begin):
     actions += scene.say(ev.Removed, 1, left=("/tmp/x",))
     (ended,) = [action for action in actions if isinstance(action, do.ReportEnd)]
     assert ended.fault == "it could not be cleaned: /tmp/x is left"
-    (told,) = [action for action in scene.out if isinstance(action, do.TellHealth)]
+    (told,) = [action for action in scene.out if isinstance(action, do.ReportHealth)]
     assert "/tmp/x" in told.problem
 
 
@@ -146,7 +146,7 @@ def test_what_is_told_is_told_again_to_a_tracker_that_is_back(begin):
     scene.say(ev.LinkDown, "gone")
     scene.tick(1)
     scene.say(ev.LinkUp, True)
-    assert do.TellHealth in kinds(scene.say(ev.Registered))
+    assert do.ReportHealth in kinds(scene.say(ev.Registered))
 
 
 def test_tvms_tracker_is_told_nothing_and_offered_nothing(begin):
@@ -155,7 +155,7 @@ def test_tvms_tracker_is_told_nothing_and_offered_nothing(begin):
     scene.offers(scene.say(ev.CommandDone, CHECK))
     scene.tick(EVERY_S)
     assert do.Disconnect in kinds(scene.say(ev.CommandDone, CHECK, "x"))
-    assert not any(isinstance(action, do.TellHealth) for action in scene.out)
+    assert not any(isinstance(action, do.ReportHealth) for action in scene.out)
 
 
 def test_a_free_slot_is_checked_while_another_is_in_use(begin):

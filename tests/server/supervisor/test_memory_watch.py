@@ -24,9 +24,9 @@ class Scene:
 
     @property
     def due(self):
-        return self.loop.timers.get(self.watch.look)
+        return self.loop.timers.get(self.watch.scan)
 
-    def look(self):
+    def scan(self):
         self.now = self.due
         self.loop.run_once(0.0)
 
@@ -34,7 +34,7 @@ class Scene:
         return [event.child for event in self.loop.events]
 
 
-def test_the_watch_tells_of_those_above_their_limit():
+def test_the_watch_reports_those_above_their_limit():
     scene = Scene(1 << 20, {7: (os.getpid(),), 8: ()}.get)
     assert scene.due is None
     scene.watch.add(7)
@@ -42,14 +42,14 @@ def test_the_watch_tells_of_those_above_their_limit():
     scene.loop.run_once(0.0)
     assert scene.told() == []
     assert scene.due == pytest.approx(100 + EVERY_S)
-    scene.look()
+    scene.scan()
     assert scene.told() == [7]
 
 
 def test_the_watch_forgets_the_dead():
     scene = Scene(1 << 20, lambda child: ())
     scene.watch.add(7)
-    scene.look()
+    scene.scan()
     assert scene.due is None
 
 
@@ -60,14 +60,14 @@ def test_without_a_limit_nobody_is_watched():
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU here")
-def test_who_is_on_other_cpus_is_set_back_and_told_of():
+def test_who_is_on_other_cpus_is_set_back_and_reported():
     mine = frozenset(sorted(os.sched_getaffinity(0))[:1])
     with subprocess.Popen(["sleep", "100"]) as process:
         try:
             scene = Scene(None, lambda child: (process.pid,))
             scene.watch.add(7, mine)
             for _ in range(3):
-                scene.look()
+                scene.scan()
             assert list(scene.loop.events) == [ev.CpusLeft(100.0 + EVERY_S, 7)]
             assert os.sched_getaffinity(process.pid) == mine
         finally:
@@ -78,10 +78,10 @@ def test_a_long_look_lets_the_loop_work_in_between():
     scene = Scene(1 << 20, step_s=SLICE_S)  # every step takes so long
     for child in range(5):
         scene.watch.add(child)
-    looks = 0
+    scans = 0
     while len(scene.told()) < 5:
-        scene.look()
-        looks += 1
-        assert looks < 50
-    assert looks >= 5
+        scene.scan()
+        scans += 1
+        assert scans < 50
+    assert scans >= 5
     assert scene.told() == list(range(5))

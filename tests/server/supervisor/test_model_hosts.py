@@ -37,11 +37,11 @@ def test_a_module_that_cannot_be_loaded_here_any_more():
 def test_a_stuck_host_is_succeeded_by_one_of_the_same_version(script):
     assert script.say(ev.Stuck, 1) == [do.Spawn(2, HOST)]
     assert script.visit(1) == []
-    assert script.serving(2) == [do.TellChild(1, "leave", "successor"), hand(2, 1)]
+    assert script.serving(2) == [do.SendToChild(1, "leave", "successor"), hand(2, 1)]
 
 
 def test_withdrawn(script):
-    assert script.say(ev.Catalogue, ()) == [do.TellChild(1, "leave", "")]
+    assert script.say(ev.Catalogue, ()) == [do.SendToChild(1, "leave", "")]
     (away,) = script.visit(1)
     assert "nothing is deployed" in away.text
 

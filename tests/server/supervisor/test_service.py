@@ -87,7 +87,7 @@ def test_sessions_are_apart_and_leave_nothing(server, daemons):
 def test_a_session_has_its_own_descriptors_only(server):
     with session(server), session(server) as two:
         names = ask(two, "descriptors")
-    # its client's connection and its tether
+    # its client's connection and its control socket
     assert len([name for name in names if name.startswith("socket:")]) == 2
     assert not [name for name in names if "rpcsys-server-" in name], "a way to others' directories"
 

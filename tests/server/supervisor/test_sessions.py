@@ -10,14 +10,14 @@ from rpcsys.server.supervisor.sessions import (
     CLEANING,
     END_SEEN,
     ENDING,
+    EXPLAINING,
     LATE_S,
     OVER,
     OVERDUE,
     RUNNING,
     STARTED,
-    TELLING,
     TRANSITIONS,
-    UNTOLD,
+    UNEXPLAINED,
     SessionRecord,
 )
 
@@ -34,9 +34,9 @@ def session(*events, kind="rpcsys/1", **fields):
     [
         ((STARTED,), RUNNING),
         ((STARTED, END_SEEN, END_SEEN), ENDING),
-        ((STARTED, END_SEEN, UNTOLD), OVERDUE),
-        ((STARTED, UNTOLD, STARTED), TELLING),
-        ((STARTED, UNTOLD, STARTED, OVER), CLEANING),
+        ((STARTED, END_SEEN, UNEXPLAINED), OVERDUE),
+        ((STARTED, UNEXPLAINED, STARTED), EXPLAINING),
+        ((STARTED, UNEXPLAINED, STARTED, OVER), CLEANING),
         ((OVER,), CLEANING),
     ],
 )

@@ -239,7 +239,7 @@ def test_a_tvm_client_that_left_is_told_nothing(direct):
     assert kinds(direct.say(ev.ChildDead, 1, -9)) == [do.Finish]
 
 
-def test_telling_takes_no_longer_than_it_may(direct):
+def test_explaining_takes_no_longer_than_it_may(direct):
     direct.visit(1, session=None, timeout_s=2.0)
     direct.tick(2)
     direct.say(ev.ChildDead, 1, -9)

@@ -60,7 +60,7 @@ def test_stop_without_sessions_is_at_once(tracked):
 def test_leases_that_end_while_it_stops_are_still_told(tracked):
     tracked.say(ev.KeyTaken, "L1", 1, "k:1", "u", "a", None)
     tracked.visit(1, key="k:1")
-    assert tracked.say(ev.StopAsked) == [do.StopListening(), do.TellHealth("it is being stopped")]
+    assert tracked.say(ev.StopAsked) == [do.StopListening(), do.ReportHealth("it is being stopped")]
     assert tracked.say(ev.KeyMade, "k:9") == []
     tracked.say(ev.ChildDone, 1, "closed")
     told = tracked.bury(1)

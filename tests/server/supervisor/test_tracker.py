@@ -164,8 +164,8 @@ def test_our_tracker_is_told_what_changes_of_deployed_modules():
     script.boot()
     script.say(ev.Catalogue, (ONE,))
     script.register()
-    (told,) = only(script.out, do.TellDeployed)
+    (told,) = only(script.out, do.ReportDeployed)
     assert told.modules == (("head", ONE.version, False, 0, 0, 0),)
     script.say(ev.ChildReady, 2)
-    assert only(script.say(ev.Loaded, 2), do.TellDeployed)[0].modules == (("head", ONE.version, True, 0, 0, 0),)
-    assert only(script.tick(5.0), do.TellDeployed) == []
+    assert only(script.say(ev.Loaded, 2), do.ReportDeployed)[0].modules == (("head", ONE.version, True, 0, 0, 0),)
+    assert only(script.tick(5.0), do.ReportDeployed) == []
