@@ -212,7 +212,7 @@ class TrackerService:
         if viewer is not None:
             self.counts.frames_out += 1
             text = self._summary.text(self.state.records, self.clock.now(), viewer)
-            connection.queue(tracker.frame(text, MAX_TVM_REPLY))
+            connection.queue(tracker.frame(text))
 
     def flush(self) -> None:
         """Send what is to be sent: one write for each connection, however many replies it gets."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
-from typing import Any, Callable, ClassVar, Union
+from typing import Any, Callable, ClassVar, Iterable, Union
 
 from rpcsys.errors import LimitExceeded, ProtocolError, ValueNotSupported
 from rpcsys.wire import checks, control
@@ -41,27 +41,19 @@ _MAX_DIGITS = 4300
 class TrackerFrameReader:
     """Takes bytes as they come, gives frames as they are whole. With ``magic`` the bytes begin with `MAGIC`."""
 
-    __slots__ = ("_at", "_buffer", "_due", "_magic_due")
+    __slots__ = ("_at", "_buffer", "_due", "magic_due", "partial")
 
     def __init__(self, magic: bool = True) -> None:
+        self.magic_due = magic  # whether the magic has not arrived yet
+        self.partial = False  # whether something was begun that no call of `next` has given out
         # What comes in one piece is taken apart where it is, and mostly it is one frame, or the text of one.
         self._buffer: Union[bytes, bytearray] = b""
-        self._at = 0
+        self._at = 0  # where in it begins what has not been given out
         self._due = 0  # bytes of the frame whose length has been taken, 0 if the next is a length
-        self._magic_due = magic
-
-    @property
-    def magic_due(self) -> bool:
-        """Whether the magic has not arrived yet."""
-        return self._magic_due
-
-    @property
-    def partial(self) -> bool:
-        """Whether something was begun that no call of `next` has given out."""
-        return self._due > 0 or len(self._buffer) > 0
 
     def feed(self, data: bytes) -> None:
         """Take ``data``; what was given out before is forgotten."""
+        self.partial = self.partial or len(data) > 0
         if len(self._buffer) <= _LENGTH.size:  # nothing, or mostly the length of what comes now
             self._buffer += data
             return
@@ -76,7 +68,7 @@ class TrackerFrameReader:
         Raises `ProtocolError` where the bytes do not begin with the magic, `LimitExceeded` for a length below 1 or
         above `MAX_FRAME`, before the frame is awaited.
         """
-        if self._magic_due and not self._take_magic():
+        if self.magic_due and not self._take_magic():
             return None
         buffer, start = self._buffer, self._at
         if not self._due:
@@ -90,18 +82,14 @@ class TrackerFrameReader:
         end = start + self._due
         if len(buffer) < end:
             if len(buffer) == start:
-                self._give_out(start)
+                self._buffer, self._at = b"", 0
             return None
         self._due = 0
-        self._give_out(end)
+        if end < len(buffer):
+            self._at = end
+        else:
+            self._buffer, self._at, self.partial = b"", 0, False
         return bytes(buffer[start:end])
-
-    def _give_out(self, end: int) -> int:
-        """What comes before ``end`` is done with; where the rest begins."""
-        if end == len(self._buffer):
-            self._buffer, end = b"", 0
-        self._at = end
-        return end
 
     def _take_magic(self) -> bool:
         held = bytes(self._buffer[:4])
@@ -109,8 +97,8 @@ class TrackerFrameReader:
             raise ProtocolError(f"not a tracker connection: it begins with {held!r}")
         if len(held) < 4:
             return False
-        self._magic_due = False
-        self._give_out(4)
+        self.magic_due = False
+        self._at, self.partial = 4, len(self._buffer) > 4
         return True
 
 
@@ -132,17 +120,13 @@ _careful = json.JSONDecoder(parse_constant=_no_constant, parse_int=_short_intege
 _encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
-def _make_text() -> Callable[[Any], str]:
-    """The encoder of JSON texts. `json` builds its C encoder anew for every text, which costs as much as the text."""
-    make: Any = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:
-        return _encoder.encode
-    escape = json.encoder.encode_basestring_ascii
-    encode = make(None, _encoder.default, escape, None, ":", ",", False, False, False)
-    return lambda value: "".join(encode(value, 0))
-
-
-_text = _make_text()
+# `json` builds its C encoder anew for every text, which costs as much as the text: here it is built once.
+_make: Any = getattr(json.encoder, "c_make_encoder", None)
+_pieces: Callable[[Any, int], Iterable[str]] = (
+    (lambda value, level: _encoder.iterencode(value))
+    if _make is None
+    else _make(None, _encoder.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
+)
 
 
 def decode_json(data: bytes) -> Any:
@@ -184,12 +168,9 @@ def _is_deeper(value: Any, limit: int) -> bool:
     return any(type(item) in (list, dict) for item in level)
 
 
-def frame(text: str, limit: int = MAX_FRAME) -> bytes:
-    """``text``, which must be ASCII, as a frame."""
-    data = text.encode("ascii")
-    if len(data) > limit:
-        raise LimitExceeded(f"a tracker frame of {len(data)} bytes (allowed: {limit})")
-    return _LENGTH.pack(len(data)) + data
+def frame(text: str) -> bytes:
+    """``text``, which must be ASCII and is not too long, as a frame."""
+    return _LENGTH.pack(len(text)) + text.encode("ascii")
 
 
 def encode(message: Any, limit: int = MAX_FRAME) -> bytes:
@@ -200,10 +181,12 @@ def encode(message: Any, limit: int = MAX_FRAME) -> bytes:
     """
     plain = message.to_json() if hasattr(message, "to_json") else message
     try:
-        text = _text(plain)
+        text = "".join(_pieces(plain, 0))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueNotSupported(f"a message to or from the tracker: {error}") from None
-    return frame(text, limit)
+    if len(text) > limit:
+        raise LimitExceeded(f"a tracker frame of {len(text)} bytes (allowed: {limit})")
+    return _LENGTH.pack(len(text)) + text.encode("ascii")
 
 
 # ------------------------------------------------------------------ TVM's messages
