@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rpcsys import client, errors, graph, lab, module, server
-    from rpcsys.client import connect_tracker, empty, inout
-    from rpcsys.client.connect import connect
+    from rpcsys.client import connect, connect_tracker, empty, inout
     from rpcsys.errors import RpcsysError
 
 __version__ = "0.1.0"

@@ -40,5 +40,26 @@ def test_nothing_is_imported_before_it_is_used() -> None:
     assert done.stdout.splitlines() == ["['rpcsys']", "True False"]
 
 
+def test_who_only_asks_a_tracker_imports_no_numpy() -> None:
+    code = "import sys, rpcsys.client.tracker; print({'numpy', 'asyncio', 'rpcsys.graph'} & set(sys.modules))"
+    for imports in ("", "from rpcsys.client import connect_tracker, Tracker; "):
+        done = subprocess.run(
+            [sys.executable, "-c", imports + code], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout == "set()\n"
+
+
+def test_the_clients_names_are_there_whatever_is_imported_first() -> None:
+    assert dir(rpcsys.client) == sorted(rpcsys.client.__all__)
+    code = (
+        "import rpcsys.client.session, rpcsys.client.connection, rpcsys.client as c;"
+        "print([name for name in c.__all__ if not callable(getattr(c, name))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+    with pytest.raises(AttributeError, match=r"module 'rpcsys\.client' has no attribute 'nonsense'"):
+        _ = rpcsys.client.nonsense
+
+
 def test_one_version_everywhere() -> None:
     assert importlib.metadata.version("rpcsys") == rpcsys.__version__

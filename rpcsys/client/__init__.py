@@ -1,16 +1,22 @@
 """The client: lease a device, open a session, call what is on it.
 
 The core runs on the standard library alone (Python 3.8 and later); arrays come as `Tensor` then, and
-as numpy arrays where numpy is installed.
+as numpy arrays where numpy is installed. Whoever only asks a tracker does not import numpy.
 """
 
-from rpcsys.client.arrays import empty, inout
-from rpcsys.client.connect import connect
-from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule
-from rpcsys.client.session import ServedModule, Session
-from rpcsys.client.timing import TimingResult
-from rpcsys.client.tracker import Tracker, connect_tracker
-from rpcsys.wire.tensor import Tensor
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rpcsys.client.arrays import empty, inout
+    from rpcsys.client.connection import connect
+    from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule
+    from rpcsys.client.session import ServedModule, Session
+    from rpcsys.client.timing import TimingResult
+    from rpcsys.client.tracker import Tracker, connect_tracker
+    from rpcsys.wire.tensor import Tensor
 
 __all__ = [
     "RemoteArray",
@@ -26,3 +32,26 @@ __all__ = [
     "empty",
     "inout",
 ]
+
+_HOMES = {
+    "rpcsys.client.arrays": ("empty", "inout"),
+    "rpcsys.client.connection": ("connect",),
+    "rpcsys.client.remote": ("RemoteArray", "RemoteFunction", "RemoteModule"),
+    "rpcsys.client.session": ("ServedModule", "Session"),
+    "rpcsys.client.timing": ("TimingResult",),
+    "rpcsys.client.tracker": ("Tracker", "connect_tracker"),
+    "rpcsys.wire.tensor": ("Tensor",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562)."""
+    for module, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(module), name)
+            return value
+    raise AttributeError(f"module 'rpcsys.client' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,11 +9,10 @@ import os
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from rpcsys.client import answers, capabilities, files
-from rpcsys.client.connect import open_deployment
+from rpcsys.client.connection import open_session
 from rpcsys.client.files import Progress
-from rpcsys.client.session import Closeable
 from rpcsys.errors import ProtocolError, UsageError
-from rpcsys.link import parse_address
+from rpcsys.link import Closeable, parse_address
 from rpcsys.wire.checks import integer, record, rows, sentence
 
 Path = Union[str, "os.PathLike[str]"]
@@ -35,7 +34,7 @@ class Deployment(Closeable):
 
     def __init__(self, address: Union[str, Tuple[str, int]], *, timeout: float = 60.0) -> None:
         where = parse_address(address) if isinstance(address, str) else address
-        self._session = open_deployment(where, timeout=timeout)
+        self._session = open_session(where, serve="", timeout=timeout)
 
     def put(self, file: Path, name: Optional[str] = None, *, progress: Optional[Progress] = None) -> Dict[str, str]:
         """Have the server serve ``file`` (.so, .onnx) as ``name`` (default: the file's), in place of what it serves so.

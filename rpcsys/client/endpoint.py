@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Collection, List, Mapping, NamedTuple
 
 from rpcsys.client.capabilities import check_encodings
-from rpcsys.client.connect import connect, open_served
+from rpcsys.client.connection import connect
 from rpcsys.client.reconnect import OpenConnection
 from rpcsys.client.remote import RemoteFunction
 from rpcsys.client.tracker import PLACES, connect_tracker
@@ -107,7 +107,7 @@ def _served(
     while True:
         host, port, key = rows.pop(0)
         try:
-            served = open_served((host, port), endpoint.serve, key, timeout=seconds)
+            served = connect(host, port, key, serve=endpoint.serve, timeout=seconds)
             break
         except (ConnectError, Busy):
             if not rows:

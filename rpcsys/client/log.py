@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from typing import Any, Callable, Deque, List, Optional, Tuple
@@ -12,12 +13,14 @@ from typing import Any, Callable, Deque, List, Optional, Tuple
 from rpcsys.client.calls import Channel, PendingCall
 from rpcsys.client.calls.flusher import call_user
 from rpcsys.client.log_limit import gap
+from rpcsys.errors import printable
 from rpcsys.wire.frames import Frame
 
 #: Lines that are kept for readers who come late or are slow.
 KEPT_LINES = 10_000
 #: Letters of these lines together; a device of ours sends lines of 4 kB at most.
 KEPT_LETTERS = 16 << 20
+_log = logging.getLogger("rpcsys.session")
 
 
 class SessionLog:
@@ -34,11 +37,16 @@ class SessionLog:
 
     def take(self, frame: Frame) -> None:
         """A LOG frame has come. Runs in the thread that reads: users' functions are called elsewhere."""
-        lost = frame.get("lost", 0)
+        level, lost = frame.get("level", logging.INFO), frame.get("lost", 0)
+        if type(level) is not int or not 0 <= level <= logging.CRITICAL:
+            level = logging.INFO
+        lines = str(frame.get("message", "")).split("\n")
+        for line in lines:
+            _log.log(level, "%s", printable(line, "\t"))
         with self._lock:
             if type(lost) is int and lost > 0:
                 self._add(gap(lost))
-            for line in str(frame.get("message", "")).split("\n"):
+            for line in lines:
                 self._add(line)
         while self._waiting:
             self._waiting.pop().complete(None)

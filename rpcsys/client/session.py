@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union, overload
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union, overload
 
 from rpcsys.client import answers, capabilities, files
 from rpcsys.client.calls import Channel
@@ -11,28 +11,11 @@ from rpcsys.client.files import Progress, Source
 from rpcsys.client.log import LogLines, SessionLog
 from rpcsys.client.remote import Caller, RemoteArray, RemoteFunction, RemoteModule, TimeEvaluator
 from rpcsys.errors import ProtocolError, UsageError
+from rpcsys.link import Closeable
 from rpcsys.wire.values import Ref
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 #: The number under which a shared connection knows its module.
 _SERVED = 0
-
-
-class Closeable:
-    """A context manager that closes itself."""
-
-    def close(self) -> None:
-        """Let go of what it holds. Does nothing the second time."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Session(Caller, Closeable):

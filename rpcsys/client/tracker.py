@@ -7,11 +7,9 @@ import getpass
 import logging
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Union, overload
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Union, overload
 
 from rpcsys.client import answers
-from rpcsys.client.connect import open_served, open_session
-from rpcsys.client.session import Closeable, ServedModule, Session
 from rpcsys.client.waiting import REPLY_S, OnQueued, Wanted, give_back, wait
 from rpcsys.errors import (
     Busy,
@@ -23,9 +21,12 @@ from rpcsys.errors import (
     TrackerLost,
     UnknownKey,
 )
-from rpcsys.link import Link, parse_address, tracker_defaults
+from rpcsys.link import Closeable, Link, parse_address, tracker_defaults
 from rpcsys.wire import tracker as wire
 from rpcsys.wire.checks import Check
+
+if TYPE_CHECKING:
+    from rpcsys.client.session import ServedModule, Session
 
 Address = Union[None, str, Tuple[str, int]]
 
@@ -204,6 +205,8 @@ class Tracker(Closeable):
         self, link: Link, wanted: Wanted, leases: List[Dict[str, Any]], *, last: bool
     ) -> Optional[Tuple[Session, ...]]:
         """A session for each lease; None if a device does not answer, the leases being given back."""
+        from rpcsys.client.connection import open_session  # whoever only asks needs no numpy
+
         sessions: List[Session] = []
         for lease in leases:
             try:
@@ -238,10 +241,12 @@ class Tracker(Closeable):
 
         Tries `PLACES` at most. Raises `UnknownKey`, `Busy` and what `connect` raises, of the last that was tried.
         """
+        from rpcsys.client.connection import connect
+
         problem: Exception = UnknownKey(f"the tracker knows no place of {name!r}")
         for row in self.resolve(name)[:PLACES]:
             try:
-                return open_served((row["host"], row["port"]), name, row["key"], timeout=timeout)
+                return connect(row["host"], row["port"], row["key"], serve=name, timeout=timeout)
             except (ConnectError, Busy) as error:
                 problem = error
         raise problem

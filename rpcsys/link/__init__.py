@@ -8,11 +8,12 @@ and what keeps a connection to a peer that takes nothing.
 from rpcsys.link.address import DEFAULT_TRACKER, address_text, parse_address, tracker_defaults
 from rpcsys.link.dialling import Dialling
 from rpcsys.link.keepalive import KEEPALIVE_S, keep_alive
-from rpcsys.link.link import CAPABILITIES, Link, error_of
+from rpcsys.link.link import CAPABILITIES, Closeable, Link, error_of
 from rpcsys.link.tcp import acknowledge_at_once, drain_and_close, tune, tune_connected
 
 __all__ = [
     "CAPABILITIES",
+    "Closeable",
     "DEFAULT_TRACKER",
     "KEEPALIVE_S",
     "Dialling",

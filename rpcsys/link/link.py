@@ -10,7 +10,7 @@ import collections
 import selectors
 import socket
 import time
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple, Union
 
 from rpcsys import __version__, errors
 from rpcsys.errors import ProtocolError, TrackerError, TrackerLost, TrackerUnreachable
@@ -19,6 +19,9 @@ from rpcsys.link.dialling import Dialling
 from rpcsys.link.tcp import acknowledge_at_once
 from rpcsys.wire import tracker
 from rpcsys.wire.control import Hello
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CAPABILITIES = ("session/1",)
 MAX_UNSENT = 4 << 20  # bytes waiting to be sent: a tracker that reads nothing for so long is as good as gone
@@ -31,7 +34,21 @@ _CHUNK = 1 << 16
 Address = Union[str, Tuple[str, int]]
 
 
-class Link:
+class Closeable:
+    """A context manager that closes itself."""
+
+    def close(self) -> None:
+        """Let go of what it holds. Does nothing the second time."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Link(Closeable):
     """One connection to a tracker at ``"host:port"`` or ``(host, port)``.
 
     Register its ``fileno()``, call `advance` when that is ready and now and then besides, and take the messages that it
@@ -121,12 +138,6 @@ class Link:
             self._dialling.close()
         if self._sock is not None:
             self._sock.close()
-
-    def __enter__(self) -> Link:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Blocking verbs.
 

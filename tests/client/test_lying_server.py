@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from rpcsys.cli.commands import run_group
 from rpcsys.client import connect
-from rpcsys.client.connect import MAX_MADE
+from rpcsys.client.connection import MAX_MADE
 from rpcsys.client.deploying import Deployment
 from rpcsys.client.log import KEPT_LETTERS, SessionLog
 from rpcsys.client.log_limit import MOST_LETTERS, MOST_LINES, REFILL_S

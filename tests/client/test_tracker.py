@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rpcsys
-from rpcsys.client import tracker as module
+from rpcsys.client import connection as module
 from rpcsys.errors import (
     ConfigError,
     ServerRefused,

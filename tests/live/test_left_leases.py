@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 import rpcsys
-from rpcsys.client import tracker as client
+from rpcsys.client import connection as client
 from tests.live.daemons import START_S, Address, Daemon, Daemons, free_port, queue, wait_until
 from tests.live.probe import TrackerProbe, opening
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import rpcsys
 from rpcsys import errors
-from rpcsys.client.connect import open_deployment
+from rpcsys.client.connection import open_session
 from rpcsys.wire import frames
 from rpcsys.wire.values import Ref
 from tests.live import deployed
@@ -36,7 +36,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def deploying(server):
-    with open_deployment(server.address) as session:
+    with open_session(server.address, serve="") as session:
         yield session
 
 

@@ -40,10 +40,10 @@ SMALL = 4096
 class Channel:
     """Calls and their replies over a `Stream`. For any number of threads."""
 
-    def __init__(self, stream: Stream, peer: str, window: Dict[str, Any], on_log: Callable[[Frame], None]) -> None:
+    def __init__(self, stream: Stream, peer: str, window: Dict[str, Any]) -> None:
         self._stream = stream
         self._peer = peer
-        self._receiver = Receiver(stream, peer, on_log)
+        self._receiver = Receiver(stream, peer)
         self._window_calls: int = window.get("calls", 64)
         self._window_bytes: int = window.get("bytes", 64 << 20)
         self._next_id = 0
@@ -204,9 +204,9 @@ class Channel:
             pass  # then there is nothing left to be cancelled
         return True
 
-    def on_log(self, listener: Callable[[Frame], None]) -> None:
+    def on_log(self, listener: Callable[[Frame], object]) -> None:
         """Call ``listener`` with each LOG frame, in the thread that reads it: it must be quick and call nobody."""
-        self._receiver.on_log.append(listener)
+        self._receiver.on_log = listener
 
     def listen(self) -> None:
         """Have LOG frames read while no call is under way, too."""

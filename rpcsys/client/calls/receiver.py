@@ -95,10 +95,10 @@ class Receiver:
     reads : how many times a thread began to wait
     """
 
-    def __init__(self, stream: Stream, peer: str, on_log: Callable[[Frame], None]) -> None:
+    def __init__(self, stream: Stream, peer: str) -> None:
         self._stream = stream
         self._peer = peer
-        self.on_log = [on_log]
+        self.on_log: Callable[[Frame], object] = lambda frame: None
         self._log_limit = LogLimit()
         self.listening = False
         self.sleepers: Deque[PendingCall] = deque()
@@ -303,8 +303,7 @@ class Receiver:
                 call.sink(frame)
         elif kind == frames.LOG:
             for taken in self._log_limit.taken(frame, time.monotonic(), self._skip):
-                for listener in self.on_log:
-                    listener(taken)
+                self.on_log(taken)
         elif kind == frames.GOODBYE:
             reason = printable(str(frame.get("reason", "no reason given"))[: answers.MAX_TEXT])
             self.break_(SessionLost(f"{self._peer} ended the session: {reason}"))

@@ -26,7 +26,7 @@ class Scene:
         ours, theirs = socket.socketpair()
         self.stream = Stream(ours)
         self.device = Raw(theirs)
-        self.receiver = Receiver(self.stream, "device", lambda frame: None)
+        self.receiver = Receiver(self.stream, "device")
         self.held = HeldCalls()
         self.flushed: list[list[int]] = []
         self.flusher = Flusher(self.receiver, self.held, self.flush)

@@ -22,7 +22,7 @@ class Ends:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         self.stream = Stream(ours)
-        self.receiver = Receiver(self.stream, "device", lambda frame: None)
+        self.receiver = Receiver(self.stream, "device")
         self.device = Raw(theirs)
 
     def under_way(self, call_id: int, size: int = 0) -> PendingCall:

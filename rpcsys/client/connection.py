@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import time
 from typing import Any, Dict, Literal, Optional, Tuple, Union, overload
@@ -10,17 +9,15 @@ from typing import Any, Dict, Literal, Optional, Tuple, Union, overload
 from rpcsys.client import answers
 from rpcsys.client.calls import Channel
 from rpcsys.client.session import ServedModule, Session
-from rpcsys.errors import NotSupported, ProtocolError, ServerRefused, ServerUnreachable, UsageError, printable
+from rpcsys.errors import NotSupported, ProtocolError, ServerRefused, ServerUnreachable, UsageError
 from rpcsys.link import parse_address, tune
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames, handshake
-from rpcsys.wire.frames import Frame
 from rpcsys.wire.reader import FrameReader
 
 VERSION = 1
 #: Bytes that a reply may take once its arrays are decoded, however few they came in (`FrameReader`).
 MAX_MADE = 256 << 20
-_log = logging.getLogger("rpcsys.session")
 
 
 @overload
@@ -64,59 +61,41 @@ def connect(
     if serve:
         if session_timeout:
             raise UsageError("session_timeout is for a session of your own; a shared connection has no such limit")
-        return open_served(address, serve, key, timeout=timeout)
+        return ServedModule(open_session(address, key, serve=serve, timeout=timeout))
     return open_session(address, key, session_timeout=session_timeout, timeout=timeout)
 
 
 def open_session(
     address: Tuple[str, int],
-    match_key: str,
+    match_key: str = "",
     *,
+    serve: Optional[str] = None,
     session_timeout: Optional[float] = None,
     timeout: float = 60.0,
     lease: Optional[Dict[str, Any]] = None,
 ) -> Session:
-    """Open a session with the right that ``match_key`` gives. Errors as for `connect`."""
-    return _open(address, match_key, None, session_timeout, timeout, lease or {})
+    """Open a session with the right that ``match_key`` gives. Errors as for `connect`.
 
-
-def open_served(address: Tuple[str, int], name: str, key: str = "", *, timeout: float = 60.0) -> ServedModule:
-    """Connect to the deployed module ``name``; ``key`` finds its server behind a proxy. Errors as for `connect`."""
-    return ServedModule(_open(address, key, name, None, timeout, {}))
-
-
-def open_deployment(address: Tuple[str, int], *, timeout: float = 60.0) -> Session:
-    """A connection to a server's deployments, which can upload and call ``deploy.…`` only. Errors as for `connect`."""
-    return _open(address, "", "", None, timeout, {})
-
-
-def _open(
-    address: Tuple[str, int],
-    match_key: str,
-    serve: Optional[str],
-    session_timeout: Optional[float],
-    timeout: float,
-    lease: Dict[str, Any],
-) -> Session:
+    With ``serve`` it is a connection to that deployed module, whose server ``match_key`` finds behind a proxy; with
+    ``serve=""`` one to a server's deployments, which can upload and call ``deploy.…`` only.
+    """
     options = handshake.Options(session=handshake.SESSION, serve=serve)
-    opening = handshake.encode_greeting(handshake.Greeting(handshake.CLIENT, match_key, options))
+    greeting = handshake.encode_greeting(handshake.Greeting(handshake.CLIENT, match_key, options))
+    where = "{}:{}".format(*address)
     deadline = time.monotonic() + timeout
-    sock = dial(address, timeout)
+    sock = _dial(address, timeout)
     try:
         tune(sock)
-        _check(_answer(sock, opening, address, match_key, deadline), address, match_key)
+        _check(_answer(sock, greeting, address, match_key, deadline), where, match_key)
         stream = Stream(sock, FrameReader(max_made=MAX_MADE))
-        hello = _hello(stream, address, deadline, session_timeout)
-        peer = "{}:{}".format(*address)
-        channel = Channel(stream, peer, hello["window"], _log_line)
-        return Session(channel, hello, lease, address)
+        hello = _exchange_hello(stream, where, deadline, session_timeout)
+        return Session(Channel(stream, where, hello["window"]), hello, lease or {}, address)
     except BaseException:
         sock.close()
         raise
 
 
-def dial(address: Tuple[str, int], timeout: float) -> socket.socket:
-    """A connected TCP socket. Raises `ServerUnreachable` with what to check."""
+def _dial(address: Tuple[str, int], timeout: float) -> socket.socket:
     try:
         return socket.create_connection(address, timeout=timeout)
     except (OverflowError, ValueError, TypeError):  # of which UnicodeError is one
@@ -129,38 +108,34 @@ def dial(address: Tuple[str, int], timeout: float) -> socket.socket:
 
 
 def _answer(
-    sock: socket.socket, opening: bytes, address: Tuple[str, int], match_key: str, deadline: float
+    sock: socket.socket, greeting: bytes, address: Tuple[str, int], match_key: str, deadline: float
 ) -> handshake.HandshakeAnswer:
     """Send the greeting; what the server answers."""
     reader = handshake.AnswerReader()
     answer = None
-    while answer is None:
-        sock.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            if opening:
-                sock.sendall(opening)
-                opening = b""
+    try:
+        sock.sendall(greeting)
+        while answer is None:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
             data = sock.recv(reader.needed)
-        except socket.timeout:
-            raise ServerUnreachable(
-                "{}:{} did not answer in time: all slots of the server may be taken (wait longer with timeout=…, or lease one "
-                "through a tracker), or it is a proxy where no server of {!r} waits (start one: python -m rpcsys.server "
-                "--through-proxy --host {} --port {} --key KEY)".format(*address, match_key, *address)
-            ) from None
-        except OSError as error:
-            raise ServerUnreachable(f"{address[0]}:{address[1]}: {error.strerror or error}") from None
-        if not data:
-            raise ServerRefused(
-                "the server at {}:{} closed the connection before it answered: it is no RPC server, or it is stopping".format(
-                    *address
+            if not data:
+                raise ServerRefused(
+                    "the server at {}:{} closed the connection before it answered: it is no RPC server, or it is "
+                    "stopping".format(*address)
                 )
-            )
-        answer = reader.receive(data)
+            answer = reader.receive(data)
+    except socket.timeout:
+        raise ServerUnreachable(
+            "{}:{} did not answer in time: all slots of the server may be taken (wait longer with timeout=…, or lease one "
+            "through a tracker), or it is a proxy where no server of {!r} waits (start one: python -m rpcsys.server "
+            "--through-proxy --host {} --port {} --key KEY)".format(*address, match_key, *address)
+        ) from None
+    except OSError as error:
+        raise ServerUnreachable(f"{address[0]}:{address[1]}: {error.strerror or error}") from None
     return answer
 
 
-def _check(answer: handshake.HandshakeAnswer, address: Tuple[str, int], match_key: str) -> None:
-    where = "{}:{}".format(*address)
+def _check(answer: handshake.HandshakeAnswer, where: str, match_key: str) -> None:
     if answer.code == "mismatch":
         raise ServerRefused(
             f"{match_key!r} is not served at {where} now: the key is another one, its turn is over, or its server has left the "
@@ -178,43 +153,19 @@ def _check(answer: handshake.HandshakeAnswer, address: Tuple[str, int], match_ke
         )
 
 
-def _hello(
-    stream: Stream, address: Tuple[str, int], deadline: float, session_timeout: Optional[float]
-) -> Dict[str, Any]:
-    """Exchange HELLO; the server's, as a dict."""
-    mine: Dict[str, Any] = {"version": VERSION}
-    if session_timeout:
-        mine["limit_s"] = float(session_timeout)
+def _exchange_hello(stream: Stream, where: str, deadline: float, session_timeout: Optional[float]) -> Dict[str, Any]:
+    """The server's HELLO, with the fields that this client relies on."""
+    limit = {"limit_s": float(session_timeout)} if session_timeout else {}
     try:
-        stream.send(frames.encode(frames.HELLO, 0, mine))
+        stream.send(frames.encode(frames.HELLO, 0, {"version": VERSION, **limit}))
         frame = stream.receive_within(deadline - time.monotonic())
     except Ended as end:
-        raise ServerUnreachable(
-            "the server at {}:{} accepted the session and was gone: {}".format(*address, end)
-        ) from None
+        raise ServerUnreachable(f"the server at {where} accepted the session and was gone: {end}") from None
     if frame is None:
-        raise ServerUnreachable(
-            "the server at {}:{} accepted the session and then did not greet in time".format(*address)
-        )
+        raise ServerUnreachable(f"the server at {where} accepted the session and then did not greet in time")
     if frame.kind == frames.ERROR:
         raise answers.error_of(frame)
     if frame.kind != frames.HELLO:
         raise ProtocolError(f"a session begins with HELLO, not with {frames.KINDS[frame.kind]}")
-    return _checked(frame.fields())
-
-
-def _checked(hello: Dict[str, Any]) -> Dict[str, Any]:
-    """A HELLO with the fields that this client relies on. Raises `ProtocolError` where they make no sense."""
-    for name, missing in (("window", {}), ("capabilities", {}), ("key", "")):
-        hello.setdefault(name, missing)
-    whole: Dict[str, Any] = answers.from_device(answers.HELLO, hello, "itself")
-    return whole
-
-
-def _log_line(frame: Frame) -> None:
-    """What a session says for its user to read goes to the client's logging."""
-    level = frame.get("level", logging.INFO)
-    if type(level) is not int or not 0 <= level <= logging.CRITICAL:
-        level = logging.INFO
-    for line in str(frame.get("message", "")).split("\n"):
-        _log.log(level, "%s", printable(line, "\t"))
+    hello: Dict[str, Any] = {"window": {}, "capabilities": {}, "key": "", **frame.fields()}
+    return answers.from_device(answers.HELLO, hello, "itself")  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rpcsys.client import connect
-from rpcsys.client.connect import open_session
+from rpcsys.client.connection import open_session
 from rpcsys.errors import (
     ConfigError,
     NotSupported,
