@@ -3,6 +3,7 @@
 ``conn``, ``session``, ``child`` and ``number`` (of a parked connection) are given once and never again: connections' by the
 service, the others by the state.
 """
+# ruff: noqa: D101 - a comment behind the name says what an action does
 
 from __future__ import annotations
 
@@ -41,223 +42,160 @@ class Frozen:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
-class Action(Frozen):
-    """Something to do."""
+class Action(Frozen): ...
 
 
 # The tracker
 
 
-class Connect(Action):
-    """Open a connection to the tracker; ``proxy`` says through which of them if it stands behind some."""
-
-    proxy: int = 0
+class Connect(Action):  # open a connection to the tracker
+    proxy: int = 0  # through which of them, if it stands behind some
 
 
-class Disconnect(Action):
-    """Close the connection to the tracker; nothing more is heard of it."""
+class Disconnect(Action): ...  # close the connection to the tracker; nothing more is heard of it
 
 
-class RegisterServer(Action):
-    """Tell the tracker who we are; ``running`` holds (lease, epoch, seconds since its start)."""
-
-    running: tuple[tuple[str, int, float], ...] = ()
+class RegisterServer(Action):  # tell the tracker who we are
+    running: tuple[tuple[str, int, float], ...] = ()  # lease, epoch, seconds since its start
 
 
-class Offer(Action):
-    """Send a match key to the tracker; "": make one first (answered by ``KeyMade``)."""
-
-    matchkey: str = ""
+class Offer(Action):  # send a match key to the tracker
+    matchkey: str = ""  # empty: make one first, answered by `KeyMade`
 
 
-class MakeKey(Action):
-    """Make a match key (answered by ``KeyMade``)."""
+class MakeKey(Action): ...  # make a match key, answered by `KeyMade`
 
 
-class Poll(Action):
-    """Ask TVM's tracker for the match keys that it has not handed out (answered by ``Pending``)."""
+class Poll(Action): ...  # ask TVM's tracker for the match keys that it has not handed out, answered by `Pending`
 
 
-class ReportStart(Action):
-    """Report to our tracker that a lease is in use."""
-
+class ReportStart(Action):  # report to our tracker that a lease is in use
     lease: str
     epoch: int
     peer: str
 
 
-class ReportEnd(Action):
-    """Report to our tracker how a lease ended, what had to be killed, and what to be removed."""
-
+class ReportEnd(Action):  # report to our tracker how a lease ended
     lease: str
     epoch: int
     outcome: str
-    cleaned: tuple[str, ...] = ()
+    cleaned: tuple[str, ...] = ()  # what had to be killed
     removed: tuple[str, ...] = ()
     fault: str = ""
 
 
-class ReportHealth(Action):
-    """Tell our tracker what is wrong with this board, "" for nothing."""
-
-    problem: str
+class ReportHealth(Action):  # tell our tracker what is wrong with this board
+    problem: str  # empty for nothing
 
 
-class ReportDeployed(Action):
-    """Tell our tracker what is deployed: of each module its name, version, whether it is served, and its load."""
-
-    modules: tuple[tuple[str, str, bool, int, int, int], ...]
+class ReportDeployed(Action):  # tell our tracker what is deployed
+    modules: tuple[tuple[str, str, bool, int, int, int], ...]  # name, version, whether it is served, its load
 
 
 # Processes
 
 
-class StartZygote(Action):
-    """Start a zygote."""
+class StartZygote(Action): ...
 
 
-class KillZygote(Action):
-    """Kill the zygote, with every process below it: ``ZygoteDown`` follows."""
+class KillZygote(Action): ...  # with every process below it: `ZygoteDown` follows
 
 
-class Spawn(Action):
-    """Have the zygote make a child that waits for its job."""
-
+class Spawn(Action):  # have the zygote make a child that waits for its job
     child: int
     kind: ChildKind = ChildKind.SESSION
 
 
-class Kill(Action):
-    """Have the zygote kill a child with all its descendants."""
-
+class Kill(Action):  # have the zygote kill a child with all its descendants
     child: int
 
 
-class Start(Action):
-    """Hand a client's connection to a waiting child. ``kind`` as in :class:`rpcsys.server.sandbox.messages.Job`.
-
-    ``slot``: from 0 on, of no other session at the time. ``note``: first note what shared memory there is.
-    ``words``: what is left to be told to a TVM client.
-    """
-
+class Start(Action):  # hand a client's connection to a waiting child
     session: int
     conn: int
     child: int
-    kind: str
+    kind: str  # as in :class:`rpcsys.server.sandbox.messages.Job`
     peer: str
     limit_s: float | None = None
     lease: str | None = None
-    slot: int = 0
-    note: bool = False
-    words: str = ""
+    slot: int = 0  # of no other session at the time
+    note: bool = False  # first note what shared memory there is
+    words: str = ""  # what is left to be told to a TVM client
 
 
-class Extend(Action):
-    """Tell a child that its session ends at ``until`` (on this machine's monotonic clock), None for no limit."""
-
+class Extend(Action):  # tell a child when its session ends
     child: int
-    until: float | None
+    until: float | None  # on this machine's monotonic clock, None for no limit
 
 
-class RunCommand(Action):
-    """Run ``--health-check`` or ``--recover`` (answered by ``CommandDone``)."""
-
+class RunCommand(Action):  # run ``--health-check`` or ``--recover``, answered by `CommandDone`
     what: str
 
 
 # Clients
 
 
-class Refuse(Action):
-    """Answer a greeting with ``mismatch``, or with what we speak (``version``), and close."""
-
+class Refuse(Action):  # answer a greeting, and close
     conn: int
-    how: str
+    how: str  # "mismatch", or "version": with what we speak
 
 
-class Drop(Action):
-    """Close a connection without a word."""
-
+class Drop(Action):  # close a connection without a word
     conn: int
 
 
-class Finish(Action):
-    """Close a session's connection for everyone who holds it and remove what is left of it.
-
-    ``error``: class and text of the error that its rpcsys/1 client is told of first; ``sweep``: where sessions
-    share namespaces, look for shared memory and the like too: ``idle`` if no other runs, else ``busy``;
-    ``unanswered``: no process has answered the client's greeting.
-    """
-
+class Finish(Action):  # close a session's connection for everyone who holds it, and remove what is left of it
     session: int
     conn: int
-    error: tuple[str, ...] = ()
-    sweep: str = ""
-    unanswered: bool = False
+    error: tuple[str, ...] = ()  # class and text of what its rpcsys/1 client is told first
+    sweep: str = ""  # look for shared memory too, where sessions share it: "idle" if no other runs, else "busy"
+    unanswered: bool = False  # no process has answered the client's greeting
 
 
-class TurnAway(Action):
-    """Close a client's connection, having told it why: an error of the class ``kind``. ``fresh`` as in :class:`Hand`."""
-
+class TurnAway(Action):  # close a client's connection, having told it why
     conn: int
-    kind: str
+    kind: str  # the error's class
     text: str
-    fresh: bool
+    fresh: bool  # its greeting is to be answered
 
 
-class Park(Action):
-    """Dial a proxy and say which key is served: ``Parked``, ``Answering``, and ``Opened`` or ``Unparked`` follow.
-
-    ``offered``: the key is a match key that the tracker knows from this server itself.
-    """
-
+class Park(Action):  # dial a proxy: `Parked`, `Answering`, and `Opened` or `Unparked` follow
     number: int
     proxy: int
-    key: str
-    offered: bool
+    key: str  # which is served
+    offered: bool  # it is a match key that the tracker knows from this server itself
 
 
-class Unpark(Action):
-    """Close a parked connection without a word; nothing more is heard of it."""
-
+class Unpark(Action):  # close a parked connection without a word; nothing more is heard of it
     number: int
 
 
 # Deployed modules
 
 
-class Reread(Action):
-    """Read from the disk what is deployed (answered by ``Catalogue``)."""
+class Reread(Action): ...  # read from the disk what is deployed, answered by `Catalogue`
 
 
-class BeHost(Action):
-    """Give a waiting child a version to load and serve."""
-
+class BeHost(Action):  # give a waiting child a version to load and serve
     child: int
     version: Version
 
 
-class BeDeployer(Action):
-    """Give a waiting child a client that deploys."""
-
+class BeDeployer(Action):  # give a waiting child a client that deploys
     child: int
     conn: int
     peer: str
 
 
-class Hand(Action):
-    """Hand a client's connection to a host. ``fresh``: its greeting is to be answered; ``greeted``: it has sent its HELLO."""
-
+class Hand(Action):  # hand a client's connection to a host
     child: int
     conn: int
     peer: str
-    fresh: bool
-    greeted: bool
+    fresh: bool  # its greeting is to be answered
+    greeted: bool  # it has sent its HELLO
 
 
-class SendToChild(Action):
-    """Tell a host or a deployer something."""
-
+class SendToChild(Action):  # tell a host or a deployer something
     child: int
     word: str
     value: Any
@@ -266,29 +204,19 @@ class SendToChild(Action):
 # The server
 
 
-class Announce(Action):
-    """The server serves: print the ready line."""
+class Announce(Action): ...  # the server serves: print the ready line
 
 
-class StopListening(Action):
-    """Take no more connections."""
+class StopListening(Action): ...
 
 
 class Log(Action):
-    """Tell the log. ``level`` is ``info``, ``warning`` or ``error``.
-
-    ``event`` and ``fields`` say the same to programs, where it is something that happened to a session: ``began``
-    or ``ended``. ``stranger``: the address of the one it is about, who could make any number of such lines.
-    """
-
-    level: str
+    level: str  # "info", "warning" or "error"
     text: str
-    event: str = ""
+    event: str = ""  # "began" or "ended", of a session: the same for programs
     fields: tuple[tuple[str, Any], ...] = ()
-    stranger: str = ""
+    stranger: str = ""  # the address of the one it is about, who could make any number of such lines
 
 
-class Exit(Action):
-    """End the server. With ``why`` it is a failure the user has to know of."""
-
-    why: str = ""
+class Exit(Action):  # end the server
+    why: str = ""  # a failure that the user has to know of

@@ -14,7 +14,7 @@ def below(kind: type) -> set[type]:
 
 def test_every_event_is_handled():
     handled = DeviceServerState(Policy("k", deploy=True))._on_event.keys()
-    assert handled == below(ev.Event) - {ev.ChildReport}
+    assert handled == below(ev.Event) - {ev.ChildReport, ev.LeaseReport}
 
 
 def test_what_is_not_deployed_here_is_not_heard():
