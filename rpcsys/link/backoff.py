@@ -54,7 +54,7 @@ class Backoff:
 class RetryBudget:
     """How often one call is made again until it is answered.
 
-    ``repeatable``: whether it may be made again when nobody knows if it ran; ``wait_s``: how long a busy server is asked.
+    ``repeatable``: whether it may be made again when nobody knows if it ran; ``wait_s``: how long to ask a busy server.
     """
 
     def __init__(self, repeatable: bool, wait_s: float) -> None:

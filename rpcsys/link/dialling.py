@@ -6,7 +6,7 @@ import os
 import selectors
 import socket
 import threading
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple, Union
 
 from rpcsys.link.tcp import tune, tune_connected
 
@@ -15,8 +15,7 @@ class Lookup:
     """A host's addresses. Numbers are answered at once, names by a thread: a resolver may take a minute."""
 
     def __init__(self, host: str, port: int) -> None:
-        self.addresses: List[Tuple[Any, ...]] = []
-        self.problem: Optional[OSError] = None
+        self.found: Union[List[Tuple[Any, ...]], OSError, None] = None  # None while the lookup goes on
         self.done, self._finish = socket.socketpair()  # readable at the end of the lookup
         try:
             self._resolve(host, port, socket.AI_NUMERICHOST)
@@ -24,14 +23,14 @@ class Lookup:
             threading.Thread(target=self._run, args=(host, port), daemon=True).start()
 
     def _resolve(self, host: str, port: int, flags: int) -> None:
-        self.addresses = list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, flags))
+        self.found = list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, flags))
         self._finish.close()
 
     def _run(self, host: str, port: int) -> None:
         try:
             self._resolve(host, port, 0)
         except (OSError, UnicodeError) as error:
-            self.problem = error if isinstance(error, OSError) else OSError(str(error))
+            self.found = error if isinstance(error, OSError) else OSError(str(error))
             self._finish.close()
 
 
@@ -61,7 +60,7 @@ class Dialling:
         Raises OSError: the host is unknown, or none of its addresses takes a connection.
         """
         if self._lookup is not None:
-            self._take_addresses(self._lookup)
+            self._take_addresses(self._lookup.found)
             return None
         assert self._sock is not None, "it is connected, or has failed"
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -81,25 +80,21 @@ class Dialling:
         if self._lookup is not None:
             self._lookup.done.close()
             self._lookup = None
-        self._drop()
-
-    def _drop(self) -> None:
         if self._sock is not None:
             self._sock.close()
             self._sock = None
 
-    def _take_addresses(self, lookup: Lookup) -> None:
-        if lookup.problem is None and not lookup.addresses:
+    def _take_addresses(self, found: Union[List[Tuple[Any, ...]], OSError, None]) -> None:
+        if found is None:
             return
-        lookup.done.close()
-        self._lookup = None
-        if lookup.problem is not None:
-            raise lookup.problem
-        self._candidates = lookup.addresses
+        self.close()
+        if isinstance(found, OSError):
+            raise found
+        self._candidates = found
         self._try_next(OSError("no address"))
 
     def _try_next(self, problem: OSError) -> None:
-        self._drop()
+        self.close()
         while self._candidates:
             try:
                 self._sock = _connecting(*self._candidates.pop(0))

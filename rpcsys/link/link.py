@@ -7,6 +7,7 @@ tracker too: a hello hidden in a ping tells the two apart (``Link.ours``).
 from __future__ import annotations
 
 import collections
+import math
 import selectors
 import socket
 import time
@@ -55,8 +56,8 @@ class Link(Closeable):
     returns; or use `open`, `receive`, `ask` and `command`, which block. ``user``: who asks, as a claim; ``timeout``:
     seconds until the tracker must have answered the hello.
 
-    ``ours`` is None until the hello is answered, then whether the tracker is rpcsys's; ``tracker`` is its hello, or what
-    a proxy without one answered in its place. ``received`` counts bytes.
+    ``ours`` is None until the hello is answered, then whether the tracker is rpcsys's; ``tracker`` is its hello, or
+    what a proxy without one answered in its place. ``received`` counts bytes.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Link(Closeable):
         self._unsent = bytearray()
         self._inbox: Deque[Any] = collections.deque()
         self._sock: Optional[socket.socket] = None
-        self._magic_sent = False
+        self._hello_sent = False
         self._closed = False
         self._selector = selectors.DefaultSelector()
         self._dialling: Optional[Dialling] = Dialling(*self.address)
@@ -93,7 +94,7 @@ class Link(Closeable):
         link = cls(address, user=user, timeout=timeout)
         try:
             while not link.ready:
-                link._pump(timeout)
+                link._pump()
         except BaseException:
             link.close()
             raise
@@ -146,13 +147,7 @@ class Link(Closeable):
 
         Raises TimeoutError: nothing came in time; TrackerLost, ProtocolError: as `advance`.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._inbox:
-            left = None if deadline is None else deadline - time.monotonic()
-            self._pump(left if left is None else max(0.0, left))
-            if not self._inbox and left is not None and left <= 0:
-                raise TimeoutError(f"no message from the tracker within {timeout or 0:g} s")
-        return self._inbox.popleft()
+        return self._await(lambda message: True, timeout)
 
     def ask(
         self,
@@ -205,30 +200,33 @@ class Link(Closeable):
 
     def _await(self, wanted: Callable[[Any], Optional[bool]], timeout: Optional[float]) -> Any:
         """The first message that is ``wanted``; what is not (False) is kept, what is done with (None) is not."""
+        until = math.inf if timeout is None else time.monotonic() + timeout
         others: List[Any] = []
-        deadline = None if timeout is None else time.monotonic() + timeout
+        late = False
         try:
             while True:
-                message = self.receive(None if deadline is None else max(0.0, deadline - time.monotonic()))
-                verdict = wanted(message)
-                if verdict:
-                    return message
-                if verdict is False:
-                    others.append(message)
-                if deadline is not None and time.monotonic() >= deadline:  # however much comes
-                    raise TimeoutError(f"no answer from the tracker within {timeout or 0:g} s")
-                if len(others) > MAX_UNREAD:
-                    raise ProtocolError(f"the tracker sent {len(others)} messages and no answer")
+                while self._inbox:
+                    message = self._inbox.popleft()
+                    verdict = wanted(message)
+                    if verdict:
+                        return message
+                    if verdict is False:
+                        others.append(message)
+                    if len(others) > MAX_UNREAD:
+                        raise ProtocolError(f"the tracker sent {len(others)} messages and no answer")
+                if late:
+                    raise TimeoutError(f"no message from the tracker within {timeout or 0:g} s")
+                self._pump(until)
+                late = time.monotonic() >= until
         finally:
             self._inbox.extendleft(reversed(others))
 
-    def _pump(self, timeout: Optional[float]) -> None:
-        """Wait until there is something to do, at most ``timeout`` seconds, and do it."""
+    def _pump(self, until: float = math.inf) -> None:
+        """Wait until there is something to do, or it is that late, and do it."""
         if not self.ready:
-            until_late = max(0.0, self._expires - time.monotonic())
-            timeout = until_late if timeout is None else min(timeout, until_late)
+            until = min(until, self._expires)
         if not self._closed:
-            self._selector.select(timeout)
+            self._selector.select(None if until == math.inf else max(0.0, until - time.monotonic()))
         self._step()
 
     # The connection, step by step.
@@ -284,8 +282,8 @@ class Link(Closeable):
         try:
             while True:
                 frame = self._reader.next()
-                if not self._magic_sent and not self._reader.magic_due:
-                    self._magic_sent = True
+                if not self._hello_sent and not self._reader.magic_due:
+                    self._hello_sent = True
                     self._queue(tracker.encode(tracker.Ping(self._hello)))
                 if frame is None:
                     return
@@ -300,13 +298,13 @@ class Link(Closeable):
             raise
 
     def _take_hello(self, reply: Any) -> None:
-        if type(reply) is dict and reply.get("ok") is True:
-            self.ours, self.tracker = True, reply
-        elif reply == tracker.SUCCESS:
+        if reply == tracker.SUCCESS:
             self.ours = False
-        elif type(reply) is dict and reply.get("ok") is False:
+        elif type(reply) is dict and type(reply.get("ok")) is bool:
             self.tracker = reply
-            raise self._unreachable(errors.printable(str(reply.get("message"))[:MAX_MESSAGE]))
+            if not reply["ok"]:
+                raise self._unreachable(errors.printable(str(reply.get("message"))[:MAX_MESSAGE]))
+            self.ours = True
         else:
             raise ProtocolError(f"the hello was answered with {reply!r:.60}")
 
@@ -349,3 +347,34 @@ def error_of(answer: Dict[str, Any]) -> TrackerError:
         kind = TrackerError
     text = message if type(message) is str else "the tracker refused, and does not say why"
     return kind(errors.printable(text[:MAX_MESSAGE]))
+
+
+class TvmCommands:
+    """TVM's commands on one link, as servers and proxies give them: replies carry no id and come in order.
+
+    ``unanswered``: those that have no reply yet, each with the time at which it was given.
+    """
+
+    def __init__(self) -> None:
+        self.unanswered: Deque[Tuple[type, float]] = collections.deque()
+
+    def give(self, link: Link, command: tracker.TvmMessage) -> None:
+        """Send a command. Raises TrackerLost."""
+        self.unanswered.append((type(command), time.monotonic()))
+        link.send(command)
+
+    def answered(self, reply: Any) -> Tuple[type, Tuple[str, ...]]:
+        """The class of the command that ``reply`` answers, and the match keys that `GetPending` asked for.
+
+        Raises TrackerError: the tracker refused the command; ProtocolError: nothing was asked, or the reply is none.
+        """
+        if not self.unanswered:
+            raise ProtocolError("the tracker answered what it was not asked")
+        command, _ = self.unanswered.popleft()
+        if command is tracker.GetPending:
+            if type(reply) is list and all(isinstance(key, str) for key in reply):
+                return command, tuple(reply)
+            raise ProtocolError(f"the tracker answered {command.__name__} with {reply!r:.60}")
+        if reply != tracker.SUCCESS:
+            raise TrackerError(f"the tracker refused {command.__name__}: it answered {reply!r:.60}")
+        return command, ()

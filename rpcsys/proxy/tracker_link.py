@@ -14,7 +14,7 @@ from typing import Any
 from rpcsys.errors import RpcsysError, TrackerError
 from rpcsys.link import Link
 from rpcsys.link.backoff import Backoff, jitter
-from rpcsys.link.tvm_commands import TvmCommands
+from rpcsys.link.link import TvmCommands
 from rpcsys.wire import tracker
 
 log = logging.getLogger(__name__)

@@ -12,6 +12,8 @@ import pytest
 from rpcsys import link as link_module
 from rpcsys.errors import ProtocolError, TrackerError, TrackerLost, TrackerUnreachable, UnknownKey, WaitTimeout
 from rpcsys.link import Link, error_of
+from rpcsys.link.link import TvmCommands
+from rpcsys.wire import tracker as wire
 
 MAGIC = struct.pack("<i", 0x2F271)
 WELCOME = {"ok": True, "tracker": "rpcsys", "version": "0", "capabilities": []}
@@ -268,3 +270,45 @@ def test_what_cannot_be_sent_at_once_is_sent_later():
                 link.send(big)
             assert turn(link, bool) == ["done"]
     assert tracker.got[1:] == [big] * 3
+
+
+# --- TVM's commands, whose replies carry no id ----------------------------------------------------
+
+
+PUT, PENDING = wire.Put("k", 1, "k:1"), wire.GetPending()
+
+
+class Sent(list):
+    """A link that takes everything."""
+
+    send = list.append
+
+
+def given(*commands):
+    sent, made = Sent(), TvmCommands()
+    for command in commands:
+        made.give(sent, command)
+    assert sent == list(commands)
+    assert len(made.unanswered) == len(commands)
+    return made
+
+
+def test_replies_answer_commands_in_order():
+    commands = given(PUT, PENDING, wire.UpdateInfo("server:k", None, 1))
+    assert commands.answered(wire.SUCCESS) == (wire.Put, ())
+    assert commands.answered(["k:1"]) == (wire.GetPending, ("k:1",))
+    assert commands.answered(wire.SUCCESS) == (wire.UpdateInfo, ())
+    with pytest.raises(ProtocolError, match="not asked"):
+        commands.answered(wire.SUCCESS)
+
+
+@pytest.mark.parametrize("reply", [0, None, "k:1", [1], {"k": 1}])
+def test_match_keys_are_a_list_of_texts(reply):
+    with pytest.raises(ProtocolError, match="GetPending"):
+        given(PENDING).answered(reply)
+
+
+@pytest.mark.parametrize("reply", [-1, [], None])
+def test_a_refusal_is_no_broken_protocol(reply):
+    with pytest.raises(TrackerError, match="refused Put"):
+        given(PUT).answered(reply)

@@ -15,7 +15,7 @@ from typing import Any
 from rpcsys.errors import ConnectError, ProtocolError, TrackerError
 from rpcsys.link import CAPABILITIES, Link
 from rpcsys.link.backoff import jitter
-from rpcsys.link.tvm_commands import TvmCommands
+from rpcsys.link.link import TvmCommands
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import Loop
