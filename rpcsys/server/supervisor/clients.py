@@ -174,16 +174,16 @@ class Clients:
         if conn not in self._adopted:
             self.drop(conn, self.success(True) if how == "version" else encode_mismatch())
         elif self._adopted[conn]:
-            self.turn_away(conn, "ServerRefused", REFUSED)
+            self.turn_away(conn, "ServerRefused", REFUSED, False)
         else:
             self.drop(conn)
 
-    def turn_away(self, conn: int, kind: str, text: str, *, unanswered: bool = False) -> None:
+    def turn_away(self, conn: int, kind: str, text: str, unanswered: bool) -> None:
         """Close a connection, having told its client why, as :meth:`send_error` does."""
-        self.send_error(conn, kind, text, unanswered=unanswered)
+        self.send_error(conn, kind, text, unanswered)
         self.drop(conn)
 
-    def send_error(self, conn: int, kind: str, text: str, *, unanswered: bool = False) -> None:
+    def send_error(self, conn: int, kind: str, text: str, unanswered: bool) -> None:
         """Tell an rpcsys/1 client why its session was ended from outside: an error of the class ``kind``.
 
         ``unanswered``: its greeting has not been answered yet.

@@ -38,18 +38,18 @@ class DeploymentsIo:
         spawner.on_service = self.hear
         self._reread()
 
-    def actions(self) -> dict[type, Callable[[Any], object]]:
-        """What carries out which action."""
+    def actions(self) -> dict[type, Callable[..., object]]:
+        """What carries out which action, with the action's fields as arguments."""
         return {
             do.Reread: self._reread,
             do.BeHost: self._be_host,
             do.BeDeployer: self._be_deployer,
             do.Hand: self._hand,
             do.SendToChild: self._send,
-            do.ReportDeployed: lambda action: self._report(action.modules, self._workers),
+            do.ReportDeployed: lambda modules: self._report(modules, self._workers),
         }
 
-    def _reread(self, action: do.Reread | None = None) -> None:
+    def _reread(self) -> None:
         self._loop.post(ev.Catalogue, tuple(self._store.current()))
 
     def hear(self, child: int, said: dict[str, Any], descriptor: int | None) -> int | None:
@@ -67,34 +67,29 @@ class DeploymentsIo:
         elif "unloadable" in said:
             post(ev.Unloadable, child, said["unloadable"])
         elif "try" in said:
-            version = Version(*said["try"])
-            if is_name(version.name):
+            if is_name((version := Version(*said["try"])).name):
                 post(ev.Try, child, version)
-        else:
-            for word, kind in _REPORTS.items():
-                if word in said:
-                    post(kind, child)
-                    break
+        elif kind := next((kind for word, kind in _REPORTS.items() if word in said), None):
+            post(kind, child)
         return descriptor
 
-    def _be_host(self, action: do.BeHost) -> None:
-        path = self._store.path(action.version)
+    def _be_host(self, child: int, version: Version) -> None:
+        path = self._store.path(version)
         deployed = {
-            **action.version._asdict(),
+            **version._asdict(),
             "path": path,
             "workers": self._workers,
             "queue": self._config.deploy_queue,
             "allow_pickle": self._config.allow_pickle,
         }
         job = Job(HOST, b"", os.path.dirname(path), self._config.key, "", options={"deployed": deployed})
-        self._give(action.child, job, None)
+        self._give(child, job, None)
 
-    def _be_deployer(self, action: do.BeDeployer) -> None:
+    def _be_deployer(self, child: int, conn: int, peer: str) -> None:
         folder = os.path.join(self._store.root, "incoming")
         options = {"deploy": self._store.root, "allow_pickle": self._config.allow_pickle}
-        reply = self._clients.answer(action.conn, True)
-        job = Job(DEPLOYER, reply, folder, self._config.key, action.peer, options=options)
-        self._give(action.child, job, self._clients.descriptor(action.conn))
+        job = Job(DEPLOYER, self._clients.answer(conn, True), folder, self._config.key, peer, options=options)
+        self._give(child, job, self._clients.descriptor(conn))
 
     def _give(self, child: int, job: Job, descriptor: int | None) -> None:
         try:
@@ -102,20 +97,19 @@ class DeploymentsIo:
         except OSError:
             self._spawner.kill(child)  # its death follows
 
-    def _hand(self, action: do.Hand) -> None:
+    def _hand(self, child: int, conn: int, peer: str, fresh: bool, greeted: bool) -> None:
         """Give a host a client, which is its alone from then on."""
-        child, conn, peer, greeted = action.child, action.conn, action.peer, action.greeted
-        reply = self._clients.answer(conn, True).decode("latin-1") if action.fresh else None
+        reply = self._clients.answer(conn, True).decode("latin-1") if fresh else None
         fields = {"client": peer, "reply": reply, "greeted": greeted}
         if self._spawner.send_json(child, fields, self._clients.descriptor(conn)):
             self._clients.release(conn)
         else:
-            self._loop.post(ev.NotTaken, child, conn, peer, action.fresh, greeted)
+            self._loop.post(ev.NotTaken, child, conn, peer, fresh, greeted)
 
-    def _send(self, action: do.SendToChild) -> None:
+    def _send(self, child: int, word: str, value: Any) -> None:
         """Send a host or a deployer a word; one that takes none is of no use."""
-        if not self._spawner.send_json(action.child, {action.word: action.value}):
-            self._spawner.kill(action.child)
+        if not self._spawner.send_json(child, {word: value}):
+            self._spawner.kill(child)
 
 
 #: What is said without more.

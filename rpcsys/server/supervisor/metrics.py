@@ -29,8 +29,8 @@ class ServerMetrics:
         self._counts[sum(lasted_s > bound for bound in SECONDS)] += 1
         self._sum += lasted_s
 
-    def page(self) -> bytes:
-        """All metrics."""
+    def page(self) -> tuple[str, bytes]:
+        """All metrics: their content type, and the text."""
         key = {"key": self._key}
         lines: list[str] = []
         for name, value in self._now().items():
@@ -39,7 +39,7 @@ class ServerMetrics:
         lines += _family("rpcsys_server_sessions_total", "counter", outcomes)
         lines += _family("rpcsys_server_faults_total", "counter", [("", key, self._faults)])
         lines += _family("rpcsys_server_session_seconds", "histogram", self._histogram(key))
-        return "".join(line + "\n" for line in lines).encode()
+        return TYPE, "".join(line + "\n" for line in lines).encode()
 
     def _histogram(self, key: dict[str, str]) -> Iterable[tuple[str, dict[str, str], float]]:
         below = 0

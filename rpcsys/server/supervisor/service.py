@@ -23,13 +23,12 @@ from rpcsys.server.sandbox import cgroups, limits, mount_namespace, processes, w
 from rpcsys.server.sandbox.messages import RPCSYS, TVM_END, Job
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor import metrics
 from rpcsys.server.supervisor.children import Spawner
 from rpcsys.server.supervisor.cleaning import Cleaner
 from rpcsys.server.supervisor.clients import Clients
 from rpcsys.server.supervisor.health import CHECK, RECOVER
 from rpcsys.server.supervisor.health_commands import HealthCommands
-from rpcsys.server.supervisor.http import Page, Web
+from rpcsys.server.supervisor.http import Web
 from rpcsys.server.supervisor.loop import Loop
 from rpcsys.server.supervisor.memory_watch import MemoryWatch
 from rpcsys.server.supervisor.metrics import ServerMetrics
@@ -58,7 +57,7 @@ class DeviceServer:
             self._host, self._port = listener.getsockname()[:2]
         self._folder = _make_folder()
         self._cgroups = _make_cgroups(config)
-        self._end: do.Exit | None = None
+        self._why: str | None = None  # why the server ends: "" for no failure, None while it serves
         self._loop = Loop()
         self._cleaner = Cleaner(self._loop, self._folder, config.slots)
         self._clients = Clients(self._loop, listener, config.key)
@@ -71,9 +70,10 @@ class DeviceServer:
         self._tracker = TrackerLink(self._loop, trackers, self._card()) if trackers else None
         self._deployed_key = f"serve:{self._proxies.identity}" if config.proxies else ""
         self._state = DeviceServerState(_policy(config, self._deployed_key))
+        self._options = _session_options(config)
         self._on_action = self._actions()
         self._metrics = ServerMetrics(config.key, self._gauges)
-        self._web = None if web is None else Web(self._loop, web, self._pages())
+        self._web = None if web is None else Web(self._loop, web, {"/healthz": _alive, "/metrics": self._metrics.page})
         self._watchdog = serve.Watchdog()
 
     def run(self) -> int:
@@ -86,7 +86,7 @@ class DeviceServer:
             self._cleaner.tidy()  # now: the first zygote is a copy of this process, while it has one thread
             cgroups.tidy(self._cgroups)
             self._show_life()
-            while self._end is None:
+            while self._why is None:
                 self._loop.run_once(0.0 if self._loop.events else None)
                 self._handle_events()
             serve.notify("STOPPING=1")
@@ -101,13 +101,9 @@ class DeviceServer:
                 pass
             cgroups.finish(self._cgroups)
             signals.close()
-        if self._end.why:
-            raise ConfigError(self._end.why)
+        if self._why:
+            raise ConfigError(self._why)
         return 0
-
-    def _report_deployed(self, modules: tuple[Any, ...], workers: int) -> None:
-        if self._tracker is not None:
-            self._tracker.report_deployed(self._deployed_key, modules, workers)
 
     def _settings(self) -> dict[str, Any]:
         """What a zygote and its children need to know."""
@@ -144,14 +140,6 @@ class DeviceServer:
             "identity": os.urandom(16).hex(),  # known to nobody else: it gives the name and the leases back
         }
 
-    # Seen from outside
-
-    def _pages(self) -> dict[str, Page]:
-        return {
-            "/healthz": lambda: ("text/plain; charset=utf-8", b"ok\n"),
-            "/metrics": lambda: (metrics.TYPE, self._metrics.page()),
-        }
-
     def _gauges(self) -> dict[str, float]:
         """What `/metrics` says of the moment."""
         slots = self._state.slots
@@ -163,18 +151,11 @@ class DeviceServer:
             "parked": self._state.parking.waiting,
         }
 
-    def _log(self, action: do.Log) -> None:
-        told = dict(action.fields)
-        extra = {"event": action.event, "fields": told} if action.event else {"stranger": action.stranger}
-        log.log(getattr(logging, action.level.upper()), "%s", action.text, extra=extra)
-        if action.event == "ended":
-            self._metrics.ended(told["outcome"], told["lasted_s"], told["fault"])
-
     # The loop
 
     def _handle_events(self) -> None:
         """Have the state decide what follows from what has happened, and wait for what it waits for."""
-        while self._loop.events and self._end is None:
+        while self._loop.events and self._why is None:
             self._carry_out(self._state.handle(self._loop.events.popleft()))
         self._loop.call_at(self._state.deadline(), self._tick)
 
@@ -195,73 +176,70 @@ class DeviceServer:
 
     # Actions
 
-    def _actions(self) -> dict[type, Callable[[Any], object]]:
-        """What carries out which action."""
-        clients, spawner, proxies = self._clients, self._spawner, self._proxies
-        return {
-            do.StartZygote: lambda _: spawner.start(),
-            do.KillZygote: lambda _: spawner.kill_zygote(),
-            do.Spawn: lambda action: spawner.spawn(action.child, action.kind),
-            do.Kill: lambda action: spawner.kill(action.child),
-            do.Extend: lambda action: spawner.send_json(action.child, {"until": action.until}),
+    def _actions(self) -> dict[type, Callable[..., object]]:
+        """What carries out which action, with the action's fields as arguments."""
+        config, clients, spawner, proxies = self._config, self._clients, self._spawner, self._proxies
+        table: dict[type, Callable[..., object]] = {
+            do.StartZygote: spawner.start,
+            do.KillZygote: spawner.kill_zygote,
+            do.Spawn: spawner.spawn,
+            do.Kill: spawner.kill,
+            do.Extend: lambda child, until: spawner.send_json(child, {"until": until}),
             do.Start: self._start,
             do.Finish: self._finish,
-            do.RunCommand: lambda action: self._commands.run(action.what),
-            do.Refuse: lambda action: clients.refuse(action.conn, action.how),
-            do.Drop: lambda action: clients.drop(action.conn),
-            do.TurnAway: lambda action: clients.turn_away(
-                action.conn, action.kind, action.text, unanswered=action.fresh
-            ),
-            do.StopListening: lambda _: clients.stop_listening(),
-            do.Park: lambda action: proxies.park(action.number, action.proxy, action.key, action.offered),
-            do.Unpark: lambda action: proxies.unpark(action.number),
+            do.RunCommand: self._commands.run,
+            do.Refuse: clients.refuse,
+            do.Drop: clients.drop,
+            do.TurnAway: clients.turn_away,
+            do.StopListening: clients.stop_listening,
+            do.Park: proxies.park,
+            do.Unpark: proxies.unpark,
             do.Announce: self._announce,
             do.Log: self._log,
             do.Exit: self._exit,
-            **self._deployment_actions(),
-            **self._tracker_actions(),
         }
+        if config.deploy:
+            from rpcsys.server.supervisor.deployments_io import DeploymentsIo
 
-    def _deployment_actions(self) -> dict[type, Callable[[Any], object]]:
-        if not self._config.deploy:
-            return {}
-        from rpcsys.server.supervisor.deployments_io import DeploymentsIo
-
-        return DeploymentsIo(self._loop, self._config, self._clients, self._spawner, self._report_deployed).actions()
-
-    def _tracker_actions(self) -> dict[type, Callable[[Any], object]]:
-        link = self._tracker
-        if link is None:
-            return {}
-        return {
-            do.Connect: lambda action: link.connect(action.proxy),
-            do.Disconnect: lambda _: link.close(),
-            do.RegisterServer: lambda action: link.register(action.running),
-            do.Offer: lambda action: link.offer(action.matchkey),
-            do.MakeKey: lambda _: link.make_key(),
-            do.Poll: lambda _: link.poll(),
-            do.ReportStart: link.report,
-            do.ReportEnd: link.report,
-            do.ReportHealth: lambda action: link.report_health(action.problem),
-        }
+            table.update(DeploymentsIo(self._loop, config, clients, spawner, self._report_deployed).actions())
+        return table if self._tracker is None else {**table, **self._tracker.actions()}
 
     def _carry_out(self, actions: list[do.Action]) -> None:
         for action in actions:
-            self._on_action[type(action)](action)
+            self._on_action[type(action)](*vars(action).values())
 
-    def _start(self, action: do.Start) -> None:
-        cpus = frozenset(self._config.cpus[action.slot] if self._config.cpus else ())
+    def _report_deployed(self, modules: tuple[Any, ...], workers: int) -> None:
+        if self._tracker is not None:
+            self._tracker.report_deployed(self._deployed_key, modules, workers)
+
+    def _start(
+        self,
+        session: int,
+        conn: int,
+        child: int,
+        kind: str,
+        peer: str,
+        limit_s: float | None,
+        lease: str | None,
+        slot: int,
+        note: bool,
+        words: str,
+    ) -> None:
+        cpus = frozenset(self._config.cpus[slot] if self._config.cpus else ())
         try:
-            if action.note:
+            if note:
                 self._cleaner.note()
-            folder = self._workdir(action)
+            # Who tells of a session's end is not in its directory, which may be full, or gone.
+            folder = self._folder if kind == TVM_END else self._cleaner.make_folder(session)
             if cpus:
-                limits.keep_on(self._spawner.roots(action.child), cpus)
-                self._keep_grouped_on(action.child, cpus)
-            self._spawner.give(action.child, self._job(action, folder), self._clients.descriptor(action.conn))
-            self._memory.add(action.child, cpus)
+                limits.keep_on(self._spawner.roots(child), cpus)
+                self._keep_grouped_on(child, cpus)
+            reply = self._clients.answer(conn, kind == RPCSYS)
+            job = Job(kind, reply, folder, self._config.key, peer, limit_s, lease, self._options, words)
+            self._spawner.give(child, job, self._clients.descriptor(conn))
+            self._memory.add(child, cpus)
         except OSError as error:
-            self._loop.post(ev.StartFailed, action.session, error.strerror or str(error))
+            self._loop.post(ev.StartFailed, session, error.strerror or str(error))
 
     def _keep_grouped_on(self, child: int, cpus: frozenset[int]) -> None:
         try:
@@ -269,48 +247,28 @@ class DeviceServer:
         except OSError as error:
             log.warning("a session's cpuset was not set (%s): polling holds its CPUs", error.strerror)
 
-    def _workdir(self, action: do.Start) -> str:
-        if action.kind == TVM_END:
-            return self._folder  # its session's own may be full, or gone
-        return self._cleaner.make_folder(action.session)
+    def _finish(self, session: int, conn: int, error: tuple[str, ...], sweep: str, unanswered: bool) -> None:
+        if error:
+            kind, text = error
+            self._clients.send_error(conn, kind, text, unanswered)
+        self._clients.drop(conn)
+        self._cleaner.start(session, sweep)
 
-    def _job(self, action: do.Start, workdir: str) -> Job:
-        config = self._config
-        options = {
-            "tvm": config.tvm,
-            "load_library": list(config.load_library),
-            "imports": list(config.imports),
-            "allow_pickle": config.allow_pickle,
-            "log": True,
-            "cache": [config.cache, config.cache_bytes] if config.cache else None,
-        }
-        return Job(
-            kind=action.kind,
-            reply=self._clients.answer(action.conn, action.kind == RPCSYS),
-            workdir=workdir,
-            key=config.key,
-            peer=action.peer,
-            limit_s=action.limit_s,
-            lease=action.lease,
-            options=options,
-            words=action.words,
-        )
-
-    def _finish(self, action: do.Finish) -> None:
-        if action.error:
-            kind, text = action.error
-            self._clients.send_error(action.conn, kind, text, unanswered=action.unanswered)
-        self._clients.drop(action.conn)
-        self._cleaner.start(action.session, action.sweep)
-
-    def _announce(self, action: do.Announce) -> None:
+    def _announce(self) -> None:
         if self._port is not None and not self._host.startswith("127.") and self._host != "::1":
             log.warning("listening on %s: whoever reaches port %d may run code here", self._host, self._port)
         host = self._config.proxies[0][0] if self._config.proxies else self._config.host
         serve.announce("server", host, self._port, http_port=self._config.http_port or None)
 
-    def _exit(self, action: do.Exit) -> None:
-        self._end = action
+    def _log(self, level: str, text: str, event: str, fields: tuple[tuple[str, Any], ...], stranger: str) -> None:
+        told = dict(fields)
+        extra = {"event": event, "fields": told} if event else {"stranger": stranger}
+        log.log(getattr(logging, level.upper()), "%s", text, extra=extra)
+        if event == "ended":
+            self._metrics.ended(told["outcome"], told["lasted_s"], told["fault"])
+
+    def _exit(self, why: str) -> None:
+        self._why = why
 
 
 def _needed(config: ServerConfig) -> list[str]:
@@ -330,6 +288,21 @@ def _needed(config: ServerConfig) -> list[str]:
         config.cache or "",
         config.deploy or "",
     ]
+
+
+def _session_options(config: ServerConfig) -> dict[str, Any]:
+    return {
+        "tvm": config.tvm,
+        "load_library": list(config.load_library),
+        "imports": list(config.imports),
+        "allow_pickle": config.allow_pickle,
+        "log": True,
+        "cache": [config.cache, config.cache_bytes] if config.cache else None,
+    }
+
+
+def _alive() -> tuple[str, bytes]:
+    return "text/plain; charset=utf-8", b"ok\n"
 
 
 def _policy(config: ServerConfig, deployed_key: str) -> Policy:

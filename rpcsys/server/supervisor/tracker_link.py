@@ -43,8 +43,22 @@ class TrackerLink:
         self._reported_up = False
         self._registration = 0
         self._commands = TvmCommands()
-        self._reported: dict[int, do.ReportStart | do.ReportEnd] = {}
+        self._reported: dict[int, tuple[str, int] | None] = {}  # by the message's number: the lease whose end it tells
         self._note_at = 0.0
+
+    def actions(self) -> dict[type, Callable[..., object]]:
+        """What carries out which action, with the action's fields as arguments."""
+        return {
+            do.Connect: self.connect,
+            do.Disconnect: self.close,
+            do.RegisterServer: self.register,
+            do.Offer: self.offer,
+            do.MakeKey: self.make_key,
+            do.Poll: self.poll,
+            do.ReportStart: self.report_start,
+            do.ReportEnd: self.report_end,
+            do.ReportHealth: self.report_health,
+        }
 
     def connect(self, which: int = 0) -> None:
         """Start connecting to one of the addresses: LinkUp or LinkDown follows."""
@@ -99,18 +113,22 @@ class TrackerLink:
         else:
             self._command(tracker.GetPending())
 
-    def report(self, action: do.ReportStart | do.ReportEnd) -> None:
-        """Tell our tracker about a lease."""
-        if self._link is None:
-            return
-        number = self._link.next_id()
-        self._reported[number] = action
-        if isinstance(action, do.ReportStart):
-            self._send(control.LeaseStarted(number, action.lease, action.epoch, action.peer))
-            return
-        lists = {"processes": list(action.cleaned), "removed": list(action.removed)}
-        cleaned = {what: names for what, names in lists.items() if names}
-        self._send(control.LeaseEnded(number, action.lease, action.epoch, action.outcome, cleaned, action.fault))
+    def report_start(self, lease: str, epoch: int, peer: str) -> None:
+        """Tell our tracker that a lease is in use."""
+        if self._link is not None:
+            number = self._link.next_id()
+            self._reported[number] = None
+            self._send(control.LeaseStarted(number, lease, epoch, peer))
+
+    def report_end(
+        self, lease: str, epoch: int, outcome: str, killed: Sequence[str], removed: Sequence[str], fault: str
+    ) -> None:
+        """Tell our tracker how a lease ended: EndConfirmed follows."""
+        if self._link is not None:
+            number = self._link.next_id()
+            self._reported[number] = lease, epoch
+            cleaned = {what: list(names) for what, names in (("processes", killed), ("removed", removed)) if names}
+            self._send(control.LeaseEnded(number, lease, epoch, outcome, cleaned, fault))
 
     def finish(self) -> None:
         """Wait until our tracker has heard of every lease it was told of, for at most `FAREWELL_S`; then close."""
@@ -197,9 +215,9 @@ class TrackerLink:
             post(ev.KeyTaken, *lease, order.matchkey, order.user, order.address, order.limit_s)
 
     def _hear_answer(self, answer: control.Answer) -> None:
-        report = self._reported.pop(answer.id, None)
-        if isinstance(report, do.ReportEnd):
-            self._loop.post(ev.EndConfirmed, report.lease, report.epoch)
+        ended = self._reported.pop(answer.id, None)
+        if ended is not None:
+            self._loop.post(ev.EndConfirmed, *ended)
         if answer.id != self._registration:
             return
         if answer.error == control.NO_CONTROL_LINK:

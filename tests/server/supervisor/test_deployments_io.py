@@ -44,7 +44,7 @@ class Scene:
         self.loop.events.clear()
 
     def do(self, action):
-        self.io.actions()[type(action)](action)
+        self.io.actions()[type(action)](*vars(action).values())
 
     def close(self):
         for sock in (self.host, self.client, self.dialled):

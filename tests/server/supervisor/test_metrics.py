@@ -13,7 +13,7 @@ def test_what_prometheus_reads():
     assert TYPE.startswith("text/plain; version=0.0.4")
     found = {
         (sample.name, sample.labels.get("outcome", sample.labels.get("le", ""))): sample.value
-        for family in text_string_to_metric_families(metrics.page().decode())
+        for family in text_string_to_metric_families(metrics.page()[1].decode())
         for sample in family.samples
         if sample.labels["key"] == 'rpi"4\\'
     }

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor import tracker_link
 from rpcsys.server.supervisor.loop import Loop
@@ -232,8 +231,8 @@ def test_a_tracker_that_does_not_believe_the_proxy(ours):
 
 def test_reports_about_leases(ours):
     register(ours)
-    ours.link.report(do.ReportStart("L1", 7, "10.0.0.1:5"))
-    ours.link.report(do.ReportEnd("L1", 7, "crashed", ("sleep",)))
+    ours.link.report_start("L1", 7, "10.0.0.1:5")
+    ours.link.report_end("L1", 7, "crashed", ("sleep",), (), "")
     started, ended = ours.hear(), ours.hear()
     assert (started["op"], started["lease"], started["peer"]) == ("lease_started", "L1", "10.0.0.1:5")
     assert (ended["op"], ended["outcome"]) == ("lease_ended", "crashed")
@@ -308,7 +307,7 @@ def test_tvms_tracker_that_stopped_answering(tvms):
 def test_the_last_reports_are_heard_before_the_link_closes(ours, monkeypatch):
     monkeypatch.setattr(tracker_link, "FAREWELL_S", 3600.0)
     register(ours)
-    ours.link.report(do.ReportEnd("L1", 1, "closed"))
+    ours.link.report_end("L1", 1, "closed", (), (), "")
     heard = ours.hear()
     answer = threading.Timer(0.3, ours.say, [{"id": heard["id"], "ok": True}])
     answer.start()
@@ -319,7 +318,7 @@ def test_the_last_reports_are_heard_before_the_link_closes(ours, monkeypatch):
 
 def test_a_tracker_that_hears_nothing_holds_up_no_end(ours):
     register(ours)
-    ours.link.report(do.ReportEnd("L1", 1, "closed"))
+    ours.link.report_end("L1", 1, "closed", (), (), "")
     started = time.monotonic()
     ours.link.finish()
     assert FAREWELL_S <= time.monotonic() - started < SOON_S
