@@ -10,7 +10,7 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.offers import MatchKey
 from rpcsys.server.supervisor.parking import ParkedConnection
 from rpcsys.server.supervisor.records import ServerRecords
-from rpcsys.server.supervisor.sessions import SessionRecord
+from rpcsys.server.supervisor.slots import SessionRecord
 from rpcsys.server.supervisor.tracker import TrackerSide
 from rpcsys.wire.handshake import CLIENT, SESSION
 from rpcsys.wire.keys import same
@@ -40,7 +40,6 @@ class ClientAdmission:
         self.openings: dict[int, tuple[float, str]] = {}
 
     def accepted(self, event: ev.Accepted) -> list[do.Action]:
-        """A client has connected."""
         if self.records.stopping:
             return [do.Drop(event.conn)]
         actions: list[do.Action] = []
@@ -50,7 +49,6 @@ class ClientAdmission:
         return actions
 
     def broken(self, event: ev.Broken) -> list[do.Action]:
-        """A client has left, or is none."""
         _, peer = self.openings.get(event.conn, (0.0, ""))
         actions = self._drop_opening(event.conn)
         return [_warning(peer, f"connection from {peer} dropped: {event.why}"), *actions] if event.why else actions
@@ -145,7 +143,6 @@ class ClientAdmission:
     # Time
 
     def deadline(self) -> float | None:
-        """When :meth:`tick` has something to do."""
         held_back = (session.early_until for session in self.slots.waiting if session.early_until is not None)
         return min((*(until for until, _ in self.openings.values()), *held_back), default=None)
 

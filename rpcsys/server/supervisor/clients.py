@@ -47,7 +47,6 @@ class Clients:
             self._loop.add(self._listener.fileno(), self._accept)
 
     def stop_listening(self) -> None:
-        """Take no more; the port is free."""
         if self._listener is not None:
             self._loop.remove(self._listener.fileno())
             self._listener.close()

@@ -56,7 +56,6 @@ class ModelClient:
     greeted: bool = False
 
     def turn_away(self, kind: str, text: str) -> do.Action:
-        """Tell it why it is not served."""
         return do.TurnAway(self.conn, kind, text, self.fresh)
 
 
@@ -71,7 +70,6 @@ class Deployments:
         self.waiting: list[ModelClient] = []
 
     def handlers(self) -> dict[type, Callable[[Any], list[do.Action]]]:
-        """What hosts and deployers say, and what the disk does."""
         hosts = self.hosts
         return {
             ev.Catalogue: self._read,
@@ -146,13 +144,11 @@ class Deployments:
     # Processes
 
     def zygote_down(self) -> list[do.Action]:
-        """The zygote is dead, and every process below it."""
         deployers, self.deployers = self.deployers, {}
         self.hosts.by_child.clear()
         return [*(do.Drop(deployer.conn) for deployer in deployers.values()), do.Reread()]
 
     def ready(self, child: int) -> list[do.Action]:
-        """A child waits for what it is to be."""
         host, deployer = self.hosts.by_child.get(child), self.deployers.get(child)
         if host is not None and host.state is SPAWNED:
             host.move(READY)
@@ -160,7 +156,6 @@ class Deployments:
         return [] if deployer is None else [do.BeDeployer(child, deployer.conn, deployer.peer)]
 
     def dead(self, child: int, status: int) -> list[do.Action]:
-        """A child is dead."""
         deployer = self.deployers.pop(child, None)
         return self.hosts.dead(child, status) if deployer is None else [do.Drop(deployer.conn), do.Reread()]
 
@@ -171,7 +166,6 @@ class Deployments:
         return [self.hosts.spawn(event.version, event.child)] if event.child in self.deployers else []
 
     def _changed(self, event: ev.Changed) -> list[do.Action]:
-        """The disk says something else now."""
         deployer = self.deployers.get(event.child)
         if deployer is None:
             return []
@@ -183,7 +177,6 @@ class Deployments:
         return [do.SendToChild(event.child, "states", self.hosts.states())] if event.child in self.deployers else []
 
     def _read(self, event: ev.Catalogue) -> list[do.Action]:
-        """What the disk says."""
         actions = self.hosts.read(event.versions, self.deployers)
         for deployer in self.deployers.values():
             if deployer.changed:
@@ -199,12 +192,10 @@ class Deployments:
         return [*(do.Drop(client.conn) for client in waiting), *map(do.Kill, self.deployers)]
 
     def end(self) -> list[do.Action]:
-        """The time for that is over."""
         return [do.Kill(child) for child in self.hosts.by_child]
 
     @property
     def busy(self) -> bool:
-        """Whether a process is still there."""
         return bool(self.hosts.by_child or self.deployers)
 
     def settle(self) -> list[do.Action]:
@@ -232,7 +223,6 @@ class Deployments:
         return actions
 
     def deadline(self) -> float | None:
-        """When :meth:`settle` has something to do by itself."""
         if self.records.stopping:
             return None
         times: list[float | None] = [client.until for client in self.waiting]

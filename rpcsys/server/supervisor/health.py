@@ -50,7 +50,6 @@ class BoardHealth:
             self._fresh, self._due = False, self.records.now
 
     def deadline(self) -> float | None:
-        """When :meth:`settle` has something to run."""
         return None if self.running else self._due
 
     def settle(self, *, idle: bool) -> list[do.Action]:
@@ -66,7 +65,6 @@ class BoardHealth:
         return self._run(RECOVER if recover else CHECK)
 
     def command_done(self, event: ev.CommandDone) -> list[do.Action]:
-        """A command is done."""
         if event.what != self.running:
             return []
         self.running = ""

@@ -42,7 +42,6 @@ class Web:
         self._loop.call_at(None if first is None else first + REQUEST_TIMEOUT_S, self._drop_slow)
 
     def close(self) -> None:
-        """Serve nobody more."""
         self._loop.remove(self._listener.fileno())
         self._listener.close()
         for sock in list(self._asking):

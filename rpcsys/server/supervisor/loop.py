@@ -76,5 +76,4 @@ class Loop:
                 callback()
 
     def close(self) -> None:
-        """Let go of everything."""
         self._epoll.close()

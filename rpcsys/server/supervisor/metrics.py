@@ -23,7 +23,6 @@ class ServerMetrics:
         self._sum = 0.0
 
     def ended(self, outcome: str, lasted_s: float, fault: str) -> None:
-        """A session is over."""
         self._outcomes[outcome] += 1
         self._faults += bool(fault)
         self._counts[sum(lasted_s > bound for bound in SECONDS)] += 1

@@ -77,7 +77,6 @@ class HostProcess:
     calls: bool = True
 
     def move(self, event: HostEvent) -> None:
-        """The host's state changes."""
         self.state = TRANSITIONS[self.state][event]
 
 
@@ -95,7 +94,6 @@ class ModelHosts:
     # What they say
 
     def loaded(self, event: ev.Loaded) -> list[do.Action]:
-        """A host can serve."""
         host = self.by_child.get(event.child)
         if host is None or host.state is not LOADING:
             return []
@@ -107,12 +105,10 @@ class ModelHosts:
         return [do.Log("info", f"serving {host.version.name} {host.version.version}")]
 
     def unloadable(self, event: ev.Unloadable) -> list[do.Action]:
-        """A host cannot serve: it leaves by itself."""
         host = self.by_child.get(event.child)
         return [] if host is None or host.state is not LOADING else self._lost(event.child, event.why)
 
     def dead(self, child: int, status: int) -> list[do.Action]:
-        """The process of a host is dead."""
         if child not in self.by_child:
             return []
         if self.by_child[child].state is LEAVING:
@@ -136,14 +132,12 @@ class ModelHosts:
         return [do.Log("warning" if first else "info", f"the host of {name} {version}: {why}; it is started again")]
 
     def load(self, event: ev.Load) -> list[do.Action]:
-        """A host says what it has to do."""
         host = self.by_child.get(event.child)
         if host is not None:
             host.load, host.given = (event.running, event.waiting, event.clients), 0
         return []
 
     def stuck(self, event: ev.Stuck) -> list[do.Action]:
-        """A host is to be succeeded by another of the same version."""
         host = self.by_child.get(event.child)
         if host is None or host.stuck:
             return []
@@ -152,7 +146,6 @@ class ModelHosts:
         return [do.Log("warning", f"a call of {name} that was given up does not end: its host is being replaced")]
 
     def leaving(self, event: ev.Leaving) -> list[do.Action]:
-        """A host has heard that it is to leave."""
         host = self.by_child.get(event.child)
         if host is not None:
             host.calls = False
@@ -204,7 +197,6 @@ class ModelHosts:
         return actions
 
     def spawn(self, version: Version, tried_by: int | None = None) -> do.Action:
-        """Have a host of a version made."""
         spawned = self.processes.spawn(ChildKind.HOST)
         self.by_child[spawned.child] = HostProcess(version, tried_by)
         return spawned
@@ -252,6 +244,5 @@ class ModelHosts:
         return None
 
     def serving(self, name: str) -> int | None:
-        """The host that serves a module."""
         child = self._of(name) if name in self.catalogue else None
         return child if child is not None and self.by_child[child].state is SERVING else None

@@ -107,11 +107,9 @@ class Offers:
         self._complained = False
 
     def _move(self, event: LinkEvent, next_at: float | None) -> None:
-        """The link's state changes, and when the next thing is to be done about it."""
         self.link, self._next = TRANSITIONS[self.link][event], next_at
 
     def open(self) -> list[do.Action]:
-        """Start connecting."""
         self._move(TRIED, self.records.now + ANSWER_S)
         return [do.Connect(self.proxy)]
 
@@ -259,7 +257,6 @@ class Offers:
         return True
 
     def pending(self, event: ev.Pending) -> list[do.Action]:
-        """TVM's tracker says which keys it still has: the others are taken."""
         for key in self.keys.values():
             if key.matchkey in event.matchkeys:
                 key.taken_at = None
@@ -304,12 +301,10 @@ class Offers:
         return self.link is UP and self.ours
 
     def confirmed(self, event: ev.EndConfirmed) -> list[do.Action]:
-        """Our tracker knows that a lease is over."""
         self.unreported.pop((event.lease, event.epoch), None)
         return []
 
     def deadline(self) -> float | None:
-        """When :meth:`tick` has something to do."""
         times = [key.taken_at + self._unused_s() for key in self.keys.values() if key.taken_at is not None]
         return min([*times, *([] if self._next is None else [self._next])], default=None)
 

@@ -93,11 +93,9 @@ class Parking:
 
     @property
     def waiting(self) -> int:
-        """How many connections a client could come to now."""
         return sum(connection.state is not DIALLING for connection in self.connections.values())
 
     def parked(self, event: ev.Parked) -> list[do.Action]:
-        """A connection waits from now on."""
         connection = self.connections.get(event.number)
         if connection is None:
             return []
@@ -111,7 +109,6 @@ class Parking:
         return [do.Log("info", f"waiting for clients at the proxy at {proxy.name}")]
 
     def answering(self, event: ev.Answering) -> list[do.Action]:
-        """A client's greeting begins, or goes on."""
         connection = self.connections.get(event.number)
         if connection is not None and connection.move(ANSWERED):
             connection.until = event.now + ANSWER_S
@@ -125,7 +122,6 @@ class Parking:
             self._pause(connection)
 
     def lost(self, event: ev.Unparked) -> list[do.Action]:
-        """A parked connection is no more."""
         connection = self.connections.pop(event.number, None)
         if connection is None:
             return []
@@ -204,7 +200,6 @@ class Parking:
         return [action for number in list(self.connections) for action in self._close(number)]
 
     def deadline(self) -> float | None:
-        """When :meth:`tick` or :meth:`settle` has something to do."""
         times = [connection.until for connection in self.connections.values()]
         times += [self._proxies[number].backoff.until for number in self._put_off]
         return min((time for time in times if time is not None), default=None)

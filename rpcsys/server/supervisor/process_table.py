@@ -66,7 +66,6 @@ class Child:
     session: int | None = None
 
     def move(self, event: ChildEvent) -> None:
-        """The child's state changes."""
         self.state = TRANSITIONS[self.state][event]
 
 
@@ -110,7 +109,6 @@ class ProcessTable:
     # The zygote
 
     def zygote_up(self, event: ev.ZygoteUp) -> list[do.Action]:
-        """Children can be made from now on."""
         self.shared = bool(event.shared)
         self.zygote = ZygoteState.UP
         self._imports.pop(None, None)
@@ -141,7 +139,6 @@ class ProcessTable:
     # Children
 
     def spawn(self, kind: ChildKind) -> do.Spawn:
-        """Have a child made."""
         self._last_child += 1
         self.children[self._last_child] = Child(kind)
         return do.Spawn(self._last_child, kind)
@@ -156,14 +153,12 @@ class ProcessTable:
         return child
 
     def remove(self, number: int) -> Child | None:
-        """A child is dead."""
         self._imports.pop(number, None)
         return self.children.pop(number, None)
 
     # Imports
 
     def importing(self, event: ev.Importing) -> list[do.Action]:
-        """A zygote or a child has begun an import, which has its time; the one before it is done."""
         if event.child is None or event.child in self.children:
             self._imports[event.child] = event.what, event.now + self.records.policy.import_s
         return []

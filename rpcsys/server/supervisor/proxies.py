@@ -55,7 +55,6 @@ class ProxyConnections:
         connection.watch(lambda: self._dial(number, connection))
 
     def unpark(self, number: int) -> None:
-        """Close a connection; nothing more is heard of it."""
         connection = self._connections.pop(number, None)
         if connection is not None:
             connection.close()
@@ -152,7 +151,6 @@ class _ProxyConnection:
         return self._sock
 
     def close(self) -> None:
-        """Close it, whatever it has come to."""
         self._forget()
         self._dialling.close()
         if self._sock is not None:

@@ -8,6 +8,7 @@ The phases::
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -47,31 +48,25 @@ TRANSITIONS = {
 
 @dataclass(frozen=True)
 class Policy:
-    """What the command line decides. ``tracked``: match keys of a tracker are wanted, not the plain key.
-
-    ``import_s``: what an import of a zygote or a child may take; ``memory``: bytes that a session may have;
-    ``spares``: children that wait while all slots are taken. One costs about 2 MB, and the next session is
-    spared the 5 to 10 ms of a fork. ``quiet_s``: nothing is forked for so long while a client waits for its session
-    to be opened by a child that is there. ``health_check``, ``recover``: whether there are such commands.
-    ``proxies``: where clients are waited for, as people write it, instead of on a port; ``tracked`` then means that a
-    tracker is looked for behind them. ``deploy``: whether modules are deployed here; ``deployed_key``:
-    under which connections wait at proxies for clients of these.
-    """
+    """What the command line decides."""
 
     key: str
     slots: int = 1
-    tracked: bool = False
+    tracked: bool = False  # match keys of a tracker are wanted (of one behind the proxies, if any), not the plain key
     tvm: bool = True
     grace_s: float = 10.0
-    import_s: float = 60.0
-    memory: int | None = None
+    import_s: float = 60.0  # what an import of a zygote or a child may take
+    memory: int | None = None  # bytes that a session may have
+    #: Children that wait while all slots are taken. One costs about 2 MB, and spares the next session the 5 to 10 ms of a fork.
     spares: int = 1
-    quiet_s: float = 0.05
-    health_check: bool = False
+    quiet_s: float = (
+        0.05  # nothing is forked for so long while a client waits for a child that is there to open its session
+    )
+    health_check: bool = False  # whether there is such a command
     recover: bool = False
-    proxies: tuple[str, ...] = ()
-    deploy: bool = False
-    deployed_key: str = ""
+    proxies: tuple[str, ...] = ()  # where clients are waited for instead of on a port, as people write it
+    deploy: bool = False  # whether modules are deployed here
+    deployed_key: str = ""  # under which connections wait at proxies for clients of these
 
 
 class ServerRecords:
@@ -83,7 +78,6 @@ class ServerRecords:
         self.phase = STARTING
 
     def move(self, event: PhaseEvent) -> None:
-        """The server's phase changes."""
         self.phase = TRANSITIONS[self.phase][event]
 
     def exit(self, why: str = "") -> list[do.Action]:
@@ -95,3 +89,8 @@ class ServerRecords:
     def stopping(self) -> bool:
         """Whether the server takes nobody any more."""
         return self.phase not in (STARTING, SERVING)
+
+
+def earliest(times: Iterable[float | None]) -> float | None:
+    """The first of several times, of which some are not set."""
+    return min((time for time in times if time is not None), default=None)

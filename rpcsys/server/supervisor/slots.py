@@ -6,25 +6,19 @@ waits while all slots are taken, so that the next session does not wait for a fo
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
 from rpcsys.server.sandbox.limits import breach
 from rpcsys.server.sandbox.messages import TVM, TVM_END, ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.parking import ParkedConnection
 from rpcsys.server.supervisor.process_table import GIVEN, GIVEN_UP, UNUSED, WAITING, Child, ProcessTable
-from rpcsys.server.supervisor.records import ServerRecords
-from rpcsys.server.supervisor.sessions import (
-    CHILDLESS,
-    END_SEEN,
-    ENDING,
-    EXPLAINING,
-    OVER,
-    OVERDUE,
-    RUNNING,
-    STARTED,
-    UNEXPLAINED,
-    SessionRecord,
-)
+from rpcsys.server.supervisor.records import ServerRecords, earliest
 
+LATE_S = 0.5  # an rpcsys/1 session tells its client about the limit itself; after so long it is ended regardless
 GRACE_GONE_S = 0.4  # for a session process to end by itself after its client hung up
 #: For a session process to exit after it said that it is done, and for a TVM client to be told its time is over.
 GRACE_DONE_S = 2.0
@@ -33,6 +27,120 @@ TVM_QUIET_S = 0.01  # the same for TVM's clients, who are greeted unseen: half h
 KILL_AGAIN_S = 5.0  # a killed process is dead within milliseconds, unless the kernel holds it
 #: What had to be removed of a session that changed its own affinity.
 FROM_CPUS = "threads from other CPUs than its slot's"
+
+
+# A session has its slot until its processes are dead and its directory is gone:
+#
+#     opening ──child──> running ──end in sight──> ending ──dead──> cleaning ──removed──> (slot free)
+#                                                    └─TVM, time over─> overdue ─child─> explaining ─┘
+#
+# Another child sends a TVM client the reason for the end: its own cannot.
+
+
+class SessionState(str, Enum):
+    """A session between two events."""
+
+    OPENING = "opening"
+    RUNNING = "running"
+    ENDING = "ending"
+    OVERDUE = "overdue"
+    EXPLAINING = "explaining"
+    CLEANING = "cleaning"
+
+
+class SessionEvent(str, Enum):
+    """What happens to a session."""
+
+    STARTED = "a child has it"
+    END_SEEN = "its client has hung up, its child is done, or it is to be ended"
+    UNEXPLAINED = "its child is dead, and another is to send its client the reason"
+    OVER = "nothing runs any more, or nothing is to"
+
+
+OPENING, RUNNING, ENDING, OVERDUE, EXPLAINING, CLEANING = SessionState
+STARTED, END_SEEN, UNEXPLAINED, OVER = SessionEvent
+
+TRANSITIONS = {
+    OPENING: {STARTED: RUNNING, OVER: CLEANING},
+    RUNNING: {END_SEEN: ENDING, UNEXPLAINED: OVERDUE, OVER: CLEANING},
+    ENDING: {END_SEEN: ENDING, UNEXPLAINED: OVERDUE, OVER: CLEANING},
+    OVERDUE: {STARTED: EXPLAINING, OVER: CLEANING},
+    EXPLAINING: {END_SEEN: EXPLAINING, OVER: CLEANING},
+    CLEANING: {},
+}
+
+CHILDLESS = (OPENING, OVERDUE)  # states in which a session waits for a child
+
+
+@dataclass
+class SessionRecord:
+    """A client with its lease, and, once admitted, its ``number`` and its slot."""
+
+    conn: int
+    peer: str
+    kind: str
+    parked: ParkedConnection | None = None  # where its connection waited, at a proxy
+    matchkey: str = ""
+    lease: str | None = None
+    epoch: int = 0
+    limit_s: float | None = None
+    early_until: float | None = None  # held back until the tracker's word about its lease is here
+    number: int = 0
+    slot: int = 0
+    state: SessionState = OPENING
+    child: int | None = None
+    started: float = 0.0
+    due: float | None = None  # when the next thing has to be done about it
+    gone: bool = False  # its client hung up
+    outcome: str = ""
+    cleaned: tuple[str, ...] = ()  # what else had to be killed
+    removed: tuple[str, ...] = ()  # what had to be removed
+    opened: bool = False  # its process has greeted the client
+    renewed: bool = False  # its limit is the tracker's last word
+    fault: str = ""  # why it failed, if this server is to blame
+    unanswered: bool = False  # no process ever had it
+
+    def move(self, event: SessionEvent) -> None:
+        self.state = TRANSITIONS[self.state][event]
+
+    @property
+    def opening(self) -> bool:
+        """Whether its process has it and has not greeted its client (TVM's client is greeted unseen)."""
+        return self.state is RUNNING and self.kind != TVM and not self.opened
+
+    def leased(self, lease: str | None, epoch: int, limit_s: float | None) -> None:
+        self.lease, self.epoch = lease, epoch
+        self.limit(limit_s)
+
+    def limit(self, seconds: float | None) -> None:
+        """Of all limits the shortest holds."""
+        if seconds is not None:
+            self.limit_s = seconds if self.limit_s is None else min(self.limit_s, seconds)
+        self.keep_limit()
+
+    def keep_limit(self) -> None:
+        """While it runs, it is due when it has to be ended from outside."""
+        if self.state is RUNNING:
+            late_s = 0.0 if self.kind == TVM else LATE_S
+            self.due = None if self.limit_s is None else self.started + self.limit_s + late_s
+
+    def began_text(self) -> str:
+        limit = "" if self.limit_s is None else f", for at most {self.limit_s:g} s"
+        return f"session {self.number} of {self.peer} begins: {self.kind}{limit}{self._lease_text}"
+
+    def ended_text(self, lasted_s: float) -> str:
+        killed = "; had to be killed: " + ", ".join(self.cleaned) if self.cleaned else ""
+        removed = "; had to be removed: " + ", ".join(self.removed) if self.removed else ""
+        end = f"session {self.number} of {self.peer} ended after {lasted_s:.1f} s: {self.outcome}"
+        return f"{end}{killed}{removed}{self._lease_text}"
+
+    @property
+    def _lease_text(self) -> str:
+        return "" if self.lease is None else f" lease={self.lease}"
+
+    def fields(self, **more: Any) -> tuple[tuple[str, Any], ...]:
+        """The same for programs."""
+        return (("lease", self.lease), ("session", self.number), ("peer", self.peer), *more.items())
 
 
 class Slots:
@@ -48,11 +156,9 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """Slots without a session."""
         return 0 if self.processes.unclean else self.records.policy.slots - len(self.sessions)
 
     def clients(self) -> list[SessionRecord]:
-        """All that have greeted."""
         return [*self.waiting, *self.sessions.values()]
 
     def admit(self) -> None:
@@ -88,7 +194,6 @@ class Slots:
         return []
 
     def child_done(self, event: ev.ChildDone) -> list[do.Action]:
-        """A session is over, its process about to exit."""
         session = self._served_by(event.child)
         if session is not None and session.state in (RUNNING, ENDING):
             session.outcome = session.outcome or event.outcome
@@ -97,7 +202,6 @@ class Slots:
         return []
 
     def memory_exceeded(self, event: ev.MemoryExceeded) -> list[do.Action]:
-        """A session has more memory than it may."""
         session = self._served_by(event.child)
         return [] if session is None or session.state is not RUNNING else self.end(session, "memory")
 
@@ -140,7 +244,6 @@ class Slots:
     # How sessions end
 
     def end_all(self) -> list[do.Action]:
-        """End every session."""
         return [action for session in list(self.sessions.values()) for action in self.end(session, "ended")]
 
     def end(self, session: SessionRecord, outcome: str) -> list[do.Action]:
@@ -155,7 +258,6 @@ class Slots:
         return [do.Kill(session.child)]
 
     def child_dead(self, event: ev.ChildDead, child: Child) -> list[do.Action]:
-        """A child and everything below it is dead."""
         session = self._served_by(event.child)
         if session is not None:
             session.removed += event.removed
@@ -220,25 +322,21 @@ class Slots:
     # What is due
 
     def deadline(self) -> float | None:
-        """When :meth:`tick` or :meth:`settle` has something to do."""
         times = [session.due for session in self.sessions.values()]
         if self._missing() > 0:
             waits = [time for time in (self.processes.child_pause.until, self._quiet_until) if time is not None]
             times.append(max(waits, default=None))
-        return min((time for time in times if time is not None), default=None)
+        return earliest(times)
 
     def tick(self) -> list[do.Action]:
-        """End what is over its time."""
         now = self.records.now
         late = [session for session in self.sessions.values() if session.due is not None and now >= session.due]
         return [action for session in late for action in self._overdue(session)]
 
     def _overdue(self, session: SessionRecord) -> list[do.Action]:
-        if session.state is RUNNING:
-            return self.end(session, "timeout")
         if session.state is OVERDUE:
             return self._clean(session)
-        return self.end(session, "lost" if session.gone else "ended")
+        return self.end(session, "timeout" if session.state is RUNNING else "lost" if session.gone else "ended")
 
     def hand_out(self) -> tuple[list[do.Action], list[SessionRecord]]:
         """Hand sessions to waiting children; also the sessions that have begun by this."""
@@ -273,17 +371,10 @@ class Slots:
             quiet_s = self.records.policy.quiet_s
             self._quiet_until = now + (quiet_s if session.opening else min(TVM_QUIET_S, quiet_s))
             session.keep_limit()
+        alone = self.processes.shared and len(self.sessions) == 1
+        limit_s, lease = session.limit_s, session.lease
         return do.Start(
-            session.number,
-            session.conn,
-            number,
-            kind,
-            session.peer,
-            session.limit_s,
-            session.lease,
-            session.slot,
-            self.processes.shared and len(self.sessions) == 1,
-            words,
+            session.number, session.conn, number, kind, session.peer, limit_s, lease, session.slot, alone, words
         )
 
     def _quiet(self) -> bool:

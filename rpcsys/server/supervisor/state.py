@@ -95,7 +95,6 @@ class DeviceServerState:
             self._on_event.update(self.deployments.handlers())
 
     def start(self) -> list[do.Action]:
-        """What comes before the first event."""
         return [do.StartZygote()]
 
     def handle(self, event: ev.Event) -> list[do.Action]:

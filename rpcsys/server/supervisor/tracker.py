@@ -11,8 +11,7 @@ from rpcsys.server.supervisor.health import BoardHealth
 from rpcsys.server.supervisor.offers import Offers
 from rpcsys.server.supervisor.parking import Parking
 from rpcsys.server.supervisor.records import ServerRecords
-from rpcsys.server.supervisor.sessions import RUNNING, SessionRecord
-from rpcsys.server.supervisor.slots import Slots
+from rpcsys.server.supervisor.slots import RUNNING, SessionRecord, Slots
 from rpcsys.wire.control import UNUSED
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ class TrackerSide:
     # The link
 
     def link_up(self, event: ev.LinkUp) -> list[do.Action]:
-        """A tracker answers."""
         running = tuple(
             (session.lease, session.epoch, event.now - session.started)
             for session in self.slots.sessions.values()
@@ -140,12 +138,10 @@ class TrackerSide:
     # What is told of sessions
 
     def began(self, session: SessionRecord) -> list[do.Action]:
-        """A child has a session."""
         fields = session.fields(kind=session.kind, limit_s=session.limit_s)
         return [do.Log("info", session.began_text(), "began", fields), *self._report_start(session)]
 
     def removed(self, event: ev.Removed) -> list[do.Action]:
-        """Nothing is left of a session, or what is cannot be removed."""
         session = self.slots.sessions.pop(event.session, None)
         if session is None:
             return []

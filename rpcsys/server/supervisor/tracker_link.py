@@ -103,7 +103,6 @@ class TrackerLink:
             self._loop.post(ev.KeyMade, new)
 
     def make_key(self) -> None:
-        """Make a match key: KeyMade follows."""
         self._loop.post(ev.KeyMade, new_match_key(self._card["key"]))
 
     def poll(self) -> None:
@@ -114,7 +113,6 @@ class TrackerLink:
             self._command(tracker.GetPending())
 
     def report_start(self, lease: str, epoch: int, peer: str) -> None:
-        """Tell our tracker that a lease is in use."""
         if self._link is not None:
             number = self._link.next_id()
             self._reported[number] = None
@@ -139,7 +137,6 @@ class TrackerLink:
         self.close()
 
     def report_health(self, problem: str) -> None:
-        """Tell our tracker what is wrong with this board."""
         if self._link is not None:
             self._send(control.Health(self._link.next_id(), problem))
 
@@ -239,7 +236,6 @@ class TrackerLink:
             )
 
     def _hear_reply(self, reply: Any) -> None:
-        """A reply to one of TVM's codes."""
         command, matchkeys = self._commands.answered(reply)
         if command is tracker.GetPending:
             self._loop.post(ev.Pending, matchkeys)

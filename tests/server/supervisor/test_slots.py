@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.slots import (
+    CLEANING,
+    END_SEEN,
+    ENDING,
+    EXPLAINING,
+    LATE_S,
+    OVER,
+    OVERDUE,
+    RUNNING,
+    STARTED,
+    TRANSITIONS,
+    UNEXPLAINED,
+    SessionRecord,
+)
 from tests.server.transcripts import Transcript, kinds, only
 
 # Sessions
@@ -294,3 +310,58 @@ def test_shared_memory_is_looked_for_where_namespaces_are_shared():
     script.say(ev.Removed, 1)
     assert only(script.say(ev.ChildDead, 2, 0), do.Finish)[0].sweep == "idle"
     script.replay()
+
+
+# What a session is between two events
+
+
+def session(*events, kind="rpcsys/1", **fields):
+    made = SessionRecord(7, "peer", kind, number=3, **fields)
+    for event in events:
+        made.move(event)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("events", "state"),
+    [
+        ((STARTED,), RUNNING),
+        ((STARTED, END_SEEN, END_SEEN), ENDING),
+        ((STARTED, END_SEEN, UNEXPLAINED), OVERDUE),
+        ((STARTED, UNEXPLAINED, STARTED), EXPLAINING),
+        ((STARTED, UNEXPLAINED, STARTED, OVER), CLEANING),
+        ((OVER,), CLEANING),
+    ],
+)
+def test_states(events, state):
+    assert session(*events).state is state
+
+
+def test_every_session_can_be_cleaned_and_nothing_follows():
+    assert all(after.get(OVER) is CLEANING for state, after in TRANSITIONS.items() if state is not CLEANING)
+    with pytest.raises(KeyError):
+        session(OVER, STARTED)
+
+
+@given(st.lists(st.none() | st.floats(0, 1e6), max_size=5))
+def test_the_shortest_limit_holds(limits):
+    one = session(STARTED)
+    for limit in limits:
+        one.limit(limit)
+    given_limits = [limit for limit in limits if limit is not None]
+    assert one.limit_s == min(given_limits, default=None)
+    assert one.due == (min(given_limits) + LATE_S if given_limits else None)
+
+
+def test_a_tvm_session_has_no_time_to_tell_of_its_limit():
+    one = session(STARTED, kind="tvm")
+    one.limit(5.0)
+    assert one.due == 5.0
+
+
+def test_what_the_log_says():
+    one = session(lease="L1", limit_s=9.0)
+    assert one.began_text() == "session 3 of peer begins: rpcsys/1, for at most 9 s lease=L1"
+    one.outcome, one.cleaned, one.removed = "lost", ("sh", "cc"), ("/dev/shm/a",)
+    text = "session 3 of peer ended after 1.2 s: lost; had to be killed: sh, cc; had to be removed: /dev/shm/a lease=L1"
+    assert one.ended_text(1.24) == text
