@@ -9,7 +9,7 @@ from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.offers import MatchKey
 from rpcsys.server.supervisor.parking import ParkedConnection
-from rpcsys.server.supervisor.records import ServerRecords
+from rpcsys.server.supervisor.records import ServerRecords, earliest
 from rpcsys.server.supervisor.slots import SessionRecord
 from rpcsys.server.supervisor.tracker import TrackerSide
 from rpcsys.wire.handshake import CLIENT, SESSION
@@ -30,21 +30,20 @@ NOT_FREE = "its key is not free here (used already, renewed, or another server's
 
 
 class ClientAdmission:
-    """``openings``: connections without a greeting, until when they must have it, and where they are from."""
+    """How clients come in."""
 
     def __init__(self, records: ServerRecords, tracker: TrackerSide, deployments: Deployments | None) -> None:
         self.records = records
         self.tracker = tracker
         self.slots, self.offers, self.parking = tracker.slots, tracker.offers, tracker.parking
         self.deployments = deployments
+        #: Connections without a greeting, until when they must have it, and where they are from.
         self.openings: dict[int, tuple[float, str]] = {}
 
     def accepted(self, event: ev.Accepted) -> list[do.Action]:
         if self.records.stopping:
             return [do.Drop(event.conn)]
-        actions: list[do.Action] = []
-        if len(self.openings) >= MAX_OPENINGS:
-            actions = self._drop_opening(next(iter(self.openings)))
+        actions = self._drop_opening(next(iter(self.openings))) if len(self.openings) >= MAX_OPENINGS else []
         self.openings[event.conn] = event.now + HANDSHAKE_S, event.peer
         return actions
 
@@ -62,9 +61,8 @@ class ClientAdmission:
         Under the plain key, any client that a proxy sends is right: the proxy knows which.
         """
         if event.parked is None:
-            if self.openings.pop(event.conn, None) is None:
-                return []
-            return self._let_in(event, self.records.policy.tracked)
+            known = self.openings.pop(event.conn, None) is not None
+            return self._let_in(event, self.records.policy.tracked) if known else []
         connection = self.parking.connections.pop(event.parked, None)
         if connection is None or self.records.stopping:
             return [do.Drop(event.conn)]
@@ -143,8 +141,8 @@ class ClientAdmission:
     # Time
 
     def deadline(self) -> float | None:
-        held_back = (session.early_until for session in self.slots.waiting if session.early_until is not None)
-        return min((*(until for until, _ in self.openings.values()), *held_back), default=None)
+        openings = (until for until, _ in self.openings.values())
+        return earliest([*openings, *(session.early_until for session in self.slots.waiting)])
 
     def tick(self) -> list[do.Action]:
         """Drop those that do not greet; hold nobody back for ever."""

@@ -1,8 +1,7 @@
 """What sessions, hosts and the zygote print: the supervisor reads it from a pipe and makes log lines of it.
 
-None of them holds a descriptor of the log itself, so nobody can write a line there that looks like the server's own; and
-whoever prints without end has most of it left out, and holds up nobody. A session reads what it prints itself: the supervisor
-holds another descriptor of that pipe, and reads it only when the session is dead.
+None of them holds a descriptor of the log itself, so nobody can write a line there that looks like the server's own. A session
+reads what it prints itself: the supervisor looks at its descriptor of that pipe only when the session is dead.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The server's end of its clients' connections: accepting, reading greetings, watching for their end.
+"""The server's end of its clients' connections: accepting, reading greetings and never a byte beyond, watching for their end.
 
-The supervisor never reads a byte past the greeting. It keeps a descriptor of every session's connection, to
-see the client hang up, to see that one that only takes nothing is not taken for dead, whatever its session does and
-whoever sends (TVM's runtime, too), and to shut the connection down when the session is over: whoever else may have
-inherited it can then not keep the client waiting.
+A descriptor of every session's connection stays here, to see the client hang up, to keep one that takes nothing, and to
+shut the connection down when the session is over, whoever else may have inherited it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """What the supervisor does about deployed modules: the clients that want them, and those who deploy. Decisions only.
 
-The disk says what is to be served (``Catalogue``); the hosts (:mod:`rpcsys.server.supervisor.model_hosts`) are brought to it.
-
-Who deploys has a process too, the deployer: it receives the file and makes a version of it, has it tried here (a host loads it,
-and serves nobody yet), switches the disk over, and has it read again. Whatever dies in the middle, the disk decides.
+A deployer's process receives a file and makes a version of it, has a host try it here, switches the disk over, and has the
+disk read again (``Catalogue``); the hosts are brought to what that says. Whatever dies in the middle, the disk decides.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.model_hosts import DEAF, LEAVING, READY, SERVING, SPAWNED, ModelHosts
 from rpcsys.server.supervisor.process_table import ProcessTable, ZygoteState
-from rpcsys.server.supervisor.records import ServerRecords
+from rpcsys.server.supervisor.records import ServerRecords, earliest
 
 WAIT_S = 30.0  # how long a client waits for a host that is being started
 TIDY_S = 2.0  # what a deployer has to remove what it was sent, when its client is gone
@@ -31,17 +29,13 @@ SHOWN = 20  # names in one message
 
 @dataclass
 class DeployerProcess:
-    """A client that deploys, and its process.
-
-    ``changed``: its change is to be seen; ``heard_by``: it is, and hosts are to hear of it by then; ``until``: its client is
-    gone, and it has so long to tidy up.
-    """
+    """A client that deploys, and its process."""
 
     conn: int
     peer: str
-    changed: bool = False
-    heard_by: float | None = None
-    until: float | None = None
+    changed: bool = False  # its change is to be seen
+    heard_by: float | None = None  # it is, and hosts are to hear of it by then
+    until: float | None = None  # its client is gone, and it has so long to tidy up
 
 
 @dataclass
@@ -225,10 +219,8 @@ class Deployments:
     def deadline(self) -> float | None:
         if self.records.stopping:
             return None
-        times: list[float | None] = [client.until for client in self.waiting]
-        times += [time for each in self.deployers.values() for time in (each.until, each.heard_by)]
-        times.append(self.hosts.next_start())
-        return min((time for time in times if time is not None), default=None)
+        deployers = [time for each in self.deployers.values() for time in (each.until, each.heard_by)]
+        return earliest([self.hosts.next_start(), *deployers, *(client.until for client in self.waiting)])
 
     def _see_to(self, client: ModelClient) -> list[do.Action]:
         name = client.name
@@ -238,8 +230,7 @@ class Deployments:
         if child is not None:
             return [self._hand(child, client)]
         if name in self.hosts.faults:
-            text = f"the module {name!r} cannot be served now: {self.hosts.faults[name]}"
-            return [client.turn_away("Busy", text)]
+            return [client.turn_away("Busy", f"the module {name!r} cannot be served now: {self.hosts.faults[name]}")]
         if self.records.now >= client.until:
             return [client.turn_away("Busy", f"the module {name!r} is being started; try again in a moment")]
         self.waiting.append(client)

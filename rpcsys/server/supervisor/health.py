@@ -1,9 +1,7 @@
-"""Whether this board is fit to be offered, as its operator's own commands say.
+"""Whether this board is fit to be offered, as its operator's own commands say. Decisions only.
 
-``--health-check`` is run before the first offer, after every session, and once a minute while the board is idle; it
-decides with its exit status. Where it fails, or where sessions failed in a row for the server's own reasons,
-``--recover`` is run (a power switch, say), then the check again, with growing pauses. Decisions only; the
-commands are run by :mod:`rpcsys.server.supervisor.health_commands`.
+``--health-check`` decides with its exit status. Where it fails, or where sessions failed in a row for the server's own
+reasons, ``--recover`` is run (a power switch, say), then the check again, with growing pauses.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from rpcsys.server.supervisor.records import ServerRecords
 
 CHECK, RECOVER = "health check", "recovery"
 
-EVERY_S = 60.0  # between two checks of an idle board
+EVERY_S = 60.0  # between two checks of an idle board; another comes before the first offer, and after every session
 PAUSE_S = (2.0, 300.0)  # first and longest pause before a board that is not fit is looked at again
 #: Sessions that failed in a row by the server's own fault, after which it is recovered whatever the check says.
 FAULTS = 2

@@ -1,12 +1,8 @@
-"""The hosts of deployed modules: which there are, which are wanted, what they do. Decisions only. A host is::
-
-spawned ──ready──> loading ──loaded──> serving ──another version serves, or none is to──> leaving ──dead──> (gone)
-                      └─ cannot be loaded, or died: again, after growing pauses
-"""
+"""The hosts of deployed modules: which there are, which are wanted, what they do. Decisions only."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -17,7 +13,7 @@ from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.process_table import ProcessTable, ZygoteState
-from rpcsys.server.supervisor.records import ServerRecords
+from rpcsys.server.supervisor.records import ServerRecords, earliest
 
 LASTED_S = 10.0  # a host that served for so long does not fail at its start
 RESTART_S = (0.1, 30.0)  # first and longest pause before a host is started again
@@ -59,22 +55,17 @@ TRANSITIONS = {
 
 @dataclass
 class HostProcess:
-    """One process of a version.
-
-    ``tried_by``: the deployer for whom it is only tried; ``since``: when it began to serve; ``stuck``: to be succeeded;
-    ``calls``: it may begin some still; ``load``: calls that run, calls that wait, clients; ``given``: clients not yet in
-    its load; ``handed``: clients in all, but for those it gave back.
-    """
+    """One process of a version."""
 
     version: Version
-    tried_by: int | None = None
+    tried_by: int | None = None  # the deployer for whom it is only tried
     state: HostState = SPAWNED
-    since: float = 0.0
-    stuck: bool = False
-    load: tuple[int, int, int] = (0, 0, 0)
-    given: int = 0
-    handed: int = 0
-    calls: bool = True
+    since: float = 0.0  # when it began to serve
+    stuck: bool = False  # it is to be succeeded
+    load: tuple[int, int, int] = (0, 0, 0)  # calls that run, calls that wait, clients
+    given: int = 0  # clients not yet in its load
+    handed: int = 0  # clients in all, but for those it gave back
+    calls: bool = True  # it may begin some still
 
     def move(self, event: HostEvent) -> None:
         self.state = TRANSITIONS[self.state][event]
@@ -109,10 +100,9 @@ class ModelHosts:
         return [] if host is None or host.state is not LOADING else self._lost(event.child, event.why)
 
     def dead(self, child: int, status: int) -> list[do.Action]:
-        if child not in self.by_child:
-            return []
-        if self.by_child[child].state is LEAVING:
-            del self.by_child[child]
+        host = self.by_child.get(child)
+        if host is None or host.state is LEAVING:
+            self.by_child.pop(child, None)
             return []
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         return self._lost(child, f"its process ended {how}")
@@ -128,8 +118,8 @@ class ModelHosts:
             self.faults[name] = why
         elif self.records.now - host.since >= LASTED_S:
             pause.worked()
-        first = pause.failed(self.records.now)
-        return [do.Log("warning" if first else "info", f"the host of {name} {version}: {why}; it is started again")]
+        level = "warning" if pause.failed(self.records.now) else "info"
+        return [do.Log(level, f"the host of {name} {version}: {why}; it is started again")]
 
     def load(self, event: ev.Load) -> list[do.Action]:
         host = self.by_child.get(event.child)
@@ -207,14 +197,13 @@ class ModelHosts:
         wanted = [name for name in self._missing() if name not in self._pauses or self._pauses[name].allows(now)]
         return [self.spawn(self.catalogue[name]) for name in wanted]
 
-    def _missing(self) -> Iterator[str]:
-        if self.processes.zygote is ZygoteState.UP:
-            yield from (name for name in self.catalogue if self._of(name) is None)
+    def _missing(self) -> list[str]:
+        can_spawn = self.processes.zygote is ZygoteState.UP
+        return [name for name in self.catalogue if can_spawn and self._of(name) is None]
 
     def next_start(self) -> float | None:
         """When :meth:`start_missing` has something to do by itself."""
-        pauses = [self._pauses[name].until for name in self._missing() if name in self._pauses]
-        return min((until for until in pauses if until is not None), default=None)
+        return earliest(self._pauses[name].until for name in self._missing() if name in self._pauses)
 
     def leave(self) -> list[do.Action]:
         """Have hosts leave that are not wanted any more, as soon as their successors serve, if there are to be any."""
@@ -237,12 +226,12 @@ class ModelHosts:
 
     def _of(self, name: str) -> int | None:
         """The host, in whatever state, that serves the current version or will."""
-        current = self.catalogue[name]
         for child, host in self.by_child.items():
-            if host.version == current and host.tried_by is None and not host.stuck and host.state is not LEAVING:
+            fit = host.tried_by is None and not host.stuck and host.state is not LEAVING
+            if fit and host.version == self.catalogue.get(name):
                 return child
         return None
 
     def serving(self, name: str) -> int | None:
-        child = self._of(name) if name in self.catalogue else None
+        child = self._of(name)
         return child if child is not None and self.by_child[child].state is SERVING else None

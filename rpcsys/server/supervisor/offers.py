@@ -1,15 +1,7 @@
-"""The tracker's side of a server's decisions: the link, and the match keys offered over it.
+"""The link to the tracker, and the match keys offered over it: one for every free slot, each for one client.
 
-A match key is offered for every free slot. The tracker hands it to a client (our tracker says so with
-``taken``; on TVM's one polls for what is left), the client opens a session with it, and it is used up. A key
-that was taken and stays unused is renewed: its holder may have died on the way.
-
-When the link breaks, offered keys are void (a server that comes back makes new ones), but a key known to be
-taken stays good until it is renewed: its client may be about to connect.
-
-Behind proxies the link goes through one of them, and a match key is offered once a connection waits for its client
-there. When the link breaks, the next proxy is tried. Where none leads to a tracker of ours, connections wait under the plain
-key, and it is the proxy that offers them, if anyone does.
+When the link breaks, offered keys are void, but one known to be taken stays good until it is renewed: its client may be
+about to connect. The link may go through a proxy; where none leads to a tracker of ours, connections wait under the plain key.
 """
 
 from __future__ import annotations
@@ -20,7 +12,7 @@ from enum import Enum
 from rpcsys.link.backoff import Backoff
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.records import ServerRecords
+from rpcsys.server.supervisor.records import ServerRecords, earliest
 from rpcsys.wire.keys import same
 
 UNUSED_S = 8.0  # a client connects within milliseconds of its grant; TVM's server renews after 8 s as well
@@ -73,14 +65,11 @@ TRANSITIONS = {
 
 @dataclass
 class MatchKey:
-    """A match key: offered, then perhaps taken at ``taken_at`` under a lease.
-
-    ``proxy``: where a connection waits for its client; ``put``: the tracker has been told of it.
-    """
+    """A match key: offered, then perhaps taken under a lease."""
 
     matchkey: str
-    proxy: int = 0
-    put: bool = True
+    proxy: int = 0  # where a connection waits for its client
+    put: bool = True  # the tracker has been told of it
     taken_at: float | None = None
     lease: str | None = None
     epoch: int = 0
@@ -170,7 +159,10 @@ class Offers:
         if self._complained:
             return []
         self._complained = True
-        return [self._complaint(event.why)]
+        if self._leads_nowhere:
+            text = f"no proxy leads to a tracker of ours ({event.why}): this board waits there under its key"
+            return [do.Log("info", text)]
+        return [do.Log("warning", f"no tracker: {event.why}; trying again until it is back")]
 
     def _next_pause(self, jitter: float) -> float:
         """Behind proxies it grows from round to round: they are tried one after another."""
@@ -186,12 +178,6 @@ class Offers:
     def _leads_nowhere(self) -> bool:
         """Whether there are proxies, and none has led to a tracker of ours so far."""
         return bool(self._proxies) and self._led_at is None
-
-    def _complaint(self, why: str) -> do.Action:
-        if self._leads_nowhere:
-            text = f"no proxy leads to a tracker of ours ({why}): this board waits there under its key"
-            return do.Log("info", text)
-        return do.Log("warning", f"no tracker: {why}; trying again until it is back")
 
     def plain_at(self) -> list[int]:
         """The proxies at which connections wait under the plain key."""
@@ -236,8 +222,7 @@ class Offers:
 
     def find(self, text: str) -> MatchKey | None:
         """The key a client came with. Every key is compared, each in constant time."""
-        matches = [key for key in self.keys.values() if same(key.matchkey, text)]
-        return matches[0] if matches else None
+        return next(iter([key for key in self.keys.values() if same(key.matchkey, text)]), None)
 
     def use(self, key: MatchKey) -> None:
         """A client has come: the key serves once."""
@@ -305,8 +290,8 @@ class Offers:
         return []
 
     def deadline(self) -> float | None:
-        times = [key.taken_at + self._unused_s() for key in self.keys.values() if key.taken_at is not None]
-        return min([*times, *([] if self._next is None else [self._next])], default=None)
+        taken = (key.taken_at + self._unused_s for key in self.keys.values() if key.taken_at is not None)
+        return earliest([self._next, *taken])
 
     def tick(self) -> list[do.Action]:
         """Connect, poll, give up, renew: whatever is due."""
@@ -320,6 +305,7 @@ class Offers:
             return [*actions, do.Poll()]
         return [*actions, do.Disconnect(), *self.down(ev.LinkDown(now, f"it did not answer for {ANSWER_S:g} s"))]
 
+    @property
     def _unused_s(self) -> float:
         """On TVM's tracker a key may have been taken just after the last poll."""
         return UNUSED_S if self.ours else UNUSED_S - POLL_S
@@ -327,7 +313,7 @@ class Offers:
     def _renew(self) -> list[do.Action]:
         actions: list[do.Action] = []
         for key in list(self.keys.values()):
-            if key.taken_at is not None and self.records.now >= key.taken_at + self._unused_s():
+            if key.taken_at is not None and self.records.now >= key.taken_at + self._unused_s:
                 self.use(key)
                 actions.append(do.Log("info", "a match key was taken and not used: offering a new one"))
                 actions += self.unused(key.lease, key.epoch)

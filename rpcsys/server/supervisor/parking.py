@@ -1,12 +1,7 @@
 """Connections that wait at a proxy for a client. Decisions only.
 
-A server that nobody can reach dials its proxies instead, says which key it serves, and waits there::
-
-    dialling ──its greeting is out──> parked ──a client's greeting begins──> answering ──> a client's
-        └───────────────┴────────────────────────┴─ lost, refused, late: dialled again       connection, as if accepted
-
-Which connections are wanted is decided elsewhere, as (proxy, key) pairs; this part makes it so. A proxy that refuses or is
-away is tried again for ever, with growing pauses of its own, and by one connection before the others.
+Which are wanted is decided elsewhere, as (proxy, key) pairs; this part makes it so. A proxy that refuses or is away is tried
+again for ever, with growing pauses of its own, and by one connection before the others.
 """
 
 from __future__ import annotations
@@ -18,7 +13,7 @@ from enum import Enum
 from rpcsys.link.backoff import Backoff
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.records import ServerRecords
+from rpcsys.server.supervisor.records import ServerRecords, earliest
 
 CONNECT_S = 8.0  # from dialling to a greeting that is out
 ANSWER_S = 8.0  # from the first byte of a client's greeting to its last: the proxy sends it in one piece
@@ -134,9 +129,6 @@ class Parking:
     def _others_wait(self, proxy: int, key: str) -> bool:
         return any((other.proxy, other.key) == (proxy, key) for other in self.connections.values())
 
-    def _is_dialled(self, proxy: int) -> bool:
-        return any(other.proxy == proxy and other.state is DIALLING for other in self.connections.values())
-
     def _failed(
         self, connection: ParkedConnection, why: str, jitter: float = 0.0, *, takes_one: bool = False
     ) -> list[do.Action]:
@@ -179,7 +171,8 @@ class Parking:
         if proxy.takes_one:
             count = min(count, 0 if self._others_wait(number, key) else 1)
         elif not proxy.works:
-            count = min(count, 0 if self._is_dialled(number) else 1)
+            dialled = any(other.proxy == number and other.state is DIALLING for other in self.connections.values())
+            count = min(count, 0 if dialled else 1)
         if count and not proxy.backoff.allows(self.records.now):
             self._put_off.add(number)
             return []
@@ -200,9 +193,8 @@ class Parking:
         return [action for number in list(self.connections) for action in self._close(number)]
 
     def deadline(self) -> float | None:
-        times = [connection.until for connection in self.connections.values()]
-        times += [self._proxies[number].backoff.until for number in self._put_off]
-        return min((time for time in times if time is not None), default=None)
+        pauses = (self._proxies[number].backoff.until for number in self._put_off)
+        return earliest([*pauses, *(connection.until for connection in self.connections.values())])
 
     def tick(self) -> list[do.Action]:
         """Give up what takes too long."""

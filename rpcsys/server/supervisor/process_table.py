@@ -1,11 +1,7 @@
 """The processes below the supervisor, as it knows them: the zygote, its children, and what no signal has ended. Decisions only.
 
-The states of a child::
-
-    starting ──ready──> waiting ──given its job──> serving ──its session could not start──> doomed
-
-An import that waits for something is not waited for for ever. A board that could not be cleaned after a session (``unclean``
-says why) has no free slot: for good if files are left, else until the processes that no signal ended have ended.
+A board that could not be cleaned after a session (``unclean`` says why) has no free slot: for good if files are left,
+else until the processes that no signal ended have ended.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.records import STARTING as SERVER_STARTING
-from rpcsys.server.supervisor.records import ServerRecords
+from rpcsys.server.supervisor.records import ServerRecords, earliest
 
 ZYGOTE_PROVEN_S = 10.0  # a zygote that lived so long is not one that dies at start
 RESTART_S = (0.1, 10.0)  # first and longest pause before a child, or the zygote, is started again
@@ -171,33 +167,25 @@ class ProcessTable:
             if self.records.now >= until:
                 del self._imports[child]
                 actions.append(do.KillZygote() if child is None else do.Kill(child))
-                limit_s = self.records.policy.import_s
-                lines.append(
-                    f"{what}: the import is not done after {limit_s:g} s "
-                    "(does it wait for something? --import-timeout gives it longer)"
-                )
+                late = f"the import is not done after {self.records.policy.import_s:g} s"
+                lines.append(f"{what}: {late} (does it wait for something? --import-timeout gives it longer)")
         if lines and self.records.phase is SERVER_STARTING:
             return actions + self.records.exit(lines[0])
         return actions + [do.Log("error", line) for line in lines]
 
     def deadline(self) -> float | None:
         """When :meth:`tick` or :meth:`restart` has something to do."""
-        times: list[float | None] = [until for _, until in self._imports.values()]
-        if self.wanted and self.zygote is ZygoteState.DOWN:
-            times.append(self.zygote_pause.until)
-        return min((time for time in times if time is not None), default=None)
+        restart = self.zygote_pause.until if self.wanted and self.zygote is ZygoteState.DOWN else None
+        return earliest([restart, *(until for _, until in self._imports.values())])
 
     # What stays behind
 
     def unkilled(self, event: ev.Unkilled) -> list[do.Action]:
         """Processes of a child, or of dead ones, have survived a SIGKILL; none: they have ended after all."""
-        return self._note_unkilled(event.child, event.names)
+        return self.died(event.child, event.names)
 
-    def died(self, child: int) -> list[do.Action]:
-        """A child is dead, whatever was seen of its processes."""
-        return self._note_unkilled(child, ())
-
-    def _note_unkilled(self, child: int | None, names: tuple[str, ...]) -> list[do.Action]:
+    def died(self, child: int | None, names: tuple[str, ...] = ()) -> list[do.Action]:
+        """A child is dead, but for the processes ``names``, which no signal ends."""
         before = self.unclean
         self._unkilled.pop(child, None)
         if names:

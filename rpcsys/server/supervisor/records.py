@@ -1,10 +1,4 @@
-"""What the parts of a server's state share: the command line's policy, the time, and the server's phase.
-
-The phases::
-
-    starting ──ready──> serving ──stop──> stopping ──nothing is left──> exited
-                           └─drain─> draining ─┴─stop─^        (a server that starts can be stopped, too, or fail)
-"""
+"""What the parts of a server's state share: the command line's policy, the time, and the server's phase."""
 
 from __future__ import annotations
 

@@ -1,13 +1,8 @@
 """Every decision of a device server, as plain synchronous code: an event comes in, actions come out.
 
-Each kind of decision is a class of its own, given what it uses: :mod:`~rpcsys.server.supervisor.process_table` (zygote and
-children), :mod:`~rpcsys.server.supervisor.slots` (sessions), :mod:`~rpcsys.server.supervisor.offers` (link and match keys),
-:mod:`~rpcsys.server.supervisor.parking` (connections at proxies), :mod:`~rpcsys.server.supervisor.health`,
-:mod:`~rpcsys.server.supervisor.deployments`, :mod:`~rpcsys.server.supervisor.tracker` (leases), and
-:mod:`~rpcsys.server.supervisor.admission` (clients). Here events find theirs.
-
-Handlers only note what happened. After each, :meth:`DeviceServerState._settle` brings clients, slots, children and
-offers together, so that no order of events can leave a slot idle.
+Each kind of decision is a class of its own, given what it uses; here events find theirs. Handlers only note what happened.
+After each, :meth:`DeviceServerState._settle` brings clients, slots, children and offers together, so that no order of
+events can leave a slot idle.
 """
 
 from __future__ import annotations
@@ -33,6 +28,7 @@ from rpcsys.server.supervisor.records import (
     STOPPING,
     Policy,
     ServerRecords,
+    earliest,
 )
 from rpcsys.server.supervisor.slots import Slots
 from rpcsys.server.supervisor.tracker import TrackerSide
@@ -91,8 +87,11 @@ class DeviceServerState:
             ev.LeaseRevoked: tracker.revoked,
             ev.EndConfirmed: offers.confirmed,
         }
+        self._ticks = (admission.tick, processes.tick, slots.tick, offers.tick, parking.tick)
+        self._deadlines = [admission.deadline, processes.deadline, slots.deadline, offers.deadline, parking.deadline]
         if self.deployments is not None:
             self._on_event.update(self.deployments.handlers())
+            self._deadlines.append(self.deployments.deadline)
 
     def start(self) -> list[do.Action]:
         return [do.StartZygote()]
@@ -106,19 +105,10 @@ class DeviceServerState:
 
     def deadline(self) -> float | None:
         """When the next Tick is needed, None for never."""
-        times = [
-            self.grace_until,
-            self.admission.deadline(),
-            self.offers.deadline(),
-            self.parking.deadline(),
-            self.processes.deadline(),
-            self.slots.deadline(),
-        ]
+        times = [self.grace_until, *(deadline() for deadline in self._deadlines)]
         if self.records.phase is SERVING and not self.processes.unclean:
             times.append(self.health.deadline())
-        if self.deployments is not None:
-            times.append(self.deployments.deadline())
-        return min((time for time in times if time is not None), default=None)
+        return earliest(times)
 
     # Processes
 
@@ -159,11 +149,8 @@ class DeviceServerState:
     # Time, and the end of it
 
     def _tick(self, event: ev.Tick) -> list[do.Action]:
-        actions = self.admission.tick()
-        if self.grace_until is not None and event.now >= self.grace_until:
-            actions += self._end_all()
-        actions += self.processes.tick() + self.slots.tick()
-        return actions + self.offers.tick() + self.parking.tick()
+        over = self.grace_until is not None and event.now >= self.grace_until
+        return (self._end_all() if over else []) + [action for tick in self._ticks for action in tick()]
 
     def _stop(self, event: ev.StopAsked) -> list[do.Action]:
         before = self.records.phase

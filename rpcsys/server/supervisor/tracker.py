@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rpcsys.server.sandbox.messages import TVM
@@ -24,27 +25,19 @@ NOTE_EVERY_S = 10.0  # how often it is logged that the tracker hands out what is
 STOPPING = "it is being stopped"
 
 
+@dataclass
 class TrackerSide:
     """Tells the tracker what is so, and keeps to what it says."""
 
-    def __init__(
-        self,
-        records: ServerRecords,
-        slots: Slots,
-        offers: Offers,
-        parking: Parking,
-        health: BoardHealth,
-        deployments: Deployments | None,
-    ) -> None:
-        self.records = records
-        self.slots = slots
-        self.offers = offers
-        self.parking = parking
-        self.health = health
-        self.deployments = deployments
-        self._reported_problem = ""
-        self._reported_deployed: tuple[Any, ...] = ()
-        self._note_at = 0.0
+    records: ServerRecords
+    slots: Slots
+    offers: Offers
+    parking: Parking
+    health: BoardHealth
+    deployments: Deployments | None
+    _reported_problem: str = ""
+    _reported_deployed: tuple[Any, ...] = ()
+    _note_at: float = 0.0
 
     # The link
 
