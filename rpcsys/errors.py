@@ -1,17 +1,5 @@
 """Every error a user of rpcsys can meet, in one tree.
 
-::
-
-    RpcsysError
-      UsageError (exit 2)         ConfigError, PathError, ValueNotSupported
-      PortRangeError (exit 3)
-      ProtocolError               LimitExceeded
-      ConnectError                TrackerUnreachable, TrackerLost, ServerUnreachable, ServerRefused, NotSupported
-      TrackerError                UnknownKey, WaitTimeout, Cancelled
-      SessionError                SessionLost, SessionTimeout, MemoryLimit, SessionClosed, DeadlineExceeded
-      RemoteError                 RemoteFileError, RemoteFunctionError, RemoteArgumentError, ModelError, Busy
-      NativeError, FrameError
-
 Each says in one line what happened, the likely cause, and what to do next. ``exit_status`` is what a
 command returns that ends with the error.
 """

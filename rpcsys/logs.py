@@ -1,14 +1,7 @@
-"""Log lines: one for each thing that matters, that a person can grep and a machine can parse.
+"""Log lines, text or JSON: one for each thing that matters, that a person can grep and a machine can parse.
 
-::
-
-    2026-11-20 10:14:18,123 rpcsys-tracker INFO granted lease=4f2a-17 key=rpi4 server=board-3 user=ann
-    {"time": "2026-11-20T09:14:18.123Z", "level": "info", "daemon": "rpcsys-tracker", "event": "granted", "lease": …}
-
-What happened comes first, then ``field=value``; a value with white space, quotes or what cannot be printed stands in
-JSON's quotes, so that a line stays a line whatever a stranger calls himself; anywhere else, what cannot be printed is
-written as Python escapes it, and the lines of a traceback are indented. A line that is a sentence is ``message`` in
-its JSON, with ``event`` and fields beside it where a program may want them. Standard library only.
+What happened comes first, then ``field=value``. A value with white space, quotes or what cannot be printed stands in
+JSON's quotes, so that a line stays a line whatever a stranger calls himself. Standard library only.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ from rpcsys.client.timing import TimingResult, told
 from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost
 from rpcsys.wire import frames
 from rpcsys.wire.checks import shown
-from rpcsys.wire.frames import Buffer, Frame, FrameTemplate
-from rpcsys.wire.head_cache import HeadCache, Key, signature
+from rpcsys.wire.frames import Buffer, Frame, FrameTemplate, HeadCache, Key, signature
 from rpcsys.wire.tensor import Tensor
 from rpcsys.wire.values import InOut, Ref
 

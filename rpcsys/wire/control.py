@@ -1,18 +1,11 @@
-"""Our own messages on a tracker connection: JSON objects, beside TVM's lists.
+"""Our own messages on a tracker connection: JSON objects, beside TVM's lists (docs/wire.md, "Our messages").
 
-An object with ``"op"`` asks; one without answers. ``id`` is the asker's own count, unique among what it
-has open on the connection, in each direction by itself. A question has one final answer
-(``"ok": true`` with fields of its own, or ``"ok": false`` with ``error`` and ``message``), and a request
-for a device has any number of `Queued` events before it. Durations are seconds (``_s``).
-
-The two ends of a **lease**: the tracker tells the server `Taken` when it hands a match key out; the
-server tells `LeaseStarted` when the session opens and `LeaseEnded` when all of it is gone. A lease
-carries an epoch, which rises from lease to lease, so that a late message about an old one changes nothing.
+An object with ``"op"`` asks; one without answers, with the same ``id``. Durations are seconds (``_s``).
 """
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Union
+from typing import Any, Mapping
 
 from rpcsys.wire import checks
 from rpcsys.wire.checks import Message, field, optional
@@ -34,7 +27,6 @@ MAX_NAMES = 64
 
 _id = checks.integer(0, checks.MAX_ID)
 _count = checks.integer(1, checks.MAX_ITEMS)
-_epoch = checks.integer(0, checks.MAX_ID)
 
 
 def _place(value: Any, name: str) -> tuple[int, int]:
@@ -66,6 +58,13 @@ class Ask(Message):
     """A message that wants an answer."""
 
     id: int = field(_id)
+
+
+class AboutLease(Ask):
+    """Of a server or to one, about a lease. Its epoch rises from lease to lease: what is late changes nothing."""
+
+    lease: str = field(checks.text)
+    epoch: int = field(_id)
 
 
 # What clients ask.
@@ -191,7 +190,7 @@ class Running(Message):
     """A lease that outlived the connection over which it was granted."""
 
     lease: str = field(checks.text)
-    epoch: int = field(_epoch)
+    epoch: int = field(_id)
     since_s: float = field(checks.seconds, default=0)
 
 
@@ -213,22 +212,18 @@ class Register(Ask, op="register"):
     identity: str = field(checks.text, default="")
 
 
-class LeaseStarted(Ask, op="lease_started"):
+class LeaseStarted(AboutLease, op="lease_started"):
     """A session was opened with the lease's match key, from ``peer``."""
 
-    lease: str = field(checks.text)
-    epoch: int = field(_epoch)
     peer: str = field(checks.text, default="")
 
 
-class LeaseEnded(Ask, op="lease_ended"):
+class LeaseEnded(AboutLease, op="lease_ended"):
     """The lease is over and the slot is clean; ``cleaned`` counts or names what had to be removed.
 
     ``fault``: why it failed, if the server itself is to blame, and not its client or the client's code.
     """
 
-    lease: str = field(checks.text)
-    epoch: int = field(_epoch)
     outcome: str = field(_outcome)
     cleaned: Mapping[str, Any] = field(checks.mapping(_left, MAX_CLEANED), default=dict)
     fault: str = field(_brief, default="")
@@ -285,30 +280,24 @@ NO_CONTROL_LINK = "NoControlLink"
 # What the tracker tells servers.
 
 
-class Taken(Ask, op="taken"):
+class Taken(AboutLease, op="taken"):
     """A match key was handed out to ``user`` at ``address``; the session may last ``limit_s``."""
 
-    lease: str = field(checks.text)
-    epoch: int = field(_epoch)
     matchkey: str = field(checks.match_key)
     user: str = field(checks.text)
     address: str = field(checks.text)
     limit_s: float | None = field(optional(checks.seconds), default=None)
 
 
-class Limit(Ask, op="limit"):
+class Limit(AboutLease, op="limit"):
     """A running lease ends ``limit_s`` from now (None: no longer limited)."""
 
-    lease: str = field(checks.text)
-    epoch: int = field(_epoch)
     limit_s: float | None = field(optional(checks.seconds), default=None)
 
 
-class End(Ask, op="end"):
+class End(AboutLease, op="end"):
     """End a lease: stop its session, or drop its match key (see `UNUSED`), and offer a new one."""
 
-    lease: str = field(checks.text)
-    epoch: int = field(_epoch)
     reason: str = field(checks.text)
 
 
@@ -330,7 +319,7 @@ class Lease(Message):
     """What a client gets: where to connect, and with which match key."""
 
     lease: str = field(checks.text)
-    epoch: int = field(_epoch)
+    epoch: int = field(_id)
     key: str = field(checks.key)
     host: str = field(checks.text)
     port: int | None = field(optional(checks.port))
@@ -383,16 +372,9 @@ class Answer(Message):
         return cls(answer.id, answer.ok, answer.error, answer.message, rest)
 
 
-TO_TRACKER: dict[str, type[Ask]] = {
-    message.op: message
-    for message in (
-        *(Request, Cancel, Renew, Release, Resolve, Summary, History, Usage, Why, Drain, Enable, EndLease),
-        *(Register, LeaseStarted, LeaseEnded, Health, Deployed),
-    )
-}
-"""What the tracker understands, by ``op``."""
-
+_FROM_CLIENTS = (Request, Cancel, Renew, Release, Resolve, Summary, History, Usage, Why, Drain, Enable, EndLease)
+_FROM_SERVERS = (Register, LeaseStarted, LeaseEnded, Health, Deployed)
+#: What the tracker understands, by ``op``.
+TO_TRACKER: dict[str, type[Ask]] = {message.op: message for message in _FROM_CLIENTS + _FROM_SERVERS}
+#: What a server understands, by ``op``.
 FROM_TRACKER: dict[str, type[Ask]] = {message.op: message for message in (Taken, Limit, End, Drain, Keepalive)}
-"""What a server understands, by ``op``."""
-
-Control = Union[Ask, Answer, Queued]

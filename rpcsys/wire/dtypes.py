@@ -1,9 +1,7 @@
 """The element types an array may have on the wire, and how many bytes one element takes there.
 
-Names are numpy's (``float32``) and, for the types numpy lacks, those of ``ml_dtypes``
-(``bfloat16``). Types under eight bits travel one value a byte. Strings of fixed width are
-``S10`` (bytes) and ``U5`` (UCS-4), raw bytes ``V8``, times ``datetime64[ns]``. Element bytes are
-little-endian. Object and structured types have no name here, hence no form on the wire.
+Names are numpy's (``float32``) and, for the types numpy lacks, those of ``ml_dtypes`` (``bfloat16``). Types under eight
+bits travel one value a byte. Object and structured types have no name here, hence no form on the wire.
 """
 
 from __future__ import annotations
@@ -29,26 +27,8 @@ ITEM_BYTES: Dict[str, int] = {name: size for size, names in _NAMES.items() for n
 
 #: struct format characters with a size of their own on every platform -> names. ``l`` and ``L`` are
 #: left out: they are 4 or 8 bytes, see `name_of_format`.
-_FORMATS = dict(
-    zip(
-        "?bhiqBHIQefdc",
-        [
-            "bool",
-            "int8",
-            "int16",
-            "int32",
-            "int64",
-            "uint8",
-            "uint16",
-            "uint32",
-            "uint64",
-            "float16",
-            "float32",
-            "float64",
-            "S1",
-        ],
-    )
-)
+_FORMAT_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 S1"
+_FORMATS = dict(zip("?bhiqBHIQefdc", _FORMAT_NAMES.split()))
 _FORMAT_OF = {name: code for code, name in _FORMATS.items() if code != "c"}
 
 # A fixed width above this is no string anyone sends in an array; it bounds the arithmetic below.
@@ -69,12 +49,11 @@ def item_bytes(name: Any) -> int:
     match = _WIDE.match(name) if type(name) is str else None
     if match is None:
         raise ProtocolError(f"{name!r} is not an element type of the wire"[:200])
-    if match.group(1) is None:
-        return 8
-    width = int(match.group(2))
+    kind, digits = match.groups()
+    width = int(digits) if kind else 8
     if width > MAX_WIDTH:
         raise ProtocolError(f"element type {name} is wider than {MAX_WIDTH} characters")
-    return width * 4 if match.group(1) == "U" else width
+    return width * 4 if kind == "U" else width
 
 
 def name_of_format(code: str, size: int) -> str:
@@ -88,9 +67,8 @@ def name_of_format(code: str, size: int) -> str:
     try:
         return _FORMATS[plain]
     except KeyError:
-        raise ValueNotSupported(
-            f"a buffer of format {code!r} has no form on the wire; cast it to a plain type first"
-        ) from None
+        why = f"a buffer of format {code!r} has no form on the wire; cast it to a plain type first"
+        raise ValueNotSupported(why) from None
 
 
 def format_of_name(name: str) -> Optional[str]:

@@ -1,14 +1,7 @@
 """Arrays in fewer bytes, for lines that are slower than their ends: float16, int8 with a scale, zlib, zstd.
 
 How a tensor crosses is a word, or several joined by ``+`` (``"int8+zlib"``): at most one that rounds, then at most one
-that compresses. What each makes of the bytes before it::
-
-    float16   the elements as float16
-    int8      f64 scale, then an int8 each: value = int8 * scale, the largest value being 127
-    zlib      RFC 1950
-    zstd      RFC 8878
-
-The reader of a message decodes, so that no function ever sees an encoded array. Rounding takes numpy at both ends.
+that compresses. The reader of a message decodes, so that no function ever sees an encoded array.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The frames of an rpcsys/1 session, and what makes them. `rpcsys.wire.reader` takes them apart.
-
-::
-
-    u32 head_bytes | u8 kind | u8 flags | u16 0 | u32 deadline_ms | u32 call_id | u64 body_bytes
-    head: a UTF-8 JSON object           body: the buffers the head names, end to end
+"""The frames of an rpcsys/1 session, and what makes them (docs/wire.md, 3). `rpcsys.wire.reader` takes them apart.
 
 Equal calls differ in the header alone (call_id, deadline), so that both ends can remember short heads with what they
 mean. A CHUNK's body is one buffer of its own length; its head names none.
@@ -14,7 +9,8 @@ from __future__ import annotations
 import functools
 import mmap
 import struct
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+import sys
+from typing import Any, Callable, Dict, Hashable, List, Optional, Sequence, Tuple
 
 from rpcsys.errors import LimitExceeded, ValueNotSupported
 from rpcsys.wire import dtypes, values
@@ -22,6 +18,7 @@ from rpcsys.wire.head import MAX_BUFFERS, ParsedHead, parsed_bytes
 from rpcsys.wire.memory import ALIGNMENT, PAGE
 from rpcsys.wire.tensor import Tensor
 
+#: head_bytes, kind, flags, 0, deadline_ms, call_id, body_bytes.
 HEADER = struct.Struct("<IBBHIIQ")
 HEADER_BYTES = HEADER.size
 
@@ -46,6 +43,11 @@ REMEMBERED_BYTES = 1024
 #: Python as long as copying about 64 KiB (measured: 16 KiB save 2 to 10 us a call, 64 next to nothing).
 JOINED = 32 << 10
 
+_SCALARS = (bool, int, type(None))
+_PLAIN_KINDS = "biufc"
+_ndarray: Any = None
+
+Key = Tuple[Any, ...]
 Buffer = Any  # bytes, bytearray, memoryview or an ndarray: whatever sendmsg takes
 
 
@@ -204,3 +206,78 @@ def array_maker(head: Any) -> Optional[Callable[[Frame], Any]]:
         return make(shape, dtype, frame.buffers[index]) if body is None else make(shape, dtype, body, PAGE)
 
     return made
+
+
+# Heads that are sent again and again.
+
+
+def signature(about: Hashable, values: Sequence[Any]) -> Tuple[Optional[Key], Sequence[Buffer]]:
+    """What decides the head of ``values``, ``about`` being what else does; and their memory, in order.
+
+    The key is None if any of them is more than an array in C order or a scalar: then its head depends on
+    more than can be seen at a glance. Else the memory is what belongs to a head that `HeadCache` knows by
+    that key; of others it may be more than that: the table remembers plain element types only.
+    """
+    ndarray = _ndarray or _find_ndarray()
+    try:
+        if len(values) == 1:
+            value = values[0]
+            kind = type(value)
+            if kind is ndarray and value.flags.c_contiguous:
+                return (about, value.dtype, value.shape), values
+            if kind in _SCALARS:
+                return (about, kind, value), ()
+        key: List[Any] = [about]
+        buffers: List[Buffer] = []
+        for value in values:
+            kind = type(value)
+            if kind is ndarray:
+                buffers.append(value.data.cast("B"))
+                key.append(value.dtype)
+                key.append(value.shape)
+            elif kind in _SCALARS:
+                key.append(kind)
+                key.append(value)
+            elif kind is memoryview:
+                buffers.append(value.cast("B"))
+                key.append(value.format)
+                key.append(value.shape)
+            elif kind is Tensor and value.dtype != "strings" and value.device == "cpu:0":
+                buffers.append(value.data)
+                key.append(Tensor)
+                key.append((value.dtype, value.shape, len(value.data)))
+            else:
+                return None, ()
+    except (TypeError, ValueError):  # not C order, no elements, or no plain element type
+        return None, ()
+    return tuple(key), buffers
+
+
+def _find_ndarray() -> Any:
+    """The array type of numpy once somebody has imported numpy, which this file never does."""
+    global _ndarray
+    _ndarray = getattr(sys.modules.get("numpy"), "ndarray", None)
+    return _ndarray
+
+
+def _plain(part: Any) -> bool:
+    """Whether a part of a key decides the bytes of a head: every one but element types of a kind of their own."""
+    return not hasattr(part, "isnative") or bool(part.isnative and part.kind in _PLAIN_KINDS)
+
+
+class HeadCache(Dict[Optional[Key], FrameTemplate]):
+    """Templates of a bounded number of short heads, by the signature of what they describe. Holds bytes only.
+
+    Little-endian machines only, since there a native array is what the wire wants; elsewhere nothing is
+    ever remembered.
+    """
+
+    def put(self, key: Optional[Key], template: FrameTemplate) -> None:
+        """Remember ``template`` if its head is short and follows from ``key`` (None: never). Too many: all are forgotten."""
+        if key is None or sys.byteorder != "little" or not all(map(_plain, key)):
+            return
+        if len(template.head) > REMEMBERED_BYTES or len(repr(key)) > 2 * REMEMBERED_BYTES:
+            return
+        if len(self) >= REMEMBERED_HEADS:
+            self.clear()
+        self[key] = template

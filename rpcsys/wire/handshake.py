@@ -1,22 +1,7 @@
-"""The opening of a session: who calls, for which key, speaking what; and the answer.
+"""The opening of a session and its answer, as TVM has them (docs/wire.md, 2). All integers are int32 little-endian.
 
-TVM's handshake, all integers int32 little-endian::
-
-    opening   0xFF271 | length | "client:MATCHKEY options" or "server:KEY options"
-    answer    0xFF271 | length | "server:KEY options"      (a proxy sends each side the other's greeting)
-              0xFF272                                       duplicate: the key is served already
-              0xFF273                                       mismatch: no such key, or it is used up
-
-Rules this file keeps:
-
-- A reader is told how many bytes to read next and is never told to read past the greeting: what
-  stands behind it belongs to TVM's runtime or to the session, and may already be there.
-- The length is checked before the greeting is read.
-- Options are words after the key. Ones nobody knows are kept aside, as TVM's server ignores them.
-- With ``-session=`` no option that TVM defines is sent: its C++ server reads only the first option and
-  wants digits, its Java server takes all of them for one number. Limits travel in HELLO instead.
-
-Known weakness: a greeting is split at white space, so a key that contains any cannot be said here.
+A reader says how many bytes to read next, and never past the greeting: what stands behind it belongs to TVM's runtime
+or to the session, and may already be there. The length is checked before the greeting is read.
 """
 
 from __future__ import annotations
@@ -24,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Callable, Generic, TypeVar, Union
 
 from rpcsys.errors import LimitExceeded, ProtocolError, UsageError
 
@@ -32,18 +17,19 @@ MAGIC = 0xFF271
 DUPLICATE = 0xFF272
 MISMATCH = 0xFF273
 
+#: What ``-session=`` says when both ends speak the protocol of :mod:`rpcsys.wire.frames`.
 SESSION = "rpcsys/1"
-"""What ``-session=`` says when both ends speak the protocol of :mod:`rpcsys.wire.frames`."""
 
+#: Bytes of a key with its options. A match key is its key and 33 characters; all options together
+#: need a few hundred bytes; and a stranger's connection can make a daemon keep no more than this.
 MAX_GREETING = 4096
-"""Bytes of a key with its options. A match key is its key and 33 characters; all options together
-need a few hundred bytes; and a stranger's connection can make a daemon keep no more than this."""
 
 CLIENT = "client"
 SERVER = "server"
 
 _INT = struct.Struct("<i")
 _INTS = struct.Struct("<ii")
+_MAGIC_BYTES = _INT.pack(MAGIC)
 _OPTIONS = ("-session", "-serve", "-server", "-offered", "-timeout")
 _NAMES = {MAGIC: "success", DUPLICATE: "duplicate", MISMATCH: "mismatch"}
 
@@ -52,20 +38,14 @@ Parsed = TypeVar("Parsed")
 
 @dataclass(frozen=True)
 class Options:
-    """The words behind the key.
+    """The words behind the key."""
 
-    ``session``: the session protocol asked for or offered, None for TVM's own; ``serve``: the deployed
-    module to share; ``server``: the identity of a server that dials a proxy; ``offered``: its key is a match key
-    that it offers to the tracker itself (a proxy registers nothing for it); ``timeout_s``: TVM's time
-    limit in seconds (None: no limit); ``others``: words that nobody here knows, as they came.
-    """
-
-    session: str | None = None
-    serve: str | None = None
-    server: str | None = None
-    offered: bool = False
-    timeout_s: float | None = None
-    others: tuple[str, ...] = ()
+    session: str | None = None  # the session protocol asked for or offered, None for TVM's own
+    serve: str | None = None  # the deployed module to share
+    server: str | None = None  # the identity of a server that dials a proxy
+    offered: bool = False  # its key is a match key that it offers to the tracker itself, not the proxy for it
+    timeout_s: float | None = None  # TVM's time limit in seconds, None for no limit
+    others: tuple[str, ...] = ()  # words that nobody here knows, as they came: TVM's server ignores them, too
 
 
 @dataclass(frozen=True)
@@ -115,19 +95,50 @@ def encode_duplicate() -> bytes:
     return _INT.pack(DUPLICATE)
 
 
-class _GreetingReader(Generic[Parsed]):
-    """Takes bytes until the message is whole. ``needed`` says how many may be read next, 0 when done."""
+def _greeting(data: bytes) -> Union[Greeting, int]:
+    """The greeting in ``data``; while it is not whole, how many bytes are wanted in all, as far as that is known."""
+    if len(data) < 8:
+        return 8
+    length = _INTS.unpack_from(data)[1]
+    if length < 0:
+        raise ProtocolError(f"a session's key has the length {length}")
+    if length > MAX_GREETING:
+        raise LimitExceeded(f"a session's key of {length} bytes; at most {MAX_GREETING}")
+    return parse_greeting(data[8:]) if len(data) == 8 + length else 8 + length
 
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._wanted = 8
-        self._head_done = False
+
+def _opening(data: bytes) -> Union[Greeting, int]:
+    if data[:1] == b"\x16":
+        raise ProtocolError("a TLS connection, and this port does not speak TLS")
+    if not _MAGIC_BYTES.startswith(data[:4]):
+        raise ProtocolError(f"not the opening of a session: it starts with {data[:4].hex()}")
+    greeting = _greeting(data)
+    if isinstance(greeting, Greeting) and not greeting.role:
+        raise ProtocolError("a session opens with client:KEY or server:KEY")
+    return greeting
+
+
+def _answer(data: bytes) -> Union[HandshakeAnswer, int]:
+    if len(data) < 4:
+        return 4
+    code = _NAMES.get(_INT.unpack_from(data)[0])
+    if code is None:
+        raise ProtocolError("the peer is no RPC server or proxy: its answer has no known code")
+    if code != _NAMES[MAGIC]:
+        return HandshakeAnswer(code)
+    greeting = _greeting(data)
+    return greeting if isinstance(greeting, int) else HandshakeAnswer(code, greeting)
+
+
+class _HandshakeReader(Generic[Parsed]):
+    """Takes bytes until the message is whole: then it is the ``result``. ``needed``: bytes to read next, 0 when done."""
+
+    def __init__(self, parse: Callable[[bytes], Union[Parsed, int]]) -> None:
+        self._parse = parse  # gives the message in some bytes, or how many are wanted in all
+        self._received = b""
+        self.needed = 0
         self.result: Parsed | None = None
-
-    @property
-    def needed(self) -> int:
-        """Bytes to read next: reading more would take what belongs to the session."""
-        return 0 if self.result is not None else self._wanted - len(self._buffer)
+        self.receive(b"")
 
     def receive(self, data: bytes) -> Parsed | None:
         """Take at most ``needed`` bytes; the message once it is whole, None before.
@@ -137,56 +148,27 @@ class _GreetingReader(Generic[Parsed]):
         """
         if len(data) > self.needed:
             raise ValueError(f"{len(data)} bytes where {self.needed} were needed")
-        self._buffer += data
-        self._look()
+        self._received += data
+        parsed = self._parse(self._received)
+        if isinstance(parsed, int):
+            self.needed = parsed - len(self._received)
+        else:
+            self.needed, self.result = 0, parsed
         return self.result
 
-    def _look(self) -> None:
-        raise NotImplementedError
 
-    def _greeting(self) -> Greeting | None:
-        """The greeting once the buffer holds it; sets how much is wanted as soon as that is known."""
-        if not self._head_done and len(self._buffer) == 8:
-            self._wanted = 8 + _checked_length(_INTS.unpack_from(self._buffer)[1])
-            self._head_done = True
-        if self._head_done and len(self._buffer) == self._wanted:
-            return parse_greeting(bytes(self._buffer[8:]))
-        return None
-
-
-class OpeningReader(_GreetingReader[Greeting]):
+class OpeningReader(_HandshakeReader[Greeting]):
     """Reads the opening of a client or of a dialling server: the side of servers and proxies."""
 
-    def _look(self) -> None:
-        magic = _INT.pack(MAGIC)
-        if bytes(self._buffer[:4]) != magic[: len(self._buffer)]:
-            raise ProtocolError(_not_an_opening(bytes(self._buffer[:4])))
-        greeting = self._greeting()
-        if greeting is not None and greeting.role not in (CLIENT, SERVER):
-            raise ProtocolError("a session opens with client:KEY or server:KEY")
-        self.result = greeting
+    def __init__(self) -> None:
+        super().__init__(_opening)
 
 
-class AnswerReader(_GreetingReader[HandshakeAnswer]):
+class AnswerReader(_HandshakeReader[HandshakeAnswer]):
     """Reads the answer to an opening: the side of clients and of servers that dial a proxy."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._wanted = 4
-
-    def _look(self) -> None:
-        if len(self._buffer) < 4:
-            return
-        code = _INT.unpack_from(self._buffer)[0]
-        if code not in _NAMES:
-            raise ProtocolError("the peer is no RPC server or proxy: its answer has no known code")
-        if code != MAGIC:
-            self.result = HandshakeAnswer(_NAMES[code])
-            return
-        self._wanted = max(self._wanted, 8)
-        greeting = self._greeting()
-        if greeting is not None:
-            self.result = HandshakeAnswer(_NAMES[code], greeting)
+        super().__init__(_answer)
 
 
 def parse_greeting(data: bytes) -> Greeting:
@@ -205,9 +187,13 @@ def format_greeting(greeting: Greeting) -> str:
     """The inverse of :func:`parse_greeting`. Raises UsageError for what cannot be said."""
     options = greeting.options
     if options.session is not None and options.timeout_s is not None:
+        # TVM's C++ server reads only the first option and wants digits, its Java server takes all for one number.
         raise UsageError("-session= goes without -timeout=: the limit of such a session travels in HELLO")
-    prefix = greeting.role + ":" if greeting.role else ""
-    words = [prefix + greeting.key, *_format_options(options)]
+    offered = "1" if options.offered else None
+    timeout = None if options.timeout_s is None else repr(options.timeout_s)
+    said = zip(_OPTIONS, (options.session, options.serve, options.server, offered, timeout))
+    key = f"{greeting.role}:{greeting.key}" if greeting.role else greeting.key
+    words = [key, *(f"{name}={value}" for name, value in said if value is not None), *options.others]
     for word in words:
         if word.split() != [word] or not word.isprintable():
             raise UsageError(f"a key or option of a session is empty, or contains white space: {word!r}")
@@ -223,14 +209,8 @@ def _parse_options(words: list[str]) -> Options:
             known[name] = value
         else:
             others.append(word)
-    return Options(
-        session=known.get("-session"),
-        serve=known.get("-serve"),
-        server=known.get("-server"),
-        offered=known.get("-offered") == "1",
-        timeout_s=_parse_timeout(known.get("-timeout")),
-        others=tuple(others),
-    )
+    session, serve, server, offered, timeout = map(known.get, _OPTIONS)
+    return Options(session, serve, server, offered == "1", _parse_timeout(timeout), tuple(others))
 
 
 def _parse_timeout(text: str | None) -> float | None:
@@ -244,27 +224,3 @@ def _parse_timeout(text: str | None) -> float | None:
     if not 0 <= seconds < math.inf:
         raise ProtocolError(f"-timeout= wants seconds, not {text[:40]!r}")
     return seconds or None
-
-
-def _format_options(options: Options) -> list[str]:
-    named = [("-session=", options.session), ("-serve=", options.serve), ("-server=", options.server)]
-    words = [name + value for name, value in named if value is not None]
-    if options.offered:
-        words.append("-offered=1")
-    if options.timeout_s is not None:
-        words.append(f"-timeout={options.timeout_s!r}")
-    return words + list(options.others)
-
-
-def _checked_length(length: int) -> int:
-    if length < 0:
-        raise ProtocolError(f"a session's key has the length {length}")
-    if length > MAX_GREETING:
-        raise LimitExceeded(f"a session's key of {length} bytes; at most {MAX_GREETING}")
-    return length
-
-
-def _not_an_opening(start: bytes) -> str:
-    if start[:1] == b"\x16":
-        return "a TLS connection, and this port does not speak TLS"
-    return f"not the opening of a session: it starts with {start.hex()}"

@@ -1,12 +1,7 @@
 """Device keys and match keys.
 
-A **key** names a kind of device (``rpi4``, ``127.0.0.1:5555``). It may hold colons, and no white space
-(a session's greeting is split there), comma or bracket (TVM's proxy lists its keys as ``proxy[K1,K2]``), nor, as any
-name that people are shown, what is not printable.
-
-A **match key** is ``KEY:RANDOM`` and is the right to one session. TVM makes the random part from a float,
-its C++ server from six digits, which may collide; ours are 128 bits from the operating system, and are
-compared in constant time.
+A **match key** is ``KEY:RANDOM`` and is the right to one session. TVM makes the random part from a float, its C++
+server from six digits, which may collide; ours are 128 bits from the operating system.
 """
 
 from __future__ import annotations
@@ -19,15 +14,13 @@ from _operator import _compare_digest
 
 from rpcsys.errors import ProtocolError
 
+#: Characters of a key. A greeting carries key, match part and options in 4096 bytes, and summaries repeat it.
 MAX_KEY = 255
-"""Characters of a key. A greeting carries key, match part and options in 4096 bytes, and summaries repeat it."""
-
+#: Characters of a match key: a key, a colon, and at most 128 for a random part (ours takes 32, TVM's about 20).
 MAX_MATCH_KEY = MAX_KEY + 129
-"""Characters of a match key: a key, a colon, and at most 128 for a random part (ours takes 32, TVM's about 20)."""
-
 SERVER_PREFIX = "server:"
 _PROXY_PREFIX = "proxy["
-
+#: A greeting is split at white space, and TVM's proxy lists its keys as ``proxy[K1,K2]``. A key may hold colons.
 _NOT_IN_KEYS = frozenset(" ,[]")
 
 

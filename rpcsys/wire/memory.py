@@ -1,18 +1,17 @@
-"""Memory that arrays are received into: aligned, and where it is large, reused.
+"""Memory that arrays are received into: 64-byte aligned, since a vectorised kernel can fault on less, and reused.
 
-Every block starts on a 64-byte boundary, because a vectorised kernel given less can fault. Fresh pages
-cost more than the transfer itself, so from a page upwards blocks are private mappings, kept and handed
-out again once nobody refers to them; large ones have huge pages (measured against a raw socket with a
-reused buffer at 64 MB: bytearray 0.49, plain mapping 0.45, this about 1.0).
+Fresh pages cost more than the transfer itself (64 MB against a raw socket with a reused buffer: bytearray 0.49, plain
+mapping 0.45, this about 1.0): from a page upwards, blocks are private mappings that are kept; large ones of huge pages.
 """
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import mmap
 import os
 import sys
-from typing import Dict, List, Optional, Sequence
+from typing import DefaultDict, List, Optional, Sequence
 
 from rpcsys.errors import LimitExceeded
 
@@ -22,9 +21,8 @@ PAGE = mmap.PAGESIZE
 LARGE = 1 << 20
 # Huge pages are 2 MiB on the machines that have them; a multiple lets one block serve many sizes.
 _GRAIN = 2 << 20
-# From a page to LARGE and a page before it, so many blocks are kept for each power of two: a bytearray of 1 MB is zeroed
-# and meets 256 page faults each time. Few, because every mapping is one of the 65,530 a process may have;
-# all of them together are 12 MB. A fresh mapping is slower than a bytearray, so beyond them it is that.
+# From a page to LARGE and a page before it, so many blocks are kept for each power of two: a bytearray of 1 MB meets 256
+# page faults each time. Few, because a process may have 65,530 mappings; together 12 MB. Beyond them it is a bytearray.
 _PAGES_KEPT = 4
 
 
@@ -76,16 +74,17 @@ class Pool:
     def __init__(self, cap: int = 0) -> None:
         self._cap = cap or _default_cap()
         self._kept: List[mmap.mmap] = []
-        self._kept_pages: Dict[int, List[mmap.mmap]] = {}
+        self._kept_pages: DefaultDict[int, List[mmap.mmap]] = collections.defaultdict(list)
 
     def take(self, size: int) -> memoryview:
         """``size`` bytes on a 64-byte boundary; their contents are undefined.
 
         Raises `LimitExceeded` for more than the system gives.
         """
-        if size > LARGE:
-            return self._mapping(size)
-        return self._pages(size) if size >= PAGE else _aligned(size)
+        if size < PAGE:
+            return _aligned(size)
+        mapping = self._large(size) if size > LARGE else self._of_pages(size)
+        return _aligned(size) if mapping is None else memoryview(mapping)[:size]
 
     def take_behind(self, size: int) -> Optional[mmap.mmap]:
         """A page, then at least ``size`` bytes; None if no mapping is free. For a head and an array that come together.
@@ -106,22 +105,13 @@ class Pool:
             if size <= LARGE:
                 total += -(-size // ALIGNMENT) * ALIGNMENT
         # Many small ones may be a large claim together, and a mapping costs nothing until it is filled.
-        small = self._mapping(total) if total > LARGE else _aligned(total)
-        return [
-            self._mapping(size) if size > LARGE else small[start : start + size] for start, size in zip(starts, sizes)
-        ]
-
-    def _pages(self, size: int) -> memoryview:
-        """A block of whole pages that is kept, while there are any; else a bytearray."""
-        mapping = self._of_pages(size)
-        return _aligned(size) if mapping is None else memoryview(mapping)[:size]
+        small = self.take(total) if total > LARGE else _aligned(total)
+        return [self.take(size) if size > LARGE else small[start : start + size] for start, size in zip(starts, sizes)]
 
     def _of_pages(self, size: int) -> Optional[mmap.mmap]:
         """A mapping of at least ``size`` bytes that is kept and free; None if there is none."""
         order = (size - 1).bit_length()
-        kept = self._kept_pages.get(order)
-        if kept is None:
-            kept = self._kept_pages[order] = []
+        kept = self._kept_pages[order]
         for mapping in kept:
             if sys.getrefcount(mapping) == _FREE:
                 return mapping
@@ -129,9 +119,6 @@ class Pool:
             return None
         kept.append(_new(1 << order))
         return kept[-1]
-
-    def _mapping(self, size: int) -> memoryview:
-        return memoryview(self._large(size))[:size]
 
     def _large(self, size: int) -> mmap.mmap:
         rounded = -(-size // _GRAIN) * _GRAIN
@@ -142,13 +129,8 @@ class Pool:
             block = _new(rounded)
         except (OSError, OverflowError):
             raise LimitExceeded(f"no memory here for {size} bytes of arrays") from None
-        self._keep(block)
+        if rounded <= self._cap:
+            self._kept.append(block)
+            while sum(map(len, self._kept)) > self._cap:  # the oldest go
+                self._kept.pop(0)
         return block
-
-    def _keep(self, block: mmap.mmap) -> None:
-        """Remember ``block`` for reuse, forgetting the oldest blocks that no longer fit under the cap."""
-        if len(block) > self._cap:
-            return
-        self._kept.append(block)
-        while sum(len(mapping) for mapping in self._kept) > self._cap:
-            self._kept.pop(0)

@@ -1,12 +1,6 @@
 """Bytes in, frames of an rpcsys/1 session out. No socket, no clock.
 
-- A body is received where it stays, in memory that is taken only after header and head were checked against each other.
-- The next frame is expected to be like the last: its bytes are compared, not parsed, and if it has one buffer, memory
-  is taken ahead in which the body lies where an array must. Another frame is moved, and nothing more is lost; nor is
-  an array expected while frames come so close that one read holds several.
-- Such a frame comes in the object of the last one, and in its memory, if their reference counts say that nobody else
-  has them: whoever keeps a frame, an array of it, or a part of that, keeps it unharmed.
-
+A body is received where it stays, in memory that is taken only after header and head were checked against each other.
 Known weakness: bytes of a body (64 KiB at most) that arrive unexpectedly with their head are copied once more.
 """
 
@@ -87,6 +81,12 @@ class Body:
 
 class FrameReader:
     """Bytes in, frames out: `read` receives once, `next` gives what came besides, `skip` drops it, `feed` takes bytes.
+
+    The next frame is expected to be like the last: its bytes are compared, not parsed, and if it has one buffer, memory
+    is taken ahead in which the body lies where an array must. Another frame is moved, and nothing more is lost. No
+    array is expected while frames come so close that one read holds several. Such a frame comes in the object of the
+    last one, and in its memory, if their reference counts say that nobody else has them: whoever keeps a frame, an
+    array of it, or a part of that, keeps it unharmed.
 
     After a frame there is more only while ``unread`` is not 0. Any error is final: what follows on that connection
     cannot be understood.

@@ -1,12 +1,7 @@
-"""The tracker connection: its frames, strict JSON, TVM's messages, and the way to ours.
+"""The tracker connection: its frames, strict JSON, TVM's messages, and the way to ours (docs/wire.md, 1).
 
-Both sides send the int32 `MAGIC`, the client first; then frames: an int32 length and that many bytes of UTF-8 JSON.
-Integers are little-endian. A list is a message of TVM's (`Put` and its like, a code first), an object one of ours
-(:mod:`rpcsys.wire.control`). A reply to a TVM frame has no id: replies come in the order of the requests, but for
-`TvmRequest`, whose reply comes when a server is free.
-
-Known weakness: TVM's client writes length and text of a frame in two pieces with Nagle's algorithm on, so
-whoever reads these frames must send its acknowledgements at once (TCP_QUICKACK) or wait 40 ms for each.
+A list is a message of TVM's (`Put` and its like, a code first), an object one of ours (:mod:`rpcsys.wire.control`). A
+reply to a TVM frame has no id: replies come in the order of the requests, but for that of `TvmRequest`.
 """
 
 from __future__ import annotations
@@ -388,7 +383,7 @@ def _parse_tvm(value: list[Any]) -> TvmMessage:
 
 
 def _parse_news(kind: type[checks.AnyMessage], value: dict[str, Any]) -> checks.AnyMessage:
-    """A message that has no answer."""
+    """A message that nobody answers."""
     try:
         return kind.from_json(value, kind.__name__.lower())
     except ProtocolError as error:
@@ -400,10 +395,7 @@ def _parse_ours(value: dict[str, Any], known: dict[str, type[Ask]]) -> Ask | con
     if type(asker) is not int or not 0 <= asker <= checks.MAX_ID:
         raise BadMessage("an object without an id of its own")
     if "op" not in value:
-        try:
-            return control.Answer.from_json(value)
-        except ProtocolError as error:
-            raise BadMessage(str(error)) from None
+        return _parse_news(control.Answer, value)
     op = value["op"]
     message = known.get(op) if type(op) is str else None
     try:

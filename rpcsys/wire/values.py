@@ -1,20 +1,7 @@
-"""Python values <-> JSON heads with raw buffers behind them.
+"""Python values <-> JSON heads with raw buffers behind them, in the forms of docs/wire.md ("Values").
 
-A head holds JSON's own values as they are. What JSON lacks is an object with the key ``"@"``::
-
-    {"@": "tensor", "dtype": "float32", "shape": [1, 3], "buffer": 0}      ("device" if not cpu:0)
-    {"@": "strings", "shape": [2], "size": 20, "buffer": 0}      a u64 length each, then UTF-8 end to end
-    {"@": "bytes", "size": 5, "buffer": 0}     {"@": "text", "size": 9000, "buffer": 0}
-    {"@": "tuple", "items": […]}               {"@": "dict", "items": [[key, value], …]}
-    {"@": "float", "value": "nan"}             {"@": "complex", "value": [0.0, 1.0]}
-    {"@": "ref", "id": 7, …}                   an object that stays on the device
-    {"@": "out", "dtype": …, "shape": […]}     an argument that only comes back
-    {"@": "inout", "value": {"@": "tensor", …}}   an argument that travels both ways
-    {"@": "encoded", "how": "int8+zlib", "dtype": …, "shape": […], "size": 5, "buffer": 0}   see `encoding`
-
-Sequences and maps of an ONNX model are lists and dicts, an empty optional is null. Buffers stand in
-the order in which the head names them. A `ParsedHead` is never handed out,
-only built from, so that it can be remembered and used again for an equal head.
+Buffers stand in the order in which the head names them. A `ParsedHead` is never handed out, only built from, so that
+it can be remembered and used again for an equal head.
 """
 
 from __future__ import annotations
@@ -23,7 +10,7 @@ import json
 import math
 import operator
 import struct
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from rpcsys.errors import ProtocolError, ValueNotSupported
 from rpcsys.wire import dtypes, encoding
@@ -34,14 +21,7 @@ from rpcsys.wire.tensor import Tensor, as_tensor
 LONG_TEXT = 4096
 #: What a subclass of these is sent as (an enumeration's int, a named tuple, an ordered dict). ``str()`` would
 #: give an enumeration's name for what is a string itself.
-_PLAIN: Tuple[Tuple[Any, Callable[[Any], Any]], ...] = (
-    (int, int),
-    (float, float),
-    (str, str.__str__),
-    (list, list),
-    (tuple, tuple),
-    (dict, dict),
-)
+_PLAIN: Dict[Any, Callable[[Any], Any]] = {**{kind: kind for kind in (int, float, list, tuple, dict)}, str: str.__str__}
 
 dump: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -146,7 +126,7 @@ def _encode_object(value: Any, buffers: List[Any], depth: int) -> Any:
         return tensor_head(tensor, buffers)
     if isinstance(value, complex):
         return {"@": "complex", "value": [encode(value.real, buffers), encode(value.imag, buffers)]}
-    for base, plain in _PLAIN:
+    for base, plain in _PLAIN.items():
         if isinstance(value, base):
             return encode(plain(value), buffers, depth)
     raise ValueNotSupported(

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import ValueNotSupported
 from rpcsys.wire import frames
-from rpcsys.wire.frames import FrameTemplate
-from rpcsys.wire.head_cache import HeadCache, signature
+from rpcsys.wire.frames import FrameTemplate, HeadCache, signature
 from rpcsys.wire.memory import ALIGNMENT
 from rpcsys.wire.reader import FrameReader
 from rpcsys.wire.tensor import Tensor

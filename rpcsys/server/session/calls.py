@@ -15,8 +15,7 @@ from rpcsys.module.module import Module
 from rpcsys.wire import dtypes, frames, values
 from rpcsys.wire.checks import shown
 from rpcsys.wire.encoding import encoded
-from rpcsys.wire.frames import Buffer, Frame, FrameTemplate, array_maker
-from rpcsys.wire.head_cache import HeadCache, signature
+from rpcsys.wire.frames import Buffer, Frame, FrameTemplate, HeadCache, array_maker, signature
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 from rpcsys.wire.values import InOut, Out, Ref
