@@ -27,19 +27,9 @@ class Web:
         self._loop = loop
         self._listener = listener
         self._pages = pages
-        self._asking: dict[socket.socket, tuple[float, bytearray]] = {}
+        #: What each has said, and what drops it when its time is over.
+        self._asking: dict[socket.socket, tuple[bytearray, Callable[[], None]]] = {}
         loop.add(listener.fileno(), self._accept)
-
-    def _drop_slow(self) -> None:
-        """Drop who is too slow."""
-        for sock, (since, _) in list(self._asking.items()):
-            if self._loop.now() >= since + REQUEST_TIMEOUT_S:
-                self._drop(sock)
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        first = next((since for since, _ in self._asking.values()), None)
-        self._loop.call_at(None if first is None else first + REQUEST_TIMEOUT_S, self._drop_slow)
 
     def close(self) -> None:
         self._loop.remove(self._listener.fileno())
@@ -55,14 +45,14 @@ class Web:
         sock.setblocking(False)
         while len(self._asking) >= MAX_ASKING:
             self._drop(next(iter(self._asking)))
-        self._asking[sock] = self._loop.now(), bytearray()
+        self._asking[sock] = bytearray(), lambda: self._drop(sock)
         self._loop.add(sock.fileno(), lambda: self._read(sock))
-        self._set_timer()
+        self._loop.call_at(self._loop.now() + REQUEST_TIMEOUT_S, self._asking[sock][1])
 
     def _read(self, sock: socket.socket) -> None:
         if sock not in self._asking:
             return
-        head = self._asking[sock][1]
+        head = self._asking[sock][0]
         try:
             data = sock.recv(MAX_HEAD)
         except BlockingIOError:
@@ -101,7 +91,6 @@ class Web:
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if method == b"HEAD" else body)
 
     def _drop(self, sock: socket.socket) -> None:
-        del self._asking[sock]
+        self._loop.call_at(None, self._asking.pop(sock)[1])
         self._loop.remove(sock.fileno())
         sock.close()
-        self._set_timer()

@@ -22,14 +22,7 @@ MAX_LISTED = 250
 MAX_FAULT = 120
 
 
-class HostState(str, Enum):
-    """A model host between two events."""
-
-    SPAWNED = "spawned"
-    LOADING = "loading"
-    SERVING = "serving"
-    LEAVING = "leaving"
-    DOOMED = "doomed"
+HostState = Enum("HostState", "SPAWNED LOADING SERVING LEAVING DOOMED")  # between two events
 
 
 class HostEvent(str, Enum):

@@ -27,16 +27,8 @@ LED_S = 30.0  # proxies that have led to a tracker are taken to do so again: it 
 #: tracker is back.
 MAX_UNREPORTED = 512
 
-
-class LinkState(str, Enum):
-    """The link to the tracker between two events. ``FOREIGN``: behind the proxies is TVM's, with which they deal."""
-
-    DOWN = "down"
-    CONNECTING = "connecting"
-    REGISTERING = "registering"
-    UP = "up"
-    FOREIGN = "foreign"
-    CLOSED = "closed"
+#: Foreign: behind the proxies is a tracker of TVM, with which they deal.
+LinkState = Enum("LinkState", "DOWN CONNECTING REGISTERING UP FOREIGN CLOSED")
 
 
 class LinkEvent(str, Enum):

@@ -24,12 +24,7 @@ LASTED_S = 5.0  # a connection that was parked for so long was not refused: what
 LOST, DUPLICATE, MISMATCH = "lost", "duplicate", "mismatch"
 
 
-class ParkedState(str, Enum):
-    """A connection to a proxy between two events."""
-
-    DIALLING = "dialling"
-    PARKED = "parked"
-    ANSWERING = "answering"
+ParkedState = Enum("ParkedState", "DIALLING PARKED ANSWERING")  # between two events
 
 
 class ParkedEvent(str, Enum):

@@ -20,21 +20,8 @@ ZYGOTE_PROVEN_S = 10.0  # a zygote that lived so long is not one that dies at st
 RESTART_S = (0.1, 10.0)  # first and longest pause before a child, or the zygote, is started again
 
 
-class ZygoteState(str, Enum):
-    """The zygote between two events."""
-
-    STARTING = "starting"
-    UP = "up"
-    DOWN = "down"
-
-
-class ChildState(str, Enum):
-    """A child between two events."""
-
-    STARTING = "starting"
-    WAITING = "waiting"
-    SERVING = "serving"
-    DOOMED = "doomed"
+ZygoteState = Enum("ZygoteState", "STARTING UP DOWN")  # between two events
+ChildState = Enum("ChildState", "STARTING WAITING SERVING DOOMED")  # between two events
 
 
 class ChildEvent(str, Enum):

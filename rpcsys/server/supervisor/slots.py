@@ -37,15 +37,7 @@ FROM_CPUS = "threads from other CPUs than its slot's"
 # Another child sends a TVM client the reason for the end: its own cannot.
 
 
-class SessionState(str, Enum):
-    """A session between two events."""
-
-    OPENING = "opening"
-    RUNNING = "running"
-    ENDING = "ending"
-    OVERDUE = "overdue"
-    EXPLAINING = "explaining"
-    CLEANING = "cleaning"
+SessionState = Enum("SessionState", "OPENING RUNNING ENDING OVERDUE EXPLAINING CLEANING")  # between two events
 
 
 class SessionEvent(str, Enum):

@@ -18,18 +18,7 @@ from rpcsys.server.supervisor.health import BoardHealth
 from rpcsys.server.supervisor.offers import Offers
 from rpcsys.server.supervisor.parking import Parking
 from rpcsys.server.supervisor.process_table import GIVEN, ProcessTable
-from rpcsys.server.supervisor.records import (
-    DRAIN,
-    EXITED,
-    READY,
-    SERVING,
-    STARTING,
-    STOP,
-    STOPPING,
-    Policy,
-    ServerRecords,
-    earliest,
-)
+from rpcsys.server.supervisor.records import Phase, PhaseEvent, Policy, ServerRecords, earliest
 from rpcsys.server.supervisor.slots import Slots
 from rpcsys.server.supervisor.tracker import TrackerSide
 
@@ -98,7 +87,7 @@ class DeviceServerState:
 
     def handle(self, event: ev.Event) -> list[do.Action]:
         """Take one event in; what to do about it, in order. Nothing any more once the server has exited."""
-        if self.records.phase is EXITED:
+        if self.records.phase is Phase.EXITED:
             return []
         self.records.now = event.now
         return self._on_event[type(event)](event) + self._settle()
@@ -106,7 +95,7 @@ class DeviceServerState:
     def deadline(self) -> float | None:
         """When the next Tick is needed, None for never."""
         times = [self.grace_until, *(deadline() for deadline in self._deadlines)]
-        if self.records.phase is SERVING and not self.processes.unclean:
+        if self.records.phase is Phase.SERVING and not self.processes.unclean:
             times.append(self.health.deadline())
         return earliest(times)
 
@@ -122,7 +111,7 @@ class DeviceServerState:
         return actions + (self.deployments.zygote_down() if self.deployments is not None else [])
 
     def _failed(self, event: ev.Failed) -> list[do.Action]:
-        return self.records.exit(event.why) if self.records.phase is STARTING else [do.Log("error", event.why)]
+        return self.records.exit(event.why) if self.records.phase is Phase.STARTING else [do.Log("error", event.why)]
 
     def _child_ready(self, event: ev.ChildReady) -> list[do.Action]:
         child = self.processes.ready(event.child)
@@ -131,9 +120,9 @@ class DeviceServerState:
         if child.kind is not ChildKind.SESSION:
             child.move(GIVEN)
             return [] if self.deployments is None else self.deployments.ready(event.child)
-        if self.records.phase is not STARTING:
+        if self.records.phase is not Phase.STARTING:
             return []
-        self.records.move(READY)
+        self.records.move(PhaseEvent.READY)
         return [do.Announce(), *(self.offers.open() if self.records.policy.tracked else [])]
 
     def _child_dead(self, event: ev.ChildDead) -> list[do.Action]:
@@ -154,12 +143,12 @@ class DeviceServerState:
 
     def _stop(self, event: ev.StopAsked) -> list[do.Action]:
         before = self.records.phase
-        self.records.move(DRAIN if event.patient else STOP)
-        if before is STOPPING:
+        self.records.move(PhaseEvent.DRAIN if event.patient else PhaseEvent.STOP)
+        if before is Phase.STOPPING:
             return [] if event.patient else self._end_all()
         if not event.patient:
             self.grace_until = event.now + self.records.policy.grace_s
-        if before not in (STARTING, SERVING):
+        if before not in (Phase.STARTING, Phase.SERVING):
             return []
         return self.admission.stop() + (self.deployments.stop() if self.deployments is not None else [])
 
@@ -169,7 +158,7 @@ class DeviceServerState:
 
     def _settle(self) -> list[do.Action]:
         records, deployments = self.records, self.deployments
-        if records.phase is EXITED:
+        if records.phase is Phase.EXITED:
             return []
         self.slots.admit()
         actions, begun = self.slots.hand_out()
@@ -185,4 +174,4 @@ class DeviceServerState:
             return actions if busy else actions + records.exit()
         if self.processes.unclean:
             return actions + self.tracker.turn_away()
-        return actions + (self.tracker.settle() if records.policy.tracked and records.phase is SERVING else [])
+        return actions + (self.tracker.settle() if records.policy.tracked and records.phase is Phase.SERVING else [])

@@ -5,6 +5,7 @@ import pytest
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.health import CHECK, EVERY_S, FAULTS, PAUSE_S, RECOVER
+from rpcsys.server.supervisor.process_table import SERVING
 from tests.server.transcripts import Transcript
 
 
@@ -32,7 +33,7 @@ def session(scene, key, fault=False):
     count = scene.count = getattr(scene, "count", 0) + 1
     scene.say(ev.KeyTaken, f"l{count}", count, key, "ann", "10.0.0.5")
     scene.visit(100 + count, key=key)
-    (child,) = [number for number, child in scene.state.processes.children.items() if child.state == "serving"]
+    (child,) = [number for number, child in scene.state.processes.children.items() if child.state is SERVING]
     if fault:
         actions = scene.bury(child, 1)
     else:
@@ -115,7 +116,7 @@ def test_what_a_session_does_wrong_is_no_fault(begin):
     for _ in range(2 * FAULTS):
         scene.say(ev.KeyTaken, f"l{scene.now}", 1, keys[0], "ann", "10.0.0.5")
         scene.visit(int(scene.now), key=keys[0])
-        (child,) = [n for n, child in scene.state.processes.children.items() if child.state == "serving"]
+        (child,) = [n for n, child in scene.state.processes.children.items() if child.state is SERVING]
         scene.say(ev.SessionOpened, child)
         actions = scene.bury(child, -11)
         (ended,) = [action for action in actions if isinstance(action, do.ReportEnd)]
@@ -163,13 +164,13 @@ def test_a_free_slot_is_checked_while_another_is_in_use(begin):
     keys = scene.offers(scene.say(ev.CommandDone, CHECK))
     scene.say(ev.KeyTaken, "other", 99, keys[1], "bob", "10.0.0.6")
     scene.visit(50, key=keys[1])
-    children = {number for number, child in scene.state.processes.children.items() if child.state == "serving"}
+    children = {number for number, child in scene.state.processes.children.items() if child.state is SERVING}
     scene.say(ev.KeyTaken, "l", 1, keys[0], "ann", "10.0.0.5")
     scene.visit(51, key=keys[0])
     (child,) = [
         number
         for number, child in scene.state.processes.children.items()
-        if child.state == "serving" and number not in children
+        if child.state is SERVING and number not in children
     ]
     scene.say(ev.ChildDone, child, "closed")
     assert do.RunCommand(CHECK) in scene.bury(child)

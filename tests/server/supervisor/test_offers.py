@@ -32,7 +32,7 @@ def test_connecting_again_never_takes_five_seconds(tracked):
     tracked.say(ev.LinkDown, "gone")
     before = tracked.now
     for _ in range(12):
-        while tracked.state.offers.link == "down":
+        while tracked.state.offers.link is DOWN:
             tracked.tick(0.1)
         assert tracked.now - before < 5
         before = tracked.now

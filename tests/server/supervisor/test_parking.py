@@ -7,8 +7,9 @@ import pytest
 
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.offers import LED_S, RETRY_S, UNUSED_S
+from rpcsys.server.supervisor.offers import DOWN, LED_S, RETRY_S, UNUSED_S
 from rpcsys.server.supervisor.parking import ANSWER_S, ANSWERING, CONNECT_S, PAUSE_S
+from rpcsys.server.supervisor.slots import CLEANING
 from tests.server.transcripts import Transcript, only
 
 ONE, TWO = ("p:1",), ("p:1", "q:2")
@@ -27,7 +28,7 @@ class Behind(Transcript):
         for _ in self.policy.proxies:
             actions += self.say(ev.LinkDown, "it closed the connection")
             self.now += RETRY_S[0]
-            if self.state.offers.link == "down" and len(self.policy.proxies) > 1:
+            if self.state.offers.link is DOWN and len(self.policy.proxies) > 1:
                 actions += self.say(ev.Tick)
         return only(actions, do.Park)
 
@@ -352,7 +353,7 @@ def anything(chance, script, step):
     state = script.state
     child = chance.choice([*state.processes.children, 1])
     conn = chance.choice([*(session.conn for session in state.slots.sessions.values()), 1])
-    gone = [number for number, session in state.slots.sessions.items() if session.state == "cleaning"]
+    gone = [number for number, session in state.slots.sessions.items() if session.state is CLEANING]
     key = chance.choice([*state.offers.keys, "k", "k:bad"])
     number = chance.choice([*state.parking.connections, 1])
     how = chance.choice(["lost", "duplicate", "mismatch"])

@@ -8,6 +8,7 @@ import pytest
 
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.offers import DOWN
 from tests.server.transcripts import Transcript, only
 
 # Processes that die
@@ -103,7 +104,7 @@ def test_a_board_that_is_not_clean_is_not_offered_again(tracked, how):
     assert tracked.state.slots.free == 0
     assert sum("this board is not clean and is not offered" in line for line in tracked.logged()) == 1
     before = len(tracked.out)
-    if tracked.state.offers.link == "down":
+    if tracked.state.offers.link is DOWN:
         tracked.tick(5.0)
         tracked.say(ev.LinkUp, True)
         tracked.say(ev.Registered)

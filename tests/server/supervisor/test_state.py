@@ -8,6 +8,8 @@ import pytest
 
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor.process_table import SERVING
+from rpcsys.server.supervisor.slots import CLEANING
 from tests.server.transcripts import Transcript, taken
 
 # Starting
@@ -146,7 +148,7 @@ def anything(chance, script, step):
     sessions = script.state.slots.sessions
     child = chance.choice([*script.state.processes.children, 1])
     conn = chance.choice([*(session.conn for session in sessions.values()), 1])
-    gone = [number for number, session in sessions.items() if session.state == "cleaning"]
+    gone = [number for number, session in sessions.items() if session.state is CLEANING]
     key = chance.choice([*script.state.offers.keys, "k", "k:bad"])
     acts = [
         lambda: script.visit(1000 + step, key, chance.choice(["rpcsys/1", None])),
@@ -174,6 +176,6 @@ def test_no_order_of_events_breaks_a_server(seed):
     for step in range(300):
         script.offers(anything(chance, script, step))
         assert len(script.state.slots.sessions) <= 2
-        served = [child.session for child in script.state.processes.children.values() if child.state == "serving"]
+        served = [child.session for child in script.state.processes.children.values() if child.state is SERVING]
         assert len(set(served)) == len(served)
     script.replay()
