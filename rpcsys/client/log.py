@@ -1,25 +1,28 @@
-"""What a session prints on the device, as a user reads it here: line by line.
-
-`SessionLog` is filled by whichever thread reads the session; `LogLines` is one reader's place in it.
-"""
+"""What a session prints on the device, as a user reads it here: line by line."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
-from typing import Any, Callable, Deque, List, Optional, Tuple
+from typing import Any, Callable, Deque, Iterator, List, Optional, Tuple
 
 from rpcsys.client.calls import Channel, PendingCall
-from rpcsys.client.calls.flusher import call_user
-from rpcsys.client.log_limit import gap
+from rpcsys.client.calls.channel import call_user
 from rpcsys.errors import printable
 from rpcsys.wire.frames import Frame
+from rpcsys.wire.head import ParsedHead
 
 #: Lines that are kept for readers who come late or are slow.
 KEPT_LINES = 10_000
 #: Letters of these lines together; a device of ours sends lines of 4 kB at most.
 KEPT_LETTERS = 16 << 20
+#: What is taken of one device: so much at once, and as much again in `REFILL_S`. Reading it must not keep anybody
+#: from a reply, and a line may cost 100 us where it is logged.
+MOST_LINES = 10_000
+MOST_LETTERS = 4 << 20
+REFILL_S = 5.0
 _log = logging.getLogger("rpcsys.session")
 
 
@@ -32,11 +35,17 @@ class SessionLog:
         self._lines: Deque[str] = deque()
         self._letters = 0
         self._first = 0
+        self._limit = LogLimit()
         self._followers: List[_Follower] = []
         self._waiting: List[PendingCall] = []
 
-    def take(self, frame: Frame) -> None:
-        """A LOG frame has come. Runs in the thread that reads: users' functions are called elsewhere."""
+    def take(self, frame: Frame, skip: Callable[[], int]) -> None:
+        """A LOG frame has come; ``skip`` as in `LogLimit`. Runs in the thread that reads, and calls no user's functions."""
+        for taken in self._limit.taken(frame, time.monotonic(), skip):
+            self.add(taken)
+
+    def add(self, frame: Frame) -> None:
+        """Keep a frame's lines, and say that they are there."""
         level, lost = frame.get("level", logging.INFO), frame.get("lost", 0)
         if type(level) is not int or not 0 <= level <= logging.CRITICAL:
             level = logging.INFO
@@ -81,11 +90,21 @@ class SessionLog:
                 return number + 1, self._lines[-gone]
             return number, None
 
-    def until_more(self) -> PendingCall:
-        """What is answered when the next line has come."""
-        more = PendingCall()
-        self._waiting.append(more)
-        return more
+    def lines(self) -> Iterator[str]:
+        """What the session prints, from its first line until the session ends; waits for more meanwhile."""
+        number = 0
+        while True:
+            number, line = self.next(number)
+            if line is None:
+                more = PendingCall()
+                self._waiting.append(more)
+                number, line = self.next(number)  # it may have come in this very moment
+            if line is not None:
+                yield line
+            elif self._channel.broken is not None:
+                return
+            else:
+                self._channel.wait(more, None)
 
 
 class _Follower:
@@ -112,29 +131,47 @@ class _Follower:
             call_user(self._callback, line)
 
 
-class LogLines:
-    """Iterates over what a session prints until the session ends, and waits for more meanwhile."""
+class LogLimit:
+    """Takes `MOST_LINES` and `MOST_LETTERS` of one device, and as much again in `REFILL_S`."""
 
-    def __init__(self, channel: Channel, log: SessionLog) -> None:
-        self._channel = channel
-        self._log = log
-        self._next = 0
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._lines, self._letters = float(MOST_LINES), float(MOST_LETTERS)
+        self._lost = 0
 
-    def __iter__(self) -> LogLines:
-        return self
+    def taken(self, frame: Frame, now: float, skip: Callable[[], int]) -> List[Frame]:
+        """The LOG frames to be taken in place of this one: it, none, or before it one that says what was left out.
 
-    def __next__(self) -> str:
-        line = self._taken()
-        while line is None:
-            more = self._log.until_more()
-            line = self._taken()  # it may have come in this very moment
-            if line is None:
-                if self._channel.broken is not None:
-                    raise StopIteration
-                self._channel.wait(more, None)
-                line = self._taken()
-        return line
+        Where it is none, ``skip`` drops those that came with it, and says how many lines they are.
+        """
+        refilled = max(0.0, now - self._at) / REFILL_S
+        self._at = now
+        self._lines = min(MOST_LINES, self._lines + refilled * MOST_LINES)
+        self._letters = min(MOST_LETTERS, self._letters + refilled * MOST_LETTERS)
+        lines, letters = _measured(frame)
+        if lines > self._lines or letters > self._letters:
+            self._lost += lines + skip()
+            return []
+        self._lines -= lines
+        self._letters -= letters
+        if not self._lost:
+            return [frame]
+        left_out = ParsedHead({"message": gap(self._lost)}, ())
+        self._lost = 0
+        return [Frame(frame.kind, 0, 0, 0, left_out, ()), frame]
 
-    def _taken(self) -> Optional[str]:
-        self._next, line = self._log.next(self._next)
-        return line
+
+def _measured(frame: Frame) -> Tuple[int, int]:
+    """Lines and letters of a LOG frame, counted where they lie."""
+    said = frame.parsed.head.get("message")
+    if type(said) is str:
+        return 1 + said.count("\n"), len(said)
+    letters = frame.parsed.weight
+    if letters > MOST_LETTERS:
+        return 1, letters
+    return 1 + sum(bytes(buffer).count(b"\n") for buffer in frame.buffers), letters
+
+
+def gap(lines: object) -> str:
+    """What stands in the place of lines that were lost."""
+    return f"({lines} lines are missing here: they came faster than they were read)"

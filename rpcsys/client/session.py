@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union, overload
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union, overload
 
 from rpcsys.client import answers, capabilities, files
 from rpcsys.client.calls import Channel
 from rpcsys.client.files import Progress, Source
-from rpcsys.client.log import LogLines, SessionLog
+from rpcsys.client.log import SessionLog
 from rpcsys.client.remote import Caller, RemoteArray, RemoteFunction, RemoteModule, TimeEvaluator
 from rpcsys.errors import ProtocolError, UsageError
 from rpcsys.link import Closeable
@@ -147,12 +147,12 @@ class Session(Caller, Closeable):
     # -------------------------------------------------------------- what it prints
 
     @overload
-    def log(self) -> LogLines: ...
+    def log(self) -> Iterator[str]: ...
 
     @overload
     def log(self, callback: Callable[[str], Any]) -> None: ...
 
-    def log(self, callback: Optional[Callable[[str], Any]] = None) -> Optional[LogLines]:
+    def log(self, callback: Optional[Callable[[str], Any]] = None) -> Optional[Iterator[str]]:
         """What the session prints on the device, from Python and from native code, line by line.
 
         An iterator over the lines from the session's beginning, which waits for more until the session ends; or
@@ -161,7 +161,7 @@ class Session(Caller, Closeable):
         Python's logging in any case, logger ``rpcsys.session``.
         """
         if callback is None:
-            return LogLines(self._channel, self._log)
+            return self._log.lines()
         self._log.call(callback)
         return None
 

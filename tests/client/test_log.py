@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from rpcsys.client.log import KEPT_LINES, LogLines, SessionLog
-from rpcsys.client.log_limit import gap
+from rpcsys.client.log import KEPT_LINES, MOST_LETTERS, MOST_LINES, REFILL_S, LogLimit, SessionLog, gap
 from rpcsys.wire import frames
 from rpcsys.wire.reader import FrameReader
 
@@ -44,26 +43,26 @@ class FakeChannel:
 
 def say(log, message, **more):
     (frame,) = FrameReader().feed(b"".join(frames.encode(frames.LOG, 0, {"message": message, **more})))
-    log.take(frame)
+    log.add(frame)
 
 
 def test_lines_from_the_beginning_to_the_end():
     channel = FakeChannel("two\nthree", "four")
     say(channel.log, "one")
-    assert list(LogLines(channel, channel.log)) == ["one", "two", "three", "four"]
-    assert list(LogLines(channel, channel.log)) == ["one", "two", "three", "four"]
+    assert list(channel.log.lines()) == ["one", "two", "three", "four"]
+    assert list(channel.log.lines()) == ["one", "two", "three", "four"]
 
 
 def test_the_last_lines_are_kept_and_a_gap_is_said():
     channel = FakeChannel()
-    early = LogLines(channel, channel.log)
+    early = channel.log.lines()
     say(channel.log, "first")
     assert next(early) == "first"
     for number in range(KEPT_LINES + 5):
         say(channel.log, str(number))
     assert next(early) == "(5 lines are missing here: they came faster than they were read)"
     assert next(early) == "5"
-    late = list(LogLines(channel, channel.log))
+    late = list(channel.log.lines())
     assert late[0].startswith("(6 lines are missing here")
     assert len(late) == KEPT_LINES + 1
 
@@ -71,10 +70,7 @@ def test_the_last_lines_are_kept_and_a_gap_is_said():
 def test_what_was_lost_on_the_device_is_said():
     channel = FakeChannel()
     say(channel.log, "after", lost=7)
-    assert list(LogLines(channel, channel.log)) == [
-        "(7 lines are missing here: they came faster than they were read)",
-        "after",
-    ]
+    assert list(channel.log.lines()) == ["(7 lines are missing here: they came faster than they were read)", "after"]
 
 
 def test_callbacks():
@@ -118,7 +114,7 @@ def test_a_callback_that_is_stuck_misses_lines_and_is_told_how_many():
 def test_messages_of_any_form(message):
     channel = FakeChannel()
     say(channel.log, message)
-    assert all(type(line) is str for line in LogLines(channel, channel.log))
+    assert all(type(line) is str for line in channel.log.lines())
 
 
 def test_an_iterator_in_a_thread_of_its_own_ends_with_the_session(device):
@@ -131,3 +127,44 @@ def test_an_iterator_in_a_thread_of_its_own_ends_with_the_session(device):
     thread.join(20)
     assert not thread.is_alive()
     assert seen == []
+
+
+# ---------------------------------------------------------------- how many of a device's lines are taken
+
+
+def log_frame(message):
+    (frame,) = FrameReader().feed(b"".join(frames.encode(frames.LOG, 0, {"message": message})))
+    return frame
+
+
+def messages(taken):
+    return [frame.get("message") for frame in taken]
+
+
+def none():
+    return 0
+
+
+def test_all_is_taken_up_to_the_limit():
+    limit = LogLimit()
+    whole = "\n" * (MOST_LINES - 1)
+    assert messages(limit.taken(log_frame(whole), 0.0, none)) == [whole]
+    assert limit.taken(log_frame("one more"), 0.0, none) == []
+
+
+def test_what_was_left_out_is_said_with_the_next_line():
+    limit = LogLimit()
+    assert limit.taken(log_frame("x" * (MOST_LETTERS + 1)), 0.0, lambda: 4) == []
+    assert messages(limit.taken(log_frame("short"), 0.0, none)) == [
+        "(5 lines are missing here: they came faster than they were read)",
+        "short",
+    ]
+    assert messages(limit.taken(log_frame("short"), 0.0, none)) == ["short"]
+
+
+def test_it_is_refilled_with_time():
+    limit = LogLimit()
+    limit.taken(log_frame("\n" * (MOST_LINES - 1)), 0.0, none)
+    half = "\n" * (MOST_LINES // 2 - 1)
+    assert limit.taken(log_frame(half), REFILL_S / 4, none) == []
+    assert messages(limit.taken(log_frame(half), REFILL_S / 2, none))[1] == half

@@ -20,8 +20,7 @@ from rpcsys.cli.commands import run_group
 from rpcsys.client import connect
 from rpcsys.client.connection import MAX_MADE
 from rpcsys.client.deploying import Deployment
-from rpcsys.client.log import KEPT_LETTERS, SessionLog
-from rpcsys.client.log_limit import MOST_LETTERS, MOST_LINES, REFILL_S
+from rpcsys.client.log import KEPT_LETTERS, MOST_LETTERS, MOST_LINES, REFILL_S, SessionLog
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost
 from rpcsys.module.kinds.remote import remote
 from rpcsys.wire import frames, handshake

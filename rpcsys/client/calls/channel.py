@@ -1,27 +1,23 @@
 """Calls on one session: who sends, and when. `Receiver` says who reads; `rpcsys.client.calls` tells the order of locks.
 
-The rules of this file:
-
-- While the peer takes nothing, replies are read meanwhile, so that two full sockets never wait for each other.
-- Submitted calls go out in batches: at once while few are under way, else when `BATCH` of them are
-  there, when anything else is sent, when somebody waits, or after half a millisecond, by the flusher.
-  What is held back is copied and small: a user may reuse an array once `submit` returns.
-- Futures are completed by whoever reads. If nobody does, the flusher looks every 20 ms: so
-  callbacks and `concurrent.futures.wait` work.
+Submitted calls go out in batches: at once while few are under way, else when `BATCH` of them are there, when anything
+else is sent, when somebody waits, or by the flusher, which also reads for futures that nobody waits for.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
+import logging
 import socket
 import threading
 import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 
-from rpcsys.client.calls.flusher import Callbacks, Flusher, HeldCalls
-from rpcsys.client.calls.receiver import TICK_S, PendingCall, Receiver
+from rpcsys.client.calls.flusher import Flusher
+from rpcsys.client.calls.receiver import TICK_S, OnLog, PendingCall, Receiver
 from rpcsys.errors import DeadlineExceeded, RpcsysError, SessionClosed
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
@@ -31,10 +27,11 @@ from rpcsys.wire.frames import Buffer, Frame, FrameTemplate
 FEW = 2
 #: Calls that make a batch. More save little: one system call and one wake-up of the device are shared by these.
 BATCH = 16
-#: The number of a call has four bytes; 0 is none.
-LAST_ID = 0xFFFFFFFF
-#: A call above this many bytes is worth a system call of its own, and not worth copying.
+LAST_ID = 0xFFFFFFFF  # the number of a call has four bytes; 0 is none
+#: A call above this many bytes is worth a system call of its own, and not worth copying. What is held back is copied:
+#: a user may reuse an array once `submit` returns.
 SMALL = 4096
+_log = logging.getLogger("rpcsys.session")
 
 
 class Channel:
@@ -48,12 +45,11 @@ class Channel:
         self._window_bytes: int = window.get("bytes", 64 << 20)
         self._next_id = 0
         self._send_lock = threading.Lock()
-        self._held = HeldCalls()
+        self._held: Dict[int, bytes] = {}  # calls that wait for others to be sent with, by number
         self._freed: Deque[int] = deque()
         self._on_full_reading = self._while_full_reading  # bound once
         self._alone = PendingCall()  # a call that nobody is beside, used again
         self._flusher = Flusher(self._receiver, self._held, self.flush)
-        self._callbacks = Callbacks()
         self.futures_lock = threading.RLock()
         self.condition = threading.Condition(self.futures_lock)  # of all futures of this session
 
@@ -196,15 +192,13 @@ class Channel:
         """
         if not self._receiver.stop(call):
             return False
-        try:
+        with contextlib.suppress(RpcsysError):  # then there is nothing left to be cancelled
             with self._send_lock:
                 if self._held.pop(call.call_id, None) is None:
                     self._send(frames.pack(frames.CANCEL, call.call_id))
-        except RpcsysError:
-            pass  # then there is nothing left to be cancelled
         return True
 
-    def on_log(self, listener: Callable[[Frame], object]) -> None:
+    def on_log(self, listener: OnLog) -> None:
         """Call ``listener`` with each LOG frame, in the thread that reads it: it must be quick and call nobody."""
         self._receiver.on_log = listener
 
@@ -213,18 +207,20 @@ class Channel:
         self._receiver.listening = True
         self._flusher.start()
 
+    @functools.cached_property
+    def _callbacks(self) -> concurrent.futures.Executor:
+        return concurrent.futures.ThreadPoolExecutor(1, "rpcsys-callbacks")
+
     def call_back(self, callback: Callable[[Any], Any], what: Any) -> None:
         """Have ``callback`` called with ``what`` by a thread that holds no lock of the session."""
-        self._callbacks.call(callback, what)
+        self._callbacks.submit(call_user, callback, what)
 
     def free(self, ref: int) -> None:
         """Note that the device may drop object ``ref``; said with the next call. For finalisers: never blocks."""
         self._freed.append(ref)
 
     def _free_frame(self) -> List[Buffer]:
-        ids: List[int] = []
-        while self._freed and len(ids) < 1000:
-            ids.append(self._freed.popleft())
+        ids = [self._freed.popleft() for _ in range(min(len(self._freed), 1000))]
         return frames.encode(frames.FREE, 0, {"ids": ids})
 
     def drain(self) -> None:
@@ -254,7 +250,7 @@ class Channel:
         if self._held:
             pieces = [b"".join(self._held.values()), *pieces]
             self._held.clear()
-            self._held.sent += 1
+            self._flusher.sent += 1
         try:
             self._stream.send(pieces, self._while_full)
         except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
@@ -305,10 +301,9 @@ class Channel:
         """Say goodbye if possible, then close. Calls under way end with `SessionClosed`."""
         if self._receiver.broken is None and self._send_lock.acquire(timeout=1.0):
             try:
-                goodbye = frames.encode(frames.GOODBYE, 0, {})
-                self._stream.socket.sendmsg(goodbye, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            except OSError:
-                pass  # the end of the connection says the same
+                with contextlib.suppress(OSError):  # the end of the connection says the same
+                    goodbye = frames.encode(frames.GOODBYE, 0, {})
+                    self._stream.socket.sendmsg(goodbye, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             finally:
                 self._send_lock.release()
         self._receiver.break_(SessionClosed("the session is closed; open a new one"))
@@ -409,3 +404,11 @@ class CallFuture(PendingCall, concurrent.futures.Future):  # type: ignore[type-a
 def _milliseconds(seconds: float) -> int:
     """A deadline as the wire has it."""
     return max(1, min(int(seconds * 1000), 0xFFFFFFFF))
+
+
+def call_user(callback: Callable[[Any], Any], what: Any) -> None:
+    """Call a user's function with ``what``; what it raises is logged, as `concurrent.futures` does."""
+    try:
+        callback(what)
+    except Exception:  # noqa: BLE001 - whatever it is
+        _log.exception("a callback of %r raised", what)

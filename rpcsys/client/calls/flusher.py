@@ -1,12 +1,11 @@
-"""Threads that do what nobody waits for. The first `submit` or callback starts them: plain calls never pay for them."""
+"""A thread that does what nobody waits for. The first `submit` starts it: plain calls never pay for it."""
 
 from __future__ import annotations
 
-import concurrent.futures
-import logging
+import contextlib
 import threading
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Callable, Dict
 
 from rpcsys.client.calls.receiver import TICK_S, Receiver
 from rpcsys.errors import RpcsysError
@@ -19,28 +18,18 @@ BUSY_S = 0.002
 IDLE_S = 0.02
 #: Looks without a call held back after which it goes back to sleep.
 _QUIET_LOOKS = 40
-_log = logging.getLogger("rpcsys.session")
-
-
-class HeldCalls(Dict[int, bytes]):
-    """Calls that wait for others to be sent with, by number. ``sent``: how many times they were sent."""
-
-    sent = 0
 
 
 class Flusher:
-    """Sends what is held back and not flushed, reads what nobody waits for.
+    """Sends the calls that are ``held`` back and not flushed, reads what nobody waits for."""
 
-    ``looking``: it watches what is held back, and need not be woken for it. ``dozing``: nothing was to come, and it has
-    to be told of the next call.
-    """
-
-    def __init__(self, receiver: Receiver, held: HeldCalls, flush: Callable[[], None]) -> None:
+    def __init__(self, receiver: Receiver, held: Dict[int, bytes], flush: Callable[[], None]) -> None:
         self._receiver = receiver
         self._held = held
         self._flush = flush
-        self.looking = False
-        self.dozing = True
+        self.sent = 0  # how many times what was held back has been sent
+        self.looking = False  # it watches what is held back, and need not be woken for it
+        self.dozing = True  # nothing was to come, and it has to be told of the next call
         self._running = False
         self._alarm = threading.Event()
 
@@ -77,41 +66,15 @@ class Flusher:
         self.looking = True
         quiet, pause = 0, FLUSH_S
         while quiet < _QUIET_LOOKS:
-            sent = self._held.sent
+            sent = self.sent
             time.sleep(pause)
             quiet += 1
-            pause = BUSY_S if self._held.sent != sent else FLUSH_S
+            pause = BUSY_S if self.sent != sent else FLUSH_S
             if self._held:
                 quiet = 0
-                if self._held.sent == sent:
-                    self._flush_quietly()
+                if self.sent == sent:
+                    with contextlib.suppress(RpcsysError):  # every call under way ends with it
+                        self._flush()
         self.looking = False
         if self._held:  # added while this still looked as if it were looking
             self._alarm.set()
-
-    def _flush_quietly(self) -> None:
-        try:
-            self._flush()
-        except RpcsysError:
-            pass  # every call under way ends with it
-
-
-class Callbacks:
-    """Calls users' functions, in a thread of their own that holds no lock of the session."""
-
-    def __init__(self) -> None:
-        self._thread: Optional[concurrent.futures.ThreadPoolExecutor] = None
-
-    def call(self, callback: Callable[[Any], Any], what: Any) -> None:
-        """Have ``callback`` called with ``what``."""
-        if self._thread is None:
-            self._thread = concurrent.futures.ThreadPoolExecutor(1, "rpcsys-callbacks")
-        self._thread.submit(call_user, callback, what)
-
-
-def call_user(callback: Callable[[Any], Any], what: Any) -> None:
-    """Call a user's function with ``what``; what it raises is logged, as `concurrent.futures` does."""
-    try:
-        callback(what)
-    except Exception:  # noqa: BLE001 - whatever it is
-        _log.exception("a callback of %r raised", what)

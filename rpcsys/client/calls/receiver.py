@@ -1,17 +1,13 @@
-"""Who reads a session: the calls under way, and what answers them. The order of locks is told in `rpcsys.client.calls`.
+"""Who reads a session: one thread at a time, under the read lock, which hands the replies of others to them.
 
-The rules of this file:
-
-- Frames are read under the read lock, by one thread at a time, which hands the replies of others to them.
-- The oldest call under way is the one that runs: calls run in the order they are sent. Its deadline
-  counts from when it became the oldest. A device that keeps silent long after a deadline, or after it
-  was told to stop what runs, is hung up on: its supervisor then ends what does not let go.
-- Once the stream is broken every call, present and future, ends with the same error.
+The oldest call under way is the one that runs, and its deadline counts from when it became the oldest. Once the stream
+is broken every call, present and future, ends with the same error.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import socket
 import threading
 import time
@@ -19,7 +15,6 @@ from collections import deque
 from typing import Callable, Deque, Dict, Optional
 
 from rpcsys.client import answers
-from rpcsys.client.log_limit import LogLimit
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost, printable
 from rpcsys.link import KEEPALIVE_S, keep_alive
 from rpcsys.stream import DONT_WAIT, Ended, Stream
@@ -32,35 +27,24 @@ TICK_S = 1.0
 GRACE_S = 2.0
 #: Frames that are taken at a time by who does not wait: more than any window of calls, and no endless flood.
 MOST_AT_ONCE = 100_000
+#: Given a LOG frame, and what drops those that came with it and says how many lines they were.
+OnLog = Callable[[Frame, Callable[[], int]], None]
 
 
 class PendingCall:
-    """A call under way, or whatever else a thread waits for.
-
-    Attributes
-    ----------
-    call_id : its number on the wire; 0 for what is no call
-    answered : whether its reply is here, or why there will be none
-    frame : its RESULT
-    error : what is raised in place of a result
-    submitted : whether nobody need wait for it: it has a future
-    sink : takes the CHUNKs that come before the reply
-    bytes : of its arguments
-    deadline_s : seconds it may run
-    runs_since : when it became the oldest, if it has a deadline
-    sleeper : a lock that is held while a thread sleeps until it is answered
-    """
+    """A call under way, or whatever else a thread waits for."""
 
     # What most calls leave as it is costs nothing as long as it stands here.
-    call_id = 0
-    answered = submitted = False
-    frame: Optional[Frame] = None
-    error: Optional[BaseException] = None
-    sink: Optional[Callable[[Frame], None]] = None
-    bytes = 0
-    deadline_s: Optional[float] = None
-    runs_since: Optional[float] = None
-    sleeper: Optional[threading.Lock] = None
+    call_id = 0  # its number on the wire; 0 for what is no call
+    answered = False  # whether its reply is here, or why there will be none
+    submitted = False  # whether nobody need wait for it: it has a future
+    frame: Optional[Frame] = None  # its RESULT
+    error: Optional[BaseException] = None  # what is raised in place of a result
+    sink: Optional[Callable[[Frame], None]] = None  # takes the CHUNKs that come before the reply
+    bytes = 0  # of its arguments
+    deadline_s: Optional[float] = None  # seconds it may run
+    runs_since: Optional[float] = None  # when it became the oldest, if it has a deadline
+    sleeper: Optional[threading.Lock] = None  # held while a thread sleeps until it is answered
 
     def complete(self, frame: Optional[Frame], error: Optional[BaseException] = None) -> None:
         """Its reply is here, or why there will be none."""
@@ -81,33 +65,20 @@ class PendingCall:
 
 
 class Receiver:
-    """The calls under way on a `Stream`, and the reading of what answers them. For any number of threads.
-
-    Attributes
-    ----------
-    lock : the read lock
-    pending : the calls under way by number, the oldest first
-    bytes_under_way : bytes of their arguments
-    broken : why nothing works any more, or None
-    on_log : what is called with each LOG frame
-    listening : whether these are to be read though no call is under way
-    sleepers : the calls whose threads wait for the one that reads
-    reads : how many times a thread began to wait
-    """
+    """The calls under way on a `Stream`, and the reading of what answers them. For any number of threads."""
 
     def __init__(self, stream: Stream, peer: str) -> None:
         self._stream = stream
         self._peer = peer
-        self.on_log: Callable[[Frame], object] = lambda frame: None
-        self._log_limit = LogLimit()
-        self.listening = False
-        self.sleepers: Deque[PendingCall] = deque()
-        self._stopping: Dict[int, float] = {}
-        self.lock = threading.Lock()
-        self.pending: Dict[int, PendingCall] = {}
-        self.bytes_under_way = 0
-        self.broken: Optional[RpcsysError] = None
-        self.reads = 0
+        self.lock = threading.Lock()  # the read lock
+        self.pending: Dict[int, PendingCall] = {}  # the calls under way by number, the oldest first
+        self.bytes_under_way = 0  # of their arguments
+        self.broken: Optional[RpcsysError] = None  # why nothing works any more
+        self.on_log: OnLog = lambda frame, skip: None
+        self.listening = False  # whether LOG frames are to be read though no call is under way
+        self.sleepers: Deque[PendingCall] = deque()  # the calls whose threads wait for the one that reads
+        self.reads = 0  # how many times a thread began to wait
+        self._stopping: Dict[int, float] = {}  # calls that the device is to stop -> when it is hung up on
         self._look_at = 0.0
         stream.tick(TICK_S)
 
@@ -157,8 +128,8 @@ class Receiver:
                     if frame is not None:
                         self.bytes_under_way -= call.bytes
                         call.complete(frame)
-                    if self._stream.reader.unread:
-                        self._take_the_rest()
+                    if self._stream.reader.unread:  # whose waiters then need not read at all
+                        self.take_what_came(from_socket=False)
                 except BaseException:
                     self.interrupted("waited for a reply")
                     raise
@@ -176,13 +147,11 @@ class Receiver:
 
     def drain(self) -> None:
         """Take the replies that have arrived, without waiting; nothing where another thread reads."""
-        if not self.lock.acquire(False):
-            return
-        try:
-            self.take_what_came()
-        finally:
-            self.lock.release()
-            if self.sleepers:
+        if self.lock.acquire(False):
+            try:
+                self.take_what_came()
+            finally:
+                self.lock.release()
                 self.wake_sleepers()
 
     def wake_sleepers(self) -> None:
@@ -220,36 +189,22 @@ class Receiver:
                     self.dispatch(frame)
                 elif self.pending.pop(call_id, None) is not None:
                     return frame
-                if call.answered or self.broken is not None:
-                    break
-                if until is not None and time.monotonic() >= until:
+                if call.answered or self.broken is not None or (until is not None and time.monotonic() >= until):
                     break
         except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
             self._ended_by(error)
         return None
 
-    def take_what_came(self) -> None:
-        """Read and hand out all that is here, up to `MOST_AT_ONCE` frames."""
+    def take_what_came(self, *, from_socket: bool = True) -> None:
+        """Hand out all that is here, up to `MOST_AT_ONCE` frames; or only what has been read from the socket."""
         try:
             for _ in range(MOST_AT_ONCE):
-                frame = self._stream.receive(DONT_WAIT)
+                frame = self._stream.receive(DONT_WAIT) if from_socket else self._stream.reader.next()
                 if frame is None:
                     return
                 self.dispatch(frame)
                 if self.broken is not None:
                     return
-        except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
-            self._ended_by(error)
-
-    def _take_the_rest(self) -> None:
-        """Hand out what came in the same read: its waiters then need not read at all."""
-        reader = self._stream.reader
-        try:
-            while reader.unread:
-                frame = reader.next()
-                if frame is None:
-                    return
-                self.dispatch(frame)
         except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
             self._ended_by(error)
 
@@ -302,13 +257,12 @@ class Receiver:
             if call is not None and call.sink is not None:
                 call.sink(frame)
         elif kind == frames.LOG:
-            for taken in self._log_limit.taken(frame, time.monotonic(), self._skip):
-                self.on_log(taken)
+            self.on_log(frame, self._skip_log)
         elif kind == frames.GOODBYE:
             reason = printable(str(frame.get("reason", "no reason given"))[: answers.MAX_TEXT])
             self.break_(SessionLost(f"{self._peer} ended the session: {reason}"))
 
-    def _skip(self) -> int:
+    def _skip_log(self) -> int:
         """Drop the LOG frames that are here already; how many lines that were, about."""
         skipped, heads = self._stream.reader.skip(frames.LOG)
         return skipped + heads.count(b"\\n")
@@ -322,10 +276,8 @@ class Receiver:
             if call.runs_since is None:
                 call.runs_since = now
             elif now >= call.runs_since + call.deadline_s + GRACE_S and self.forget(call):
-                why = (
-                    f"no reply {GRACE_S:g} s after the call's deadline of {call.deadline_s:g} s; "
-                    "hung up, and the session with it"
-                )
+                late = f"no reply {GRACE_S:g} s after the call's deadline of {call.deadline_s:g} s"
+                why = late + "; hung up, and the session with it"
                 call.complete(None, DeadlineExceeded(why))
                 self._give_up(why)
         if self._stopping and now >= min(self._stopping.values()):
@@ -352,12 +304,8 @@ class Receiver:
 
     def lost(self, end: Ended) -> RpcsysError:
         """The connection has ended: what users are told of it."""
-        return self.break_(
-            SessionLost(
-                f"the session with {self._peer} is gone ({end}): its process or the board died, or the server stopped; "
-                "request a device again"
-            )
-        )
+        why = f"the session with {self._peer} is gone ({end}): its process or the board died, or the server stopped"
+        return self.break_(SessionLost(why + "; request a device again"))
 
     def break_(self, error: RpcsysError) -> RpcsysError:
         """Nothing more comes or goes: every call ends with ``error`` (the first one given counts)."""
@@ -365,16 +313,11 @@ class Receiver:
             self.broken = error
         self._stopping.clear()
         while self.pending:
-            try:
-                _, call = self.pending.popitem()
-            except KeyError:
-                break
-            call.complete(None, self.broken)
+            with contextlib.suppress(KeyError):  # its reply has just been taken
+                self.pending.popitem()[1].complete(None, self.broken)
         return self.broken
 
     def hang_up(self) -> None:
         """End the connection: a thread that reads wakes up, and the device ends what it runs."""
-        try:
+        with contextlib.suppress(OSError):
             self._stream.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures as cf
+import logging
 import threading
 import time
 
@@ -83,6 +84,18 @@ def test_a_timeout_of_waiting_ends_nothing(shared):
     assert not future.done()
     assert future.running()
     assert future.result(timeout=PATIENCE_S) is None
+
+
+def test_callbacks_run_in_turn_and_may_fail(shared, caplog):
+    channel, found, done = shared._channel, [], threading.Event()
+    with caplog.at_level(logging.ERROR, "rpcsys.session"):
+        channel.call_back(found.append, 1)
+        channel.call_back(lambda what: 1 / what, 0)
+        channel.call_back(found.append, 2)
+        channel.call_back(lambda what: done.set(), None)
+        assert done.wait(PATIENCE_S)
+    assert found == [1, 2]
+    assert "a callback of 0 raised" in caplog.text
 
 
 def test_callbacks_may_use_the_session(shared):

@@ -1,22 +1,20 @@
-"""What is done when nobody waits: batches sent, replies read, users' functions called."""
+"""What is done when nobody waits: batches sent, replies read."""
 
 from __future__ import annotations
 
-import logging
 import socket
-import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from rpcsys.client.calls import flusher
-from rpcsys.client.calls.flusher import Callbacks, Flusher, HeldCalls
+from rpcsys.client.calls.flusher import Flusher
 from rpcsys.client.calls.receiver import PendingCall, Receiver
 from rpcsys.errors import SessionClosed
 from rpcsys.stream import Stream
 from rpcsys.wire import frames
-from tests.device import PATIENCE_S, Raw, until
+from tests.device import Raw, until
 
 
 class Scene:
@@ -27,14 +25,14 @@ class Scene:
         self.stream = Stream(ours)
         self.device = Raw(theirs)
         self.receiver = Receiver(self.stream, "device")
-        self.held = HeldCalls()
+        self.held: dict[int, bytes] = {}
         self.flushed: list[list[int]] = []
         self.flusher = Flusher(self.receiver, self.held, self.flush)
 
     def flush(self) -> None:
         self.flushed.append(list(self.held))
         self.held.clear()
-        self.held.sent += 1
+        self.flusher.sent += 1
 
     def close(self) -> None:
         self.receiver.break_(SessionClosed("over"))
@@ -71,15 +69,3 @@ def test_a_reply_that_nobody_waits_for_is_read(scene: Scene, monkeypatch: pytest
     scene.device.send(frames.RESULT, 1, {"r": 5})
     scene.flusher.start()
     until(lambda: call.answered)
-
-
-def test_users_functions_run_in_turn_and_may_fail(caplog: pytest.LogCaptureFixture) -> None:
-    callbacks, found, done = Callbacks(), [], threading.Event()
-    with caplog.at_level(logging.ERROR, "rpcsys.session"):
-        callbacks.call(found.append, 1)
-        callbacks.call(lambda what: 1 / what, 0)
-        callbacks.call(found.append, 2)
-        callbacks.call(lambda what: done.set(), None)
-        assert done.wait(PATIENCE_S)
-    assert found == [1, 2]
-    assert "a callback of 0 raised" in caplog.text
