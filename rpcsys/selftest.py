@@ -1,7 +1,6 @@
 """What works on this board, what is missing, and how to get it: ``rpcsys-server --self-test``.
 
-It has to run where next to nothing does, so each check imports what it needs and stands alone; libraries
-are loaded in processes of their own, which a broken one may end.
+It runs where next to nothing does: each check imports what it needs, and libraries are loaded in processes of their own.
 """
 
 from __future__ import annotations
@@ -49,13 +48,12 @@ class Finding(NamedTuple):
 
 def run(arguments: Sequence[str]) -> int:
     """Check everything and print it; 0 when this board can serve, else 1. ``arguments`` are the server's flags."""
-    findings: List[Finding] = []
+    broken = 0
     for check in _CHECKS:
         for finding in _guarded(check, arguments):
-            findings.append(finding)
+            broken += finding.state == BROKEN
             sys.stdout.write("{:8} {:16} {}\n".format(*finding))
             sys.stdout.flush()
-    broken = sum(finding.state == BROKEN for finding in findings)
     sys.stdout.write(f"this board cannot serve: {broken} broken\n" if broken else "this board can serve\n")
     return 1 if broken else 0
 
@@ -95,14 +93,14 @@ def _folder(arguments: Sequence[str]) -> Iterator[Finding]:
         yield Finding(BROKEN, "folder", f"sessions have nowhere to write ({error}); set TMPDIR to a folder on a disk")
         return
     facts = os.statvfs(folder)
-    free = facts.f_bavail * facts.f_frsize
+    free, state = facts.f_bavail * facts.f_frsize, BROKEN
     if facts.f_flag & os.ST_NOEXEC:
-        why = f"{folder} is mounted noexec, and no library loads from there; set TMPDIR to another"
-        yield Finding(BROKEN, "folder", why)
+        says = f"{folder} is mounted noexec, and no library loads from there; set TMPDIR to another"
     elif free < _LITTLE:
-        yield Finding(BROKEN, "folder", f"{folder} has only {free >> 20} MB left; make room, or set TMPDIR to another")
+        says = f"{folder} has only {free >> 20} MB left; make room, or set TMPDIR to another"
     else:
-        yield Finding(OK, "folder", f"{folder}, {free >> 20} MB free")
+        state, says = OK, f"{folder}, {free >> 20} MB free"
+    yield Finding(state, "folder", says)
 
 
 def _memory(arguments: Sequence[str]) -> Iterator[Finding]:
@@ -120,11 +118,9 @@ def _system(arguments: Sequence[str]) -> Iterator[Finding]:
 
     with tempfile.TemporaryDirectory() as folder:
         refused = mount_namespace.probe(os.path.join(folder, "sessions"))
-    if refused:
-        why = f"sessions share /tmp and shared memory ({refused}); start the server as root"
-        yield Finding(MISSING, "namespaces", why)
-    else:
-        yield Finding(OK, "namespaces", "sessions have /tmp and shared memory of their own")
+    shared = f"sessions share /tmp and shared memory ({refused}); start the server as root"
+    private = "sessions have /tmp and shared memory of their own"
+    yield Finding(MISSING, "namespaces", shared) if refused else Finding(OK, "namespaces", private)
     if processes.become_subreaper():
         yield Finding(OK, "subreapers", "what a session leaves running is found and ended")
     else:
@@ -171,14 +167,14 @@ def _packages(arguments: Sequence[str]) -> Iterator[Finding]:
 def _tracker(arguments: Sequence[str]) -> Iterator[Finding]:
     import socket
 
-    from rpcsys import serve
     from rpcsys.errors import RpcsysError
+    from rpcsys.link import parse_address
 
     where = _value(arguments, "--tracker")
     if where is None:
         return
     try:
-        socket.create_connection(serve.parse_address(where), timeout=10).close()
+        socket.create_connection(parse_address(where), timeout=10).close()
         yield Finding(OK, "tracker", f"something answers at {where}")
     except (OSError, RpcsysError) as error:
         yield Finding(BROKEN, "tracker", f"{where}: {error}; is it running, and may this board reach it?")
@@ -238,10 +234,8 @@ def _loaded(name: str, paths: List[str]) -> Finding:
 
 def _run_apart(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=_CHECK_TIMEOUT_S, env=environment, check=False
-    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run(command, capture_output=True, text=True, timeout=_CHECK_TIMEOUT_S, env=env, check=False)
 
 
 def _last_line(text: str, done: subprocess.CompletedProcess[str]) -> str:

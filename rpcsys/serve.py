@@ -1,4 +1,4 @@
-"""What every daemon does alike: flags, ports, the ready line, service manager, logs, signals, exit statuses.
+"""What every daemon does alike: flags, ports, the ready line, service manager, signals, exit statuses.
 
 Standard library only, and no asyncio: a board's server starts with this.
 """
@@ -6,6 +6,7 @@ Standard library only, and no asyncio: a board's server starts with this.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import json
 import os
@@ -13,25 +14,10 @@ import signal
 import socket
 import sys
 from types import FrameType
-from typing import Any, Callable, Dict, NoReturn, Optional
+from typing import Callable, NoReturn, Optional
 
-from rpcsys import __version__, logs
+from rpcsys import __version__
 from rpcsys.errors import ConfigError, PortRangeError, RpcsysError, UsageError, one_line
-from rpcsys.link import parse_address, tracker_defaults, tune
-
-__all__ = [
-    "Parser",
-    "Signals",
-    "Watchdog",
-    "announce",
-    "bind",
-    "notify",
-    "parse_address",
-    "run",
-    "setup_logging",
-    "tracker_defaults",
-    "tune",
-]
 
 _NO_MEMORY = (
     b"rpcsys: error: no memory is left, so this process ends; a service manager starts it again. Raise its limit "
@@ -100,8 +86,8 @@ def announce(
 
     A service manager that asked for it (systemd's ``Type=notify``) is told as well.
     """
-    line: Dict[str, Any] = {"ready": kind, "host": host, "port": port}
-    line.update(http_port=http_port, web_port=web_port, pid=os.getpid(), version=__version__)
+    ports = {"port": port, "http_port": http_port, "web_port": web_port}
+    line = {"ready": kind, "host": host, **ports, "pid": os.getpid(), "version": __version__}
     try:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
@@ -122,10 +108,8 @@ def notify(text: str) -> None:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(_NOTIFY_S)
-        try:
+        with contextlib.suppress(OSError):  # a manager that has gone is no reason not to serve
             sender.sendto(text.encode(), "\0" + place[1:] if place[0] == "@" else place)
-        except OSError:
-            pass  # a manager that has gone is no reason not to serve
 
 
 class Watchdog:
@@ -134,8 +118,8 @@ class Watchdog:
     def __init__(self) -> None:
         asked = os.environ.get("WATCHDOG_USEC", "")
         mine = os.environ.get("WATCHDOG_PID") in (None, "", str(os.getpid()))
+        #: Seconds from one sign to the next, a third of the manager's timeout; None where nobody asks.
         self.every: Optional[float] = int(asked) / 3e6 if mine and asked.isdigit() and int(asked) else None
-        """Seconds from one sign to the next, a third of the manager's timeout; None where nobody asks."""
         self._due = 0.0
 
     def due(self) -> Optional[float]:
@@ -147,13 +131,6 @@ class Watchdog:
         if self.every is not None and now >= self._due:
             notify("WATCHDOG=1")
             self._due = now + self.every
-
-
-def setup_logging(name: str, *, silent: bool = False, form: str = "text") -> None:
-    """Log to standard error, one line a record, in a form of :mod:`rpcsys.logs`; ``silent`` leaves warnings and
-    errors only.
-    """
-    logs.setup(name, silent=silent, form=form)
 
 
 def end_without_memory() -> NoReturn:
@@ -198,10 +175,8 @@ class Signals:
     def _note(self, number: int, frame: Optional[FrameType]) -> None:
         # A wait in the kernel is interrupted for this handler and then resumed, and finds the byte. (Python's
         # own wake-up descriptor would be quicker, but event loops take it for themselves.)
-        try:
+        with contextlib.suppress(BlockingIOError):  # many signals are as good as one
             self._writer.send(bytes([number]))
-        except BlockingIOError:
-            pass  # many signals are as good as one
 
     def fileno(self) -> int:
         """Readable once a signal has come."""

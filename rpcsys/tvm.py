@@ -1,16 +1,14 @@
 """Our modules in TVM: after ``import rpcsys.tvm``, ``tvm.runtime.load_module("model.so")`` loads our libraries.
 
-TVM asks one function for each kind of module (``ffi.Module.load_from_bytes.KIND``), which has to return a module of
-TVM's own. Such a module can only be made in C++, or by TVM's loader from a shared library. So for each of ours a
-library is written that has no code: its functions are addresses in this process, of functions of Python's. TVM drops
-the library when nobody uses the module any more; what belongs to it here goes as others are loaded.
-
-What a module imports is known to TVM alone, and only after all are loaded: it is looked up before the
-first call.
-
 Known weakness: TVM copies a module's bytes on the way here, and they are copied once more to where arrays may lie; only
 `rpcsys.module.load_module` maps them.
 """
+
+# TVM asks one function for each kind of module (``ffi.Module.load_from_bytes.KIND``), which has to return a module of
+# TVM's own. Such a module can only be made in C++, or by TVM's loader from a shared library. So for each of ours a
+# library is written that has no code: its functions are addresses in this process, of functions of Python's. TVM drops
+# the library when nobody uses the module any more; what belongs to it here goes as others are loaded.
+# What a module imports is known to TVM alone, and only after all are loaded: it is looked up before the first call.
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from rpcsys import serve
+from rpcsys import logs, serve
 from rpcsys.errors import ConfigError, PortRangeError, TrackerUnreachable
 
 
@@ -135,7 +135,7 @@ def test_bad_flags_are_one_line_and_status_2(capsys):
 
 def test_logs_go_to_standard_error():
     code = (
-        "import logging, sys; from rpcsys import serve; serve.setup_logging('100%', silent='silent' in sys.argv)\n"
+        "import logging, sys; from rpcsys import logs; logs.setup('100%', silent='silent' in sys.argv)\n"
         "logging.info('news %s', 1); logging.warning('bad \\ud800 news')"
     )
     for arguments, lines in ([], 2), (["silent"], 1):
@@ -147,7 +147,7 @@ def test_logs_go_to_standard_error():
 
 def test_setup_logging_leaves_the_root_logger_usable():
     before = logging.getLogger().handlers[:]
-    serve.setup_logging("x")
+    logs.setup("x")
     logging.getLogger().handlers[:] = before
 
 

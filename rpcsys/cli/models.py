@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rpcsys.client import TimingResult
 from rpcsys.client.remote import RemoteModule
-from rpcsys.client.timing import TimingResult
 from rpcsys.errors import UsageError
 
 if TYPE_CHECKING:

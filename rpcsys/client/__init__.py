@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rpcsys.client.arrays import empty, inout
     from rpcsys.client.connection import connect
-    from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule
+    from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, TimingResult
     from rpcsys.client.session import ServedModule, Session
-    from rpcsys.client.timing import TimingResult
     from rpcsys.client.tracker import Tracker, connect_tracker
     from rpcsys.wire.tensor import Tensor
 
@@ -36,9 +35,8 @@ __all__ = [
 _HOMES = {
     "rpcsys.client.arrays": ("empty", "inout"),
     "rpcsys.client.connection": ("connect",),
-    "rpcsys.client.remote": ("RemoteArray", "RemoteFunction", "RemoteModule"),
+    "rpcsys.client.remote": ("RemoteArray", "RemoteFunction", "RemoteModule", "TimingResult"),
     "rpcsys.client.session": ("ServedModule", "Session"),
-    "rpcsys.client.timing": ("TimingResult",),
     "rpcsys.client.tracker": ("Tracker", "connect_tracker"),
     "rpcsys.wire.tensor": ("Tensor",),
 }

@@ -32,10 +32,7 @@ def name_of(source: Source) -> str:
 
 
 def path_on_device(path: Union[str, os.PathLike[str]]) -> str:
-    """The name on the device of a file that is not here.
-
-    Raises `RemoteFileError` for a path that can only have been meant for here.
-    """
+    """The name on the device of a file that is not here. Raises `RemoteFileError` for a path that means one here."""
     name = os.fspath(path)
     if os.path.isabs(name) or os.path.normpath(name).startswith(os.pardir):
         raise RemoteFileError(
@@ -44,19 +41,18 @@ def path_on_device(path: Union[str, os.PathLike[str]]) -> str:
     return name
 
 
-def upload(channel: Channel, source: Source, target: Optional[str], progress: Optional[Progress]) -> str:
-    """See `Session.upload`; to a server without a cache."""
-    name = target or name_of(source)
-    with _open_source(source) as (stream, size):
-        return _send(channel, [name, size], stream, size, progress)
-
-
-def upload_once(
-    channel: Channel, ask: Callable[..., Any], source: Source, target: Optional[str], progress: Optional[Progress]
+def upload(
+    channel: Channel,
+    ask: Optional[Callable[..., Any]],
+    source: Source,
+    target: Optional[str],
+    progress: Optional[Progress],
 ) -> str:
-    """See `Session.upload`; to a server with a cache, which ``ask`` (`Session._builtin`) reaches."""
+    """See `Session.upload`. A server with a cache is asked first, by ``ask`` (`Session._builtin`)."""
     name = target or name_of(source)
     with _open_source(source) as (stream, size):
+        if ask is None:
+            return _send(channel, [name, size], stream, size, progress)
         sha256 = hash_of(name, stream)
         for attempt in range(_TRIES):
             offset = _wanted_from(ask("session.offer", name, size, sha256), size)
@@ -167,9 +163,12 @@ def download(
         _receive(channel, name, blob.extend, progress)
         return blob
     # Under a name of its own first: a broken download leaves nothing that looks like the file.
-    partial = "{}.part".format(os.fspath(target) if resume else f"{os.fspath(target)}.{os.getpid()}")
+    partial = os.fspath(target) + (".part" if resume else f".{os.getpid()}.part")
     try:
-        _download_into(channel, name, partial, progress, resume)
+        with open(partial, "a+b" if resume else "w+b") as stream:
+            stream.seek(0)
+            digest = _digest(stream)
+            _receive(channel, name, stream.write, progress, digest, stream.tell())
         os.replace(partial, target)
     except OSError as error:
         raise UsageError(f"cannot write {os.fspath(target)}: {error.strerror or error}") from None
@@ -180,13 +179,6 @@ def download(
         if not resume:
             _remove(partial)
     return bytearray()
-
-
-def _download_into(channel: Channel, name: str, partial: str, progress: Optional[Progress], resume: bool) -> None:
-    with open(partial, "a+b" if resume else "w+b") as stream:
-        stream.seek(0)
-        digest = _digest(stream)
-        _receive(channel, name, stream.write, progress, digest, stream.tell())
 
 
 def _remove(path: str) -> None:
@@ -208,10 +200,8 @@ def _receive(
     problem: Optional[BaseException] = None
 
     def take(frame: Frame) -> None:
-        """Runs in whichever thread reads: what fails here must fail this download, not that thread.
-
-        But a device that sends more than it said breaks the session: nothing else ends it.
-        """
+        # In whichever thread reads: what fails here must fail this download, not that thread. But a device that sends
+        # more than it said breaks the session: nothing else ends it.
         nonlocal received, size, problem
         piece = frame.buffers[0]
         if size is None:

@@ -1,7 +1,6 @@
 """A tracker's long answers, for a desk: summaries, why somebody waits, history and usage. Checked as `answers`.
 
-An answer that comes in pages goes on with each of them, and is bounded in bytes and in time. As text a summary has the
-layout of TVM's query tool, which people's scripts read.
+As text a summary has the layout of TVM's query tool, which people's scripts read.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ _PAGE = 1000
 _RULE = "-" * 30
 _PREFIX = "server:"
 
-
 some = optional(span)
 _state = {"state": sentence, "reason": sentence, "until_s": some}
 _held = {"since_s": span, "until_s": some}
@@ -43,11 +41,7 @@ SUMMARY = record(
     servers=rows(
         record(name=sentence, limits=flag, labels=table(sentence), slots=count, running=count, free=count, **_state)
     ),
-    leases=rows(
-        record(
-            lease=sentence, key=sentence, server=sentence, holder=sentence, address=sentence, state=sentence, **_held
-        )
-    ),
+    leases=rows(record(**dict.fromkeys(("lease", "key", "server", "holder", "address", "state"), sentence), **_held)),
 )
 WHY = record(
     free=count,
@@ -57,30 +51,20 @@ WHY = record(
     holders=rows(record(server=sentence, user=sentence, address=sentence, inferred=flag, **_held)),
     queue=rows(
         record(
-            user=sentence,
-            address=sentence,
+            **dict.fromkeys(("user", "address"), sentence),
+            **dict.fromkeys(("risen", "count"), count),
+            **dict.fromkeys(("waited_s", "spent_s"), span),
             priority=checks.number,
-            risen=count,
-            waited_s=span,
-            spent_s=span,
             labels=table(sentence),
-            count=count,
         )
     ),
     servers=rows(record(server=sentence, **_state)),
 )
 PAST = rows(
     record(
-        lease=sentence,
-        key=sentence,
-        server=sentence,
-        user=sentence,
-        address=sentence,
-        outcome=sentence,
-        reason=sentence,
+        **dict.fromkeys(("lease", "key", "server", "user", "address", "outcome", "reason"), sentence),
+        **dict.fromkeys(("held_s", "waited_s"), span),
         ended=checks.seconds,
-        held_s=span,
-        waited_s=span,
     )
 )
 USAGE = rows(record(user=sentence, key=sentence, leases=count, faults=count, held_s=span, waited_s=span))
@@ -114,7 +98,13 @@ def whole_summary(link: Link) -> Dict[str, Any]:
         answer = pages.ask("summary", after=after)
         found = from_tracker(SUMMARY, answer.get("summary"), "summary")
         for part, more in found.items():
-            _join(whole, part, more)
+            there: Any = whole.get(part)
+            if type(there) is dict and type(more) is dict:
+                there.update(more)
+            elif type(there) is list and type(more) is list:
+                there += more
+            else:  # what cannot be joined is the last page's
+                whole[part] = more
         following = from_tracker(optional(_place), answer.get("next"), "next")
         if following is None:
             return whole
@@ -129,24 +119,13 @@ def _place(value: Any, name: str) -> List[int]:
     return [count(item, name) for item in value]
 
 
-def _join(whole: Dict[str, Any], part: str, more: Any) -> None:
-    """Add a page's part to what is there; what cannot be joined is the last page's."""
-    there = whole.get(part)
-    if type(there) is dict and type(more) is dict:
-        there.update(more)
-    elif type(there) is list and type(more) is list:
-        there += more
-    else:
-        whole[part] = more
-
-
-def past_leases(link: Link, limit: Optional[int], page: int, **wanted: Any) -> Iterator[Dict[str, Any]]:
-    """Leases that are over, ``limit`` of them (None: all), ``page`` at a time."""
+def leases(link: Link, *, limit: Optional[int] = 100, page: int = _PAGE, **wanted: Any) -> Iterator[Dict[str, Any]]:
+    """Leases that are over, ``page`` at a time; as `rpcsys.client.tracker.Tracker.history`."""
+    _need_ours(link)
     pages = Pages(link)
     before: Optional[int] = None
-    left = limit
-    while left is None or left > 0:
-        most = page if left is None else min(page, left)
+    while limit is None or limit > 0:
+        most = page if limit is None else min(page, limit)
         answer = pages.ask("history", limit=most, before=before, **wanted)
         found = from_tracker(PAST, answer.get("leases"), "leases")
         following = from_tracker(optional(count), answer.get("before"), "before")
@@ -156,34 +135,15 @@ def past_leases(link: Link, limit: Optional[int], page: int, **wanted: Any) -> I
         if following is None:
             return
         before = following
-        if left is not None:
-            left -= len(found)
+        if limit is not None:
+            limit -= len(found)
 
 
-def leases(
-    link: Link,
-    *,
-    key: Optional[str] = None,
-    user: Optional[str] = None,
-    server: Optional[str] = None,
-    since: Optional[float] = None,
-    until: Optional[float] = None,
-    limit: Optional[int] = 100,
-) -> Iterator[Dict[str, Any]]:
-    """Leases that are over, the last to end first; as `rpcsys.client.tracker.Tracker.history`."""
-    _need_ours(link)
-    wanted = {"key": key, "user": user, "server": server, "since": since, "until": until}
-    return past_leases(link, limit, _PAGE, **wanted)
-
-
-def usage(
-    link: Link, *, key: Optional[str] = None, user: Optional[str] = None, since: Optional[float] = None
-) -> List[Dict[str, Any]]:
+def usage(link: Link, **wanted: Any) -> List[Dict[str, Any]]:
     """Rows by user and key; as `rpcsys.client.tracker.Tracker.usage`."""
     _need_ours(link)
-    answer = link.ask("usage", timeout=REPLY_S, key=key, user=user, since=since)
-    rows: List[Dict[str, Any]] = from_tracker(USAGE, answer.get("usage"), "usage")
-    return rows
+    answer = link.ask("usage", timeout=REPLY_S, **wanted)
+    return from_tracker(USAGE, answer.get("usage"), "usage")  # type: ignore[no-any-return]
 
 
 def _need_ours(link: Link) -> None:

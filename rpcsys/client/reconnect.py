@@ -1,11 +1,7 @@
-"""A connection that is opened when it is needed, and opened anew when it was lost.
+"""Where a remote function is, and the connection to it: opened when it is needed, and anew when it was lost.
 
-The rules of this file:
-
-- Nothing connects before somebody asks. A server that never was there is an error at once: it may be a wrong address.
-- One that was there is looked for, with growing pauses, as long as the caller may wait. One caller looks for all.
-- Who does not want to wait has a thread look for it, which gives up when nobody has asked for a while.
-- A connection that is given up is closed only if it is lost: others may have calls under way on it.
+A server that never was there is an error at once: it may be a wrong address. One that was there is looked for, with
+growing pauses, as long as the caller may wait; one caller looks for all.
 """
 
 from __future__ import annotations
@@ -13,9 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any, Callable, Collection, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
+from rpcsys.client.capabilities import check_encodings
+from rpcsys.client.connection import connect
+from rpcsys.client.tracker import PLACES, connect_tracker
 from rpcsys.errors import (
+    Busy,
     ConnectError,
     NotSupported,
     RemoteError,
@@ -23,10 +23,15 @@ from rpcsys.errors import (
     SessionClosed,
     SessionError,
     TrackerError,
+    UnknownKey,
+    UsageError,
     one_line,
 )
+from rpcsys.link import parse_address
 from rpcsys.link.backoff import RETRY_S, Backoff, jitter
 
+#: Seconds that a call waits for a server to be free, or back, unless told otherwise.
+WAIT_S = 60.0
 #: What a server that starts, moves or is restarted answers, if anything; one that is none of ours says so for ever.
 _FOR_NOW = (ConnectError, TrackerError, SessionError)
 #: How long who does not want to wait waits for a first try: a server that is there has answered by then.
@@ -36,6 +41,41 @@ IDLE_S = 60.0
 #: A busy server is avoided for so long, where there are others.
 AVOID_S = 1.0
 _log = logging.getLogger("rpcsys.remote")
+
+
+class Endpoint(NamedTuple):
+    """Where a function is, and how it is called."""
+
+    function: str  # its name on the server, or in the deployed module
+    key: str = ""  # of the servers that have it; a deployed module's tracker needs none
+    tracker: str = ""  # ``host:port`` of the tracker that knows them; or
+    address: str = ""  # ``host:port`` of the server itself
+    wait_s: float = WAIT_S  # seconds to wait for one to be free, or back
+    serve: str = ""  # the name of the deployed module; "" for a function of a session
+    deadline_s: float = 0.0  # seconds a call may take there; 0 for any number
+    repeatable: bool = True  # whether a call may be made again when nobody knows if it ran
+
+    def complaint(self) -> str:
+        """What is wrong with it; empty if nothing is."""
+        if not self.function:
+            return "a remote function has a name"
+        if bool(self.tracker) == bool(self.address):
+            return "a remote function is found by a tracker or by an address: give one of the two"
+        if self.tracker and not (self.key or self.serve):
+            return "a tracker finds a remote function by a key, or by what a deployed module is called: give one"
+        if not 0 < self.wait_s < float("inf"):
+            return "wait_s is a number of seconds above 0"
+        if not 0 <= self.deadline_s < float("inf"):
+            return "deadline_s is a number of seconds, or 0"
+        try:
+            parse_address(self.tracker or self.address)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    def __str__(self) -> str:
+        what = f"{self.serve}.{self.function}" if self.serve else self.function
+        return f"{what} at {self.address or f'a server of the tracker {self.tracker}'}"
 
 
 class OpenConnection(NamedTuple):
@@ -56,23 +96,16 @@ Opener = Callable[[float, Collection[str]], OpenConnection]
 
 
 class ReconnectingConnection:
-    """At most one connection, for any number of threads.
-
-    Attributes
-    ----------
-    current : the connection; None while there is none
-    opened : how many have been opened
-    problem : what went wrong the last time one was to be opened
-    """
+    """At most one connection, for any number of threads. Nothing connects before somebody asks."""
 
     def __init__(self, open: Opener, wait_s: float) -> None:
         self._open = open
         self._wait_s = wait_s
-        self.current: Optional[OpenConnection] = None
-        self.opened = 0
+        self.current: Optional[OpenConnection] = None  # None while there is none
+        self.opened = 0  # how many have been opened
+        self.problem: Optional[RpcsysError] = None  # what went wrong the last time one was to be opened
         self._opening = threading.Lock()
         self._avoided: Dict[str, float] = {}
-        self.problem: Optional[RpcsysError] = None
         self._gave_up_at = -1.0
         self._closing = threading.Event()
         self._search_lock = threading.Lock()
@@ -82,11 +115,8 @@ class ReconnectingConnection:
 
     def get(self) -> OpenConnection:
         """The connection, opened if need be. Raises `RpcsysError` where that cannot be."""
-        current = self.current
-        if current is not None:
-            return current
         limit = time.monotonic() + self._wait_s
-        return self._found(lambda: limit if self.opened else 0.0, _is_for_now)
+        return self.current or self._found(lambda: limit if self.opened else 0.0, _is_for_now)
 
     def at_once(self) -> Optional[OpenConnection]:
         """The connection if it is there, or is within a second of being looked for; it is looked for on."""
@@ -154,22 +184,16 @@ class ReconnectingConnection:
 
     def _opened(self, limit: float) -> OpenConnection:
         self._check_open()
-        connection = self._open(self._seconds(limit), self._to_avoid())
+        now = time.monotonic()
+        seconds = max(1.0, min(limit - now, self._wait_s)) if limit > now else self._wait_s
+        self._avoided = {where: until for where, until in self._avoided.items() if until > now}
+        connection = self._open(seconds, self._avoided)
         self.opened += 1
         self.current = connection
         if self._closing.is_set():
             self.close()
             self._check_open()
         return connection
-
-    def _seconds(self, limit: float) -> float:
-        left = limit - time.monotonic()
-        return max(1.0, min(left, self._wait_s)) if left > 0 else self._wait_s
-
-    def _to_avoid(self) -> Collection[str]:
-        now = time.monotonic()
-        self._avoided = {where: until for where, until in self._avoided.items() if until > now}
-        return self._avoided
 
     def _look_on(self) -> None:
         """Look for a server until it is there or nobody asks any more, whatever goes wrong."""
@@ -189,8 +213,74 @@ class ReconnectingConnection:
 
 
 def _is_for_now(error: RpcsysError) -> bool:
-    return (isinstance(error, _FOR_NOW) and not isinstance(error, NotSupported)) or _retryable(error)
+    if isinstance(error, RemoteError):
+        return error.retryable
+    return isinstance(error, _FOR_NOW) and not isinstance(error, NotSupported)
 
 
-def _retryable(error: RpcsysError) -> bool:
-    return isinstance(error, RemoteError) and error.retryable
+# ------------------------------------------------------------------ connecting
+
+
+def open_at(
+    endpoint: Endpoint, returned: Mapping[str, str], hows: Collection[str], seconds: float, avoid: Collection[str]
+) -> OpenConnection:
+    """Connect to where the function is, within about ``seconds`` and rather not at one of the addresses ``avoid``.
+
+    ``returned``: how results are to be encoded, by their positions; ``hows``: all encodings the server has to know.
+    Raises `RpcsysError`.
+    """
+    if endpoint.serve:
+        return _served(endpoint, returned, hows, seconds, avoid)
+    held: List[Any] = []
+    try:
+        if endpoint.address:
+            session = connect(endpoint.address, key=endpoint.key, timeout=seconds)
+        else:
+            held.append(connect_tracker(endpoint.tracker))
+            session = held[0].request(endpoint.key, wait_timeout=seconds)
+        held.insert(0, session)
+        check_encodings(session.info, hows, session.address)
+        function = session.get_function(endpoint.function)
+    except BaseException:
+        for one in held:
+            one.close()
+        raise
+    return OpenConnection(function.encoding(returned) if returned else function, "{}:{}".format(*session.address), held)
+
+
+def _served(
+    endpoint: Endpoint, returned: Mapping[str, str], hows: Collection[str], seconds: float, avoid: Collection[str]
+) -> OpenConnection:
+    """Connect to a server that has the module deployed: the least busy one, where a tracker knows several."""
+    if endpoint.address:
+        rows = [(*parse_address(endpoint.address), endpoint.key)]
+    else:
+        with connect_tracker(endpoint.tracker) as tracker:
+            rows = [(row["host"], row["port"], row["key"]) for row in tracker.resolve(endpoint.serve)]
+    if not rows:
+        raise UnknownKey(f"the tracker at {endpoint.tracker} knows no place of {endpoint.serve!r}")
+    rows.sort(key=lambda row: _where(*row) in avoid)
+    del rows[PLACES:]
+    several = len(rows) > 1
+    while True:
+        host, port, key = rows.pop(0)
+        try:
+            served = connect(host, port, key, serve=endpoint.serve, timeout=seconds)
+            break
+        except (ConnectError, Busy):
+            if not rows:
+                raise
+    try:
+        check_encodings(served.info, hows, (host, port))
+        function = served[endpoint.function]
+    except BaseException:
+        served.close()
+        raise
+    return OpenConnection(
+        function.encoding(returned) if returned else function, _where(host, port, key), [served], several
+    )
+
+
+def _where(host: str, port: int, key: str) -> str:
+    """What tells servers apart: behind a proxy they have one address."""
+    return f"{host}:{port} {key}".rstrip()

@@ -14,9 +14,6 @@ from rpcsys.errors import ProtocolError, UsageError
 from rpcsys.link import Closeable
 from rpcsys.wire.values import Ref
 
-#: The number under which a shared connection knows its module.
-_SERVED = 0
-
 
 class Session(Caller, Closeable):
     """A session with one device. Made by `connect` and `Tracker.request`; a context manager.
@@ -115,9 +112,7 @@ class Session(Caller, Closeable):
         cannot be read), `PathError` (a name that leaves the directory), `RemoteFileError`.
         """
         cached = self.info.get("capabilities", {}).get("cache") is True
-        if not cached:
-            return files.upload(self._channel, source, target, progress)
-        return files.upload_once(self._channel, self._builtin, source, target, progress)
+        return files.upload(self._channel, self._builtin if cached else None, source, target, progress)
 
     def download(
         self,
@@ -209,10 +204,7 @@ class ServedModule(RemoteModule, Closeable):
         if type(about) is not dict:
             session.close()
             raise ProtocolError("the server's HELLO does not say which module it serves")
-        fields = ("kind", "functions", "inputs", "outputs")
-        super().__init__(
-            session, Ref(_SERVED, {field: about[field] for field in fields if field in about}), owned=False
-        )
+        super().__init__(session, Ref(0, about), owned=False)
         self.name = str(about.get("name", ""))
         self.version = str(about.get("version", ""))
         self.info: Dict[str, Any] = session.info

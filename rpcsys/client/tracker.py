@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import logging
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Union, overload
 
@@ -68,7 +67,6 @@ class Tracker(Closeable):
         self.user = user
         self._timeout = timeout
         self._idle: List[Link] = []
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return "<tracker {}:{}>".format(*self.address)
@@ -114,9 +112,9 @@ class Tracker(Closeable):
         """
         from rpcsys.client import listings  # for a desk: no board has it
 
+        wanted: Dict[str, Any] = {"key": key, "user": user, "server": server, "since": since, "until": until}
         with self._link() as link:
-            wanted = {"key": key, "user": user, "server": server}
-            return list(listings.leases(link, **wanted, since=since, until=until, limit=limit))
+            return list(listings.leases(link, limit=limit, **wanted))
 
     def usage(
         self, *, key: Optional[str] = None, user: Optional[str] = None, since: Optional[float] = None
@@ -197,7 +195,7 @@ class Tracker(Closeable):
         except BaseException:
             link.close()  # which ends the leases
             raise
-        self._keep(link)
+        self._idle.append(link)
         assert sessions is not None, "the last try raises"
         return sessions[0] if count == 1 else sessions
 
@@ -300,10 +298,9 @@ class Tracker(Closeable):
 
     def close(self) -> None:
         """Close the idle connections. Sessions go on."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for link in idle:
-            link.close()
+        with contextlib.suppress(IndexError):  # none is left
+            while True:
+                self._idle.pop().close()
 
     @contextlib.contextmanager
     def _link(self) -> Iterator[Link]:
@@ -314,20 +311,16 @@ class Tracker(Closeable):
         except BaseException:
             link.close()
             raise
-        self._keep(link)
-
-    def _keep(self, link: Link) -> None:
-        with self._lock:
-            self._idle.append(link)
+        self._idle.append(link)
 
     def _open(self, timeout: float) -> Link:
         return Link.open(self.address, timeout=timeout, user=self.user)
 
     def _take(self) -> Link:
         while True:
-            with self._lock:
-                link = self._idle.pop() if self._idle else None
-            if link is None:
+            try:
+                link = self._idle.pop()
+            except IndexError:
                 return self._open(self._timeout)
             try:
                 link.command([wire.PING], timeout=self._timeout)

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from rpcsys.serve import Signals, Watchdog, end_without_memory, notify, setup_logging
+from rpcsys import logs
+from rpcsys.serve import Signals, Watchdog, end_without_memory, notify
 from rpcsys.serve import run as run_main
 
 #: How long a thread beside the loop may keep the interpreter from it at a time; Python's default is 5 ms.
@@ -30,7 +31,7 @@ def run_daemon(
 
     def main() -> int:
         config = parse(arguments)
-        setup_logging(name, silent=config.silent, form=config.log_format)
+        logs.setup(name, silent=config.silent, form=config.log_format)
         return run(serve(config))
 
     return run_main(main, name)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rpcsys.errors import ConfigError
+from rpcsys.link import parse_address
 from rpcsys.logs import FORMATS
-from rpcsys.serve import Parser, parse_address, port_number
+from rpcsys.serve import Parser, port_number
 
 NAME = "rpcsys-proxy"
 

@@ -15,7 +15,7 @@ from rpcsys.daemon.log_handler import BatchLogHandler
 from rpcsys.daemon.loop import until_signal
 from rpcsys.daemon.sockets import ENDED, Sockets
 from rpcsys.errors import ProtocolError
-from rpcsys.link import KEEPALIVE_S, drain_and_close, keep_alive
+from rpcsys.link import KEEPALIVE_S, drain_and_close, keep_alive, tune
 from rpcsys.logs import note
 from rpcsys.proxy import events as ev
 from rpcsys.proxy.config import ProxyConfig
@@ -26,7 +26,7 @@ from rpcsys.proxy.streams import ProxyStream, send_first
 from rpcsys.proxy.tracker_link import ProxyTrackerLink
 from rpcsys.proxy.upstream import Upstream
 from rpcsys.proxy.websocket import serve_websockets
-from rpcsys.serve import Signals, announce, bind, notify, tune
+from rpcsys.serve import Signals, announce, bind, notify
 from rpcsys.wire import handshake, tracker
 from rpcsys.wire.control import NO_CONTROL_LINK
 

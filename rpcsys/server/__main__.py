@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 
-from rpcsys import serve
+from rpcsys import logs, serve
 from rpcsys.errors import ConfigError
 from rpcsys.server import config
 
@@ -26,7 +26,7 @@ def _main(arguments: Sequence[str]) -> int:
         raise ConfigError("the device server needs Linux; the client and the tools run here too")
     from rpcsys.server.supervisor.service import DeviceServer
 
-    serve.setup_logging(config.NAME, silent=settings.silent, form=settings.log_format)
+    logs.setup(config.NAME, silent=settings.silent, form=settings.log_format)
     return DeviceServer(settings).run()
 
 

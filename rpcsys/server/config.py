@@ -13,6 +13,7 @@ from typing import Any
 from rpcsys import serve
 from rpcsys.errors import ConfigError
 from rpcsys.ffi import library
+from rpcsys.link import parse_address
 from rpcsys.logs import FORMATS
 from rpcsys.server.capabilities import installed
 from rpcsys.wire.keys import is_key
@@ -78,7 +79,7 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
     made = {
         "host": ServerConfig.host if proxies or not flags.host else flags.host[-1],
         "proxies": proxies,
-        "tracker": serve.parse_address(flags.tracker) if flags.tracker and not proxies else None,
+        "tracker": parse_address(flags.tracker) if flags.tracker and not proxies else None,
         "load_library": tuple(os.path.abspath(path) for path in flags.load_library.split(":") if path),
         "tvm": tvm,
         "tvm_library": tvm_library,
@@ -249,7 +250,7 @@ def _seconds(text: str) -> float:
 
 def _proxies(hosts: list[str], port: int) -> tuple[tuple[str, int], ...]:
     """The proxies of the hosts, each with a port of its own or with ``port``."""
-    proxies = tuple(serve.parse_address(host, port) for host in hosts)
+    proxies = tuple(parse_address(host, port) for host in hosts)
     for proxy in proxies:
         twice = f"--host {proxy[0]} is given twice: one connection for each slot waits there"
         _refuse(proxies.count(proxy) > 1, twice)

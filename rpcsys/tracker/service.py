@@ -18,7 +18,8 @@ from rpcsys.daemon.http import serve_pages
 from rpcsys.daemon.loop import until_signal
 from rpcsys.daemon.sockets import Sockets
 from rpcsys.errors import LimitExceeded
-from rpcsys.serve import Signals, announce, bind, notify, tune
+from rpcsys.link import tune
+from rpcsys.serve import Signals, announce, bind, notify
 from rpcsys.tracker import events
 from rpcsys.tracker.addresses import plain
 from rpcsys.tracker.config import TrackerConfig

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rpcsys.cli import models
-from rpcsys.client.timing import TimingResult
+from rpcsys.client import TimingResult
 from rpcsys.errors import UsageError
 
 

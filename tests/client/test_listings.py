@@ -58,13 +58,13 @@ def test_a_summary_that_does_not_go_on_is_refused():
 
 def test_past_leases_as_many_as_are_wanted():
     link = Pages({"leases": [PAST] * 3, "before": 7}, {"leases": [PAST] * 2, "before": 5})
-    assert len(list(listings.past_leases(link, 5, 3, key=None))) == 5
+    assert len(list(listings.leases(link, limit=5, page=3, key=None))) == 5
     assert [(asked["limit"], asked["before"]) for asked in link.asked] == [(3, None), (2, 7)]
 
 
 def test_a_page_longer_than_asked_for_is_refused():
     with pytest.raises(ProtocolError, match="does not go on"):
-        list(listings.past_leases(Pages({"leases": [PAST] * 3, "before": None}), 2, 2))
+        list(listings.leases(Pages({"leases": [PAST] * 3, "before": None}), limit=2, page=2))
 
 
 def test_an_answer_beyond_all_bounds_is_refused(monkeypatch):

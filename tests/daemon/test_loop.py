@@ -92,7 +92,7 @@ except Exception:
 }
 WITHOUT_MEMORY = """
 import asyncio, logging, sys, threading
-from rpcsys import serve
+from rpcsys import logs, serve
 from rpcsys.daemon import loop as daemon
 from rpcsys.daemon.log_handler import BatchLogHandler
 import os
@@ -111,7 +111,7 @@ async def main():
 {}
     await asyncio.sleep(30)
     return 0
-serve.setup_logging("test")
+logs.setup("test")
 sys.exit(serve.run(lambda: daemon.run(main()), "test"))
 """
 

@@ -13,8 +13,7 @@ import threading
 import time
 from typing import Any, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from rpcsys.client.endpoint import WAIT_S, Endpoint, open_at
-from rpcsys.client.reconnect import OpenConnection, ReconnectingConnection
+from rpcsys.client.reconnect import WAIT_S, Endpoint, OpenConnection, ReconnectingConnection, open_at
 from rpcsys.errors import (
     DeadlineExceeded,
     RemoteError,

@@ -303,9 +303,9 @@ def test_values_that_cannot_be_encoded_are_refused_here(lab):
 
 
 def test_a_server_that_does_not_know_an_encoding_is_named(lab, monkeypatch):
-    from rpcsys.client import endpoint
+    from rpcsys.client import reconnect
 
-    connect = endpoint.connect_tracker
+    connect = reconnect.connect_tracker
 
     def without_zlib(address):
         tracker = connect(address)
@@ -319,7 +319,7 @@ def test_a_server_that_does_not_know_an_encoding_is_named(lab, monkeypatch):
         tracker.request = leased
         return tracker
 
-    monkeypatch.setattr(endpoint, "connect_tracker", without_zlib)
+    monkeypatch.setattr(reconnect, "connect_tracker", without_zlib)
     with encoded_echo(lab, encode={"a": "int8+zlib"}) as module:
         with pytest.raises(NotSupported, match="cannot decode zlib"):
             module(np.ones(3, "f4"), np.arange(3))
