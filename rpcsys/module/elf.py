@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import platform
 import struct
 import sys
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
@@ -134,6 +133,8 @@ def parse(data: Data) -> Elf:
 
 def here() -> Tuple[str, int]:
     """Machine and width of the libraries that this process could load."""
+    import platform  # an idle server goes without
+
     bits = 64 if sys.maxsize > 1 << 32 else 32
     machine = machine_of(platform.machine())
     return {("x86_64", 32): "i386", ("aarch64", 32): "arm"}.get((machine, bits), machine), bits

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import platform
 import sys
 from typing import Any
 
@@ -70,6 +69,8 @@ def kinds(*, pickle: bool = False) -> list[str]:
 
 def machine() -> dict[str, Any]:
     """What kind of board this is: architecture, cores this process may use, memory in bytes, system."""
+    import platform  # an idle server goes without
+
     return {
         "arch": platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -83,7 +82,7 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
         "load_library": tuple(os.path.abspath(path) for path in flags.load_library.split(":") if path),
         "tvm": tvm,
         "tvm_library": tvm_library,
-        "name": flags.name or platform.node() or "server",
+        "name": flags.name or os.uname().nodename or "server",
         "labels": _labels(flags.labels),
         "preload": _preload(flags.preload, tvm),
         "imports": tuple(flags.imports),

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rpcsys.server.sandbox.messages import RPCSYS, TVM
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.offers import MatchKey
 from rpcsys.server.supervisor.parking import ParkedConnection
-from rpcsys.server.supervisor.records import ServerRecords, earliest
+from rpcsys.server.supervisor.records import earliest
 from rpcsys.server.supervisor.slots import SessionRecord
 from rpcsys.server.supervisor.tracker import TrackerSide
 from rpcsys.wire.handshake import CLIENT, SESSION
 from rpcsys.wire.keys import same
-
-if TYPE_CHECKING:
-    from rpcsys.server.supervisor.deployments import Deployments
 
 #: From a connection to its whole greeting: clients send it at once. Well within the 10 s that are promised.
 HANDSHAKE_S = 8.0
@@ -32,11 +27,9 @@ NOT_FREE = "its key is not free here (used already, renewed, or another server's
 class ClientAdmission:
     """How clients come in."""
 
-    def __init__(self, records: ServerRecords, tracker: TrackerSide, deployments: Deployments | None) -> None:
-        self.records = records
-        self.tracker = tracker
+    def __init__(self, tracker: TrackerSide) -> None:
+        self.records, self.tracker, self.deployments = tracker.records, tracker, tracker.deployments
         self.slots, self.offers, self.parking = tracker.slots, tracker.offers, tracker.parking
-        self.deployments = deployments
         #: Connections without a greeting, until when they must have it, and where they are from.
         self.openings: dict[int, tuple[float, str]] = {}
 

@@ -1,7 +1,6 @@
 """The supervisor's end of its other processes: the zygote, and the control sockets of the children.
 
-When the zygote dies, its children die with it (PR_SET_PDEATHSIG), and what they leave behind becomes the
-supervisor's, which kills it before it says that the zygote is down.
+When the zygote dies, so do its children (PR_SET_PDEATHSIG); what they leave behind is killed before that is told.
 """
 
 from __future__ import annotations
@@ -30,25 +29,21 @@ STUCK_S = 1.0  # between two checks whether a process that no signal has ended h
 
 @dataclass
 class ChildProcess:
-    """A child that was asked for. ``control``: None once it is not listened to any more.
-
-    ``roots``: the numbers of its process and of its init, where it has one; ``kills``: how often it was killed.
-    """
+    """A child that was asked for."""
 
     kind: ChildKind
-    control: socket.socket | None
+    control: socket.socket | None  # None once it is not listened to any more
     allowance: messages.Allowance
-    roots: tuple[int, ...] = ()
+    roots: tuple[int, ...] = ()  # the numbers of its process and of its init, where it has one
     ready: bool = False
-    kills: int = 0
+    kills: int = 0  # how often it was killed
 
 
 class Spawner:
     """One zygote at a time, and its ``children`` by number.
 
-    ``on_service``: hears what hosts and deployers say beside what sessions do: the child, its
-    message, and the descriptor with it, which it returns if it does not take it. Raises `ProtocolError` or KeyError for what
-    none of them says.
+    ``on_service`` hears what hosts and deployers say beside what sessions do: the child, its message, and the descriptor with
+    it, which it returns if it does not take it. It raises `ProtocolError` or KeyError for what none of them says.
     """
 
     def __init__(self, loop: Loop, settings: dict[str, Any]) -> None:
@@ -100,17 +95,17 @@ class Spawner:
             self._loop.post(ev.ChildDead, child, 1)
             return
         ours.setblocking(False)
-        self.children[child] = ChildProcess(kind, ours, _allowance(kind, self._loop.now()))
+        of_session = kind is ChildKind.SESSION
+        allowed = (messages.ALLOWED,) if of_session else (messages.ALLOWED_OF_SERVICE, messages.ALLOWED_S)
+        self.children[child] = ChildProcess(kind, ours, messages.Allowance(self._loop.now(), *allowed))
         self._loop.add(ours.fileno(), lambda: self._hear_child(child, ours))
         self._order(theirs.fileno(), spawn=child, kind=kind)
         theirs.close()
 
     def kill(self, child: int) -> None:
-        """Have a child and everything below it killed.
-
-        A zygote may be stopped, or have no turn: the second time this process kills it itself, and sees the next time whether it
-        lives all the same.
-        """
+        """Have a child and everything below it killed."""
+        # A zygote may be stopped, or have no turn: the second time this process kills the child itself, and sees the next time
+        # whether it lives all the same.
         self._order(None, kill=child)
         # One that has been collected has a number that may be another's.
         roots = [pid for pid in self.roots(child) if processes.parent(pid) == self._zygote]
@@ -197,15 +192,10 @@ class Spawner:
             self._loop.post(ev.Unkilled, said["stuck"])
         else:
             death = ev.ChildDead(self._loop.now(), said.pop("dead"), **said)
-            self._hear_last(death.child)
+            while (control := self._control_of(death.child)) is not None and self._hear_child(death.child, control):
+                pass  # what it said may lie unread behind the news of its death
             self._bury(death.child)
             self._loop.events.append(death)
-
-    def _hear_last(self, child: int) -> None:
-        """What a dead child said may lie unread behind the news of its death."""
-        control = self._control_of(child)
-        while control is not None and self._hear_child(child, control) and self._control_of(child) is not None:
-            pass
 
     def _hear_child(self, child: int, control: socket.socket) -> bool:
         """Take one message of a child; whether there was one."""
@@ -328,9 +318,3 @@ def _receive(sock: socket.socket) -> tuple[bytes, int | None]:
         raise
     except OSError:
         return b"", None
-
-
-def _allowance(kind: ChildKind, now: float) -> messages.Allowance:
-    if kind is ChildKind.SESSION:
-        return messages.Allowance(now, messages.ALLOWED)
-    return messages.Allowance(now, messages.ALLOWED_OF_SERVICE, messages.ALLOWED_S)

@@ -1,7 +1,6 @@
 """The directories of sessions, and what sessions leave on the disk and in shared memory: made and removed beside the loop.
 
-A disk that has much to write takes milliseconds to make or remove a directory, and seconds for what a session
-can leave. A thread of its own does it, so that nobody's opening waits for that; all else stays with the loop.
+A thread of its own does what takes a busy disk milliseconds to seconds, so that nobody's opening waits for it.
 """
 
 from __future__ import annotations

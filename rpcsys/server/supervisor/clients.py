@@ -164,16 +164,13 @@ class Clients:
         return encode_greeting(Greeting(SERVER, self._key, Options(session=SESSION if session else None)))
 
     def refuse(self, conn: int, how: str) -> None:
-        """Answer ``mismatch``, or with the ``version`` we speak, and close.
-
-        A client that has come through a proxy has been told of success already.
-        """
+        """Answer ``mismatch``, or with the ``version`` we speak, and close."""
         if conn not in self._adopted:
             self.drop(conn, self.success(True) if how == "version" else encode_mismatch())
-        elif self._adopted[conn]:
-            self.turn_away(conn, "ServerRefused", REFUSED, False)
-        else:
-            self.drop(conn)
+            return
+        if self._adopted[conn]:  # a proxy has told it of success already
+            self.send_error(conn, "ServerRefused", REFUSED, False)
+        self.drop(conn)
 
     def turn_away(self, conn: int, kind: str, text: str, unanswered: bool) -> None:
         """Close a connection, having told its client why, as :meth:`send_error` does."""
@@ -181,9 +178,7 @@ class Clients:
         self.drop(conn)
 
     def send_error(self, conn: int, kind: str, text: str, unanswered: bool) -> None:
-        """Tell an rpcsys/1 client why its session was ended from outside: an error of the class ``kind``.
-
-        ``unanswered``: its greeting has not been answered yet.
+        """Tell an rpcsys/1 client, whose greeting may be ``unanswered``, why its session was ended: an error of the class ``kind``.
 
         Its process is dead. If that was in the middle of a frame, the client takes this for a part of it, and
         sees a broken connection; if the process has said it itself, nothing more can be sent.

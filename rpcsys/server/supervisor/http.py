@@ -1,7 +1,6 @@
 """A few small pages over HTTP/1, on the server's own loop: for probes, and for nobody else.
 
-A request is read to the end of its head, answered, and the connection closed. Whoever asks slowly, or for much, or
-does not read what he asked for, is dropped.
+Whoever asks slowly, or for much, or does not read what he asked for, is dropped.
 """
 
 from __future__ import annotations

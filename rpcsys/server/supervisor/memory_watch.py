@@ -14,11 +14,10 @@ SLICE_S = 0.005  # a scan of many processes lets the loop do its work after so l
 
 
 class MemoryWatch:
-    """Scans running sessions, ``EVERY_S`` apart.
+    """Reports running sessions above ``limit`` bytes (None: none), and those off their CPUs, which it sets back to them.
 
-    Reports those above ``limit`` bytes (None: none), and those that were not on their CPUs alone, which it
-    sets back to them. ``roots``: the uppermost processes of a child (:func:`rpcsys.server.sandbox.limits.members`), none for
-    a dead one. ``killed``: whether the kernel has ended a process of a child for want of memory.
+    ``roots``: the uppermost processes of a child (:func:`rpcsys.server.sandbox.limits.members`), none for a dead one;
+    ``killed``: whether the kernel has ended a process of a child for want of memory.
     """
 
     def __init__(

@@ -254,7 +254,7 @@ class Offers:
         if key is not None:
             self.use(key)
 
-    def _leased(self, event: ev.LeaseRenewed | ev.LeaseRevoked) -> MatchKey | None:
+    def _leased(self, event: ev.LeaseReport) -> MatchKey | None:
         lease = event.lease, event.epoch
         return next((key for key in self.keys.values() if (key.lease, key.epoch) == lease), None)
 

@@ -195,7 +195,7 @@ class Slots:
 
     def memory_exceeded(self, event: ev.MemoryExceeded) -> list[do.Action]:
         session = self._served_by(event.child)
-        return [] if session is None or session.state is not RUNNING else self.end(session, "memory")
+        return self.end(session, "memory") if session is not None and session.state is RUNNING else []
 
     def cpus_left(self, event: ev.CpusLeft) -> list[do.Action]:
         """A session was on CPUs that its slot has not. Said once for a session."""

@@ -39,7 +39,7 @@ class DeviceServerState:
 
             self.deployments = Deployments(records, processes)
         tracker = self.tracker = TrackerSide(records, slots, offers, parking, health, self.deployments)
-        admission = self.admission = ClientAdmission(records, tracker, self.deployments)
+        admission = self.admission = ClientAdmission(tracker)
         self.grace_until: float | None = None
         self._on_event: dict[type, Callable[[Any], list[do.Action]]] = {
             ev.Tick: self._tick,

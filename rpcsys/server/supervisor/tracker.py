@@ -83,7 +83,7 @@ class TrackerSide:
         self._note_at = event.now + NOTE_EVERY_S
         return [do.Log("warning", "the tracker has handed out a match key that is not in use any more"), *actions]
 
-    def _holder(self, event: ev.LeaseRenewed | ev.LeaseRevoked) -> SessionRecord | None:
+    def _holder(self, event: ev.LeaseReport) -> SessionRecord | None:
         """The client that has come with a lease."""
         lease = event.lease, event.epoch
         return next((each for each in self.slots.clients() if (each.lease, each.epoch) == lease), None)
@@ -118,15 +118,14 @@ class TrackerSide:
 
     def report_end(self, session: SessionRecord, outcome: str) -> list[do.Action]:
         """Tell our tracker how a session's lease ended, if it has one."""
-        if session.lease is None:
+        lease, epoch, cleaned, removed = session.lease, session.epoch, session.cleaned, session.removed
+        if lease is None:
             return []
-        cleaned, removed = session.cleaned, session.removed
-        return self.offers.report(do.ReportEnd(session.lease, session.epoch, outcome, cleaned, removed, session.fault))
+        return self.offers.report(do.ReportEnd(lease, epoch, outcome, cleaned, removed, session.fault))
 
     def _report_start(self, session: SessionRecord) -> list[do.Action]:
-        if session.lease is None:
-            return []
-        return self.offers.report(do.ReportStart(session.lease, session.epoch, session.peer))
+        lease = session.lease
+        return [] if lease is None else self.offers.report(do.ReportStart(lease, session.epoch, session.peer))
 
     # What is told of sessions
 
@@ -147,13 +146,8 @@ class TrackerSide:
             session.fault = f"it could not be cleaned: {event.left[0]} is left"
             spoilt = self.slots.processes.spoil(f"session {session.number} has left {event.left[0]}")
         self.health.session_ended(session.fault)
-        fields = session.fields(
-            lasted_s=round(lasted_s, 3),
-            outcome=session.outcome,
-            cleaned=session.cleaned,
-            removed=session.removed,
-            fault=session.fault,
-        )
+        told = {name: getattr(session, name) for name in ("outcome", "cleaned", "removed", "fault")}
+        fields = session.fields(lasted_s=round(lasted_s, 3), **told)
         line = do.Log("info", session.ended_text(lasted_s), "ended", fields)
         return [line, *spoilt, *self.report_end(session, session.outcome)]
 
