@@ -68,27 +68,18 @@ class BoardHealth:
         self.running = ""
         if event.what == RECOVER:
             self._faults = 0
-            return self._recovered(event.problem)
+            line = f"the recovery command failed: {event.problem}" if event.problem else "the recovery command was run"
+            self._fresh = not self._check
+            told = do.Log("warning" if event.problem else "info", line)
+            return [told, *self._run(CHECK)] if self._check else [told]
+        was = self.problem
         if event.problem:
-            return self._unfit(event.problem)
-        was, self.problem = self.problem, ""
-        self._fresh, self._due = True, event.now + EVERY_S
+            self.problem = f"the health check failed: {event.problem}"
+            self._fresh, self._due = False, event.now + self._backoff.pause()
+            return [] if was else [do.Log("error", f"{self.problem}; not offered until it passes")]
+        self.problem, self._fresh, self._due = "", True, event.now + EVERY_S
         self._backoff.worked()
         return [do.Log("info", "the health check passes again: this board is offered")] if was else []
-
-    def _recovered(self, problem: str) -> list[do.Action]:
-        line = f"the recovery command failed: {problem}" if problem else "the recovery command was run"
-        told: list[do.Action] = [do.Log("warning" if problem else "info", line)]
-        if self._check:
-            return told + self._run(CHECK)
-        self._fresh = True
-        return told
-
-    def _unfit(self, problem: str) -> list[do.Action]:
-        was, self.problem = self.problem, f"the health check failed: {problem}"
-        self._fresh = False
-        self._due = self.records.now + self._backoff.pause()
-        return [] if was else [do.Log("error", f"{self.problem}; not offered until it passes")]
 
     def _run(self, what: str) -> list[do.Action]:
         self.running = what

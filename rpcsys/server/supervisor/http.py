@@ -1,13 +1,14 @@
-"""A few small pages over HTTP/1, on the server's own loop: for probes, and for nobody else.
+"""A few small pages over HTTP/1, on the server's own loop, for probes; one is of metrics, in Prometheus's text format.
 
-Whoever asks slowly, or for much, or does not read what he asked for, is dropped.
+Both are written by hand: a board has no package for it. Whoever asks slowly, or for much, or does not read, is dropped.
 """
 
 from __future__ import annotations
 
+import collections
 import socket
-from collections.abc import Mapping
-from typing import Callable, Tuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from rpcsys.server.supervisor.loop import Loop
 
@@ -15,14 +16,17 @@ MAX_HEAD = 8 << 10  # bytes of a request: probes send a few hundred
 MAX_ASKING = 16  # connections at a time; the one that has been there longest gives way
 REQUEST_TIMEOUT_S = 5.0
 
-#: Makes a page when it is asked for: its content type and its body, small enough for a socket's buffer.
-Page = Callable[[], Tuple[str, bytes]]
+#: Where the buckets of the histogram of sessions end.
+SECONDS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Web:
-    """Serves ``pages`` by path on a listening socket, which it owns."""
+    """Serves ``pages`` by path, each made when asked for (content type, body), on a listening socket, which it owns."""
 
-    def __init__(self, loop: Loop, listener: socket.socket, pages: Mapping[str, Page]) -> None:
+    def __init__(
+        self, loop: Loop, listener: socket.socket, pages: Mapping[str, Callable[[], tuple[str, bytes]]]
+    ) -> None:
         self._loop = loop
         self._listener = listener
         self._pages = pages
@@ -93,3 +97,53 @@ class Web:
         self._loop.call_at(None, self._asking.pop(sock)[1])
         self._loop.remove(sock.fileno())
         sock.close()
+
+
+class ServerMetrics:
+    """Counts of what happened. ``now`` gives what is so now, by name, when somebody asks."""
+
+    def __init__(self, key: str, now: Callable[[], Mapping[str, float]]) -> None:
+        self._key = key
+        self._now = now
+        self._outcomes: collections.Counter[str] = collections.Counter()
+        self._faults = 0
+        self._counts = [0] * (len(SECONDS) + 1)
+        self._sum = 0.0
+
+    def ended(self, outcome: str, lasted_s: float, fault: str) -> None:
+        self._outcomes[outcome] += 1
+        self._faults += bool(fault)
+        self._counts[sum(lasted_s > bound for bound in SECONDS)] += 1
+        self._sum += lasted_s
+
+    def page(self) -> tuple[str, bytes]:
+        """All metrics: their content type, and the text."""
+        key = {"key": self._key}
+        lines: list[str] = []
+        for name, value in self._now().items():
+            lines += _family(f"rpcsys_server_{name}", "gauge", [("", key, value)])
+        outcomes = [("", {**key, "outcome": word}, count) for word, count in sorted(self._outcomes.items())]
+        lines += _family("rpcsys_server_sessions_total", "counter", outcomes)
+        lines += _family("rpcsys_server_faults_total", "counter", [("", key, self._faults)])
+        lines += _family("rpcsys_server_session_seconds", "histogram", self._histogram(key))
+        return METRICS_TYPE, "".join(line + "\n" for line in lines).encode()
+
+    def _histogram(self, key: dict[str, str]) -> Iterable[tuple[str, dict[str, str], float]]:
+        below = 0
+        for bound, count in zip([*map(str, SECONDS), "+Inf"], self._counts):
+            below += count
+            yield "_bucket", {**key, "le": bound}, below
+        yield "_sum", key, self._sum
+        yield "_count", key, below
+
+
+def _family(name: str, kind: str, samples: Iterable[tuple[str, Mapping[str, str], Any]]) -> Sequence[str]:
+    return [f"# TYPE {name} {kind}", *(f"{name}{end}{_labels(labels)} {value}" for end, labels, value in samples)]
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

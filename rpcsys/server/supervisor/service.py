@@ -28,10 +28,9 @@ from rpcsys.server.supervisor.cleaning import Cleaner
 from rpcsys.server.supervisor.clients import Clients
 from rpcsys.server.supervisor.health import CHECK, RECOVER
 from rpcsys.server.supervisor.health_commands import HealthCommands
-from rpcsys.server.supervisor.http import Web
+from rpcsys.server.supervisor.http import ServerMetrics, Web
 from rpcsys.server.supervisor.loop import Loop
 from rpcsys.server.supervisor.memory_watch import MemoryWatch
-from rpcsys.server.supervisor.metrics import ServerMetrics
 from rpcsys.server.supervisor.proxies import ProxyConnections
 from rpcsys.server.supervisor.records import Policy
 from rpcsys.server.supervisor.state import DeviceServerState

@@ -30,10 +30,7 @@ FAREWELL_S = 1.0  # what a tracker is given to take the last reports of a server
 
 
 class TrackerLink:
-    """At most one connection at a time. ``card``: the fields of a registration that never change.
-
-    ``addresses``: the tracker's, or its proxies'.
-    """
+    """At most one connection at a time, to one of ``addresses``. ``card``: the fields of a registration that never change."""
 
     def __init__(self, loop: Loop, addresses: Sequence[tuple[str, int]], card: dict[str, Any]) -> None:
         self._loop = loop
@@ -113,20 +110,29 @@ class TrackerLink:
             self._command(tracker.GetPending())
 
     def report_start(self, lease: str, epoch: int, peer: str) -> None:
-        if self._link is not None:
-            number = self._link.next_id()
-            self._reported[number] = None
-            self._send(control.LeaseStarted(number, lease, epoch, peer))
+        self._reported[self._report(control.LeaseStarted, lease, epoch, peer)] = None
 
     def report_end(
         self, lease: str, epoch: int, outcome: str, killed: Sequence[str], removed: Sequence[str], fault: str
     ) -> None:
         """Tell our tracker how a lease ended: EndConfirmed follows."""
-        if self._link is not None:
-            number = self._link.next_id()
-            self._reported[number] = lease, epoch
-            cleaned = {what: list(names) for what, names in (("processes", killed), ("removed", removed)) if names}
-            self._send(control.LeaseEnded(number, lease, epoch, outcome, cleaned, fault))
+        cleaned = {what: list(names) for what, names in (("processes", killed), ("removed", removed)) if names}
+        self._reported[self._report(control.LeaseEnded, lease, epoch, outcome, cleaned, fault)] = lease, epoch
+
+    def report_health(self, problem: str) -> None:
+        self._report(control.Health, problem)
+
+    def report_deployed(self, key: str, modules: Sequence[tuple[Any, ...]], workers: int) -> None:
+        """Tell our tracker of the deployed modules: name, version, whether served, running, waiting, clients of each."""
+        kind = control.DeployedModule
+        told = tuple(kind(name, version, serving, workers, *load) for name, version, serving, *load in modules)
+        self._report(control.Deployed, told, key)
+
+    def _report(self, kind: Callable[..., Any], *fields: Any) -> int:
+        """Send our tracker a message of a kind; its number."""
+        number = 0 if self._link is None else self._link.next_id()
+        self._send(kind(number, *fields))
+        return number
 
     def finish(self) -> None:
         """Wait until our tracker has heard of every lease it was told of, for at most `FAREWELL_S`; then close."""
@@ -135,19 +141,6 @@ class TrackerLink:
             select.select([self._link.fileno()], [], [], max(0.0, until - time.monotonic()))
             self._advance()
         self.close()
-
-    def report_health(self, problem: str) -> None:
-        if self._link is not None:
-            self._send(control.Health(self._link.next_id(), problem))
-
-    def report_deployed(self, key: str, modules: Sequence[tuple[Any, ...]], workers: int) -> None:
-        """Tell our tracker of the deployed modules: name, version, whether served, running, waiting, clients of each."""
-        if self._link is not None:
-            told = tuple(
-                control.DeployedModule(name, version, serving, workers, *load)
-                for name, version, serving, *load in modules
-            )
-            self._send(control.Deployed(self._link.next_id(), told, key))
 
     def _command(self, command: tracker.TvmMessage) -> None:
         self._send(command, self._commands.give)
