@@ -36,36 +36,23 @@ _SSH = (
 
 _ssh_options = terminal.with_options(
     *(
-        click.option(flag, name, metavar=metavar, multiple=True, help=f"{text} Remembered.")
-        for flag, name, metavar, text in _SSH
+        click.option(flag, name, metavar=word, multiple=True, help=f"{text} Remembered.")
+        for flag, name, word, text in _SSH
     )
 )
-_FROM_WHEELS = click.option(
-    "--from-wheels", is_flag=True, help="TVM's libraries from PyPI's wheels for the board's platform."
-)
-_DRIVERS = click.option(
-    "--with-libraries", "drivers", metavar="A.so:B.so", multiple=True, help="Drivers for TVM's sessions; repeatable."
-)
+_FROM_WHEELS = click.option("--from-wheels", is_flag=True,
+                            help="TVM's libraries from PyPI's wheels for the board's platform.")  # fmt: skip
+_DRIVERS = click.option("--with-libraries", "drivers", metavar="A.so:B.so", multiple=True,
+                        help="Drivers for TVM's sessions; repeatable.")  # fmt: skip
 _packing = terminal.with_options(
     _FROM_WHEELS,
-    click.option(
-        "--libraries",
-        metavar="DIR",
-        type=click.Path(exists=True, file_okay=False, resolve_path=True),
-        help="TVM's libraries from a build folder.",
-    ),
+    click.option("--libraries", metavar="DIR", type=click.Path(exists=True, file_okay=False, resolve_path=True),
+                 help="TVM's libraries from a build folder."),
     _DRIVERS,
     click.option("--archive", type=options.FILE, help="Install this archive of `rpcsys pack`; nothing is packed."),
-    click.option(
-        "--wait",
-        "wait_s",
-        type=click.FloatRange(0),
-        default=60.0,
-        show_default=True,
-        metavar="S",
-        help="How long the tracker is watched for it.",
-    ),
-)
+    click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="S",
+                 help="How long the tracker is watched for it."),
+)  # fmt: skip
 
 
 def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -96,21 +83,13 @@ rpcsys board add root@board --key rv --name rv1 -- --slots 2 --label a=b
 @click.argument("destination", metavar="USER@HOST")
 @click.argument("flags", metavar="[-- SERVER'S FLAGS]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--key", required=True, help="What kind of device it is, such as rpi4.")
-@click.option(
-    "--tracker",
-    metavar="HOST:PORT",
-    help="Where it registers, as the board knows it (else RPCSYS_TRACKER_HOST and _PORT).",
-)
+@click.option("--tracker", metavar="HOST:PORT",
+              help="Where it registers, as the board knows it (else RPCSYS_TRACKER_HOST and _PORT).")  # fmt: skip
 @click.option("--name", default="", help="The server's name in the lab (default: the board's own).")
-@click.option(
-    "--root", default="", metavar="DIR", help="Install below DIR there, which needs no root and starts nothing at boot."
-)
-@click.option(
-    "--python",
-    default="",
-    metavar="PYTHON",
-    help="Its Python (default: the first of python3, python3.14, … that will do).",
-)
+@click.option("--root", default="", metavar="DIR",
+              help="Install below DIR there, which needs no root and starts nothing at boot.")  # fmt: skip
+@click.option("--python", default="", metavar="PYTHON",
+              help="Its Python (default: the first of python3, python3.14, … that will do).")  # fmt: skip
 @_packing
 @_ssh_options
 def add(
@@ -124,9 +103,8 @@ def add(
         inventory.check_name(name)
     if root and not root.startswith("/"):
         raise ConfigError(f"--root {root}: write the whole path, from / on")
-    entry = Entry(
-        name, destination, _words(ssh), key, where, root, python, **_libraries(from_wheels, libraries, drivers)
-    )
+    packed = _libraries(from_wheels, libraries, drivers)
+    entry = Entry(name, destination, _words(ssh), key, where, root, python, **packed)
     wanted = ("--key", key, "--tracker", where, *flags)
     places = _places(wanted)
     known = inventory.load().get(name)
@@ -143,7 +121,6 @@ def add(
 
 
 def _words(ssh: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The flags of ssh, as they are written in its command line."""
     return tuple(word for flag, name, _, _ in _SSH for value in ssh[name] for word in (flag, _whole(flag, value)))
 
 
@@ -196,7 +173,6 @@ def _packer(archive: Path | None) -> Iterator[Packer]:
 
 
 def _kept(names: Sequence[str], everything: bool = False) -> list[Entry]:
-    """The entries that are meant. Raises UsageError."""
     boards = inventory.load()
     for name in names:
         if name not in boards:
@@ -210,15 +186,8 @@ def _kept(names: Sequence[str], everything: bool = False) -> list[Entry]:
 @board.command(short_help="Put this desk's version of rpcsys on boards.")
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=_names)
 @click.option("--all", "everything", is_flag=True, help="All that this desk keeps.")
-@click.option(
-    "--drain-timeout",
-    "drain_s",
-    type=click.IntRange(0),
-    default=int(lifecycle.DRAIN_S),
-    show_default=True,
-    metavar="S",
-    help="How long running sessions may go on.",
-)
+@click.option("--drain-timeout", "drain_s", type=click.IntRange(0), default=int(lifecycle.DRAIN_S), show_default=True,
+              metavar="S", help="How long running sessions may go on.")  # fmt: skip
 @_packing
 def upgrade(
     names: tuple[str, ...], everything: bool, drain_s: int, archive: Path | None, wait_s: float,
@@ -274,9 +243,8 @@ def remove(name: str, forget: bool) -> None:
     there = not forget and lifecycle.remove(entry, _terminal(name))
     with inventory.changing() as boards:
         boards.pop(name, None)
-    click.echo(
-        f"{name} is removed" if there else f"{name} is forgotten" + ("" if forget else ": nothing was installed there")
-    )
+    forgotten = "is forgotten" if forget else "is forgotten: nothing was installed there"
+    click.echo(f"{name} {'is removed' if there else forgotten}")
 
 
 @board.command("list", short_help="List this desk's boards, with their versions.")
@@ -320,21 +288,13 @@ On the board:  tar xf rpcsys-device.tar.gz
 
 @click.command(help=_PACK, short_help="Pack the device runtime for one kind of board.")
 @click.option("--target", required=True, help=f"The kind of board: {', '.join(toolchain.names())}.")
-@click.option(
-    "-o",
-    "--output",
-    "archive",
-    type=options.FILE,
-    default=Path("rpcsys-device.tar.gz"),
-    show_default=True,
-    help="Where to.",
-)
+@click.option("-o", "--output", "archive", type=options.FILE, default=Path("rpcsys-device.tar.gz"), show_default=True,
+              help="Where to.")  # fmt: skip
 @click.option("--libraries", "folder", metavar="DIR", type=options.FILE, help="TVM's libraries from a build folder.")
 @_FROM_WHEELS
 @_DRIVERS
-@click.option(
-    "--glibc", metavar="VERSION", help="Refuse libraries that need a newer C library than the board's, such as 2.27."
-)
+@click.option("--glibc", metavar="VERSION",
+              help="Refuse libraries that need a newer C library than the board's, such as 2.27.")  # fmt: skip
 def pack(
     target: str, archive: Path, folder: Path | None, from_wheels: bool, drivers: tuple[str, ...], glibc: str | None
 ) -> None:

@@ -28,8 +28,7 @@ SERVERS = 2
 REPEAT = 20
 SETTLE_S = 10.0
 
-#: Two builds of one runtime on one machine agree to the last bits; a wiring mistake is off by far more.
-TOLERANCE = 1e-4
+TOLERANCE = 1e-4  # two builds of one runtime on one machine agree to the last bits; a wiring mistake is off by far more
 
 
 @click.command(short_help="See it work: a lab on this machine, and ResNet-50 on one of its devices.")
@@ -44,9 +43,7 @@ def demo() -> None:
         path = _make_model(Path(folder))
         terminal.print_heading("A lab on this machine")
         with Lab({KEY: SERVERS}) as lab:
-            terminal.print_pairs(
-                [(daemon.name, f"127.0.0.1:{daemon.port}  pid {daemon.pid}") for daemon in lab.daemons]
-            )
+            terminal.print_pairs([(each.name, f"127.0.0.1:{each.port}  pid {each.pid}") for each in lab.daemons])
             with lab.connect() as tracker:
                 _queue(tracker, "before: every device is free")
                 with tracker.request(KEY) as session:
@@ -60,9 +57,8 @@ def demo() -> None:
 def _require(*packages: str) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(
-            f"the demo runs a network with {' and '.join(missing)}, which this Python does not have; {samples.INSTALL}"
-        )
+        lacking = " and ".join(missing)
+        raise UsageError(f"the demo runs a network with {lacking}, which this Python does not have; {samples.INSTALL}")
 
 
 def _make_model(folder: Path) -> Path:
@@ -75,15 +71,10 @@ def _make_model(folder: Path) -> Path:
 
 
 def _use(session: Session, path: Path) -> None:
-    """Run the network on the leased device, compare with a run here, and time it there."""
     terminal.print_heading("A leased device")
     host, port = session.address
-    terminal.print_pairs(
-        [
-            ("device", f"{host}:{port}, session process {session.info['pid']}"),
-            ("machine", "{system} on {arch}, {cores} cores".format(**session.info["machine"])),
-        ]
-    )
+    machine = "{system} on {arch}, {cores} cores".format(**session.info["machine"])
+    terminal.print_pairs([("device", f"{host}:{port}, session process {session.info['pid']}"), ("machine", machine)])
     with terminal.progress("upload and load") as advance:
         model = session.load_module(path, progress=advance)
     feed = models.random_inputs(model.inputs)
@@ -103,7 +94,6 @@ def _use(session: Session, path: Path) -> None:
 
 
 def _difference(outputs: Arrays, expected: Arrays) -> float:
-    """The largest absolute difference; an error if it is more than two builds of one runtime may differ."""
     worst = max(float(abs(outputs[name] - expected[name]).max()) for name in expected)
     if not worst <= TOLERANCE:
         raise RpcsysError(f"the device's outputs differ from the local run by {worst:.3g} (allowed: {TOLERANCE:g})")
@@ -115,9 +105,7 @@ def _compete(tracker: Tracker) -> None:
     waiting = threading.Event()
     with ThreadPoolExecutor(1) as third_user:
         with tracker.request(KEY, wait_timeout=SETTLE_S):
-            turn = third_user.submit(
-                tracker.request, KEY, wait_timeout=SETTLE_S, on_queued=lambda _event: waiting.set()
-            )
+            turn = third_user.submit(tracker.request, KEY, wait_timeout=SETTLE_S, on_queued=lambda _: waiting.set())
             waiting.wait(SETTLE_S)
             _queue(tracker, "meanwhile: both devices are leased, a third user waits")
         turn.result().close()

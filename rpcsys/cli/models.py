@@ -17,8 +17,7 @@ from rpcsys.errors import UsageError
 if TYPE_CHECKING:
     from rpcsys.graph._ir.random_inputs import Arrays
 
-#: How long one request for times may take: the bar moves about once a second.
-_REQUEST_S = 1.0
+_REQUEST_S = 1.0  # how long one request for times may take: the bar moves about once a second
 
 
 def random_inputs(specs: Sequence[Mapping[str, Any]], seed: int = 0) -> Arrays:

@@ -15,9 +15,8 @@ from rpcsys.link import DEFAULT_TRACKER, parse_address, tracker_defaults
 FILE = click.Path(path_type=Path)
 PORT = DEFAULT_TRACKER[1]
 
-tracker = click.option(
-    "--tracker", metavar="HOST:PORT", help="Where the tracker is (else RPCSYS_TRACKER_HOST and _PORT)."
-)
+_WHERE = "Where the tracker is (else RPCSYS_TRACKER_HOST and _PORT)."
+tracker = click.option("--tracker", metavar="HOST:PORT", help=_WHERE)
 
 
 def tracker_address(text: str | None, default_port: int | None = None) -> tuple[str, int]:

@@ -32,41 +32,22 @@ put on a server there.
 
 @click.command(help=_HELP, short_help="Divide a model over devices, and write the library.")
 @click.option("--over", "devices", metavar="DEVICES", required=True, help="The devices, with commas between.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The library (else MODEL.so in this folder).",
-)
-@click.option(
-    "--goal",
-    type=click.Choice(["throughput", "latency"]),
-    default="throughput",
-    show_default=True,
-    help="Most frames a second, or the least time for one.",
-)
-@click.option(
-    "--at",
-    "cuts",
-    metavar="CUT",
-    multiple=True,
-    help="Cut here instead: a node's name or place, a tensor, or several with commas between; repeatable.",
-)
-@click.option(
-    "--inputs", "arrays", metavar="FILE.npz", type=options.FILE, help="What to run it with (else random arrays)."
-)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
+              help="The library (else MODEL.so in this folder).")  # fmt: skip
+@click.option("--goal", type=click.Choice(["throughput", "latency"]), default="throughput", show_default=True,
+              help="Most frames a second, or the least time for one.")  # fmt: skip
+@click.option("--at", "cuts", metavar="CUT", multiple=True,
+              help="Cut here instead: a node's name or place, a tensor, or several with commas between; repeatable.",
+)  # fmt: skip
+@click.option("--inputs", "arrays", metavar="FILE.npz", type=options.FILE,
+              help="What to run it with (else random arrays).")  # fmt: skip
 @options.tracker
 @click.option("--encode", metavar="HOW", default="", help="How arrays cross: float16, int8, zlib, int8+zlib, …")
 @click.option("--exact", is_flag=True, help="Stages that give the same bits as the whole.")
 @click.option("--keep-order", is_flag=True, help="The first device gets the first stage, and so on.")
 @click.option("--fallback", is_flag=True, help="Run stages of servers here while those are gone.")
-@click.option(
-    "--wait-timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait for a device.",
-)
+@click.option("--wait-timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
+              help="Seconds to wait for a device.")  # fmt: skip
 @click.argument("model", type=options.FILE)
 def split(
     model: Path, devices: str, output: Path | None, cuts: Sequence[str], arrays: Path | None, tracker: str | None,

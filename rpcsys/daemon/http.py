@@ -23,8 +23,7 @@ from rpcsys.daemon.acceptor import Acceptor, ConnectionLimit, descriptor_limit
 log = logging.getLogger(__name__)
 
 Content = tuple[str, bytes]
-#: Makes a page when it is asked for: its content type and its body.
-Page = Callable[[], Content | Awaitable[Content]]
+Page = Callable[[], Content | Awaitable[Content]]  # makes a page when it is asked for: its content type and its body
 
 #: What a page of ours may load is what this port serves: a name in it cannot bring code along.
 _HEADERS = {

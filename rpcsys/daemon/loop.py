@@ -73,9 +73,8 @@ def end_without_memory_anywhere(loop: asyncio.AbstractEventLoop) -> None:
             end_without_memory()
         report(argument)
 
-    loop.set_exception_handler(
-        lambda loop, context: check(context.get("exception"), loop.default_exception_handler, context)
-    )
+    report = loop.default_exception_handler
+    loop.set_exception_handler(lambda _, context: check(context.get("exception"), report, context))
     threading.excepthook = lambda args: check(args.exc_value, threading.__excepthook__, args)
     sys.unraisablehook = lambda args: check(args.exc_value, sys.__unraisablehook__, args)
 

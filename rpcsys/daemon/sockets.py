@@ -11,8 +11,7 @@ import asyncio
 import select
 from collections.abc import Callable
 
-#: What a socket can be watched for; that it is broken is always told.
-READ, WRITE = select.EPOLLIN, select.EPOLLOUT
+READ, WRITE = select.EPOLLIN, select.EPOLLOUT  # what a socket can be watched for; that it is broken is always told
 FAILED, BROKEN = select.EPOLLERR, select.EPOLLERR | select.EPOLLHUP
 ENDED = select.EPOLLRDHUP | select.EPOLLET  # its end, told once, without reading it
 BREAKS = select.EPOLLET  # nothing but that it is broken, told once

@@ -18,10 +18,11 @@ OBJECT = 64
 STR, BYTES, ERROR, FUNCTION, SHAPE, TENSOR, ARRAY, MAP, MODULE = range(65, 74)
 LIST, DICT = 75, 76
 
-#: A string or bytes of at most so many bytes may stand in the Any itself.
-SMALL = 7
-#: Every device that has plain memory a process can read.
-CPU = 1
+SMALL = 7  # a string or bytes of at most so many bytes may stand in the Any itself
+CPU = 1  # every device that has plain memory a process can read
+
+
+_extents = ctypes.POINTER(ctypes.c_int64)
 
 
 class DataType(ctypes.Structure):
@@ -38,13 +39,9 @@ class DLDevice(ctypes.Structure):
 
 class _Value(ctypes.Union):
     _fields_ = [
-        ("int", ctypes.c_int64),
-        ("float", ctypes.c_double),
-        ("pointer", ctypes.c_void_p),
-        ("dtype", DataType),
-        ("device", DLDevice),
-        ("bytes", ctypes.c_uint8 * 8),
-    ]
+        ("int", ctypes.c_int64), ("float", ctypes.c_double), ("pointer", ctypes.c_void_p),
+        ("dtype", DataType), ("device", DLDevice), ("bytes", ctypes.c_uint8 * 8),
+    ]  # fmt: skip
 
 
 class Any(ctypes.Structure):
@@ -68,11 +65,8 @@ class Header(ctypes.Structure):
     """TVMFFIObject: the head of everything that is counted. The strong count is the lower half of ``counts``."""
 
     _fields_ = [
-        ("counts", ctypes.c_uint64),
-        ("type", ctypes.c_int32),
-        ("padding", ctypes.c_uint32),
-        ("deleter", _Deleter),
-    ]
+        ("counts", ctypes.c_uint64), ("type", ctypes.c_int32), ("padding", ctypes.c_uint32), ("deleter", _Deleter),
+    ]  # fmt: skip
 
 
 HEADER_BYTES = ctypes.sizeof(Header)
@@ -82,14 +76,9 @@ class DLTensor(ctypes.Structure):
     """DLPack's tensor. ``strides`` counts elements; null for C order."""
 
     _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", DLDevice),
-        ("ndim", ctypes.c_int32),
-        ("dtype", DataType),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
+        ("data", ctypes.c_void_p), ("device", DLDevice), ("ndim", ctypes.c_int32), ("dtype", DataType),
+        ("shape", _extents), ("strides", _extents), ("byte_offset", ctypes.c_uint64),
+    ]  # fmt: skip
 
 
 class ManagedTensor(ctypes.Structure):
@@ -102,13 +91,9 @@ class VersionedTensor(ctypes.Structure):
     """DLManagedTensorVersioned, of DLPack 1."""
 
     _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", DLTensor),
-    ]
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", DLTensor),
+    ]  # fmt: skip
 
 
 class ErrorCell(ctypes.Structure):
@@ -120,13 +105,12 @@ class ErrorCell(ctypes.Structure):
 class ShapeCell(ctypes.Structure):
     """What a shape object adds to its header."""
 
-    _fields_ = [("data", ctypes.POINTER(ctypes.c_int64)), ("size", ctypes.c_size_t)]
+    _fields_ = [("data", _extents), ("size", ctypes.c_size_t)]
 
 
 #: ``int f(self, args, count, result)``: every native function; 0 is success.
 SafeCall = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Any), ctypes.c_int32, ctypes.POINTER(Any))
-#: ``void f(pointer)``: frees what the pointer stands for.
-Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # ``void f(pointer)``: frees what the pointer stands for
 
 Cell = TypeVar("Cell", bound=ctypes.Structure)
 
@@ -181,10 +165,8 @@ def dtype_codes(name: str) -> Tuple[int, int]:
     try:
         return _CODES[name]
     except KeyError:
-        raise NativeError(
-            f"an array of {name} cannot be given to native code; convert it to a plain element type first",
-            kind="TypeError",
-        ) from None
+        text = f"an array of {name} cannot be given to native code; convert it to a plain element type first"
+        raise NativeError(text, kind="TypeError") from None
 
 
 def dtype_of(name: str) -> DataType:

@@ -25,8 +25,7 @@ _numbers = itertools.count(1)
 _callbacks: Dict[int, Callable[..., Any]] = {}
 #: ``value``: the error that a library set in this thread, where no libtvm_ffi keeps it (`rpcsys.ffi.module`).
 last_error = threading.local()
-#: What the iterator of a map is asked for.
-_KEY, _VALUE, _NEXT = 0, 1, 2
+_KEY, _VALUE, _NEXT = 0, 1, 2  # what the iterator of a map is asked for
 
 
 class Device(NamedTuple):
@@ -160,8 +159,7 @@ def _set_raised(error: BaseException) -> None:
 
 _call_back = abi.SafeCall(lambda number, args, count, result: _answer(_callbacks[number], args, count, result))
 _release_callback = abi.Deleter(lambda number: _callbacks.pop(number, None) and None)
-#: A registered function of libtvm_ffi, looked up once.
-_global = functools.lru_cache(maxsize=None)(get_global)
+_global = functools.lru_cache(maxsize=None)(get_global)  # a registered function of libtvm_ffi, looked up once
 
 
 # ------------------------------------------------------------------ values to native code

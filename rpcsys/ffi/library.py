@@ -17,8 +17,7 @@ from rpcsys.ffi import abi
 _ENDING = ".dylib" if sys.platform == "darwin" else ".so"
 FFI = "libtvm_ffi" + _ENDING
 RUNTIME = "libtvm_runtime" + _ENDING
-#: Parts of TVM's runtime that stand beside it in its wheel, and are optional.
-EXTRA = "libtvm_runtime_extra" + _ENDING
+EXTRA = "libtvm_runtime_extra" + _ENDING  # parts of TVM's runtime that stand beside it in its wheel, and are optional
 
 _pointer = ctypes.c_void_p
 _bytes = ctypes.POINTER(abi.ByteArray)

@@ -11,8 +11,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from rpcsys.errors import NativeError
 
-#: PyBUF_FORMAT | PyBUF_STRIDES of CPython's object.h: anything that has a shape, read-only or not.
-_PYBUF_STRIDES = 0x1C
+_PYBUF_STRIDES = 0x1C  # PyBUF_FORMAT | PyBUF_STRIDES of CPython's object.h: anything that has a shape, read-only or not
 
 
 class Memory(NamedTuple):
@@ -35,18 +34,11 @@ class _PyBuffer(ctypes.Structure):
     """Py_buffer of CPython's C API, unchanged since 3.0."""
 
     _fields_ = [
-        ("address", ctypes.c_void_p),
-        ("object", ctypes.c_void_p),
-        ("length", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_char_p),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("suboffsets", ctypes.c_void_p),
-        ("internal", ctypes.c_void_p),
-    ]
+        ("address", ctypes.c_void_p), ("object", ctypes.c_void_p), ("length", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int), ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p),
+    ]  # fmt: skip
 
 
 _pointer = ctypes.POINTER(_PyBuffer)
@@ -58,8 +50,7 @@ _FORMATS = {
     "?": "bool", "c": "int8", "b": "int8", "h": "int16", "i": "int32", "q": "int64",
     "B": "uint8", "H": "uint16", "I": "uint32", "Q": "uint64", "e": "float16", "f": "float32", "d": "float64",
 }  # fmt: skip
-#: numpy's types -> their names, as many as plain types could ever need.
-_names: Dict[Any, str] = {}
+_names: Dict[Any, str] = {}  # numpy's types -> their names, as many as plain types could ever need
 _MAX_NAMES = 64
 
 
@@ -138,7 +129,5 @@ def _name_of(view: memoryview) -> str:
         return _FORMATS[code]
     if code and code in "lnLN":  # as wide as the machine has them
         return "{}int{}".format("u" if code.isupper() else "", view.itemsize * 8)
-    raise NativeError(
-        f"a buffer of format {view.format!r} cannot be given to native code; cast it to a plain type first",
-        kind="TypeError",
-    )
+    text = f"a buffer of format {view.format!r} cannot be given to native code; cast it to a plain type first"
+    raise NativeError(text, kind="TypeError")

@@ -16,10 +16,8 @@ from rpcsys.ffi import library as ffi
 from rpcsys.ffi.calls import get_global, invoke, last_error
 
 PREFIX = "__tvm_ffi_"
-#: Where a library has other modules inside.
-LIBRARY_BIN = PREFIX + "_library_bin"
-#: Where TVM's loader stores the module that the library became.
-LIBRARY_CTX = PREFIX + "_library_ctx"
+LIBRARY_BIN = PREFIX + "_library_bin"  # where a library has other modules inside
+LIBRARY_CTX = PREFIX + "_library_ctx"  # where TVM's loader stores the module that the library became
 
 
 class Lacking(NamedTuple):
@@ -138,10 +136,11 @@ def _set_error_parts(kind: bytes, parts: Any, count: int) -> None:
     _set_error(kind, b"".join(parts[index] or b"" for index in range(count)))
 
 
+_parts = ctypes.POINTER(ctypes.c_char_p)
 #: What stands in for functions of libtvm_ffi.
 _SUBSTITUTES = {
     "TVMFFIErrorSetRaisedFromCStr": ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)(_set_error),
-    "TVMFFIErrorSetRaisedFromCStrParts": ctypes.CFUNCTYPE(
-        None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int32
-    )(_set_error_parts),
+    "TVMFFIErrorSetRaisedFromCStrParts": ctypes.CFUNCTYPE(None, ctypes.c_char_p, _parts, ctypes.c_int32)(
+        _set_error_parts
+    ),
 }

@@ -18,8 +18,7 @@ from rpcsys.ffi.memory import flat, locate, python_function
 
 _POINTER = struct.Struct("P")
 _pack_pointer = _POINTER.pack
-#: Kinds of arrays that are remembered; a model has some tens.
-_MAX_TEMPLATES = 1024
+_MAX_TEMPLATES = 1024  # kinds of arrays that are remembered; a model has some tens
 _templates: Dict[Any, _Template] = {}  # by type, shape and strides
 #: What native code holds of ours: the structure's address -> the structure and all it points into.
 _exported: Dict[int, Tuple[Any, ...]] = {}
@@ -73,13 +72,9 @@ class NativeTensor(TensorView):
         self.object = native
 
     def __dlpack__(
-        self,
-        *,
-        stream: Any = None,
-        max_version: Optional[Tuple[int, int]] = None,
-        dl_device: Any = None,
+        self, *, stream: Any = None, max_version: Optional[Tuple[int, int]] = None, dl_device: Any = None,
         copy: Optional[bool] = None,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """A DLPack capsule over the same memory. Raises BufferError where a copy is asked for."""
         if copy:
             raise BufferError("rpcsys gives its memory, not a copy of it")
@@ -176,8 +171,7 @@ _release_address = ctypes.cast(_release_call, ctypes.c_void_p).value
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 _STRUCTURES = {_PLAIN: abi.ManagedTensor, _VERSIONED: abi.VersionedTensor}
 _USED = {_PLAIN: b"used_dltensor", _VERSIONED: b"used_dltensor_versioned"}  # kept: a capsule's name is not copied
-#: The versions whose structures are known here: all of DLPack 1.
-_VERSION = (1, 0)
+_VERSION = (1, 0)  # the versions whose structures are known here: all of DLPack 1
 
 
 _new = python_function("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)

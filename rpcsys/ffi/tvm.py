@@ -10,10 +10,8 @@ from rpcsys.ffi import abi, library
 from rpcsys.ffi.calls import Function, find_global, get_global
 from rpcsys.ffi.library import Object
 
-#: The kind of a compiled Relax program.
-EXECUTABLE = "relax.VMExecutable"
-#: How the virtual machine takes memory: from a pool of its own.
-_POOLED = 2
+EXECUTABLE = "relax.VMExecutable"  # the kind of a compiled Relax program
+_POOLED = 2  # how the virtual machine takes memory: from a pool of its own
 
 
 class TvmModule:
@@ -90,11 +88,8 @@ class VirtualMachine:
         return self._machine.function(name)
 
     def _parameter(self, function: str, index: int, name: str) -> Parameter:
-        pattern = (
-            rf"fn={re.escape(function)}, loc=param\[{index}\], "
-            r"[^\n]*?annotation=R\.Tensor\(\(([^()]*)\), dtype=\"(\w+)\"\)"
-        )
-        found = re.search(pattern, self._text)
+        place = rf"fn={re.escape(function)}, loc=param\[{index}\], "
+        found = re.search(place + r"[^\n]*?annotation=R\.Tensor\(\(([^()]*)\), dtype=\"(\w+)\"\)", self._text)
         if found is None:
             return Parameter(name, None, None)
         extents = [extent.strip() for extent in found.group(1).split(",") if extent.strip()]

@@ -32,37 +32,10 @@ if TYPE_CHECKING:
     from rpcsys.graph._show.show import show
 
 __all__ = [
-    "Comparison",
-    "Crossing",
-    "Leased",
-    "Offload",
-    "OnnxRuntime",
-    "Pipeline",
-    "PipelineStage",
-    "Plan",
-    "PlannedStage",
-    "Reference",
-    "Remote",
-    "Stage",
-    "Stages",
-    "TensorInfo",
-    "Tvm",
-    "Weighed",
-    "Weight",
-    "annotate",
-    "annotated",
-    "auto_cuts",
-    "build",
-    "create",
-    "offload",
-    "operators",
-    "partition",
-    "save",
-    "show",
-    "split",
-    "supported",
-    "weigh",
-]
+    "Comparison", "Crossing", "Leased", "Offload", "OnnxRuntime", "Pipeline", "PipelineStage", "Plan", "PlannedStage",
+    "Reference", "Remote", "Stage", "Stages", "TensorInfo", "Tvm", "Weighed", "Weight", "annotate", "annotated",
+    "auto_cuts", "build", "create", "offload", "operators", "partition", "save", "show", "split", "supported", "weigh",
+]  # fmt: skip
 
 #: The module of each public name.
 _HOMES = {

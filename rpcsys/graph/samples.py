@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 INSTALL = "type: pip install 'rpcsys[graph]'"
 
-#: Up to IR version 3 the inputs of a graph name its weights, too; later ones name the data alone.
-IR_VERSION = 8
+IR_VERSION = 8  # up to IR version 3 the inputs of a graph name its weights, too; later ones name the data alone
 
 #: BatchNormalization's inputs after the data, and how each is drawn: (low, high) of a uniform spread.
 #: Scales below one damp the residual sums, which would otherwise grow with every block.

@@ -13,8 +13,7 @@ from rpcsys.module import elf, layout
 from rpcsys.module.elf import Elf
 from rpcsys.module.layout import LIBRARY, Record
 
-#: Where TVM had the modules before tvm-ffi.
-OLDER_BIN = "__tvm_dev_mblob"
+OLDER_BIN = "__tvm_dev_mblob"  # where TVM had the modules before tvm-ffi
 #: Symbols that are no functions: the modules inside, and what tvm-ffi says about functions.
 _DATA = ("_library_", "_metadata_", "_doc_")
 

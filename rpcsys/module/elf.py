@@ -68,8 +68,7 @@ LAYOUTS = {
     64: Layout("HHIQQQIHHHHHH", "IIQQQQIIQQ", "IIQQQQQQ", "IBBHQQ", "Q"),
 }
 IDENT_BYTES = 16
-#: Entries of a table that are read; the largest libraries have some hundred thousand.
-_MAX_ENTRIES = 1 << 22
+_MAX_ENTRIES = 1 << 22  # entries of a table that are read; the largest libraries have some hundred thousand
 #: Bytes of a name: most have less than the first; those of C++ templates reach some ten thousand.
 _USUAL_NAME, _MAX_NAME = 200, 1 << 16
 

@@ -11,8 +11,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from rpcsys.module.elf import IDENT_BYTES, LAYOUTS
 
-#: Where the data begins in the file, behind all tables; what is page-aligned in the data is so in the file.
-PAGE = 4096
+PAGE = 4096  # where the data begins in the file, behind all tables; what is page-aligned in the data is so in the file
 
 
 class Machine(NamedTuple):

@@ -22,8 +22,7 @@ from rpcsys.module.strip_names import stripped
 
 Path = Union[str, os.PathLike[str]]
 
-#: Two threads may write to the same place: each has a name of its own until it is done.
-_numbers = itertools.count()
+_numbers = itertools.count()  # two threads may write to the same place: each has a name of its own until it is done
 
 
 def export_library(module: Module, path: Path, toolchain: Optional[Path] = None, *, strip_names: bool = False) -> None:
@@ -43,10 +42,8 @@ def export_library(module: Module, path: Path, toolchain: Optional[Path] = None,
     target = elf.here() if name is None else toolchains.target(name)[1:]
     machine = elfwriter.MACHINES.get(target)
     if machine is None:
-        raise UsageError(
-            "no libraries are written for {} with {} bits; known are ".format(*target)
-            + ", ".join(f"{name} ({bits})" for name, bits in elfwriter.MACHINES)
-        )
+        known = ", ".join(f"{name} ({bits})" for name, bits in elfwriter.MACHINES)
+        raise UsageError("no libraries are written for {} with {} bits; known are {}".format(*target, known))
     if strip_names:
         module = stripped(module)
     sources = list(_native(module))

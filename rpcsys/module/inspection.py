@@ -16,8 +16,7 @@ from rpcsys.module.container import functions_of
 from rpcsys.module.elf import Elf, ElfError
 from rpcsys.module.layout import FormatError, Record
 
-#: Of a hash, and of functions, as much as a person reads.
-_HASH_DIGITS, _NAMED = 16, 12
+_HASH_DIGITS, _NAMED = 16, 12  # of a hash, and of functions, as much as a person reads
 
 
 class Inspected(NamedTuple):
@@ -50,13 +49,10 @@ class Inspection(NamedTuple):
 
     def to_json(self) -> Dict[str, Any]:
         """All of it, with the hashes, as values that JSON has."""
-        rows = [
-            {**module._asdict(), "imports": list(module.imports), "sha256": module.sha256} for module in self.modules
-        ]
-        return {
-            **self._asdict(),
-            "modules": [{name: value for name, value in row.items() if name != "data"} for row in rows],
-        }
+        rows = [{**each._asdict(), "imports": list(each.imports), "sha256": each.sha256} for each in self.modules]
+        for row in rows:
+            del row["data"]
+        return {**self._asdict(), "modules": rows}
 
     def __str__(self) -> str:
         """The tree, indented; a module that several import is shown once, and named where it comes again."""
@@ -116,20 +112,16 @@ def _inspected(number: int, record: Record, file: Elf) -> Inspected:
     functions, target = _FUNCTIONS.get(record.kind, []), ""
     if record.kind == "rpcsys.library":
         functions, target = _carried(buffers)
-    listed = about.get("functions")
+    listed = about.pop("functions", None)
     if isinstance(listed, list):
         functions = [str(name) for name in listed]
-    short = {
-        name: len(value) if name in ("weights", "shared") and isinstance(value, list) else value
-        for name, value in about.items()
-        if name != "functions"
-    }  # weights counted in place of listed: a network has thousands
+    counted = [name for name in ("weights", "shared") if isinstance(about.get(name), list)]  # a network has thousands
+    about.update({name: len(about[name]) for name in counted})
     size = len(record.data)
-    return Inspected(number, record.kind, record.imports, size, functions, target, short, record.data)
+    return Inspected(number, record.kind, record.imports, size, functions, target, about, record.data)
 
 
 def _carried(buffers: Sequence[memoryview]) -> Tuple[List[str], str]:
-    """Functions and target of the library that a module carries."""
     try:
         file = elf.parse(buffers[0])
     except (ElfError, IndexError):
@@ -138,7 +130,6 @@ def _carried(buffers: Sequence[memoryview]) -> Tuple[List[str], str]:
 
 
 def _words(module: Inspected) -> Iterator[str]:
-    """What is said of a module in its line."""
     if module.data is not None:
         yield _bytes(module.size)
         yield f"sha256 {str(module.sha256)[:_HASH_DIGITS]}"
@@ -163,7 +154,6 @@ def _words(module: Inspected) -> Iterator[str]:
 
 
 def _endpoint(about: Dict[str, Any]) -> Iterator[str]:
-    """What a remote function is called and where, and how tensors cross."""
     name = [str(about[part]) for part in ("serve", "function") if about.get(part)]
     where = [str(about[part]) for part in ("key", "tracker", "address") if about.get(part)]
     if name and where:
@@ -174,7 +164,6 @@ def _endpoint(about: Dict[str, Any]) -> Iterator[str]:
 
 
 def _value(value: Any) -> str:
-    """An input or output: name, dtype and shape."""
     if not isinstance(value, dict):
         return str(value)
     shape = ", ".join("?" if extent is None else str(extent) for extent in value.get("shape") or ())

@@ -11,15 +11,12 @@ from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 Buffer = Union[bytes, bytearray, memoryview]
 
-#: The kind that stands for the library itself.
-LIBRARY = "_lib"
+LIBRARY = "_lib"  # the kind that stands for the library itself
 #: Modules and imports of one tree: real ones have tens; what a board's memory must not be filled with.
 MAX_MODULES = 1 << 20
 MAX_IMPORTS = 1 << 22
-#: Bytes of a kind's name; the longest known has 18.
-MAX_KIND = 1 << 10
-#: Pieces below this are joined: a file is written in few, large pieces.
-_SMALL = 1 << 16
+MAX_KIND = 1 << 10  # bytes of a kind's name; the longest known has 18
+_SMALL = 1 << 16  # pieces below this are joined: a file is written in few, large pieces
 _WORD = struct.Struct("<Q")
 
 #: ``save(index, offset)``: the bytes of a module, in pieces; they will stand ``offset`` bytes behind the blob's first.

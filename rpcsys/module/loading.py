@@ -56,10 +56,8 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
     except (elf.ElfError, FormatError) as error:
         raise ModelError(f"{name} {error}") from None
     if inside.older:
-        raise ModelError(
-            f"{name} is in the layout that TVM had before tvm-ffi, which nothing here loads; "
-            "compile it again with a newer TVM"
-        )
+        text = f"{name} is in the layout that TVM had before tvm-ffi, which nothing here loads"
+        raise ModelError(f"{text}; compile it again with a newer TVM")
     if set(inside.kinds).isdisjoint(registry.known()):  # TVM loads modules that are all of kinds unknown here
         return native.load(path, name, inside.kinds)
     native.check(inside.elf, name)

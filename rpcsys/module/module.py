@@ -8,8 +8,7 @@ from typing import Any, Callable, ClassVar, Dict, Iterable, Iterator, List, Mapp
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
 
 Function = Callable[..., Any]
-#: Functions that a message names.
-_NAMED = 20
+_NAMED = 20  # functions that a message names
 
 
 class Module:
@@ -99,14 +98,11 @@ class Module:
     def _by_place(self, inputs: Mapping[str, Any]) -> List[Any]:
         names = [value["name"] for value in self.inputs]
         if not names:
-            raise RemoteArgumentError(
-                "a native function takes its arguments by place, not by name; call it from Python: "
-                'model["NAME"](x, rpcsys.empty(shape, dtype))'
-            )
+            how = 'call it from Python: model["NAME"](x, rpcsys.empty(shape, dtype))'
+            raise RemoteArgumentError(f"a native function takes its arguments by place, not by name; {how}")
         if sorted(names) != sorted(inputs):
-            raise RemoteArgumentError(
-                "main takes {}, and got {}".format(", ".join(names), ", ".join(inputs) or "nothing")
-            )
+            got = ", ".join(inputs) or "nothing"
+            raise RemoteArgumentError("main takes {}, and got {}".format(", ".join(names), got))
         return [inputs[name] for name in names]
 
     def _of(self, name: str) -> Module:

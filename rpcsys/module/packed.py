@@ -14,12 +14,9 @@ from rpcsys.module.layout import Buffer, FormatError
 
 #: The smallest unit a file is mapped by, on every machine but those with larger pages, where 64 bytes still hold.
 PAGE = 4096
-#: What vectorised code may take for granted of an array.
-ALIGNMENT = 64
-#: Buffers from this size begin on a page.
-_LARGE = 1 << 16
-#: Bytes of JSON: a network of 100,000 weights stays below a hundredth of it.
-_MAX_JSON = 1 << 30
+ALIGNMENT = 64  # what vectorised code may take for granted of an array
+_LARGE = 1 << 16  # buffers from this size begin on a page
+_MAX_JSON = 1 << 30  # bytes of JSON: a network of 100,000 weights stays below a hundredth of it
 _HEAD = struct.Struct("<QQ")
 
 

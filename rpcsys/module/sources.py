@@ -17,8 +17,7 @@ from rpcsys.module.layout import LIBRARY, Buffer
 from rpcsys.module.module import Function, Module
 
 _C_PLUS_PLUS = (".cc", ".cpp", ".cxx")
-#: What is compiled; anything else is for the linker.
-_COMPILED = (".c", *_C_PLUS_PLUS)
+_COMPILED = (".c", *_C_PLUS_PLUS)  # what is compiled; anything else is for the linker
 _FILES = (*_COMPILED, ".o", ".a")
 #: A function by its symbol, or by the macro that tvm-ffi has for C++. An underscore more begins what is no function.
 _EXPORTED = re.compile(rb"(?:__tvm_ffi_|TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*)([A-Za-z0-9]\w*)")
@@ -28,8 +27,7 @@ _LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-s", "-Wl,-z,noexecstack")
 #: Bytes that are written at once. What is mapped from a file, as a loaded model's weights are, is copied from the
 #: processor's cache then: measured on 500 MB, 0.12 s against 0.29 in one go (the kernel's own copy of the file: 0.13).
 _WRITE_BYTES = 1 << 20
-#: Letters of what a compiler says, as many as a person reads.
-_MAX_MESSAGE = 600
+_MAX_MESSAGE = 600  # letters of what a compiler says, as many as a person reads
 
 
 class Sources(Module):
@@ -92,10 +90,8 @@ def _compiler(toolchain: Optional[str], cxx: bool) -> List[str]:
         found = shutil.which(words[0]) if words else None
         if found:
             return [found, *words[1:]]
-    raise UsageError(
-        f"there is no {'C++' if cxx else 'C'} compiler here, and the model has native code to be linked; "
-        f"type: sudo apt-get install {package}"
-    )
+    lacking = f"there is no {'C++' if cxx else 'C'} compiler here, and the model has native code to be linked"
+    raise UsageError(f"{lacking}; type: sudo apt-get install {package}")
 
 
 def link(

@@ -60,14 +60,9 @@ def _graph(module: Any, names: Names) -> Any:
         {**stage, "name": f"s{number}", "inputs": names.all(stage["inputs"]), "outputs": names.all(stage["outputs"])}
         for number, stage in enumerate(module.graph["stages"])
     ]
-    described = {
-        **module.graph,
-        "inputs": names.values(module.inputs),
-        "outputs": names.values(module.outputs),
-        "weights": names.all(module.graph["weights"]),
-        "stages": stages,
-    }
-    return type(module)(described)
+    weights = names.all(module.graph["weights"])
+    described = {"inputs": names.values(module.inputs), "outputs": names.values(module.outputs), "weights": weights}
+    return type(module)({**module.graph, **described, "stages": stages})
 
 
 def _onnx(module: Any, names: Names) -> Any:

@@ -23,8 +23,10 @@ _SHARED = "cross.cmake"
 _COMMENT = re.compile(r"#[^\n]*")
 _COMMAND = re.compile(r'(set|include)\s*\(\s*("[^"]*"|[^\s()]+)\s*([^()]*)\)', re.IGNORECASE)
 _VARIABLE = re.compile(r"\$(ENV)?\{(\w+)\}")
-#: Files may include each other; ones that go deeper than this do so in a circle.
-_MAX_INCLUDES = 16
+_MAX_INCLUDES = 16  # files may include each other; ones that go deeper than this do so in a circle
+
+
+PathLike = Union[str, Path]
 
 
 class Toolchain(NamedTuple):
@@ -58,14 +60,12 @@ def names() -> List[str]:
     return sorted(file.stem for file in data.folder("toolchains").glob("*-*.cmake"))
 
 
-def target(wanted: Union[str, Path]) -> Target:
+def target(wanted: PathLike) -> Target:
     """The target of a toolchain file, by name or path; no compiler has to be there. Raises `UsageError`."""
     return _target(_file(wanted), _read(_file(wanted)))
 
 
-def find(
-    wanted: Union[str, Path], *, root: Union[str, Path, None] = None, sysroot: Union[str, Path, None] = None
-) -> Toolchain:
+def find(wanted: PathLike, *, root: Optional[PathLike] = None, sysroot: Optional[PathLike] = None) -> Toolchain:
     """The toolchain of a target.
 
     ``wanted`` is a name, such as ``aarch64-linux-gnu``, or the path of a toolchain file; ``root`` the folder of a
@@ -90,7 +90,7 @@ def find(
     return Toolchain(name, machine, bits, cc, cxx, strip, tuple(_words(flags, file)), sysroot)
 
 
-def _file(wanted: Union[str, Path]) -> Path:
+def _file(wanted: PathLike) -> Path:
     path = Path(wanted)
     if path.suffix == ".cmake":
         if not path.is_file():
@@ -142,7 +142,7 @@ def _target(file: Path, values: Dict[str, str]) -> Target:
     return Target(values.get("RPCSYS_TRIPLE", file.stem), machine, bits)
 
 
-def _folder(name: str, given: Union[str, Path, None], values: Dict[str, str]) -> Optional[str]:
+def _folder(name: str, given: Optional[PathLike], values: Dict[str, str]) -> Optional[str]:
     path = str(given) if given else values.get(name) or os.environ.get(name)
     if path and not os.path.isdir(path):
         raise ConfigError(f"{name}: there is no folder {path}")
@@ -165,10 +165,8 @@ def _vendor_compilers(root: str, values: Dict[str, str]) -> Tuple[str, str, str]
     for pattern in patterns:
         for cc in map(str, sorted(folder.glob(pattern + "-gcc"))):
             return cc, _sibling(cc, "g++"), _sibling(cc, "strip")
-    raise UsageError(
-        f"there is no {patterns[1]}-gcc in {folder}; "
-        "RPCSYS_TOOLCHAIN_ROOT is the folder above the compilers' bin folder"
-    )
+    where = "RPCSYS_TOOLCHAIN_ROOT is the folder above the compilers' bin folder"
+    raise UsageError(f"there is no {patterns[1]}-gcc in {folder}; {where}")
 
 
 def _debian_compilers(machine: str, values: Dict[str, str]) -> Tuple[str, str, str]:
@@ -181,10 +179,8 @@ def _debian_compilers(machine: str, values: Dict[str, str]) -> Tuple[str, str, s
         found = [shutil.which(prefix + tool) for tool in ("gcc", "g++", "strip")]
         if found[0] and found[1] and found[2]:
             return found[0], found[1], found[2]
-    raise UsageError(
-        f"there is no {triple}-gcc and -g++ here; type: sudo apt-get install {packages} "
-        "(or name a vendor's toolchain with RPCSYS_TOOLCHAIN_ROOT=DIR)"
-    )
+    text = f"there is no {triple}-gcc and -g++ here; type: sudo apt-get install {packages}"
+    raise UsageError(f"{text} (or name a vendor's toolchain with RPCSYS_TOOLCHAIN_ROOT=DIR)")
 
 
 def _sibling(cc: str, tool: str) -> str:

@@ -53,46 +53,33 @@ def parse(arguments: Sequence[str] | None = None) -> ProxyConfig:
 
 def _parser() -> Parser:
     parser = Parser(NAME, description="Join clients with servers that dial out because nobody can reach them.")
+    parser.set_defaults(**{**vars(ProxyConfig()), "web_origins": []})
     add = parser.add_argument
-    add("--host", default=ProxyConfig.host, help="address to listen on (default: %(default)s)")
-    add("--port", type=port_number, default=ProxyConfig.port, help="first port to try; 0 takes any free one")
-    add(
-        "--port-end",
-        type=port_number,
-        default=ProxyConfig.port_end,
-        help="try ports below this one (default: %(default)s)",
-    )
-    add("--web-port", type=port_number, default=0, help="take WebSockets there, at /ws (TVM: 8888); 0 is off")
-    add(
-        "--web-origin",
-        dest="web_origins",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
+    add("--host", help="address to listen on (default: %(default)s)")
+    add("--port", type=port_number, help="first port to try; 0 takes any free one")
+    add("--port-end", type=port_number, help="try ports below this one (default: %(default)s)")
+    add("--web-port", type=port_number, help="take WebSockets there, at /ws (TVM: 8888); 0 is off")
+    add("--web-origin", dest="web_origins", action="append", metavar="ORIGIN",
         help="let pages from there open WebSockets, as in https://lab.example; repeatable (default: none but its own)",
-    )
-    add("--http-port", type=port_number, default=0, help="/metrics and /healthz; 0 is off")
+    )  # fmt: skip
+    add("--http-port", type=port_number, help="/metrics and /healthz; 0 is off")
     add("--tracker", type=_address, metavar="HOST:PORT", help="register servers there, and relay their links to it")
     add("--next", type=_address, metavar="HOST:PORT", help="relay all that comes to another proxy")
-    add(
-        "--custom-addr",
-        dest="public",
-        metavar="ADDR",
-        help="the host at which clients find this proxy, for the tracker to tell",
-    )
-    for flag, default, text in (
-        ("--timeout-client", ProxyConfig.timeout_client, "how long a client waits for its server, without a tracker"),
-        ("--timeout-server", ProxyConfig.timeout_server, "how long a server waits for its client, without a tracker"),
-        ("--grace", ProxyConfig.grace, "what running sessions get when the proxy stops"),
+    where = "the host at which clients find this proxy, for the tracker to tell"
+    add("--custom-addr", dest="public", metavar="ADDR", help=where)
+    for flag, text in (
+        ("--timeout-client", "how long a client waits for its server, without a tracker"),
+        ("--timeout-server", "how long a server waits for its client, without a tracker"),
+        ("--grace", "what running sessions get when the proxy stops"),
     ):
-        add(flag, type=_seconds, default=default, metavar="S", help=f"{text} (default: %(default)g)")
-    for flag, most, text in (
-        ("--max-waiting", ProxyConfig.max_waiting, "streams that may wait, in all"),
-        ("--max-waiting-per-address", ProxyConfig.max_waiting_per_address, "streams of one address that may wait"),
+        add(flag, type=_seconds, metavar="S", help=f"{text} (default: %(default)g)")
+    for flag, text in (
+        ("--max-waiting", "streams that may wait, in all"),
+        ("--max-waiting-per-address", "streams of one address that may wait"),
     ):
-        add(flag, type=_count, default=most, metavar="N", help=f"{text} (default: %(default)d)")
+        add(flag, type=_count, metavar="N", help=f"{text} (default: %(default)d)")
     add("--silent", action="store_true", help="log warnings and errors only")
-    add("--log-format", choices=FORMATS, default=ProxyConfig.log_format, help="lines for people or JSON")
+    add("--log-format", choices=FORMATS, help="lines for people or JSON")
     return parser
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
+from functools import partial
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -12,8 +14,7 @@ from rpcsys.proxy.relay import BufferPool, Pair
 from rpcsys.proxy.state import ProxyState
 from rpcsys.proxy.tracker_link import ProxyTrackerLink
 
-#: Keys with metrics of their own: a client may ask for any key, and each would cost memory for ever.
-MAX_KEYS = 500
+MAX_KEYS = 500  # keys with metrics of their own: a client may ask for any key, and each would cost memory for ever
 OTHER = "(other)"
 #: What is relayed: a client with its server, a server's link to the tracker, whatever there is to the next proxy.
 SESSION, LINK, CHAINED = KINDS = ("session", "link", "chained")
@@ -51,36 +52,29 @@ class ProxyMetrics(Collector):
         waiting = dict(list(self._state.counts().items())[:MAX_KEYS])
         yield _counter("streams", "Streams accepted.", self.accepted)
         yield _counter("streams_dropped", "Streams that broke the protocol or said too little.", self.dropped)
-        yield _counters("streams_refused", "Streams refused, by the answer they got.", "answer", self.refused)
-        yield _counters("pairings", "Clients joined with servers.", "key", self._joined)
-        yield _counters("bytes", "Bytes relayed.", "kind", {kind: moved[kind] for kind in KINDS})
-        pairs = GaugeMetricFamily("rpcsys_proxy_pairs", "Pairs of streams.", labels=["kind"])
-        for kind in KINDS:
-            pairs.add_metric([kind], running[kind])
-        yield pairs
+        yield _counter("streams_refused", "Streams refused, by the answer they got.", self.refused, "answer")
+        yield _counter("pairings", "Clients joined with servers.", self._joined, "key")
+        yield _counter("bytes", "Bytes relayed.", {kind: moved[kind] for kind in KINDS}, "kind")
+        yield _gauge("pairs", "Pairs of streams.", {kind: running[kind] for kind in KINDS}, "kind")
         yield _gauge("flows_stuck", "Directions whose receiver takes nothing now.", stuck)
         yield _gauge("buffers_kept", "Buffers of 1 MiB kept for such.", self._pool.kept)
-        by_key = GaugeMetricFamily(
-            "rpcsys_proxy_waiting", "Streams that wait for their other half.", labels=["role", "key"]
-        )
-        for labels, count in waiting.items():
-            by_key.add_metric(labels, count)
-        yield by_key
+        yield _gauge("waiting", "Streams that wait for their other half.", waiting, "role", "key")
         yield _gauge("strangers", "Streams whose opening is not whole.", len(self._openings))
         if self.tracker is not None:
             yield _gauge("tracker_up", "Whether the tracker answers.", self.tracker.up)
 
 
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily("rpcsys_proxy_" + name, text, value=value)
+Family = Callable[..., CounterMetricFamily | GaugeMetricFamily]
 
 
-def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = CounterMetricFamily("rpcsys_proxy_" + name, text, labels=[label])
+def _family(kind: Family, name: str, text: str, values: Mapping[Any, float] | float, *labels: str) -> Metric:
+    """A metric with one value, or one for each value of its label; of several labels, for each tuple of values."""
+    if not isinstance(values, Mapping):
+        return kind("rpcsys_proxy_" + name, text, value=values)
+    family = kind("rpcsys_proxy_" + name, text, labels=labels)
     for value, count in values.items():
-        family.add_metric([value], count)
+        family.add_metric([value] if isinstance(value, str) else value, count)
     return family
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily("rpcsys_proxy_" + name, text, value=value)
+_counter, _gauge = partial(_family, CounterMetricFamily), partial(_family, GaugeMetricFamily)

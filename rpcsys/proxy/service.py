@@ -130,13 +130,11 @@ class ProxyService:
         self.perform(ev.StreamEnded(stream.conn))
 
     def _take(self, conn: int) -> ProxyStream:
-        """A stream that waits no more."""
         stream = self.waiting.pop(conn)
         self.sockets.remove(stream.sock.fileno())
         return stream
 
     def _link(self, stream: ProxyStream) -> None:
-        """A server wants to speak with the tracker."""
         stranger = {"stranger": stream.address}
         if self._draining:
             stream.sock.close()
@@ -237,7 +235,6 @@ class ProxyService:
         self._act(self.state.expire(self.loop.time()))
 
     def _sweep(self) -> None:
-        """Drop streams that have not finished their opening in time."""
         while self.openings and (stream := next(iter(self.openings))).due <= self.loop.time():
             self._drop_opening(stream, "it did not finish its opening")
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
@@ -279,7 +276,6 @@ class ProxyService:
 
 
 def _random_parts(count: int) -> tuple[str, ...]:
-    """Random parts of match keys: 128 bits each, from the operating system."""
     return tuple(os.urandom(16).hex() for _ in range(count))
 
 
@@ -303,9 +299,8 @@ async def serve(config: ProxyConfig) -> int:
     try:
         service.open(acceptors[0].port)
         log.info("serving on %s:%d", config.host, service.port)
-        announce(
-            "proxy", config.host, service.port, http_port=config.http_port or None, web_port=config.web_port or None
-        )
+        others = {"http_port": config.http_port or None, "web_port": config.web_port or None}
+        announce("proxy", config.host, service.port, **others)
         await until_signal(signals, asyncio.Event())
         notify("STOPPING=1")
         while acceptors:

@@ -120,7 +120,6 @@ class ProxyState:
         return refused or (self.offers.add(server) if to_offer else [])
 
     def _wait(self, stream: WaitingStream) -> list[ev.Action]:
-        """Have a stream wait, unless too many do."""
         reason = self.waiting.full(stream.address)
         if reason:
             return [ev.RefuseStream(stream.conn, "", reason)]

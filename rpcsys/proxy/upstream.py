@@ -16,8 +16,7 @@ from rpcsys.wire import tracker
 from rpcsys.wire.control import Via
 
 log = logging.getLogger(__name__)
-#: For one of a host's addresses. Whoever waits for the connection gives up after about twice that.
-CONNECT_S = 5.0
+CONNECT_S = 5.0  # for one of a host's addresses. Whoever waits for the connection gives up after about twice that.
 
 _ADVICE = "see what dials there, or raise --max-waiting and --max-waiting-per-address"
 

@@ -23,11 +23,8 @@ NAME = "query_tracker"
 WATCH_S = 1.0  # how long `--watch` waits between two looks
 
 _HOST = click.option("--host", help="The tracker's host (default: RPCSYS_TRACKER_HOST, TVM_TRACKER_HOST or 127.0.0.1).")
-_PORT = click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    help="The tracker's port (default: RPCSYS_TRACKER_PORT, TVM_TRACKER_PORT or 9190).",
-)
+_PORT = click.option("--port", type=click.IntRange(1, 65535),
+                     help="The tracker's port (default: RPCSYS_TRACKER_PORT, TVM_TRACKER_PORT or 9190).")  # fmt: skip
 _KEY = click.option("--key", help="Only devices of this key.")
 _USER = click.option("--user", help="Only this user; who gave no name goes by the address.")
 _SINCE = click.option("--since", type=reports.when, help="Not before: 90m, 2h or 7d ago, or 2026-11-20 [12:00].")
@@ -98,41 +95,25 @@ def _subcommand(name: str, text: str, report: Callable[..., None], *options: Dec
 
 
 _subcommand(
-    "leases",
-    "Print the leases that are out: who has what, since when, until when.",
-    reports.print_leases,
-    _KEY,
-    _json("Print a line of JSON for each, with all that is known."),
-)
+    "leases", "Print the leases that are out: who has what, since when, until when.", reports.print_leases,
+    _KEY, _json("Print a line of JSON for each, with all that is known."),
+)  # fmt: skip
 _subcommand(
-    "modules",
-    "Print where deployed modules are served, the least busy place first.",
-    reports.print_modules,
-    click.argument("name", required=False, default=""),
-    _json("Print a line of JSON for each."),
-)
+    "modules", "Print where deployed modules are served, the least busy place first.", reports.print_modules,
+    click.argument("name", required=False, default=""), _json("Print a line of JSON for each."),
+)  # fmt: skip
 _subcommand(
-    "history",
-    "Print leases that are over, the last to end first (needs --state-dir there).",
-    reports.print_history,
-    _KEY,
-    _USER,
-    click.option("--server", help="Only this server."),
-    _SINCE,
+    "history", "Print leases that are over, the last to end first (needs --state-dir there).", reports.print_history,
+    _KEY, _USER, click.option("--server", help="Only this server."), _SINCE,
     click.option("--until", type=reports.when, help="Before: as --since."),
     click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many."),
     click.option("--all", "everything", is_flag=True, help="All of them, instead."),
     _json("Print a line of JSON for each, with all that is known."),
-)
+)  # fmt: skip
 _subcommand(
-    "usage",
-    "Print leases and device time by user and key (needs --state-dir there).",
-    reports.print_usage,
-    _KEY,
-    _USER,
-    _SINCE,
-    _json("Print them as one line of JSON."),
-)
+    "usage", "Print leases and device time by user and key (needs --state-dir there).", reports.print_usage,
+    _KEY, _USER, _SINCE, _json("Print them as one line of JSON."),
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

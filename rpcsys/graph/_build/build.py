@@ -25,6 +25,7 @@ from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.kinds.remote import remote
 
 PathLike = str | os.PathLike[str]
+AnyTarget = Target | str | Module  # a module stands for itself
 
 _DEFAULT = "onnxruntime"
 
@@ -37,7 +38,7 @@ class Offload:
     parts: Mapping[str, Module]  # what is deployed for each of the others, by the stage's name
 
 
-def build(stages: Stage | Stages, target: Target | str | Mapping[str, Target | str | Module] | None = None) -> Module:
+def build(stages: Stage | Stages, target: Target | str | Mapping[str, AnyTarget] | None = None) -> Module:
     """A module that runs a stage, or all the stages of a model one after another.
 
     ``target`` is what to build for: a `Target` or its name; for several stages also a mapping by their names, in
@@ -68,9 +69,7 @@ def build(stages: Stage | Stages, target: Target | str | Mapping[str, Target | s
     return graph(entries, inputs, [tensor_spec(tensor) for tensor in stages.outputs])
 
 
-def offload(
-    stages: Stages, targets: Mapping[str, Target | str | Module], served: Target | str = "onnxruntime"
-) -> Offload:
+def offload(stages: Stages, targets: Mapping[str, AnyTarget], served: Target | str = "onnxruntime") -> Offload:
     """Build both sides of a model, for `rpcsys.module.export_library`.
 
     ``targets`` are as for `build`, and `Remote` for each stage that runs on a server; ``served`` is what those are
@@ -120,10 +119,7 @@ def create(
     return graph_kind.create(text, library, params)
 
 
-def _targets(
-    stages: Stages, given: Target | str | Mapping[str, Target | str | Module] | None
-) -> dict[str, Target | str | Module]:
-    """The target of each stage."""
+def _targets(stages: Stages, given: Target | str | Mapping[str, AnyTarget] | None) -> dict[str, AnyTarget]:
     if given is not None and not isinstance(given, Mapping):
         return dict.fromkeys((stage.name for stage in stages), given)
     for name in given or ():
@@ -131,7 +127,7 @@ def _targets(
     return {stage.name: (given or {}).get(stage.name) or stage.target or _DEFAULT for stage in stages}
 
 
-def _shared_weights(stages: Stages, targets: Mapping[str, Target | str | Module]) -> ParamsModule | None:
+def _shared_weights(stages: Stages, targets: Mapping[str, AnyTarget]) -> ParamsModule | None:
     """The larger weights that two stages or more use, of those that keep theirs apart from their code."""
     apart = [stage.model for stage in stages if _keeps_weights_apart(targets[stage.name])]
     uses = Counter(name for model in apart for name in model.graph.initializers)
@@ -141,7 +137,7 @@ def _shared_weights(stages: Stages, targets: Mapping[str, Target | str | Module]
     return params(weights) if weights else None
 
 
-def _keeps_weights_apart(given: Target | str | Module | None) -> bool:
+def _keeps_weights_apart(given: AnyTarget | None) -> bool:
     """Whether what runs here of a stage does so; of an offloaded stage, that is its fallback."""
     if given is None or isinstance(given, Module):
         return False
@@ -151,7 +147,7 @@ def _keeps_weights_apart(given: Target | str | Module | None) -> bool:
     return isinstance(target, (OnnxRuntime, Reference))
 
 
-def _built(stage: Stage, given: Target | str | Module, shared: ParamsModule | None) -> Module:
+def _built(stage: Stage, given: AnyTarget, shared: ParamsModule | None) -> Module:
     if isinstance(given, Module):
         return given
     target, signature = target_of(given), signature_of(stage)
@@ -197,9 +193,8 @@ def _compiled(stage: Stage, target: Tvm) -> LibraryModule:
         import tvm
         from tvm.relax.frontend.onnx import from_onnx
     except ImportError as error:
-        raise UsageError(
-            f"TVM compiles the stage, and cannot be imported ({error}); pip install 'rpcsys[tvm]'"
-        ) from None
+        why = f"cannot be imported ({error}); pip install 'rpcsys[tvm]'"
+        raise UsageError(f"TVM compiles the stage, and {why}") from None
     chain = toolchains.find(target.toolchain) if target.toolchain else None
     dtypes = {tensor.name: tensor.dtype for tensor in stage.inputs}
     try:

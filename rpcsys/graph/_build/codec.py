@@ -69,7 +69,6 @@ class Codec:
         return graph([*self._halves("decode", inputs), middle, *self._halves("encode", outputs)], *self.crossing)
 
     def _halves(self, half: str, values: list[TensorSpec], prefix: str = "") -> Iterator[Stage]:
-        """A stage for each of the tensors that a pair encodes."""
         for value in values:
             name, crossing = value["name"], self._name(value)
             if name in self.pairs:

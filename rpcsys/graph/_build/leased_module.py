@@ -23,12 +23,10 @@ from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Tvm, tar
 from rpcsys.graph._ir.stage import TensorSpec
 from rpcsys.module import Module, export_library
 
-#: Devices that one frame runs on before their loss is its own error.
-TRIES = 3
+TRIES = 3  # devices that one frame runs on before their loss is its own error
 #: Errors of one session that the next one need not meet: the device or its server died, or the lease was over.
 _LOST = (SessionLost, SessionTimeout, SessionClosed)
-#: Seconds between two requests while there is no tracker or no device.
-_RETRY_S = 0.25
+_RETRY_S = 0.25  # seconds between two requests while there is no tracker or no device
 
 _log = logging.getLogger("rpcsys.pipeline")
 
@@ -132,7 +130,6 @@ class LeasedModule(Module):
             return self._any_device().run(*args)
 
     def _live_device(self) -> _LeasedDevice | None:
-        """The device, if it is there and not lost."""
         device = self._device
         return device if device is not None and device.session.closed is None else None
 
@@ -194,7 +191,6 @@ class LeasedModule(Module):
             self.check_open()
 
     def _request(self, wait_s: float, again: bool) -> _LeasedDevice:
-        """A device with the stage on it, from one request."""
         given = self.leased.tracker
         tracker = given if isinstance(given, client.Tracker) else client.connect_tracker(given or None)
         try:

@@ -12,8 +12,7 @@ import onnx_ir as ir
 from rpcsys.errors import UsageError
 from rpcsys.graph._ir.models import bodies
 
-#: What makes another array of an array: a function, or a module.
-Coder: TypeAlias = Callable[[Any], Any]
+Coder: TypeAlias = Callable[[Any], Any]  # what makes another array of an array: a function, or a module
 #: How tensors cross: one way for all, or for each by its name.
 Encoding: TypeAlias = str | Mapping[str, str | tuple[Coder, Coder]]
 

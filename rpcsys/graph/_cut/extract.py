@@ -17,6 +17,8 @@ from rpcsys.graph._ir.dataflow import Dataflow, reached
 from rpcsys.graph._ir.stage import Stage, Stages
 from rpcsys.graph._ir.tensor_info import describe, infer_missing_types
 
+Values = Sequence[ir.Value]
+
 
 class Part(NamedTuple):
     """A stage to be extracted: its name, the nodes that belong to it, and its target."""
@@ -65,17 +67,13 @@ class _Extractor:
         return Stages(stages, map(describe, self._graph.inputs), map(describe, self._graph.outputs), exact=self._exact)
 
     def _own_work(self, part: Part) -> frozenset[int]:
-        """The nodes that only this part computes."""
         useful = part.nodes & self._flow.useful
         return (useful & self._flow.live) or useful
 
     def _constant_results(self, nodes: frozenset[int]) -> frozenset[int]:
         """The constants among these nodes that make an output of the whole."""
-        return frozenset(
-            index
-            for index in nodes & self._flow.useful - self._home.keys()
-            if not self._outputs.keys().isdisjoint(self._flow.nodes[index].outputs)
-        )
+        useful, outputs = nodes & self._flow.useful - self._home.keys(), self._outputs.keys()
+        return frozenset(index for index in useful if not outputs.isdisjoint(self._flow.nodes[index].outputs))
 
     def _taken(self, place: int) -> list[ir.Value]:
         """What a part takes from outside: inputs of the whole, then what others make, each in the graph's order."""
@@ -120,22 +118,11 @@ class _Extractor:
 
 
 def _model(
-    whole: ir.Model,
-    name: str,
-    nodes: Sequence[ir.Node],
-    inputs: Sequence[ir.Value],
-    outputs: Sequence[ir.Value],
-    weights: Sequence[ir.Value],
+    whole: ir.Model, name: str, nodes: Sequence[ir.Node], inputs: Values, outputs: Values, weights: Values
 ) -> ir.Model:
     """A model of ``nodes`` alone. Weights are shared with the whole, not copied."""
-    view = ir.GraphView(
-        inputs,
-        outputs,
-        nodes=nodes,
-        initializers=weights,
-        opset_imports=whole.graph.opset_imports,
-        name=f"{whole.graph.name or 'model'}.{name}",
-    )
+    name, imports = f"{whole.graph.name or 'model'}.{name}", whole.graph.opset_imports
+    view = ir.GraphView(inputs, outputs, nodes=nodes, initializers=weights, opset_imports=imports, name=name)
     return ir.Model(
         view.clone(),
         ir_version=whole.ir_version,

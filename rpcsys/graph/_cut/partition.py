@@ -85,9 +85,8 @@ def _pieces(flow: Dataflow, region: set[int]) -> list[Part]:
     # A region of constants is needed through others, too.
     for index in sorted(own | flow.downstream(region)):
         inside = index in region
-        depth[index] = max(
-            (depth[i] + ((i in region) != inside) for i in flow.before[index] if i in depth), default=int(inside)
-        )
+        before = [i for i in flow.before[index] if i in depth]
+        depth[index] = max((depth[i] + ((i in region) != inside) for i in before), default=int(inside))
     parts: dict[str, set[int]] = {}
     for level in sorted({depth[index] for index in own}):
         nodes = {index for index in own if depth[index] == level}
@@ -100,7 +99,6 @@ def _pieces(flow: Dataflow, region: set[int]) -> list[Part]:
 
 
 def _connected(flow: Dataflow, nodes: set[int]) -> list[set[int]]:
-    """The pieces of ``nodes`` that hang together."""
     pieces: list[set[int]] = []
     left = set(nodes)
     around = {n: [i for i in (*flow.before[n], *flow.after[n]) if i in nodes] for n in nodes}

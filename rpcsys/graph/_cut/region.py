@@ -19,8 +19,7 @@ from rpcsys.module.kinds.onnx_model import ModelLike, read
 #: Nodes of a model: their names (or those of tensors they make), or a test of each node.
 Region: TypeAlias = Iterable[str] | Callable[[ir.Node], bool]
 
-#: The name of the configuration that `annotate` adds to the model.
-CONFIGURATION = "rpcsys"
+CONFIGURATION = "rpcsys"  # the name of the configuration that `annotate` adds to the model
 _ANNOTATIONS_SINCE = 11  # the IR version that brought device configurations
 _DEFAULT_TARGET = "onnxruntime"
 
@@ -57,12 +56,9 @@ def annotated(configuration: str = "") -> Annotation:
 
 
 def annotate(
-    model: ModelLike,
-    regions: Mapping[int, Region],
-    *,
-    targets: Mapping[int, str] | None = None,
+    model: ModelLike, regions: Mapping[int, Region], *, targets: Mapping[int, str] | None = None,
     configuration: str = CONFIGURATION,
-) -> ir.Model:
+) -> ir.Model:  # fmt: skip
     """A copy of ``model`` whose nodes are marked with the pipeline stages that ``regions`` put them in.
 
     ``targets`` says what a stage is built for (``{1: "tvm"}``); it is kept as the name of the stage's device.

@@ -52,7 +52,6 @@ def split(model: ModelLike, cuts: Cut | Iterable[Cut], *, exact: bool = False) -
 
 
 def _head(flow: Dataflow, where: Cut) -> set[int]:
-    """All nodes before a cut."""
     if isinstance(where, int):
         return _before_place(flow, where)
     if not isinstance(where, str):
@@ -63,8 +62,9 @@ def _head(flow: Dataflow, where: Cut) -> set[int]:
 
 def _before_place(flow: Dataflow, place: int) -> set[int]:
     if not 0 < place < len(flow.nodes):
+        count = len(flow.nodes)
         raise UsageError(
-            f"no cut before node {place}: the model has {len(flow.nodes)} nodes, and a cut leaves some on either side"
+            f"no cut before node {place}: the model has {count} nodes, and a cut leaves some on either side"
         )
     return set(range(place))
 

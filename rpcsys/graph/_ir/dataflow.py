@@ -17,14 +17,8 @@ from rpcsys.graph._ir.models import bodies, functions_of
 from rpcsys.graph._ir.ort import rewritten
 
 #: Operators that draw random numbers: those of the onnx operator list that take a seed.
-_RANDOM = {
-    "Bernoulli",
-    "Dropout",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
+_RANDOM = {"Bernoulli", "Dropout", "Multinomial"} | {
+    f"Random{kind}{like}" for kind in ("Normal", "Uniform") for like in ("", "Like")
 }
 
 

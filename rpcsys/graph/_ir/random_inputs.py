@@ -11,8 +11,7 @@ import numpy as np
 from rpcsys.errors import UsageError
 from rpcsys.wire.head import MAX_RANK
 
-#: Of a random array, drawn in 8 bytes each: more than any network takes at once.
-MAX_ELEMENTS = 1 << 28
+MAX_ELEMENTS = 1 << 28  # of a random array, drawn in 8 bytes each: more than any network takes at once
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 

@@ -134,10 +134,8 @@ class Signature(NamedTuple):
 
 
 def signature_of(stage: Stage) -> Signature:
-    return Signature(
-        [tensor_spec(tensor) for tensor in stage.inputs if tensor.required],
-        [tensor_spec(tensor) for tensor in stage.outputs],
-    )
+    inputs = [tensor_spec(tensor) for tensor in stage.inputs if tensor.required]
+    return Signature(inputs, [tensor_spec(tensor) for tensor in stage.outputs])
 
 
 def tensor_spec(tensor: TensorInfo) -> TensorSpec:

@@ -29,8 +29,7 @@ from rpcsys.module import Module
 Frame: TypeAlias = Any
 Future: TypeAlias = "concurrent.futures.Future[Any]"
 
-#: Seconds for a thread to end whose device was taken away.
-_END_TIMEOUT_S = 5.0
+_END_TIMEOUT_S = 5.0  # seconds for a thread to end whose device was taken away
 
 
 class _Job(NamedTuple):
@@ -182,7 +181,6 @@ class Pipeline:
             future.set_running_or_notify_cancel()
 
     def _work(self, stage: PipelineStage, replica: int, function: Function, jobs: SimpleQueue[_Job | None]) -> None:
-        """One thread of one stage."""
         cpus = stage.cpus
         idle_since = time.perf_counter()
         while (job := jobs.get()) is not None:

@@ -18,11 +18,11 @@ from rpcsys.module import Module
 from rpcsys.module.kinds.graph import GraphModule
 from rpcsys.module.kinds.remote import RemoteFunctionModule
 
-#: Calls under way of a stage on a server, by default: enough to keep the way there and the server busy.
-CALLS = 4
+CALLS = 4  # calls under way of a stage on a server, by default: enough to keep the way there and the server busy
 #: Kinds of modules on a session's device whose calls need no order: they keep no state between them.
 _STATELESS = ("rpcsys.onnx", "rpcsys.graph")
 
+Cpus: TypeAlias = Mapping[str, Sequence[int]]
 #: A stage given by hand; the tuple is name, module, inputs, outputs.
 Given: TypeAlias = PipelineStage | tuple[str, Callable[..., Any], Sequence[str], Sequence[str]]
 
@@ -37,13 +37,9 @@ class ResolvedStages(NamedTuple):
 
 
 def resolve(
-    given: Stages | Module | Iterable[Given],
-    targets: Any,
-    inputs: Sequence[str] | None,
-    outputs: Sequence[str] | None,
-    cpus: Mapping[str, Sequence[int]],
-    replicas: Mapping[str, int],
-) -> ResolvedStages:
+    given: Stages | Module | Iterable[Given], targets: Any, inputs: Sequence[str] | None, outputs: Sequence[str] | None,
+    cpus: Cpus, replicas: Mapping[str, int],
+) -> ResolvedStages:  # fmt: skip
     """The stages of what a pipeline was given, as `Pipeline` describes it. Raises `UsageError`, and as `build`."""
     if isinstance(given, (Stages, Module)) and (inputs is not None or outputs is not None):
         raise UsageError("inputs and outputs are for stages given one by one; these have their own")
@@ -71,10 +67,7 @@ def _by_hand(stage: Given) -> PipelineStage:
     return PipelineStage(*stage)
 
 
-def _built(
-    stages: Stages, targets: Any, cpus: Mapping[str, Sequence[int]], replicas: Mapping[str, int]
-) -> ResolvedStages:
-    """Each stage built for its target; those of onnxruntime share the CPUs."""
+def _built(stages: Stages, targets: Any, cpus: Cpus, replicas: Mapping[str, int]) -> ResolvedStages:
     given = targets if isinstance(targets, Mapping) else dict.fromkeys((s.name for s in stages), targets)
     wrapped = {name: _as_module(target) for name, target in shared(stages, given, cpus, replicas).items()}
     whole = build(stages, wrapped)
@@ -93,16 +86,13 @@ def _as_module(target: Any) -> Any:
 
 
 def _of_graph(module: Module) -> ResolvedStages:
-    """The stages of a module that `build` made."""
     if not isinstance(module, GraphModule):
         raise UsageError(f"a module of kind {module.kind} has no stages; a pipeline takes what graph.build gives")
     stages = []
     for stage in module.graph["stages"]:
         if "makes" in stage or not set(stage["inputs"]).isdisjoint(module.graph["weights"]):
-            raise UsageError(
-                f"stage {stage['name']!r} writes into its arguments or takes weights; give a pipeline a function "
-                "around it that takes and gives tensors"
-            )
+            needs = "give a pipeline a function around it that takes and gives tensors"
+            raise UsageError(f"stage {stage['name']!r} writes into its arguments or takes weights; {needs}")
         imported = module.imports[stage["module"]]
         whole = isinstance(imported, (LeasedModule, RemoteFunctionModule)) and stage["function"] == "main"
         run = imported if whole else imported.function(stage["function"])
@@ -111,10 +101,7 @@ def _of_graph(module: Module) -> ResolvedStages:
     return ResolvedStages(stages, inputs, outputs)
 
 
-def _placed(
-    stages: Sequence[PipelineStage], cpus: Mapping[str, Sequence[int]], replicas: Mapping[str, int]
-) -> list[PipelineStage]:
-    """The stages with their CPUs and replicas."""
+def _placed(stages: Sequence[PipelineStage], cpus: Cpus, replicas: Mapping[str, int]) -> list[PipelineStage]:
     names = {stage.name for stage in stages}
     for name in [*cpus, *replicas]:
         if name not in names:

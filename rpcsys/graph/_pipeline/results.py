@@ -18,8 +18,7 @@ from rpcsys.errors import FrameError
 
 Submit: TypeAlias = "Callable[[Any], Future[Any]]"
 
-#: Seconds for a source to hand over the frame it is at when its loop is left.
-_JOIN_TIMEOUT_S = 1.0
+_JOIN_TIMEOUT_S = 1.0  # seconds for a source to hand over the frame it is at when its loop is left
 
 
 class _SourceError(NamedTuple):
@@ -28,8 +27,10 @@ class _SourceError(NamedTuple):
     error: BaseException
 
 
-#: A frame under way; what ended the frames; None behind the last.
-_Item: TypeAlias = "Future[Any] | _SourceError | None"
+_Item: TypeAlias = "Future[Any] | _SourceError | None"  # a frame under way; what ended the frames; None behind the last
+
+
+_Feed: TypeAlias = tuple[Callable[[], None], Callable[[], object]]  # makes room for one more frame; leaves
 
 
 class _Feeder:
@@ -97,12 +98,9 @@ def results(submit: Submit, frames: Iterable[Any], limit: int, stop_on_error: bo
 
 
 async def results_async(
-    submit: Submit,
-    submit_async: Callable[[Any], Any],
-    frames: Iterable[Any] | AsyncIterable[Any],
-    limit: int,
+    submit: Submit, submit_async: Callable[[Any], Any], frames: Iterable[Any] | AsyncIterable[Any], limit: int,
     stop_on_error: bool,
-) -> AsyncIterator[Any]:
+) -> AsyncIterator[Any]:  # fmt: skip
     """`results` for an event loop, which is never blocked; frames of an async iterable go to ``submit_async``."""
     under_way: asyncio.Queue[_Item] = asyncio.Queue()
     make_room, leave = (
@@ -125,9 +123,7 @@ async def results_async(
             _cancel(under_way.get_nowait())
 
 
-def _fed_by_thread(
-    submit: Submit, frames: Iterable[Any], limit: int, put: Callable[[_Item], None]
-) -> tuple[Callable[[], None], Callable[[], object]]:
+def _fed_by_thread(submit: Submit, frames: Iterable[Any], limit: int, put: Callable[[_Item], None]) -> _Feed:
     loop = asyncio.get_running_loop()
 
     def put_there(item: _Item) -> None:
@@ -140,7 +136,7 @@ def _fed_by_thread(
 
 def _fed_by_task(
     submit: Callable[[Any], Any], frames: AsyncIterable[Any], limit: int, put: Callable[[_Item], None]
-) -> tuple[Callable[[], None], Callable[[], object]]:
+) -> _Feed:
     room = asyncio.Semaphore(limit)
 
     async def feed() -> None:
@@ -166,7 +162,6 @@ async def _ended(future: Future[Any]) -> None:
 
 
 def _outcome(item: Future[Any] | _SourceError, stop_on_error: bool) -> Any:
-    """A frame's result, or its error instead."""
     if isinstance(item, _SourceError):
         raise item.error
     try:

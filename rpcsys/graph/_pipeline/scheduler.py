@@ -73,8 +73,7 @@ class FrameScheduler:
     def __init__(self, nodes: Sequence[StageNode], queue: int) -> None:
         self._nodes = {node.name: node for node in ordered(nodes)}
         self._capacities = _capacities(self._nodes, queue)
-        #: The frames it holds when every stage is busy and every queue is full.
-        self.limit = _limit(self._nodes, queue)
+        self.limit = _limit(self._nodes, queue)  # the frames it holds when every stage is busy and every queue is full
         self._free = {node.name: list(range(node.replicas)) for node in self._nodes.values()}
         self._next = dict.fromkeys(self._nodes, 0)
         #: By frame that is neither finished, failed nor dropped: the stages that are done with it.

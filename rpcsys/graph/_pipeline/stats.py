@@ -20,8 +20,7 @@ import click
 
 from rpcsys.errors import UsageError
 
-#: Runs of stages that a trace holds: the newest.
-TRACED_RUNS = 1 << 16
+TRACED_RUNS = 1 << 16  # runs of stages that a trace holds: the newest
 
 
 class StageRun(NamedTuple):
@@ -52,6 +51,9 @@ class StageStats:
     waiting_s: float = 0.0
     bytes: int = 0
     active_s: float = 0.0
+
+
+Stats = Mapping[str, StageStats]
 
 
 class PipelineStats:
@@ -109,7 +111,6 @@ def size(values: Iterable[Any]) -> int:
 
 
 def _events(rows: Sequence[tuple[str, int]], runs: Sequence[StageRun]) -> list[dict[str, Any]]:
-    """The events of a trace, with a row for each replica of each stage, in the stages' order."""
     threads = {row: number for number, row in enumerate(rows, 1)}
     start = min((run.began for run in runs), default=0.0)
     events = [_metadata("process_name", 0, name="pipeline")]
@@ -120,9 +121,8 @@ def _events(rows: Sequence[tuple[str, int]], runs: Sequence[StageRun]) -> list[d
         args = {"frame": run.frame, "bytes": run.nbytes, **({"error": run.error} if run.error else {})}
         times = {"ts": (run.began - start) * 1e6, "dur": (run.ended - run.began) * 1e6}
         row = threads[run.stage, run.replica]
-        events.append(
-            {"name": f"frame {run.frame}", "cat": run.stage, "ph": "X", "pid": 1, "tid": row, **times, "args": args}
-        )
+        named = {"name": f"frame {run.frame}", "cat": run.stage, "args": args}
+        events.append({**named, "ph": "X", "pid": 1, "tid": row, **times})
     return events
 
 
@@ -130,9 +130,7 @@ def _metadata(what: str, thread: int, **args: Any) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": 1, "tid": thread, "args": args}
 
 
-def with_progress(
-    outcomes: Iterator[Any], frames: Iterable[Any], figures: Callable[[], Mapping[str, StageStats]]
-) -> Iterator[Any]:
+def with_progress(outcomes: Iterator[Any], frames: Iterable[Any], figures: Callable[[], Stats]) -> Iterator[Any]:
     """``outcomes`` as they come, with a bar on standard error if that is a terminal.
 
     ``frames`` is asked for its length alone.
@@ -153,7 +151,7 @@ def with_progress(
         yield from bar
 
 
-def pace(before: Mapping[str, StageStats], now: Mapping[str, StageStats], seconds: float) -> str:
+def pace(before: Stats, now: Stats, seconds: float) -> str:
     """What a pipeline did in these seconds: ``51.2 frames/s, stage1 busy 98 %``; and how many frames failed, if any."""
     seconds = max(seconds, 1e-9)
     busy = {name: (now[name].active_s - before[name].active_s) / seconds for name in now}

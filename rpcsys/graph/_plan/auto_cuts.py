@@ -101,7 +101,6 @@ def auto_cuts(
 
 
 def _arrays(inputs: Sequence[TensorInfo], given: Mapping[str, Any] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The arrays to run a model with, and warnings about them."""
     required = [tensor for tensor in inputs if tensor.required]
     names = [tensor.name for tensor in required]
     if given is not None:

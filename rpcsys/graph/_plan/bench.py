@@ -42,16 +42,14 @@ class Trial(NamedTuple):
     work_s: Callable[[Sequence[Any]], float] | None = None
 
 
-class LocalBench:
+class LocalBench(NamedTuple):
     """CPUs of this machine."""
 
+    device: PlanDevice
     link: DeviceLink | None = None
 
-    def __init__(self, device: PlanDevice) -> None:
-        self._device = device
-
     def load(self, stage: Stage) -> Trial:
-        module = build(stage, self._device.target)
+        module = build(stage, self.device.target)
         module.link()
         return Trial(module)
 
@@ -125,9 +123,8 @@ def paces(calls: Sequence[TimedCall], seconds: float, *, together: bool) -> list
     for call in calls:
         call.function()
     runs = [_Run(call, seconds) for call in calls]
-    threads = [
-        threading.Thread(target=run.loop, args=(runs,), daemon=True) for run in runs for _ in range(run.call.threads)
-    ]
+    loops = [run.loop for run in runs for _ in range(run.call.threads)]
+    threads = [threading.Thread(target=loop, args=(runs,), daemon=True) for loop in loops]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -149,7 +146,6 @@ class _Run:
         self.enough = False
 
     def loop(self, others: Sequence[_Run]) -> None:
-        """What each of its threads does."""
         fewest = _FEWEST * self.call.threads
         try:
             while not all(run.enough for run in others):

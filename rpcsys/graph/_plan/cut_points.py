@@ -66,9 +66,8 @@ def _last_uses(flow: Dataflow, work: Sequence[int], made: Sequence[Sequence[ir.V
 
 
 def _tensors(
-    flow: Dataflow, unit_of: Mapping[int, int], profile: Profile, inputs: Mapping[str, Any]
+    flow: Dataflow, unit_of: dict[int, int], profile: Profile, inputs: Mapping[str, Any]
 ) -> dict[str, UnitTensor]:
-    """By name, the inputs of the model and what its nodes make."""
     takers: dict[ir.Value, set[int]] = {}
     for index, unit in unit_of.items():
         for value in flow.takes[index]:
@@ -87,7 +86,6 @@ def _tensors(
 
 
 def _nbytes(value: ir.Value, profile: Profile) -> int:
-    """As the profile has it; else as the model says, if it does."""
     if value.name in profile.nbytes:
         return profile.nbytes[value.name]
     return (describe(value).nbytes or 0) if value.type is not None else 0

@@ -18,8 +18,7 @@ from rpcsys.graph._build.targets import OnnxRuntime
 from rpcsys.graph._pipeline.cpu_shares import available, shares
 from rpcsys.link import parse_address
 
-#: A device as a caller names it: as `parse` reads it, or a session that is open.
-DeviceLike: TypeAlias = str | Session
+DeviceLike: TypeAlias = str | Session  # a device as a caller names it: as `parse` reads it, or a session that is open
 TrackerLike: TypeAlias = Tracker | str | tuple[str, int] | None
 
 _FORMS = "devices are written cpu:0, cpu:0-3, key:NAME or HOST:PORT"

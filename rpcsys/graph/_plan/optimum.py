@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from rpcsys.graph._plan.cost_model import Goal, Matrix, Span, sums
 
-#: Cut positions beyond this many are thinned out: the search holds a few matrices of this many squared.
-MOST_UNITS = 400
+MOST_UNITS = 400  # cut positions beyond this many are thinned out: the search holds a few matrices of this many squared
 
 
 def even(seconds: Sequence[float], devices: int) -> list[Span]:

@@ -6,7 +6,6 @@ A divided model is exported as the library of the whole, and a part for each ser
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 
 from rpcsys.client import Tracker
 from rpcsys.errors import UsageError
-from rpcsys.graph._build.build import build
+from rpcsys.graph._build.build import PathLike, build
 from rpcsys.graph._build.session_device import encoded_call
 from rpcsys.graph._build.targets import Leased, OnnxRuntime, Remote
 from rpcsys.graph._ir.stage import Stages
@@ -29,8 +28,7 @@ from rpcsys.graph._show.show import ms_text, size_text, table
 from rpcsys.link import address_text, tracker_defaults
 from rpcsys.module import export_library
 
-#: Characters that the name of a deployed module cannot have.
-_UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
+_UNFIT = re.compile(r"[^A-Za-z0-9._-]+")  # characters that the name of a deployed module cannot have
 
 
 @dataclass(frozen=True)
@@ -98,9 +96,8 @@ class Plan:
                 if device.cpus:
                     targets[stage.name] = device.target
                 elif device.leased:
-                    targets[stage.name] = Leased(
-                        device.key, tracker or "", wait_s=wait_s, calls=CALLS, encode=self.encode
-                    )
+                    leased = Leased(device.key, tracker or "", wait_s=wait_s, calls=CALLS, encode=self.encode)
+                    targets[stage.name] = leased
                 else:
                     (session,) = open_sessions([device], None, wait_s, stack)
                     assert session is not None, "it is no CPU of this machine"
@@ -108,9 +105,7 @@ class Plan:
                     replicas[stage.name] = CALLS
             yield stack.enter_context(Pipeline(self.stages, targets, replicas=replicas, queue=queue))
 
-    def export(
-        self, path: str | os.PathLike[str], *, tracker: TrackerLike = None, fallback: bool = False
-    ) -> dict[str, Path]:
+    def export(self, path: PathLike, *, tracker: TrackerLike = None, fallback: bool = False) -> dict[str, Path]:
         """Write the stages as one library for `rpcsys.module.load_module`, and beside it the parts for servers.
 
         The library runs stages of this machine on their CPUs, and calls those of other devices by the names of the
@@ -145,10 +140,8 @@ class Plan:
         """
         missing = [stage.name for stage in self.planned if not getattr(figures.get(stage.name), "frames", 0)]
         if missing:
-            names = ", ".join(missing)
-            raise UsageError(
-                f"there are no frames of {names} in these figures: run a pipeline of plan.stages, and ask it"
-            )
+            text = f"there are no frames of {', '.join(missing)} in these figures"
+            raise UsageError(f"{text}: run a pipeline of plan.stages, and ask it")
         took = {name: each.active_s / each.frames for name, each in figures.items() if each.frames}
         return Comparison(tuple(Compared(stage.name, stage.stage_s, took[stage.name]) for stage in self.planned))
 
@@ -195,14 +188,9 @@ class Comparison:
 
 
 def export(
-    stages: Stages,
-    devices: Sequence[PlanDevice],
-    path: str | os.PathLike[str],
-    *,
-    tracker: TrackerLike = None,
-    encode: str = "",
+    stages: Stages, devices: Sequence[PlanDevice], path: PathLike, *, tracker: TrackerLike = None, encode: str = "",
     fallback: bool = False,
-) -> dict[str, Path]:
+) -> dict[str, Path]:  # fmt: skip
     """`Plan.export` of any stages, with the device of each, in their order.
 
     A part is an ONNX model, so that servers of any kind can take it, or a library where it has to be (`write_part`).

@@ -25,17 +25,14 @@ from rpcsys.wire.tensor import as_tensor
 #: What the nodes are called while they are profiled; a node of a body never is.
 _MARK = "rpcsys#"
 _KERNEL = "_kernel_time"
-#: Runs of the profiled model: the fastest of each node is what it takes when nothing disturbs it.
-_RUNS = 5
-#: Bytes of tensors that one run of a model makes to be encoded, about.
-_AT_ONCE = 1 << 26
+_RUNS = 5  # runs of the profiled model: the fastest of each node is what it takes when nothing disturbs it
+_AT_ONCE = 1 << 26  # bytes of tensors that one run of a model makes to be encoded, about
 
 
 class Profile(NamedTuple):
     """What nodes took and made."""
 
-    #: Of each node of the model's main graph, by its place; a body's are its node's.
-    seconds: Sequence[float]
+    seconds: Sequence[float]  # of each node of the model's main graph, by its place; a body's are its node's
     #: Of the tensors that the nodes made, by name; strings, and what is no tensor, are not among them.
     nbytes: Mapping[str, int]
 

@@ -24,8 +24,7 @@ from rpcsys.graph._plan.cut_points import CutPoints
 from rpcsys.graph._plan.devices import PlanDevice
 from rpcsys.graph._plan.plan import Plan, PlannedStage
 
-#: A proposal that promises less than this share over the best that was measured is not tried.
-_WORTH = 0.01
+_WORTH = 0.01  # a proposal that promises less than this share over the best that was measured is not tried
 
 Report = Callable[[str], None]
 
@@ -89,7 +88,6 @@ class Search:
         return Plan(self.goal, cuts, best.stages, tuple(best.planned), tuple(used), unused)
 
     def _objective(self, seconds: Sequence[float]) -> float:
-        """What the search makes small, of the seconds of all stages."""
         return max(seconds) if self.goal == "throughput" else sum(seconds)
 
     def _measured(self, tried: TriedDivision) -> float:

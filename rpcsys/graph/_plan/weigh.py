@@ -117,7 +117,6 @@ def _by_pair(weight: Weight, value: Any, pair: CoderPair, repeat: int) -> tuple[
 
 
 def _loss(exact: Any, came: Any) -> float:
-    """The largest error as a share of the largest value; NaN where there is no such number."""
     try:
         wanted, have = np.asarray(exact, "f8"), np.asarray(came, "f8")
     except (TypeError, ValueError):  # words, sequences

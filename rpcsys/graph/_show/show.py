@@ -72,7 +72,6 @@ def ms_text(seconds: float) -> str:
 
 
 def _tables(stages: Stages, times: Mapping[str, float]) -> str:
-    """A table of the stages, and one of what crosses."""
     head = ["STAGE", "TARGET", "NODES", "WEIGHTS", "NEEDS"]
     rows = [
         [stage.name, stage.target or "-", str(_nodes(stage)), size_text(stage.weight_bytes), _listed(stage.needs)]
@@ -82,16 +81,11 @@ def _tables(stages: Stages, times: Mapping[str, float]) -> str:
         head.append("TIME")
         for row in rows:
             row.append(ms_text(times[row[0]]) if row[0] in times else "?")
-    crossing = [
-        [
-            tensor.name,
-            tensor.text(),
-            size_text(tensor.nbytes),
-            source or "(input)",
-            _listed([t or "(output)" for t in to]),
-        ]
-        for tensor, source, to in ((each.tensor, each.source, each.targets) for each in stages.crossings())
-    ]
+    crossing = []
+    for each in stages.crossings():
+        tensor, takers = each.tensor, _listed([target or "(output)" for target in each.targets])
+        row = [tensor.name, tensor.text(), size_text(tensor.nbytes), each.source or "(input)", takers]
+        crossing.append(row)
     return table(head, rows) + "\n" + table(["TENSOR", "TYPE", "BYTES", "FROM", "TO"], crossing)
 
 
@@ -113,7 +107,6 @@ class _Box(NamedTuple):
 
 
 def _drawing(stages: Stages, times: Mapping[str, float]) -> str:
-    """The text of an ``.svg`` file."""
     boxes = _placed(stages, times)
     width = max(box.x for box in boxes.values()) + _BOX[0] + _MARGIN
     height = max(box.y for box in boxes.values()) + _BOX[1] * 1.75 + _MARGIN  # lines that pass boxes go below

@@ -46,8 +46,6 @@ Stage = GraphStage  # its public name
 
 
 class _Step(NamedTuple):
-    """A stage that is ready to run."""
-
     stage: Dict[str, Any]
     call: Callable[..., Any]
     drops: Sequence[str]  # tensors that nothing needs behind it
@@ -94,10 +92,8 @@ class GraphModule(Module):
         """Find each stage's function and the weights. Raises `ModelError` where one is not there."""
         kinds, wanted = [module.kind for module in self.imports], self.graph["imports"]
         if len(kinds) != len(wanted):
-            raise ModelError(
-                f"the graph imports {len(wanted)} modules ({', '.join(wanted)}), "
-                f"and got {len(kinds)} ({', '.join(kinds) or 'none'})"
-            )
+            got = f"{len(kinds)} ({', '.join(kinds) or 'none'})"
+            raise ModelError(f"the graph imports {len(wanted)} modules ({', '.join(wanted)}), and got {got}")
         tensors: Dict[str, Tensor] = {}
         for module in self.imports:
             tensors.update(module.tensors if isinstance(module, ParamsModule) else {})
@@ -122,10 +118,8 @@ class GraphModule(Module):
         try:
             function: Callable[..., Any] = module.function(stage["function"])
         except RemoteFunctionError:
-            has = ", ".join(module.functions[:20]) or "none"
-            raise ModelError(
-                f"stage {stage['name']!r} runs the function {stage['function']!r}, and {module.kind} has {has}"
-            ) from None
+            text = f"stage {stage['name']!r} runs the function {stage['function']!r}, and {module.kind} has "
+            raise ModelError(text + (", ".join(module.functions[:20]) or "none")) from None
         return function
 
     def _main(self, *args: Any) -> Any:
@@ -185,10 +179,8 @@ def _extents(inputs: Sequence[Value], args: Sequence[Any]) -> Dict[str, int]:
             fits = fits and want in (None, have)
         if not fits:
             declared = ", ".join("?" if extent is None else str(extent) for extent in wanted)
-            got = ", ".join(map(str, tensor.shape))
-            raise RemoteArgumentError(
-                f"input {value['name']!r} wants {value['dtype']} [{declared}], and got {tensor.dtype} [{got}]"
-            )
+            wants, got = f"{value['dtype']} [{declared}]", ", ".join(map(str, tensor.shape))
+            raise RemoteArgumentError(f"input {value['name']!r} wants {wants}, and got {tensor.dtype} [{got}]")
     return extents
 
 
@@ -225,13 +217,8 @@ def graph(
 
 
 def _described(stage: Stage, module: int) -> Dict[str, Any]:
-    described: Dict[str, Any] = {
-        "name": stage.name,
-        "module": module,
-        "function": stage.function,
-        "inputs": list(stage.inputs),
-        "outputs": list(stage.outputs),
-    }
+    described: Dict[str, Any] = {"name": stage.name, "module": module, "function": stage.function}
+    described.update(inputs=list(stage.inputs), outputs=list(stage.outputs))
     if stage.makes:
         described["makes"] = [{"dtype": dtype, "shape": list(shape)} for dtype, shape in stage.makes]
     return described

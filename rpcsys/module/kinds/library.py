@@ -28,7 +28,7 @@ class LibraryModule(Module):
     """The functions of a native library that is carried along: ``data`` are its bytes."""
 
     def __init__(
-        self, data: Buffer, about: Dict[str, Any], *, allow_pickle: bool = False, imports: Sequence[Module] = ()
+        self, data: Buffer, about: Mapping[str, Any], *, allow_pickle: bool = False, imports: Sequence[Module] = ()
     ) -> None:
         super().__init__(KIND, imports=imports)
         self.data = data
@@ -64,18 +64,14 @@ class LibraryModule(Module):
         if self._inner is not None:
             self._inner.close()
 
-    def fits(self) -> bool:
-        """Whether it is built for this machine."""
-        return (self.machine, self.bits) == elf.here()
-
     def _open(self) -> Module:
         if self._inner is None:
             from rpcsys.module import loading
 
-            if not self.fits():
+            if (self.machine, self.bits) != elf.here():
+                here = "this device is {} ({} bits); build it for this device".format(*elf.here())
                 raise ModelError(
-                    f"{self.name} is built for {self.target} ({self.machine}, {self.bits} bits), and this device is "
-                    "{} ({} bits); build it for this device".format(*elf.here())
+                    f"{self.name} is built for {self.target} ({self.machine}, {self.bits} bits), and {here}"
                 )
             self._inner = loading.load_library(_path_of(self.data), self.name, allow_pickle=self._allow_pickle)
             described = self._inner.describe()
@@ -84,13 +80,9 @@ class LibraryModule(Module):
 
 
 def library(
-    source: Union[str, os.PathLike[str], bytes],
-    *,
-    name: str = "",
-    target: str = "",
-    functions: Optional[Sequence[str]] = None,
-    imports: Sequence[Module] = (),
-) -> LibraryModule:
+    source: Union[str, os.PathLike[str], bytes], *, name: str = "", target: str = "",
+    functions: Optional[Sequence[str]] = None, imports: Sequence[Module] = (),
+) -> LibraryModule:  # fmt: skip
     """A module that carries a native library along: its file, or its bytes.
 
     It may be for another machine than this one; it is then loaded only there. ``target`` names what it is for (by

@@ -73,10 +73,8 @@ def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
 def check(file: elf.Elf, name: str) -> None:
     """Raise `ModelError` for a library that is not for this machine."""
     if not file.fits():
-        raise ModelError(
-            f"{name} is built for {file.machine} ({file.bits} bits), and this device is {platform.machine()}; "
-            "compile it for this device"
-        )
+        text = f"{name} is built for {file.machine} ({file.bits} bits), and this device is {platform.machine()}"
+        raise ModelError(f"{text}; compile it for this device")
 
 
 def load_own(path: str, name: str, file: elf.Elf) -> NativeModule:
@@ -117,9 +115,8 @@ def _load_by_tvm(path: str, name: str, functions: List[str], kinds: Sequence[str
 
     for kind in kinds:
         if not tvm.loads(kind):
-            raise ModelError(
-                f"{name} holds a module of kind {kind!r}, which neither rpcsys nor TVM's runtime here can load"
-            )
+            text = "which neither rpcsys nor TVM's runtime here can load"
+            raise ModelError(f"{name} holds a module of kind {kind!r}, {text}")
     module = tvm.load_library(path)
     if module.kind != tvm.EXECUTABLE:
         return NativeModule(LIBRARY, functions, module.function)
@@ -139,10 +136,8 @@ def _load_by_tvm(path: str, name: str, functions: List[str], kinds: Sequence[str
 
 def _no_runtime(name: str, what: str) -> ModelError:
     """The error for a library that needs TVM's runtime: without it, its pointers into that would be null."""
-    return ModelError(
-        f"{name} {what}, and this device has no libtvm_runtime; "
-        "install apache-tvm there, or start the server with --tvm-library DIR"
-    )
+    how = "install apache-tvm there, or start the server with --tvm-library DIR"
+    return ModelError(f"{name} {what}, and this device has no libtvm_runtime; {how}")
 
 
 @contextlib.contextmanager

@@ -37,13 +37,9 @@ class OnnxModule(Module):
     METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
 
     def __init__(
-        self,
-        model: Callable[[], Model],
-        imports: Sequence[Module] = (),
-        *,
-        runner: Optional[Runner] = None,
+        self, model: Callable[[], Model], imports: Sequence[Module] = (), *, runner: Optional[Runner] = None,
         name: str = "the model",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(KIND, imports=imports)
         self._model = model
         self._name = name
@@ -123,10 +119,8 @@ class OnnxModule(Module):
         model, name = self._model(), self._name
         missing = self._missing(model)
         if missing:
-            raise ModelError(
-                f"{name} lacks {len(missing)} of its weights ({_listed(missing[:5])}): they were saved apart; "
-                "give them, as with rpcsys.graph.create(json, library, params)"
-            )
+            how = "they were saved apart; give them, as with rpcsys.graph.create(json, library, params)"
+            raise ModelError(f"{name} lacks {len(missing)} of its weights ({_listed(missing[:5])}): {how}")
         weights = {name: OnnxWeight(tensor, model.file) for name, tensor in model.weights.items()}
         weights.update(self._shared(model))
         proto = bytes(model.proto)

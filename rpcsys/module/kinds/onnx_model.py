@@ -46,11 +46,8 @@ def parts(
 ) -> Model:
     """``model`` in parts; the given one is not changed. Raises `UsageError` for what is no model."""
     whole = read(model)
-    for change in (
-        common.LiftSubgraphInitializersToMainGraphPass(),
-        common.LiftConstantsToInitializersPass(size_limit=APART_BYTES // 8),
-    ):
-        change(whole)
+    common.LiftSubgraphInitializersToMainGraphPass()(whole)
+    common.LiftConstantsToInitializersPass(size_limit=APART_BYTES // 8)(whole)
     apart = _weights(whole)
     for name in apart:
         whole.graph.initializers.pop(name)
@@ -58,9 +55,8 @@ def parts(
     try:
         proto = bytes(ir.to_proto(whole).SerializeToString(deterministic=True))
     except ValueError as error:
-        raise UsageError(
-            f"the model is over 2 GB even without its weights of plain element types: {one_line(error, 200)}"
-        ) from None
+        text = "the model is over 2 GB even without its weights of plain element types"
+        raise UsageError(f"{text}: {one_line(error, 200)}") from None
     return Model(
         proto,
         {name: apart[name] for name in sorted(apart) if name not in taken},

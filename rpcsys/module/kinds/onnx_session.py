@@ -25,12 +25,11 @@ from rpcsys.wire.tensor import Tensor, as_tensor
 os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")  # else it refuses a brand-new opset
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
+_level = onnxruntime.GraphOptimizationLevel
 _LEVELS = {
-    "off": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
-    "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
-}
+    "off": _level.ORT_DISABLE_ALL, "basic": _level.ORT_ENABLE_BASIC, "extended": _level.ORT_ENABLE_EXTENDED,
+    "all": _level.ORT_ENABLE_ALL,
+}  # fmt: skip
 
 
 class Model(NamedTuple):
@@ -38,9 +37,7 @@ class Model(NamedTuple):
 
     proto: Buffer  # the serialised ModelProto, without the weights that are apart
     weights: Dict[str, Tensor]  # its own weights that are
-    shared: Dict[
-        str, Tuple[str, Tuple[int, ...]]
-    ]  # names, types and shapes of the weights that it takes from its imports
+    shared: Dict[str, Tuple[str, Tuple[int, ...]]]  # the weights that it takes from its imports: type and shape by name
     inputs: List[Dict[str, Any]]  # what it takes and gives, as a client is told
     outputs: List[Dict[str, Any]]
     options: Dict[str, Any]  # threads, CPUs, level and providers for onnxruntime, or another runtime (`options_of`)
@@ -76,10 +73,8 @@ class Runner:
         self._raw = any(value.dtype in RAW for value in values)
         self._raw_out = any(value.dtype in RAW for value in self.outputs)
         if self._raw_out and any(value.dtype in (None, "strings") for value in values):
-            raise ValueError(
-                "it gives bfloat16, float8 or int4 beside strings, sequences or maps, "
-                "and onnxruntime takes no such calls from Python"
-            )
+            what = "bfloat16, float8 or int4 beside strings, sequences or maps"
+            raise ValueError(f"it gives {what}, and onnxruntime takes no such calls from Python")
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         """The outputs of those names, for checked inputs. May be called by many threads."""
@@ -98,10 +93,8 @@ class Runner:
             return results
         values = {name: to_ort(feed) if _is_array(feed) else feed for name, feed in feeds.items()}
         if self._raw_out:
-            results = [from_ort(value) for value in self._session.run_with_ort_values(outputs, values, how)]
-        else:
-            results = self._session.run(outputs, values, how)
-        return results
+            return [from_ort(value) for value in self._session.run_with_ort_values(outputs, values, how)]
+        return list(self._session.run(outputs, values, how))
 
 
 def _is_array(feed: Any) -> bool:

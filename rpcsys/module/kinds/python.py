@@ -6,41 +6,37 @@ cloudpickle carries a function's bytecode, which is the same in one minor versio
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Dict, Mapping, Optional, Sequence
 
 from rpcsys.errors import ModelError, UsageError
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
-from rpcsys.module.module import Module
+from rpcsys.module.module import Function, Module
 from rpcsys.module.registry import Context
 
 KIND = "rpcsys.python"
 VERSION = "{}.{}".format(*sys.version_info[:2])
-#: The newest that Python 3.8 has.
-_PROTOCOL = 5
+_PROTOCOL = 5  # the newest that Python 3.8 has
 
 
 class PythonModule(Module):
     """Functions of Python's. ``pickled`` is what they were loaded from, where they were."""
 
     def __init__(
-        self,
-        functions: Mapping[str, Callable[..., Any]],
-        imports: Sequence[Module] = (),
-        pickled: Optional[Buffer] = None,
+        self, functions: Mapping[str, Function], imports: Sequence[Module] = (), pickled: Optional[Buffer] = None
     ) -> None:
         super().__init__(KIND, functions, imports)
         self.pickled = pickled
 
 
-def python(functions: Mapping[str, Callable[..., Any]], imports: Sequence[Module] = ()) -> PythonModule:
+def python(functions: Mapping[str, Function], imports: Sequence[Module] = ()) -> PythonModule:
     """A module of these functions, each with all that it refers to. Who loads it has to allow that."""
     return PythonModule(functions, imports)
 
 
 def save_to_bytes(module: PythonModule, offset: int) -> Sequence[Buffer]:
     """The functions, pickled. Raises `UsageError` for what refuses to be."""
-    about: Dict[str, Any] = {"python": VERSION, "functions": module.names()}
+    about: Dict[str, object] = {"python": VERSION, "functions": module.names()}
     pickled = module.pickled
     if pickled is None:
         try:
@@ -61,22 +57,16 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
     if len(buffers) != 1 or not isinstance(names, list):
         raise FormatError("is broken (Python functions inside are not described)")
     if not context.allow_pickle:
-        raise ModelError(
-            f"{context.name} holds Python functions, which can do anything; if you trust it: load_module(..., "
-            "allow_pickle=True), or a server started with --allow-pickle"
-        )
+        how = "if you trust it: load_module(..., allow_pickle=True), or a server started with --allow-pickle"
+        raise ModelError(f"{context.name} holds Python functions, which can do anything; {how}")
     if about.get("python") != VERSION:
-        raise ModelError(
-            f"{context.name} holds functions of Python {about.get('python')}, and this is Python {VERSION}: "
-            "they run in the minor version they were made with"
-        )
+        text = f"{context.name} holds functions of Python {about.get('python')}, and this is Python {VERSION}"
+        raise ModelError(f"{text}: they run in the minor version they were made with")
     try:
         import cloudpickle
     except ImportError:
-        raise ModelError(
-            f"{context.name} holds Python functions, and cloudpickle is not here; "
-            "there: python3 -m pip install cloudpickle"
-        ) from None
+        text = "cloudpickle is not here; there: python3 -m pip install cloudpickle"
+        raise ModelError(f"{context.name} holds Python functions, and {text}") from None
     functions = cloudpickle.loads(buffers[0])
     if not isinstance(functions, dict) or list(functions) != names or not all(map(callable, functions.values())):
         raise FormatError("is broken (it has other Python functions than it says)")

@@ -13,29 +13,23 @@ from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 
 
 class _DeclaredValue:
-    """An input or output as the model declares it."""
-
     def __init__(self, name: str, type_: Any) -> None:
         self.name = name
         self.optional = type_.HasField("optional_type")
         tensor = type_.tensor_type
         self._dtype = _dtype(tensor.elem_type) if type_.HasField("tensor_type") else "unknown"
-        self._shape = [
-            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim
-        ]
+        self._shape = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
 
     def describe(self) -> Dict[str, Any]:
         return {"name": self.name, "dtype": self._dtype, "shape": self._shape}
 
     def check(self, given: Any) -> Any:
-        """``given`` as the evaluator takes it."""
         if isinstance(given, (list, dict)) or given is None:
             return given
         return as_array(given) if isinstance(given, Tensor) else np.asarray(given)
 
 
 def _dtype(elem_type: int) -> str:
-    """The wire's name of an element type."""
     if elem_type == onnx.TensorProto.STRING:
         return "strings"
     return str(onnx.helper.tensor_dtype_to_np_dtype(elem_type).name) if elem_type else "unknown"
@@ -86,7 +80,6 @@ def of_bytes(proto: bytes, weights: Mapping[str, Tensor]) -> ReferenceRunner:
     """The model without its weights, and those."""
     model = onnx.load_from_string(proto)
     for name, tensor in weights.items():
-        model.graph.initializer.add(
-            name=name, dims=tensor.shape, data_type=NUMBERS[tensor.dtype], raw_data=bytes(tensor.data)
-        )
+        number, data = NUMBERS[tensor.dtype], bytes(tensor.data)
+        model.graph.initializer.add(name=name, dims=tensor.shape, data_type=number, raw_data=data)
     return ReferenceRunner(model)

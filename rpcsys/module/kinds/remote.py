@@ -35,16 +35,11 @@ from rpcsys.wire.tensor import as_tensor
 
 KIND = "rpcsys.remote"
 Address = Union[str, Tuple[str, int]]
-#: How tensors cross, by their names; or one way for all that it applies to.
-Encode = Union[str, Mapping[str, str]]
-#: What an endpoint has that says nothing of it.
-_DEFAULTS = Endpoint("")._asdict()
-#: Seconds that a busy server is asked again while the fallback could run the call.
-SHORT_WAIT_S = 1.0
-#: Calls of `RemoteFunctionModule.submit` that are under way at once.
-MAX_CALLS = 16
-#: What ends a connection but not the server.
-_CONNECTION_LOST = (SessionLost, SessionTimeout, SessionClosed)
+Encode = Union[str, Mapping[str, str]]  # how tensors cross, by their names; or one way for all that it applies to
+_DEFAULTS = Endpoint("")._asdict()  # what an endpoint has that says nothing of it
+SHORT_WAIT_S = 1.0  # seconds that a busy server is asked again while the fallback could run the call
+MAX_CALLS = 16  # calls of `RemoteFunctionModule.submit` that are under way at once
+_CONNECTION_LOST = (SessionLost, SessionTimeout, SessionClosed)  # what ends a connection but not the server
 _log = logging.getLogger("rpcsys.remote")
 
 
@@ -74,13 +69,9 @@ class RemoteFunctionModule(Module):
     METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        inputs: Sequence[Dict[str, Any]] = (),
-        outputs: Sequence[Dict[str, Any]] = (),
-        imports: Sequence[Module] = (),
-        encode: Optional[Mapping[str, str]] = None,
-    ) -> None:
+        self, endpoint: Endpoint, inputs: Sequence[Dict[str, Any]] = (), outputs: Sequence[Dict[str, Any]] = (),
+        imports: Sequence[Module] = (), encode: Optional[Mapping[str, str]] = None,
+    ) -> None:  # fmt: skip
         """``encode`` has been checked (`ways`)."""
         super().__init__(KIND, imports=imports, inputs=inputs, outputs=outputs)
         self.endpoint = endpoint
@@ -88,9 +79,8 @@ class RemoteFunctionModule(Module):
         self._sent = _positions(self.inputs, self.encode)
         self._returned = {str(at): how for at, (_, how) in _positions(self.outputs, self.encode).items()}
         self._options = {"deadline_s": endpoint.deadline_s} if endpoint.deadline_s else {}
-        self._server = ReconnectingConnection(
-            functools.partial(open_at, endpoint, self._returned, list(self.encode.values())), endpoint.wait_s
-        )
+        opening = functools.partial(open_at, endpoint, self._returned, list(self.encode.values()))
+        self._server = ReconnectingConnection(opening, endpoint.wait_s)
         self._lock = threading.Lock()  # guards all below
         self._workers: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._fallen_back = False  # whether the fallback ran the last call
@@ -172,7 +162,6 @@ class RemoteFunctionModule(Module):
         return again
 
     def _fall_back(self, args: Sequence[Any], why: str) -> Any:
-        """The fallback's answer."""
         self.check_open()
         with self._lock:
             first, self._fallen_back = not self._fallen_back, True
@@ -207,9 +196,8 @@ class RemoteFunctionModule(Module):
             size = len(value.data) if isinstance(value, encoding.Encoded) else tensor.nbytes
             with self._lock:
                 was = self._encodings[name]
-                self._encodings[name] = EncodingMetrics(
-                    how, was.bytes + tensor.nbytes, was.sent + size, was.seconds + took
-                )
+                bytes_ = was.bytes + tensor.nbytes
+                self._encodings[name] = EncodingMetrics(how, bytes_, was.sent + size, was.seconds + took)
         return sent
 
 
@@ -217,20 +205,11 @@ class RemoteFunctionModule(Module):
 
 
 def remote(
-    function: str = "",
-    *,
-    serve: str = "",
-    key: str = "",
-    tracker: Address = "",
-    address: Address = "",
-    wait_s: float = WAIT_S,
-    deadline_s: float = 0.0,
-    repeatable: bool = True,
-    inputs: Sequence[Dict[str, Any]] = (),
-    outputs: Sequence[Dict[str, Any]] = (),
-    encode: Encode = "",
+    function: str = "", *, serve: str = "", key: str = "", tracker: Address = "", address: Address = "",
+    wait_s: float = WAIT_S, deadline_s: float = 0.0, repeatable: bool = True,
+    inputs: Sequence[Dict[str, Any]] = (), outputs: Sequence[Dict[str, Any]] = (), encode: Encode = "",
     fallback: Optional[Module] = None,
-) -> RemoteFunctionModule:
+) -> RemoteFunctionModule:  # fmt: skip
     """A module whose ``main`` is a function on a server, found by an address (``"host:port"`` or a pair) or a tracker.
 
     ``serve`` names a module that is deployed there: of several servers the least busy one is called, without a lease.
