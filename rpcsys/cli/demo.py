@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rpcsys.cli import models
+from rpcsys.cli.run import time_model
 from rpcsys.client import Session, Tracker
 from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.graph import samples
@@ -20,7 +20,7 @@ from rpcsys.lab import Lab
 from rpcsys.query import terminal
 
 if TYPE_CHECKING:
-    from rpcsys.graph._ir.random_inputs import Arrays
+    from rpcsys.graph.samples import Arrays
 
 NETWORK = "resnet50"
 KEY = "cpu"
@@ -77,7 +77,7 @@ def _use(session: Session, path: Path) -> None:
     terminal.print_pairs([("device", f"{host}:{port}, session process {session.info['pid']}"), ("machine", machine)])
     with terminal.progress("upload and load") as advance:
         model = session.load_module(path, progress=advance)
-    feed = models.random_inputs(model.inputs)
+    feed = samples.random_inputs(model.inputs)
     outputs = model.run(feed)
     worst = _difference(outputs, samples.run_here(path, feed))
     terminal.print_pairs(
@@ -89,7 +89,7 @@ def _use(session: Session, path: Path) -> None:
     )
     args = [session.array(feed[spec["name"]]) for spec in model.inputs]
     with terminal.progress("timing") as advance:
-        timing = models.time_model(model, args, REPEAT, advance)
+        timing = time_model(model, args, REPEAT, advance)
     terminal.print_pairs([("time", f"{timing}")])
 
 

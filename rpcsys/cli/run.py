@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rpcsys.cli import models, options
-from rpcsys.client import Session, connect_tracker
+from rpcsys.cli import options
+from rpcsys.client import Session, TimingResult, connect_tracker
+from rpcsys.client.remote import RemoteModule
 from rpcsys.errors import UsageError, printable
+from rpcsys.graph import samples
 from rpcsys.query import terminal
 
 if TYPE_CHECKING:
-    from rpcsys.graph._ir.random_inputs import Arrays
+    from rpcsys.graph.samples import Arrays
 
 SEED = 0
+_REQUEST_S = 1.0  # how long one request for times may take: the bar moves about once a second
 
 
 @click.command(short_help="Lease a device, run a model on it, time it, print.")
@@ -37,7 +41,7 @@ def run(
     """
     if not model.is_file():
         raise UsageError(f"no such model: {model}")
-    given = models.load_inputs(arrays) if arrays is not None else None
+    given = load_inputs(arrays) if arrays is not None else None
     with (
         connect_tracker(options.tracker_address(tracker)) as connection,
         connection.request(key, wait_timeout=wait_timeout, on_queued=_say_place) as session,
@@ -61,7 +65,7 @@ def _run_on(session: Session, path: Path, given: Arrays | None, repeat: int) -> 
     terminal.say(f"device: {printable(str(name))} at {session.address[0]}:{session.address[1]}")
     with terminal.progress(f"loading {path.name}") as advance:
         model = session.load_module(path, progress=advance)
-    feed = models.random_inputs(model.inputs, SEED) if given is None else given
+    feed = samples.random_inputs(model.inputs, SEED) if given is None else given
     click.echo(f"inputs: {f'random (seed {SEED})' if given is None else 'as given'}")
     terminal.print_pairs([(name, terminal.array_text(value)) for name, value in feed.items()])
     outputs = model.run(feed)
@@ -69,5 +73,34 @@ def _run_on(session: Session, path: Path, given: Arrays | None, repeat: int) -> 
     terminal.print_pairs([(name, terminal.array_text(value)) for name, value in outputs.items()])
     on_device = [session.array(feed[spec["name"]]) for spec in model.inputs if spec["name"] in feed]
     with terminal.progress("timing") as advance:
-        timing = models.time_model(model, on_device, repeat, advance)
+        timing = time_model(model, on_device, repeat, advance)
     click.echo(f"time:   {timing}")
+
+
+def load_inputs(path: Path) -> Arrays:
+    """Every array of an ``.npz`` file by name. Raises `UsageError` for anything else."""
+    import numpy as np
+
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise UsageError(f"{path} holds one array; inputs go by name: numpy.savez(path, name=array)")
+        with archive:
+            return {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{path} is no .npz file of plain arrays: {error}") from None
+
+
+def time_model(
+    model: RemoteModule, args: Sequence[Any], repeat: int, advance: Callable[[int, int], None]
+) -> TimingResult:
+    """``repeat`` single runs, each timed on the device; ``advance(done, repeat)`` as they come."""
+    results: list[float] = []
+    while len(results) < repeat:
+        longest = max(results, default=_REQUEST_S)
+        count = min(repeat - len(results), max(1, int(_REQUEST_S / max(longest, 1e-6))))
+        results += model.time_evaluator("main", number=1, repeat=count)(*args).results
+        advance(len(results), repeat)
+    return TimingResult(results)

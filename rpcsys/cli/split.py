@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rpcsys import graph
-from rpcsys.cli import models, options
+from rpcsys.cli import options
+from rpcsys.cli.run import load_inputs
 from rpcsys.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def split(
     """The command; what it is for is said in `_HELP`."""
     if not model.is_file():
         raise UsageError(f"no such model: {model}")
-    given = models.load_inputs(arrays) if arrays is not None else None
+    given = load_inputs(arrays) if arrays is not None else None
     lab = options.tracker_address(tracker)
     if cuts:
         stages, used = _by_hand(model, devices, cuts, exact)

@@ -1,4 +1,4 @@
-"""Sample networks without a download: real architectures with random weights.
+"""Sample networks without a download, real architectures with random weights; and random inputs for any model.
 
 The wheel's ``light_*.onnx`` models are the published networks with every large weight replaced by one constant, whose
 uniform outputs hide wiring mistakes. So each weight is drawn here, seeded, with a spread that keeps activations of
@@ -8,16 +8,18 @@ order one through the depth of the network.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rpcsys.errors import UsageError
+from rpcsys.wire.head import MAX_RANK
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+Arrays: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
 INSTALL = "type: pip install 'rpcsys[graph]'"
 
 IR_VERSION = 8  # up to IR version 3 the inputs of a graph name its weights, too; later ones name the data alone
@@ -30,6 +32,8 @@ _OTHER = (0.4, 0.9)
 
 #: What reads an initialiser that the finished network does not need: nothing, or a node that is removed.
 _UNUSED = ("", "ConstantOfShape")
+
+MAX_ELEMENTS = 1 << 28  # of a random array, drawn in 8 bytes each: more than any network takes at once
 
 
 def names() -> list[str]:
@@ -73,7 +77,7 @@ def save(model: onnx.ModelProto, path: str | Path) -> None:
     onnx.save(model, path)
 
 
-def run_here(model: str | Path, inputs: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+def run_here(model: str | Path, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
     """Run an ONNX file with onnxruntime on this machine's processor; every output by name.
 
     Raises `UsageError` if onnxruntime is not installed.
@@ -85,6 +89,18 @@ def run_here(model: str | Path, inputs: Mapping[str, np.ndarray[Any, Any]]) -> d
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     outputs = [output.name for output in session.get_outputs()]
     return dict(zip(outputs, session.run(outputs, dict(inputs)), strict=True))
+
+
+def random_inputs(specs: Sequence[Mapping[str, Any]], seed: int = 0) -> Arrays:
+    """Arrays for a model's inputs (name, dtype, shape): floats standard normal, whole numbers 0 and 1.
+
+    The same seed gives the same arrays. An extent that the model leaves free is 1. Raises `UsageError` for an input of
+    a dtype without random values (strings, say), of an unknown type or shape, or of more than `MAX_ELEMENTS`.
+    """
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    return {spec["name"]: _random_array(rng, spec) for spec in specs}
 
 
 def _folder() -> Path:
@@ -133,3 +149,23 @@ def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...], graph: on
         bounds = _BATCH_NORM[position] if operator == "BatchNormalization" else bounds
         values = rng.uniform(*bounds, shape).astype(np.float32)
     return numpy_helper.from_array(values, name)
+
+
+def _random_array(rng: np.random.Generator, spec: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    name = spec["name"]
+    if spec.get("shape") is None or "dtype" not in spec:
+        raise UsageError(f"the model does not say what array input {name!r} is: give the inputs as an .npz file")
+    shape = [extent if isinstance(extent, int) else 1 for extent in spec["shape"]]
+    if len(shape) > MAX_RANK or min(shape, default=0) < 0 or math.prod(shape) > MAX_ELEMENTS:
+        raise UsageError(f"input {name!r} has more than {MAX_ELEMENTS} elements: give the inputs as an .npz file")
+    try:
+        dtype = np.dtype(spec["dtype"])
+    except (TypeError, ValueError, SyntaxError):
+        dtype = np.dtype(object)
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    if dtype.kind in "iub":
+        return rng.integers(0, 2, shape).astype(dtype)
+    raise UsageError(f"input {name!r} is of type {spec['dtype']}: give the inputs as an .npz file")

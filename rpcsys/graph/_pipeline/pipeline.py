@@ -20,7 +20,7 @@ from rpcsys.graph._build.leased_module import LeasedModule
 from rpcsys.graph._ir.stage import Stages
 from rpcsys.graph._pipeline.resolve import Given, resolve
 from rpcsys.graph._pipeline.results import results, results_async
-from rpcsys.graph._pipeline.scheduler import Event, FrameAdmitted, FrameDropped, FrameScheduler, StageEnded, StartStage
+from rpcsys.graph._pipeline.scheduler import Action, FrameScheduler, StartStage
 from rpcsys.graph._pipeline.stats import PipelineStats, StageRun, StageStats, size, with_progress
 from rpcsys.graph._pipeline.topology import Function, PipelineStage, Topology, named_results
 from rpcsys.module import Module
@@ -33,7 +33,7 @@ _END_TIMEOUT_S = 5.0  # seconds for a thread to end whose device was taken away
 
 
 class _Job(NamedTuple):
-    frame: int
+    start: StartStage
     args: Sequence[Any]
 
 
@@ -166,7 +166,7 @@ class Pipeline:
         future: Future = concurrent.futures.Future()
         future.add_done_callback(functools.partial(self._dropped, number))
         self._frames[number] = _FrameInFlight(future, feeds, Counter(self._topology.uses), by_name)
-        self._handle(FrameAdmitted(number))
+        self._act(self._scheduler.admit(number))
         return future
 
     def _dropped(self, number: int, future: Future) -> None:
@@ -176,7 +176,7 @@ class Pipeline:
         with self._changed:
             frame = self._frames.pop(number, None)
             if frame is not None:
-                self._handle(FrameDropped(number))
+                self._act(self._scheduler.drop(number))
         if frame is not None:
             future.set_running_or_notify_cancel()
 
@@ -197,45 +197,44 @@ class Pipeline:
                 error = problem
             ended = time.perf_counter()
             text = "" if error is None else _error_text(error)
-            run = StageRun(stage.name, replica, job.frame, idle_since, began, ended, size(made.values()), text)
-            self._stats.add(run)
+            nbytes = size(made.values())
+            self._stats.add(StageRun(stage.name, replica, job.start.frame, idle_since, began, ended, nbytes, text))
             idle_since = ended
-            event = StageEnded(stage.name, replica, job.frame, failed=error is not None)
             if error is None:
-                self._done(event, made)
+                self._done(job.start, made)
             else:
-                self._failed(event, error)
+                self._failed(job.start, error)
             del job, made, error  # or they would be held until the next frame comes
 
-    def _done(self, event: StageEnded, made: Mapping[str, Any]) -> None:
+    def _done(self, run: StartStage, made: Mapping[str, Any]) -> None:
         with self._changed:
-            frame = self._frames.get(event.frame)
+            frame = self._frames.get(run.frame)
             if frame is not None:
                 frame.values.update((name, value) for name, value in made.items() if frame.uses[name])
-            ended = self._handle(event)
+            ended = self._act(self._scheduler.ended(run))
         for each in ended:
             if each.future.set_running_or_notify_cancel():
                 named = {name: each.values[name] for name in self.outputs}
                 values = tuple(named.values())
                 each.future.set_result(named if each.by_name else values[0] if len(values) == 1 else values)
 
-    def _failed(self, event: StageEnded, cause: BaseException) -> None:
+    def _failed(self, run: StartStage, cause: BaseException) -> None:
         with self._changed:
-            frame = self._frames.pop(event.frame, None)
-            self._handle(event)
+            frame = self._frames.pop(run.frame, None)
+            self._act(self._scheduler.ended(run, failed=True))
         if frame is not None and frame.future.set_running_or_notify_cancel():
-            text = f"frame {event.frame} failed in stage {event.stage!r}: {_error_text(cause)}"
-            error = FrameError(text, frame=event.frame, stage=event.stage)
+            text = f"frame {run.frame} failed in stage {run.stage!r}: {_error_text(cause)}"
+            error = FrameError(text, frame=run.frame, stage=run.stage)
             error.__cause__ = cause
             frame.future.set_exception(error)
 
-    def _handle(self, event: Event) -> list[_FrameInFlight]:
+    def _act(self, actions: Iterable[Action]) -> list[_FrameInFlight]:
         """Start what can start now; the frames that are finished. The lock is held."""
         finished = []
-        for action in () if self._closed else self._scheduler.handle(event):
+        for action in () if self._closed else actions:
             if isinstance(action, StartStage):
                 args = self._frames[action.frame].take(self._stages[action.stage].inputs)
-                self._jobs[action.stage, action.replica].put(_Job(action.frame, args))
+                self._jobs[action.stage, action.replica].put(_Job(action, args))
             else:
                 finished.append(self._frames.pop(action.frame))
         self._changed.notify_all()

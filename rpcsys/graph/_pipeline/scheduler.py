@@ -1,4 +1,4 @@
-"""Decides which stage of a pipeline starts which frame, as plain synchronous code: events in, actions out.
+"""Decides which stage of a pipeline starts which frame, as plain synchronous code: what happens in, actions out.
 
 Every stage takes the frames in their order, each as soon as the stages it needs are done with it. Between a stage and
 the next that takes its tensors wait at most ``queue`` frames; a tensor that skips stages may wait for as many frames as
@@ -9,42 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from rpcsys.errors import UsageError
 
 
-@dataclass(frozen=True)
-class StageNode:
+class StageNode(NamedTuple):
     """A stage as the scheduler sees it: the stages it needs, and how many frames it can have under way."""
 
     name: str
     needs: tuple[str, ...] = ()
     replicas: int = 1
-
-
-@dataclass(frozen=True)
-class FrameAdmitted:
-    """A new frame; frames are counted from 0. Only where the state has room."""
-
-    frame: int
-
-
-@dataclass(frozen=True)
-class StageEnded:
-    """A replica of a stage has run a frame, and is free; one that failed goes no further."""
-
-    stage: str
-    replica: int
-    frame: int
-    failed: bool = False
-
-
-@dataclass(frozen=True)
-class FrameDropped:
-    """Nobody wants the frame any more."""
-
-    frame: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +38,6 @@ class FrameFinished:
     frame: int
 
 
-Event: TypeAlias = FrameAdmitted | StageEnded | FrameDropped
 Action: TypeAlias = StartStage | FrameFinished
 
 
@@ -85,23 +59,28 @@ class FrameScheduler:
         """Whether another frame may be admitted."""
         return len(self.under_way) < self.limit
 
-    def handle(self, event: Event) -> list[Action]:
-        """Take one event in; what starts, and what is finished."""
-        finished: list[Action] = []
-        if isinstance(event, FrameAdmitted):
-            self._count = event.frame + 1
-            self.under_way[event.frame] = set()
-        elif isinstance(event, FrameDropped):
-            self.under_way.pop(event.frame, None)
-        else:
-            self._free[event.stage].append(event.replica)
-            if event.failed:
-                self.under_way.pop(event.frame, None)
-            elif event.frame in self.under_way:  # else it failed in another stage, or was dropped
-                self.under_way[event.frame].add(event.stage)
-                if len(self.under_way[event.frame]) == len(self._nodes):
-                    del self.under_way[event.frame]
-                    finished.append(FrameFinished(event.frame))
+    def admit(self, frame: int) -> list[Action]:
+        """A new frame, where there is room; frames are counted from 0."""
+        self._count = frame + 1
+        self.under_way[frame] = set()
+        return [*self._starts()]
+
+    def drop(self, frame: int) -> list[Action]:
+        """Nobody wants the frame any more."""
+        self.under_way.pop(frame, None)
+        return [*self._starts()]
+
+    def ended(self, run: StartStage, failed: bool = False) -> list[Action]:
+        """A replica of a stage has run a frame, and is free; a frame that failed goes no further."""
+        self._free[run.stage].append(run.replica)
+        finished = []
+        if failed:
+            self.under_way.pop(run.frame, None)
+        elif run.frame in self.under_way:  # else it failed in another stage, or was dropped
+            self.under_way[run.frame].add(run.stage)
+            if len(self.under_way[run.frame]) == len(self._nodes):
+                del self.under_way[run.frame]
+                finished = [FrameFinished(run.frame)]
         return [*finished, *self._starts()]
 
     def _starts(self) -> Iterator[StartStage]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from rpcsys.errors import UsageError
 from rpcsys.graph._ir.dataflow import Dataflow, optimised
-from rpcsys.graph._ir.random_inputs import random_inputs
 from rpcsys.graph._ir.stage import tensor_spec
 from rpcsys.graph._ir.tensor_info import TensorInfo, describe
 from rpcsys.graph._pipeline.resolve import CALLS
@@ -21,6 +20,7 @@ from rpcsys.graph._plan.devices import DeviceLike, TrackerLike, open_sessions, p
 from rpcsys.graph._plan.plan import Plan
 from rpcsys.graph._plan.profile import encoded_bytes, profile
 from rpcsys.graph._plan.search import Report, Search
+from rpcsys.graph.samples import random_inputs
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 from rpcsys.wire.encoding import steps
 

@@ -5,17 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.errors import UsageError
-from rpcsys.graph._pipeline.scheduler import (
-    Action,
-    FrameAdmitted,
-    FrameDropped,
-    FrameFinished,
-    FrameScheduler,
-    StageEnded,
-    StageNode,
-    StartStage,
-    ordered,
-)
+from rpcsys.graph._pipeline.scheduler import Action, FrameFinished, FrameScheduler, StageNode, StartStage, ordered
 
 CHAIN = [StageNode("a"), StageNode("b", ("a",))]
 DIAMOND = [StageNode("a"), StageNode("b", ("a",)), StageNode("c", ("a",)), StageNode("d", ("b", "c"))]
@@ -23,33 +13,33 @@ DIAMOND = [StageNode("a"), StageNode("b", ("a",)), StageNode("c", ("a",)), Stage
 
 def test_a_chain_works_on_two_frames_at_once() -> None:
     state = FrameScheduler(CHAIN, queue=1)
-    assert state.handle(FrameAdmitted(0)) == [StartStage("a", 0, 0)]
-    assert state.handle(FrameAdmitted(1)) == []
-    assert state.handle(StageEnded("a", 0, 0)) == [StartStage("b", 0, 0), StartStage("a", 0, 1)]
-    assert state.handle(StageEnded("a", 0, 1)) == []
-    assert state.handle(StageEnded("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1)]
-    assert state.handle(StageEnded("b", 0, 1)) == [FrameFinished(1)]
+    assert state.admit(0) == [StartStage("a", 0, 0)]
+    assert state.admit(1) == []
+    assert state.ended(StartStage("a", 0, 0)) == [StartStage("b", 0, 0), StartStage("a", 0, 1)]
+    assert state.ended(StartStage("a", 0, 1)) == []
+    assert state.ended(StartStage("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1)]
+    assert state.ended(StartStage("b", 0, 1)) == [FrameFinished(1)]
     assert not state.under_way
 
 
 def test_branches_run_side_by_side_and_meet_again() -> None:
     state = FrameScheduler(DIAMOND, queue=1)
-    state.handle(FrameAdmitted(0))
-    assert state.handle(StageEnded("a", 0, 0)) == [StartStage("c", 0, 0), StartStage("b", 0, 0)]
-    assert state.handle(StageEnded("b", 0, 0)) == []
-    assert state.handle(StageEnded("c", 0, 0)) == [StartStage("d", 0, 0)]
+    state.admit(0)
+    assert state.ended(StartStage("a", 0, 0)) == [StartStage("c", 0, 0), StartStage("b", 0, 0)]
+    assert state.ended(StartStage("b", 0, 0)) == []
+    assert state.ended(StartStage("c", 0, 0)) == [StartStage("d", 0, 0)]
 
 
 def test_a_full_queue_stops_who_fills_it() -> None:
     state = FrameScheduler(CHAIN, queue=1)
     for frame in range(3):
-        state.handle(FrameAdmitted(frame))
-    state.handle(StageEnded("a", 0, 0))  # b runs 0, a runs 1
-    assert state.handle(StageEnded("a", 0, 1)) == [StartStage("a", 0, 2)]
-    state.handle(FrameAdmitted(3))
-    assert state.handle(StageEnded("a", 0, 2)) == []  # 1 and 2 wait for b
+        state.admit(frame)
+    state.ended(StartStage("a", 0, 0))  # b runs 0, a runs 1
+    assert state.ended(StartStage("a", 0, 1)) == [StartStage("a", 0, 2)]
+    state.admit(3)
+    assert state.ended(StartStage("a", 0, 2)) == []  # 1 and 2 wait for b
     assert not state.has_room
-    assert state.handle(StageEnded("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1), StartStage("a", 0, 3)]
+    assert state.ended(StartStage("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1), StartStage("a", 0, 3)]
     assert state.has_room
 
 
@@ -57,46 +47,46 @@ def test_a_tensor_that_skips_stages_does_not_hold_them_up() -> None:
     nodes = [StageNode("a"), StageNode("b", ("a",)), StageNode("c", ("b",)), StageNode("d", ("c", "a"))]
     state = FrameScheduler(nodes, queue=1)
     for frame in range(4):
-        state.handle(FrameAdmitted(frame))
+        state.admit(frame)
     for frame in range(3):
-        state.handle(StageEnded("a", 0, frame))
-        state.handle(StageEnded("b", 0, frame))
-        state.handle(StageEnded("c", 0, frame)) if frame < 2 else None
+        state.ended(StartStage("a", 0, frame))
+        state.ended(StartStage("b", 0, frame))
+        state.ended(StartStage("c", 0, frame)) if frame < 2 else None
     # d still runs frame 0; c has frame 2, b is free, and a is at frame 3.
-    assert state.handle(StageEnded("a", 0, 3)) == [StartStage("b", 0, 3)]
+    assert state.ended(StartStage("a", 0, 3)) == [StartStage("b", 0, 3)]
 
 
 def test_replicas_take_turns_and_the_next_stage_keeps_the_order() -> None:
     state = FrameScheduler([StageNode("a", (), 2), StageNode("b", ("a",))], queue=1)
-    assert state.handle(FrameAdmitted(0)) == [StartStage("a", 0, 0)]
-    assert state.handle(FrameAdmitted(1)) == [StartStage("a", 1, 1)]
-    assert state.handle(StageEnded("a", 1, 1)) == []
-    assert state.handle(StageEnded("a", 0, 0)) == [StartStage("b", 0, 0)]
-    assert state.handle(StageEnded("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1)]
+    assert state.admit(0) == [StartStage("a", 0, 0)]
+    assert state.admit(1) == [StartStage("a", 1, 1)]
+    assert state.ended(StartStage("a", 1, 1)) == []
+    assert state.ended(StartStage("a", 0, 0)) == [StartStage("b", 0, 0)]
+    assert state.ended(StartStage("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1)]
 
 
 def test_a_failed_frame_is_passed_over_by_all_that_come_behind() -> None:
     state = FrameScheduler(DIAMOND, queue=1)
-    state.handle(FrameAdmitted(0))
-    state.handle(FrameAdmitted(1))
-    assert state.handle(StageEnded("a", 0, 0)) == [StartStage("c", 0, 0), StartStage("b", 0, 0), StartStage("a", 0, 1)]
-    assert state.handle(StageEnded("b", 0, 0, failed=True)) == []
+    state.admit(0)
+    state.admit(1)
+    assert state.ended(StartStage("a", 0, 0)) == [StartStage("c", 0, 0), StartStage("b", 0, 0), StartStage("a", 0, 1)]
+    assert state.ended(StartStage("b", 0, 0), failed=True) == []
     assert list(state.under_way) == [1]
-    assert state.handle(StageEnded("a", 0, 1)) == [StartStage("b", 0, 1)]
-    assert state.handle(StageEnded("c", 0, 0)) == [StartStage("c", 0, 1)]  # nobody wants what it made of 0
-    state.handle(StageEnded("b", 0, 1))
-    assert state.handle(StageEnded("c", 0, 1)) == [StartStage("d", 0, 1)]
-    assert state.handle(StageEnded("d", 0, 1)) == [FrameFinished(1)]
+    assert state.ended(StartStage("a", 0, 1)) == [StartStage("b", 0, 1)]
+    assert state.ended(StartStage("c", 0, 0)) == [StartStage("c", 0, 1)]  # nobody wants what it made of 0
+    state.ended(StartStage("b", 0, 1))
+    assert state.ended(StartStage("c", 0, 1)) == [StartStage("d", 0, 1)]
+    assert state.ended(StartStage("d", 0, 1)) == [FrameFinished(1)]
 
 
 def test_a_dropped_frame_makes_room() -> None:
     state = FrameScheduler(CHAIN, queue=1)
     for frame in range(state.limit):
-        state.handle(FrameAdmitted(frame))
+        state.admit(frame)
     assert not state.has_room
-    assert state.handle(FrameDropped(2)) == []
+    assert state.drop(2) == []
     assert state.has_room
-    assert state.handle(FrameDropped(2)) == []
+    assert state.drop(2) == []
 
 
 def test_a_circle_is_named() -> None:
@@ -144,18 +134,18 @@ def test_whatever_happens_frames_end_in_order_within_bounds_and_nothing_is_stuck
         choice = data.draw(st.sampled_from(choices))
         if isinstance(choice, str):
             admitted += 1
-            take(state.handle(FrameAdmitted(admitted - 1)))
+            take(state.admit(admitted - 1))
             continue
         running.remove(choice)
         end = data.draw(st.sampled_from(["done", "done", "done", "failed", "dropped"]))
         if end == "dropped":
             gone.add(choice.frame)
-            take(state.handle(FrameDropped(choice.frame)))
+            take(state.drop(choice.frame))
         if end == "failed":
             gone.add(choice.frame)
         else:
             done.add((choice.stage, choice.frame))
-        take(state.handle(StageEnded(choice.stage, choice.replica, choice.frame, failed=end == "failed")))
+        take(state.ended(choice, failed=end == "failed"))
     assert not state.under_way
     assert all(order == sorted(order) for order in started.values())
     assert sorted(finished) == sorted(set(range(frames)) - gone)
