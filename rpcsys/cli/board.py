@@ -34,12 +34,10 @@ _SSH = (
 )
 
 
-_ssh_options = terminal.with_options(
-    *(
-        click.option(flag, name, metavar=word, multiple=True, help=f"{text} Remembered.")
-        for flag, name, word, text in _SSH
-    )
-)
+_remembered = [
+    click.option(*names, metavar=word, multiple=True, help=f"{text} Remembered.") for *names, word, text in _SSH
+]
+_ssh_options = terminal.with_options(*_remembered)
 _FROM_WHEELS = click.option("--from-wheels", is_flag=True,
                             help="TVM's libraries from PyPI's wheels for the board's platform.")  # fmt: skip
 _DRIVERS = click.option("--with-libraries", "drivers", metavar="A.so:B.so", multiple=True,
@@ -109,10 +107,8 @@ def add(
     places = _places(wanted)
     known = inventory.load().get(name)
     if known is not None and not known.same_board(entry):
-        raise UsageError(
-            f"this desk keeps a board called {name} already, {known.destination}: give this one another name "
-            f"with --name, or type: rpcsys board remove {name}"
-        )
+        how = f"give this one another name with --name, or type: rpcsys board remove {name}"
+        raise UsageError(f"this desk keeps a board called {name} already, {known.destination}: {how}")
     with _packer(archive) as packer:
         added = lifecycle.add(entry, wanted, places, packer, _terminal(destination), wait_s)
     with inventory.changing() as boards:
@@ -206,9 +202,8 @@ def upgrade(
 
     def one(entry: Entry) -> str:
         try:
-            done, changed = lifecycle.upgrade(
-                replace(entry, **changes), packer, _terminal(entry.name, interactive=ask), drain_s, wait_s
-            )
+            screen = _terminal(entry.name, interactive=ask)
+            done, changed = lifecycle.upgrade(replace(entry, **changes), packer, screen, drain_s, wait_s)
         except RpcsysError as error:
             return one_line(error)
         with inventory.changing() as boards:

@@ -42,11 +42,9 @@ def run(
     if not model.is_file():
         raise UsageError(f"no such model: {model}")
     given = load_inputs(arrays) if arrays is not None else None
-    with (
-        connect_tracker(options.tracker_address(tracker)) as connection,
-        connection.request(key, wait_timeout=wait_timeout, on_queued=_say_place) as session,
-    ):
-        _run_on(session, model, given, repeat)
+    with connect_tracker(options.tracker_address(tracker)) as connection:
+        with connection.request(key, wait_timeout=wait_timeout, on_queued=_say_place) as session:
+            _run_on(session, model, given, repeat)
 
 
 def _say_place(event: Mapping[str, Any]) -> None:

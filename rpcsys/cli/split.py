@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -17,6 +17,7 @@ from rpcsys.errors import UsageError
 if TYPE_CHECKING:
     from rpcsys.graph._plan.devices import PlanDevice
 
+Placed: TypeAlias = "tuple[graph.Stages, Sequence[PlanDevice]]"  # stages, and the device of each
 _HELP = """Divide MODEL, an .onnx file, over devices: find the best cuts, say what to expect, write the library.
 
 \b
@@ -74,9 +75,7 @@ def split(
         click.echo(f"wrote {part}, for {places[name]}; type: rpcsys deploy {part} --to HOST:PORT")
 
 
-def _found(
-    model: Path, devices: str, given: Mapping[str, Any] | None, terms: Mapping[str, Any]
-) -> tuple[graph.Stages, Sequence[PlanDevice]]:
+def _found(model: Path, devices: str, given: Mapping[str, Any] | None, terms: Mapping[str, Any]) -> Placed:
     over = int(devices) if devices.isdecimal() and len(devices) < 6 else devices.split(",")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the plan says it, too
@@ -85,7 +84,7 @@ def _found(
     return plan.stages, plan.devices
 
 
-def _by_hand(model: Path, devices: str, cuts: Sequence[str], exact: bool) -> tuple[graph.Stages, Sequence[PlanDevice]]:
+def _by_hand(model: Path, devices: str, cuts: Sequence[str], exact: bool) -> Placed:
     stages = graph.split(model, [_cut(text) for text in cuts], exact=exact)
     from rpcsys.graph._plan.devices import parse
 

@@ -22,11 +22,9 @@ COLLECT_AFTER = 100_000
 
 
 def run_daemon(
-    name: str,
-    parse: Callable[[Sequence[str] | None], Any],
-    serve: Callable[[Any], Coroutine[Any, Any, int]],
+    name: str, parse: Callable[[Sequence[str] | None], Any], serve: Callable[[Any], Coroutine[Any, Any, int]],
     arguments: Sequence[str] | None,
-) -> int:
+) -> int:  # fmt: skip
     """Parse ``arguments`` (the process's own for None), set up logging as they ask and serve; the exit status."""
 
     def main() -> int:

@@ -67,10 +67,8 @@ def _native(root: Module) -> Iterator[Sources]:
         if isinstance(module, Sources):
             yield module
         elif module.kind == LIBRARY and module.names():
-            raise UsageError(
-                "native functions that are linked already cannot be linked into another library; "
-                "put the file into the tree as a module of kind rpcsys.library"
-            )
+            how = "put the file into the tree as a module of kind rpcsys.library"
+            raise UsageError(f"native functions that are linked already cannot be linked into another library; {how}")
 
 
 @contextlib.contextmanager

@@ -96,10 +96,8 @@ def target_of(file: Elf) -> str:
 
 
 #: Kinds whose functions are always the same.
-_FUNCTIONS = {
-    **{kind: ["main"] for kind in ("rpcsys.onnx", "rpcsys.graph", "rpcsys.remote")},
-    "rpcsys.params": ["get_param", "param_names"],
-}
+_FUNCTIONS = {kind: ["main"] for kind in ("rpcsys.onnx", "rpcsys.graph", "rpcsys.remote")}
+_FUNCTIONS["rpcsys.params"] = ["get_param", "param_names"]
 
 
 def _inspected(number: int, record: Record, file: Elf) -> Inspected:

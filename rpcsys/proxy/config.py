@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rpcsys.errors import ConfigError
 from rpcsys.link import parse_address
@@ -73,11 +74,9 @@ def _parser() -> Parser:
         ("--grace", "what running sessions get when the proxy stops"),
     ):
         add(flag, type=_seconds, metavar="S", help=f"{text} (default: %(default)g)")
-    for flag, text in (
-        ("--max-waiting", "streams that may wait, in all"),
-        ("--max-waiting-per-address", "streams of one address that may wait"),
-    ):
-        add(flag, type=_count, metavar="N", help=f"{text} (default: %(default)d)")
+    most: dict[str, Any] = {"type": _count, "metavar": "N"}
+    add("--max-waiting", **most, help="streams that may wait, in all (default: %(default)d)")
+    add("--max-waiting-per-address", **most, help="streams of one address that may wait (default: %(default)d)")
     add("--silent", action="store_true", help="log warnings and errors only")
     add("--log-format", choices=FORMATS, help="lines for people or JSON")
     return parser

@@ -31,12 +31,9 @@ class ProxyTrackerLink:
     """
 
     def __init__(
-        self,
-        address: tuple[str, int],
-        on_up: Callable[[], None],
-        on_down: Callable[[], None],
+        self, address: tuple[str, int], on_up: Callable[[], None], on_down: Callable[[], None],
         on_pending: Callable[[tuple[str, ...]], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.ours: bool | None = None
         self.up = False
         self._address = address

@@ -29,9 +29,8 @@ def when(text: str) -> float:
     try:
         return dt.datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError):
-        raise click.BadParameter(
-            f"{text!r} is no time: write 90m, 2h or 7d (ago), or 2026-11-20 or '2026-11-20 12:00'"
-        ) from None
+        how = "write 90m, 2h or 7d (ago), or 2026-11-20 or '2026-11-20 12:00'"
+        raise click.BadParameter(f"{text!r} is no time: {how}") from None
 
 
 def print_leases(tracker: Tracker, as_json: bool, key: str | None) -> None:
@@ -129,14 +128,8 @@ _MODULE: Columns = {
 }
 _HELD: Columns = {"held": _span("held_s"), "waited": _span("waited_s")}
 _PAST_LEASE: Columns = {
-    "ended": _ended,
-    **_HELD,
-    "key": "key",
-    "server": "server",
-    "user": _user,
-    "outcome": _outcome,
-    "lease": "lease",
-}
+    "ended": _ended, **_HELD, "key": "key", "server": "server", "user": _user, "outcome": _outcome, "lease": "lease",
+}  # fmt: skip
 _USAGE: Columns = {"user": "user", "key": "key", "leases": "leases", **_HELD, "faults": "faults"}
 _HOLDER: Columns = {
     "server": "server",
@@ -145,13 +138,9 @@ _HOLDER: Columns = {
     "at most": _left,
 }
 _QUEUED: Columns = {
-    "next": "number",
-    "user": _user,
-    "priority": _priority,
-    "waited": _span("waited_s"),
-    "had lately": _span("spent_s"),
-    "wants": _wants,
-}
+    "next": "number", "user": _user, "priority": _priority, "waited": _span("waited_s"),
+    "had lately": _span("spent_s"), "wants": _wants,
+}  # fmt: skip
 _SERVER: Columns = {
     "server": "server",
     "state": "state",

@@ -85,18 +85,14 @@ def offload(stages: Stages, targets: Mapping[str, AnyTarget], served: Target | s
     if not remotes:
         raise UsageError("no stage is for a server; give one graph.Remote(...) as its target")
     device = build(stages, targets)
-    parts = {
-        name: Codec(remote, signature_of(stages[name])).there(name, build(stages[name], served))
-        for name, remote in remotes.items()
-    }
-    return Offload(device, parts)
+    codecs = {name: Codec(remote, signature_of(stages[name])) for name, remote in remotes.items()}
+    return Offload(device, {name: codec.there(name, build(stages[name], served)) for name, codec in codecs.items()})
 
 
 def create(
-    json: PathLike,
-    library: Module | Sequence[Module] | PathLike,
+    json: PathLike, library: Module | Sequence[Module] | PathLike,
     params: Module | Mapping[str, Any] | PathLike | None = None,
-) -> graph_kind.GraphModule:
+) -> graph_kind.GraphModule:  # fmt: skip
     """A graph module from parts that are kept apart.
 
     ``json`` : what `GraphModule.save_graph_json` wrote, as text or as the path of the file
@@ -154,9 +150,8 @@ def _built(stage: Stage, given: AnyTarget, shared: ParamsModule | None) -> Modul
     if isinstance(target, Leased):
         return LeasedModule(StageLibrary(_built(stage, target.target, None), target), *signature)
     if stage.exact and not isinstance(target, (OnnxRuntime, Remote)):
-        raise UsageError(
-            f"{stage.name} is exact: it gives the same bits as the whole in onnxruntime alone; split without exact=True"
-        )
+        text = f"{stage.name} is exact: it gives the same bits as the whole in onnxruntime alone"
+        raise UsageError(f"{text}; split without exact=True")
     if isinstance(target, Tvm):
         return graph([stage_entry(stage.name, _compiled(stage, target), signature)], *signature)
     if isinstance(target, Remote):

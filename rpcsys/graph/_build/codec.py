@@ -42,23 +42,16 @@ class Codec:
     @property
     def crossing(self) -> Signature:
         """What crosses: those that a pair encodes by another name, and of a type that only it knows."""
-        inputs, outputs = (
-            [{"name": self._name(value)} if value["name"] in self.pairs else value for value in values]
-            for values in self._signature
-        )
-        return Signature(inputs, outputs)
+        return Signature(*([self._crossing(value) for value in values] for values in self._signature))
 
-    def _name(self, value: TensorSpec) -> str:
-        return f"{value['name']}.encoded" if value["name"] in self.pairs else str(value["name"])
+    def _crossing(self, value: TensorSpec) -> TensorSpec:
+        return {"name": f"{value['name']}.encoded"} if value["name"] in self.pairs else value
 
     def here(self, name: str, module: Module) -> list[Stage]:
         """The stages of the device: ``module``, which takes and gives what crosses, and its halves of the pairs."""
-        inputs, outputs = self._signature
-        return [
-            *self._halves("encode", inputs, f"{name}: "),
-            stage_entry(name, module, self.crossing),
-            *self._halves("decode", outputs, f"{name}: "),
-        ]
+        (inputs, outputs), prefix = self._signature, f"{name}: "
+        middle = stage_entry(name, module, self.crossing)
+        return [*self._halves("encode", inputs, prefix), middle, *self._halves("decode", outputs, prefix)]
 
     def there(self, name: str, module: Module) -> Module:
         """``module``, which is the stage itself, as what takes and gives what crosses: the server's side."""
@@ -70,7 +63,7 @@ class Codec:
 
     def _halves(self, half: str, values: list[TensorSpec], prefix: str = "") -> Iterator[Stage]:
         for value in values:
-            name, crossing = value["name"], self._name(value)
+            name, crossing = value["name"], self._crossing(value)["name"]
             if name in self.pairs:
                 takes, gives = (name, crossing) if half == "encode" else (crossing, name)
                 yield Stage(f"{prefix}{half} {name}", getattr(self.pairs[name], half), [takes], [gives])

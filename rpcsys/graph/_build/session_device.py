@@ -30,10 +30,8 @@ def check_encoding(session: Session, how: str, name: str) -> None:
     wanted = set(filter(None, encoding.steps(how))) if how else set()
     missing = wanted.difference(session.info.get("capabilities", {}).get("encodings") or ())
     if missing:
-        raise NotSupported(
-            f"{name} cannot decode {', '.join(sorted(missing))}; there: pip install 'rpcsys[zstd]' (with numpy), or "
-            "encode otherwise"
-        )
+        how = "there: pip install 'rpcsys[zstd]' (with numpy), or encode otherwise"
+        raise NotSupported(f"{name} cannot decode {', '.join(sorted(missing))}; {how}")
 
 
 def encoded_call(module: RemoteModule, how: str, **options: Any) -> Callable[..., Any]:

@@ -132,10 +132,8 @@ def target_of(given: Target | str) -> Target:
             return Tvm(json.loads(rest))
         except ValueError as error:
             raise UsageError(f"{rest!r} is no target of TVM: {error}") from None
-    raise UsageError(
-        f"no target is called {given!r}; there are {', '.join(_NAMED)}, tvm:TARGET, or an object such as "
-        "graph.OnnxRuntime(cpus=[0])"
-    )
+    known = f"{', '.join(_NAMED)}, tvm:TARGET, or an object such as graph.OnnxRuntime(cpus=[0])"
+    raise UsageError(f"no target is called {given!r}; there are {known}")
 
 
 def supported(target: Target | str) -> Callable[[ir.Node], bool]:

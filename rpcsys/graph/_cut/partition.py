@@ -58,10 +58,9 @@ def _optimised(flow: Dataflow, wanted: set[int]) -> tuple[Dataflow, set[int]]:
 def _around(flow: Dataflow, region: set[int]) -> list[Part]:
     outside = flow.path(region, region)
     if outside:
-        raise UsageError(
-            f"the region is not convex: the path {_path_text(flow, outside)} leaves it and comes back; "
-            "take the nodes between into it, leave one of its ends out, or pass several=True"
-        )
+        how = "take the nodes between into it, leave one of its ends out, or pass several=True"
+        path = _path_text(flow, outside)
+        raise UsageError(f"the region is not convex: the path {path} leaves it and comes back; {how}")
     work = flow.useful & flow.live
     before = (flow.upstream(region) & work) - region
     after = (flow.downstream(region) & work) - region
@@ -136,9 +135,7 @@ def _check_order(flow: Dataflow, stage_of: Mapping[int, int]) -> None:
             continue
         last = max(behind, key=stage_of.__getitem__, default=index)
         if index in stage_of and stage_of[last] > stage_of[index]:
-            path = flow.path([last], [index]) or [last, index]
-            raise UsageError(
-                f"marked against the flow: the path {_path_text(flow, path)} goes from stage {stage_of[last]} "
-                f"back to stage {stage_of[index]}"
-            )
+            path = _path_text(flow, flow.path([last], [index]) or [last, index])
+            goes = f"goes from stage {stage_of[last]} back to stage {stage_of[index]}"
+            raise UsageError(f"marked against the flow: the path {path} {goes}")
         latest[index] = index if index in stage_of else last

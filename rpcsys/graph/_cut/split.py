@@ -44,11 +44,8 @@ def split(model: ModelLike, cuts: Cut | Iterable[Cut], *, exact: bool = False) -
     if exact:
         flow, stage_of = _optimised(flow, stage_of)
     infer_shapes(flow.model)
-    parts = [
-        Part(f"stage{number}", frozenset(i for i, stage in enumerate(stage_of) if stage == number))
-        for number in range(len(heads) + 1)
-    ]
-    return extract(flow, parts, exact=exact)
+    nodes = [frozenset(i for i, stage in enumerate(stage_of) if stage == number) for number in range(len(heads) + 1)]
+    return extract(flow, [Part(f"stage{number}", own) for number, own in enumerate(nodes)], exact=exact)
 
 
 def _head(flow: Dataflow, where: Cut) -> set[int]:
@@ -62,10 +59,8 @@ def _head(flow: Dataflow, where: Cut) -> set[int]:
 
 def _before_place(flow: Dataflow, place: int) -> set[int]:
     if not 0 < place < len(flow.nodes):
-        count = len(flow.nodes)
-        raise UsageError(
-            f"no cut before node {place}: the model has {count} nodes, and a cut leaves some on either side"
-        )
+        has = f"the model has {len(flow.nodes)} nodes, and a cut leaves some on either side"
+        raise UsageError(f"no cut before node {place}: {has}")
     return set(range(place))
 
 

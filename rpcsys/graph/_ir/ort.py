@@ -20,6 +20,7 @@ from rpcsys.graph._ir import models
 if TYPE_CHECKING:
     import onnxruntime
 
+_WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
 #: The IR version that any onnxruntime takes. It refuses a newer one, even where the model has nothing new.
 _IR_VERSION = 10
 #: More bytes of weights than this lie beside the model on its way to onnxruntime and back: protobuf would copy them each time.
@@ -70,9 +71,7 @@ def open_session(
         if target is not None:
             options.optimized_model_filepath = str(target)
             if models.data_path(source).exists():
-                options.add_session_config_entry(
-                    "session.optimized_model_external_initializers_file_name", models.data_path(target).name
-                )
+                options.add_session_config_entry(_WEIGHTS_FILE, models.data_path(target).name)
         try:
             return onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status

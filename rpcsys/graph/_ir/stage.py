@@ -63,13 +63,9 @@ class Stages(Sequence[Stage]):
     """
 
     def __init__(
-        self,
-        stages: Iterable[Stage],
-        inputs: Iterable[TensorInfo],
-        outputs: Iterable[TensorInfo],
-        *,
+        self, stages: Iterable[Stage], inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo], *,
         exact: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._stages = tuple(stages)
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.exact = exact

@@ -42,11 +42,11 @@ class Topology:
     ) -> None:
         given = {stage.name: stage for stage in _checked(list(stages))}
         makers = {tensor: stage.name for stage in given.values() for tensor in stage.outputs}
-        needs = {
-            stage.name: tuple(dict.fromkeys(makers[tensor] for tensor in stage.inputs if tensor in makers))
-            for stage in given.values()
-        }
-        self.nodes = ordered([StageNode(name, needs[name], len(stage.functions)) for name, stage in given.items()])
+        nodes = []
+        for name, stage in given.items():
+            needs = dict.fromkeys(makers[tensor] for tensor in stage.inputs if tensor in makers)
+            nodes.append(StageNode(name, tuple(needs), len(stage.functions)))
+        self.nodes = ordered(nodes)
         self.stages = [given[node.name] for node in self.nodes]
         taken = [tensor for stage in self.stages for tensor in stage.inputs]
         free = tuple(dict.fromkeys(tensor for tensor in taken if tensor not in makers))

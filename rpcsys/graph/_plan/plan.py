@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -179,11 +179,10 @@ class Comparison:
 
     def __str__(self) -> str:
         """A table."""
+        compared = (*self.stages, replace(self.bottleneck, name="slowest"))
         rows = [
-            [stage.name, ms_text(stage.expected_s), ms_text(stage.measured_s), f"{stage.off:+.1%}"]
-            for stage in (*self.stages, self.bottleneck)
+            [each.name, ms_text(each.expected_s), ms_text(each.measured_s), f"{each.off:+.1%}"] for each in compared
         ]
-        rows[-1][0] = "slowest"
         return table(["STAGE", "EXPECTED", "MEASURED", "OFF"], rows)
 
 

@@ -32,12 +32,9 @@ _INPUTS, _OUTPUTS = "\0inputs", "\0outputs"  # boxes that are no stages
 
 
 def show(
-    stages: Stages | ModelLike,
-    *,
-    times: Mapping[str, float] | None = None,
-    svg: str | os.PathLike[str] | None = None,
-    file: TextIO | None = None,
-) -> None:
+    stages: Stages | ModelLike, *, times: Mapping[str, float] | None = None,
+    svg: str | os.PathLike[str] | None = None, file: TextIO | None = None,
+) -> None:  # fmt: skip
     """Print the stages and the tensors between them; ``times`` are seconds by the stages' names.
 
     ``svg`` names a file to draw them into. A model that was not split is shown as one stage.
@@ -73,10 +70,7 @@ def ms_text(seconds: float) -> str:
 
 def _tables(stages: Stages, times: Mapping[str, float]) -> str:
     head = ["STAGE", "TARGET", "NODES", "WEIGHTS", "NEEDS"]
-    rows = [
-        [stage.name, stage.target or "-", str(_nodes(stage)), size_text(stage.weight_bytes), _listed(stage.needs)]
-        for stage in stages
-    ]
+    rows = [[s.name, s.target or "-", str(_nodes(s)), size_text(s.weight_bytes), _listed(s.needs)] for s in stages]
     if times:
         head.append("TIME")
         for row in rows:

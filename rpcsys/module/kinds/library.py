@@ -69,10 +69,9 @@ class LibraryModule(Module):
             from rpcsys.module import loading
 
             if (self.machine, self.bits) != elf.here():
-                here = "this device is {} ({} bits); build it for this device".format(*elf.here())
-                raise ModelError(
-                    f"{self.name} is built for {self.target} ({self.machine}, {self.bits} bits), and {here}"
-                )
+                built = f"{self.name} is built for {self.target} ({self.machine}, {self.bits} bits)"
+                here = "this device is {} ({} bits)".format(*elf.here())
+                raise ModelError(f"{built}, and {here}; build it for this device")
             self._inner = loading.load_library(_path_of(self.data), self.name, allow_pickle=self._allow_pickle)
             described = self._inner.describe()
             self.inputs, self.outputs = described["inputs"], described["outputs"]

@@ -141,13 +141,12 @@ class OnnxModule(Module):
         self.outputs = [value.describe() for value in runner.outputs]
 
     def _shared(self, model: Model) -> Dict[str, OnnxWeight]:
-        holders = [module for module in self.imports if isinstance(module, ParamsModule)]
-        return {
-            name: OnnxWeight(holder.tensors[name], holder.file)
-            for holder in reversed(holders)
-            for name in model.shared
-            if name in holder.tensors
-        }
+        found = {}
+        for holder in self.imports[::-1]:
+            if isinstance(holder, ParamsModule):
+                both = [name for name in model.shared if name in holder.tensors]
+                found.update({name: OnnxWeight(holder.tensors[name], holder.file) for name in both})
+        return found
 
     def _missing(self, model: Model) -> List[str]:
         """Names of shared weights that nothing it imports has. Raises `ModelError` for one of another type or shape."""

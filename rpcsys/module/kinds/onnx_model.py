@@ -103,9 +103,8 @@ def _weights(model: ir.Model) -> Dict[str, Tensor]:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    return (one.dtype, one.shape) == (other.dtype, other.shape) and bool(
-        np.array_equal(np.frombuffer(one.data, "u1"), np.frombuffer(other.data, "u1"))
-    )
+    alike = (one.dtype, one.shape) == (other.dtype, other.shape)
+    return alike and np.array_equal(np.frombuffer(one.data, "u1"), np.frombuffer(other.data, "u1"))
 
 
 def _declared(value: ir.Value) -> Dict[str, Any]:
