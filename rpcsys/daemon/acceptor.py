@@ -19,11 +19,8 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 BURST = 64  # connections accepted in one turn; the loop then serves the ones it has
-#: How long not to accept when the machine is out of descriptors or memory; the kernel's queue holds who comes.
-PAUSE_S = 0.2
-#: Descriptors for the servers and clients of a very large lab. Where fewer are allowed, the log says so at the
-#: start.
-PLENTY = 16384
+PAUSE_S = 0.2  # without descriptors or memory nothing is accepted for so long; the kernel's queue holds who comes
+PLENTY = 16384  # descriptors for a very large lab; where fewer are allowed, the log says so at the start
 LOG_EVERY_S = 10.0  # a warning that would come again and again is logged so often
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

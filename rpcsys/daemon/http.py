@@ -32,18 +32,12 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 REQUEST_TIMEOUT_S = 10.0  # a connection whose next request is not whole after so long is closed
-#: Connections for pages, in all and of each address: a browser has six, a proxy in front of a lab's people some
-#: dozens.
-MAX_CONNECTIONS = 512
-MAX_OF_ADDRESS = 128
-#: Of the descriptors that a daemon may have, pages get one in so many at the most: the others are for boards and
-#: clients.
-_SHARE = 8
+MAX_CONNECTIONS, MAX_OF_ADDRESS = 512, 128  # for pages: a browser has six, a proxy in front of a lab's people dozens
+_SHARE = 8  # of a daemon's descriptors, pages get one in so many: the others are for boards and clients
 _ADVICE = "see what asks there for pages and keeps its connections open"
 _MAX_HEADERS = 16 << 10
 _MAX_BODY = 1 << 10  # there is nothing to send here
-#: Bytes of pages that those who asked have not taken yet, in all: who comes then is told to come again.
-MAX_UNREAD = 64 << 20
+MAX_UNREAD = 64 << 20  # bytes of pages not taken yet, in all: who comes then is told to come again
 SEND_TIMEOUT_S = 30.0  # how long a client may take for a page
 
 

@@ -13,8 +13,7 @@ from rpcsys import logs
 from rpcsys.serve import Signals, Watchdog, end_without_memory, notify
 from rpcsys.serve import run as run_main
 
-#: How long a thread beside the loop may keep the interpreter from it at a time; Python's default is 5 ms.
-SWITCH_S = 0.001
+SWITCH_S = 0.001  # how long a thread beside the loop may keep the interpreter from it; Python's default is 5 ms
 #: Objects made before the collector looks for cycles. Daemons make few of them, and their records live for long:
 #: with Python's default of 700, looking at those again and again takes an eighth of a busy tracker's time. What a
 #: busy tracker has under way to its log and its history is less than this, and is never looked at.

@@ -30,8 +30,7 @@ _BATCH_NORM = {1: (0.4, 0.9), 2: (-0.2, 0.2), 3: (-0.2, 0.2), 4: (0.7, 1.3)}
 _BIAS = (-0.1, 0.1)
 _OTHER = (0.4, 0.9)
 
-#: What reads an initialiser that the finished network does not need: nothing, or a node that is removed.
-_UNUSED = ("", "ConstantOfShape")
+_UNUSED = ("", "ConstantOfShape")  # what reads an initialiser that is not needed: nothing, or a node that is removed
 
 MAX_ELEMENTS = 1 << 28  # of a random array, drawn in 8 bytes each: more than any network takes at once
 

@@ -168,8 +168,7 @@ class _Process:
 
 
 class _RunningCall(threading.local):
-    #: What stops the call that this thread runs; None where nobody would.
-    stops: Optional[List[Callable[[], None]]] = None
+    stops: Optional[List[Callable[[], None]]] = None  # what stops the call of this thread; None where nobody would
 
 
 process = _Process()

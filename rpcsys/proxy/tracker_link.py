@@ -20,8 +20,7 @@ from rpcsys.wire import tracker
 log = logging.getLogger(__name__)
 POLL_S = 2.0  # how often the tracker is asked what it has handed out, as TVM's proxy does
 REPLY_TIMEOUT_S = 10.0  # a tracker that answers nothing for so long is as good as gone
-#: Pauses between tries. Each is made up to half longer by chance, so that proxies do not all come back at once.
-FIRST_S, LONGEST_S = 0.25, 15.0
+FIRST_S, LONGEST_S = 0.25, 15.0  # pauses between tries, each up to half longer by chance, so that proxies spread out
 
 
 class ProxyTrackerLink:

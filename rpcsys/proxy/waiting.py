@@ -82,8 +82,7 @@ class WaitingStreams:
     limit: int
     limit_per_address: int
     by_conn: dict[int, WaitingStream] = field(default_factory=dict)
-    #: How many streams, waiting or joined, rpcsys servers have under a name.
-    owned: Counter[str] = field(default_factory=Counter)
+    owned: Counter[str] = field(default_factory=Counter)  # streams, waiting or joined, of rpcsys servers, by name
     _by_name: dict[tuple[str, str], dict[int, WaitingStream]] = field(default_factory=dict)
     #: All of one role have the same time to wait, so the first to come is the first whose time is over.
     _timed: dict[str, dict[int, WaitingStream]] = field(default_factory=lambda: {CLIENT: {}, SERVER: {}})

@@ -31,8 +31,7 @@ Take = Callable[[socket.socket, Any], object]
 PATH = "/ws"
 SEND_TIMEOUT_MS = 120_000  # how long a WebSocket may take nothing: a page in the background is slow
 CHUNK = 64 << 10  # bytes of a message held at a time: more makes nothing faster
-#: How long a peer may take to close after it was told: closed earlier, it might lose what it has not read yet.
-LINGER_S = 5.0
+LINGER_S = 5.0  # for a peer to close after it was told: closed earlier, it might lose what it has not read yet
 
 NORMAL, VIOLATION, NOT_BINARY = 1000, 1002, 1003
 

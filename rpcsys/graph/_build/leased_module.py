@@ -24,8 +24,7 @@ from rpcsys.graph._ir.stage import TensorSpec
 from rpcsys.module import Module, export_library
 
 TRIES = 3  # devices that one frame runs on before their loss is its own error
-#: Errors of one session that the next one need not meet: the device or its server died, or the lease was over.
-_LOST = (SessionLost, SessionTimeout, SessionClosed)
+_LOST = (SessionLost, SessionTimeout, SessionClosed)  # the device or its server died, or the lease was over
 _RETRY_S = 0.25  # seconds between two requests while there is no tracker or no device
 
 _log = logging.getLogger("rpcsys.pipeline")

@@ -13,8 +13,7 @@ from rpcsys.errors import UsageError
 from rpcsys.graph._ir.models import bodies
 
 Coder: TypeAlias = Callable[[Any], Any]  # what makes another array of an array: a function, or a module
-#: How tensors cross: one way for all, or for each by its name.
-Encoding: TypeAlias = str | Mapping[str, str | tuple[Coder, Coder]]
+Encoding: TypeAlias = str | Mapping[str, str | tuple[Coder, Coder]]  # one way for all, or each by name
 
 
 @dataclass(frozen=True)

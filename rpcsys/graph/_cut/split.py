@@ -14,8 +14,7 @@ from rpcsys.graph._ir.stage import Stages
 from rpcsys.graph._ir.tensor_info import infer_shapes
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 
-#: Where to cut: before a node, by its place or name; or behind a tensor, or several of them.
-Cut: TypeAlias = int | str | Sequence[str]
+Cut: TypeAlias = int | str | Sequence[str]  # before a node, by place or name; or behind a tensor, or several of them
 
 
 def split(model: ModelLike, cuts: Cut | Iterable[Cut], *, exact: bool = False) -> Stages:

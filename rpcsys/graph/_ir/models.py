@@ -15,8 +15,7 @@ from rpcsys.module.kinds.onnx_model import ModelLike, read
 if TYPE_CHECKING:
     import onnx
 
-#: A serialised ModelProto ends at 2 GB (protobuf's limit); what is larger keeps its weights beside the file.
-EMBEDDED_BYTES = 1 << 30
+EMBEDDED_BYTES = 1 << 30  # larger models keep their weights beside the file: a serialised ModelProto ends at 2 GB
 
 
 def save(model: ModelLike, path: str | os.PathLike[str], *, embedded_bytes: int = EMBEDDED_BYTES) -> None:

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     import onnxruntime
 
 _WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
-#: The IR version that any onnxruntime takes. It refuses a newer one, even where the model has nothing new.
-_IR_VERSION = 10
-#: More bytes of weights than this lie beside the model on its way to onnxruntime and back: protobuf would copy them each time.
-_EMBEDDED_BYTES = 1 << 24
+_IR_VERSION = 10  # that any onnxruntime takes; it refuses a newer one, even where the model has nothing new
+_EMBEDDED_BYTES = 1 << 24  # more weights lie beside the model on its way there and back: protobuf would copy them
 
 
 def rewritten(model: ir.Model) -> ir.Model:

@@ -14,8 +14,7 @@ from rpcsys.errors import UsageError
 from rpcsys.graph._ir import models
 from rpcsys.graph._ir.tensor_info import TensorInfo
 
-#: A tensor as modules describe it: a dict with name, dtype, and shape where it is known.
-TensorSpec: TypeAlias = dict[str, Any]
+TensorSpec: TypeAlias = dict[str, Any]  # a tensor as modules describe it: name, dtype, and shape where it is known
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class Stages(Sequence[Stage]):
         return f"Stages({', '.join(stage.name for stage in self)})"
 
     def source(self, tensor: str) -> str:
-        """The name of the stage that makes ``tensor``; "" for an input of the whole. Raises `UsageError` for any other."""
+        """The stage that makes ``tensor``, by name; "" for an input of the whole. Raises `UsageError` for any other."""
         for name, made in self._made():
             if made.name == tensor:
                 return name

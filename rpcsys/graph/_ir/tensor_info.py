@@ -17,8 +17,7 @@ from rpcsys.errors import ModelError, UsageError
 from rpcsys.graph._ir.ort import open_session
 from rpcsys.wire.dtypes import item_bytes
 
-#: Weights above these many bytes need not be read to infer shapes: no operator takes its output's shape from them.
-_LARGE_WEIGHT = 1024
+_LARGE_WEIGHT = 1024  # bytes; larger ones are not read to infer shapes: no operator takes its output's shape from them
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,7 @@ class TensorInfo:
     name: str
     #: ``"float32"``, ``"bfloat16"``, ``"strings"``, …; ONNX's own for what is no tensor, ``"seq(tensor(float))"``.
     dtype: str
-    #: Its extents, a free one as its name or None; None if not even their number is known.
-    shape: tuple[int | str | None, ...] | None
+    shape: tuple[int | str | None, ...] | None  # a free extent is its name or None; None if the rank is not known
     nbytes: int | None  # None if that is not known before it runs
     required: bool = True  # False for an input that has a default
 

@@ -19,8 +19,7 @@ from rpcsys.module.kinds.graph import GraphModule
 from rpcsys.module.kinds.remote import RemoteFunctionModule
 
 CALLS = 4  # calls under way of a stage on a server, by default: enough to keep the way there and the server busy
-#: Kinds of modules on a session's device whose calls need no order: they keep no state between them.
-_STATELESS = ("rpcsys.onnx", "rpcsys.graph")
+_STATELESS = ("rpcsys.onnx", "rpcsys.graph")  # kinds on a session's device whose calls need no order
 
 Cpus: TypeAlias = Mapping[str, Sequence[int]]
 #: A stage given by hand; the tuple is name, module, inputs, outputs.

@@ -28,18 +28,15 @@ _LINK_S = 0.1
 _LINK_BYTES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 _PINGS = 15
 
-#: Calls of a stage at least, and the quantile of their times that counts: other work on the machine only adds to them.
-_FEWEST = 3
-_QUARTILE = 0.25
+_FEWEST = 3  # calls of a stage at least
+_QUARTILE = 0.25  # of their times that counts: other work on the machine only adds to them
 
 
 class Trial(NamedTuple):
     """A stage that is loaded on a device."""
 
-    #: Runs it there, with tensors of this machine, and brings its results here.
-    call: Callable[..., Any]
-    #: Its own seconds there for these arguments, if that is less than a call takes.
-    work_s: Callable[[Sequence[Any]], float] | None = None
+    call: Callable[..., Any]  # runs it there, with tensors of this machine, and brings its results here
+    work_s: Callable[[Sequence[Any]], float] | None = None  # its own seconds there, if less than a call takes
 
 
 class LocalBench(NamedTuple):

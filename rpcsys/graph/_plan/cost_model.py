@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Goal: TypeAlias = Literal["throughput", "latency"]
-#: Seconds, or bytes, of a stage of the units from the first index up to, not including, the second.
-Matrix: TypeAlias = "NDArray[np.float64]"
+Matrix: TypeAlias = "NDArray[np.float64]"  # seconds, or bytes, of the units in [first index, second index)
 
 
 class UnitTensor(NamedTuple):

@@ -22,8 +22,7 @@ from rpcsys.wire import encoding
 from rpcsys.wire.dtypes import item_bytes
 from rpcsys.wire.tensor import as_tensor
 
-#: What the nodes are called while they are profiled; a node of a body never is.
-_MARK = "rpcsys#"
+_MARK = "rpcsys#"  # begins the nodes' names while they are profiled; a node of a body never has it
 _KERNEL = "_kernel_time"
 _RUNS = 5  # runs of the profiled model: the fastest of each node is what it takes when nothing disturbs it
 _AT_ONCE = 1 << 26  # bytes of tensors that one run of a model makes to be encoded, about
@@ -33,8 +32,7 @@ class Profile(NamedTuple):
     """What nodes took and made."""
 
     seconds: Sequence[float]  # of each node of the model's main graph, by its place; a body's are its node's
-    #: Of the tensors that the nodes made, by name; strings, and what is no tensor, are not among them.
-    nbytes: Mapping[str, int]
+    nbytes: Mapping[str, int]  # of the tensors that they made, by name; not of strings, and what is no tensor
 
 
 def profile(flow: Dataflow, feeds: Mapping[str, Any]) -> Profile:

@@ -25,8 +25,7 @@ from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 
 Lookup = Callable[[str], Callable[..., Any]]
 
-#: How code finds functions by their names, through the module that its library belongs to.
-_LOOKUP = "TVMFFIEnvModLookupFromImports"
+_LOOKUP = "TVMFFIEnvModLookupFromImports"  # how code finds functions by name, through its library's module
 
 
 class NativeModule(Module):

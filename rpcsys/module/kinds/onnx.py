@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 KIND = "rpcsys.onnx"
 #: Imported when needed: onnx takes its time, and few boards have it.
 _REFERENCE, _MODEL = "rpcsys.module.kinds.reference", "rpcsys.module.kinds.onnx_model"
-#: Bytes of a model without its weights that are unpacked: a hundred times those of the largest known.
-_MAX_PROTO = 1 << 28
+_MAX_PROTO = 1 << 28  # bytes of a model without its weights, unpacked: a hundred times those of the largest known
 
 
 class OnnxModule(Module):

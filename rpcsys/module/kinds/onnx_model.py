@@ -21,10 +21,8 @@ from rpcsys.wire.tensor import Tensor, as_tensor
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
 
-#: Smaller weights stay in the model: among them are the shapes that onnxruntime wants to see while it optimises.
-APART_BYTES = 1024
-#: Below this IR version weights had to be inputs, too; from it on, such an input may be replaced by a caller.
-_WEIGHTS_ALONE = 4
+APART_BYTES = 1024  # smaller weights stay in the model: onnxruntime wants to see shapes while it optimises
+_WEIGHTS_ALONE = 4  # below this IR version weights are inputs, too; from it on, a caller may replace such inputs
 
 
 def weights_of(*models: ModelLike) -> Dict[str, Tensor]:

@@ -26,8 +26,7 @@ class ParamsModule(Module):
 
     def __init__(self, tensors: Mapping[str, Tensor], file: Optional[File] = None) -> None:
         super().__init__(KIND)
-        #: By name, in order; their memory is not to be written to.
-        self.tensors: Dict[str, Tensor] = {name: tensors[name] for name in sorted(tensors)}
+        self.tensors: Dict[str, Tensor] = {name: tensors[name] for name in sorted(tensors)}  # not to be written to
         self.file = file  # the mapped file that their memory is a part of, or None
 
     def get(self, name: str) -> Any:
