@@ -21,12 +21,13 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "query": ("client",),
     "graph": ("graph._plan",),
     # The topics of graph, from the top down.
-    "graph._plan": ("graph._pipeline", "graph._show"),
+    "graph._plan": ("graph._pipeline", "graph._show", "graph.samples"),
     "graph._pipeline": ("graph._build",),
     "graph._build": ("graph._ir", "client", "module.kinds.remote"),
     "graph._show": ("graph._cut",),
     "graph._cut": ("graph._ir",),
     "graph._ir": ("module",),
+    "graph.samples": ("wire",),
     "tracker": ("daemon", "tracker.state"),
     # What decides in the tracker, and nothing of it knows a socket or a file. From the top down.
     "tracker.state": ("tracker.servers", "tracker.restore"),
