@@ -112,15 +112,7 @@ class DeadlineExceeded(SessionError):
 
 
 class RemoteError(RpcsysError):
-    """A call failed on the device.
-
-    Attributes
-    ----------
-    type : name of the exception's class on the device; by default this class's own
-    remote_traceback : the traceback there, or ``""``
-    retryable : whether the same call may succeed on another try or another device
-    fault : ``"user"``, ``"device"`` or ``"network"``: whose fault the device thinks it is
-    """
+    """A call failed on the device."""
 
     def __init__(
         self,
@@ -132,10 +124,11 @@ class RemoteError(RpcsysError):
         fault: str = "user",
     ) -> None:
         super().__init__(message)
+        #: The name of the exception's class on the device; by default this class's own.
         self.type = self.__class__.__name__ if type is None else type
-        self.remote_traceback = remote_traceback
-        self.retryable = retryable
-        self.fault = fault
+        self.remote_traceback = remote_traceback  #: the traceback there, or ""
+        self.retryable = retryable  #: whether the same call may succeed on another try or another device
+        self.fault = fault  #: "user", "device" or "network": whose fault the device thinks it is
 
     def __str__(self) -> str:
         text = f"{self.type}: {self.args[0]}"
@@ -165,33 +158,21 @@ class Busy(RemoteError):
 
 
 class NativeError(RpcsysError):
-    """Native code that was called in this process failed. On the wire it becomes a `RemoteError`.
-
-    Attributes
-    ----------
-    kind : the error's kind as native code names it, such as ``"ValueError"``
-    backtrace : where it came from, or ``""``
-    """
+    """Native code that was called in this process failed. On the wire it becomes a `RemoteError`."""
 
     def __init__(self, message: str, *, kind: str = "RuntimeError", backtrace: str = "") -> None:
         super().__init__(message)
-        self.kind = kind
-        self.backtrace = backtrace
+        self.kind = kind  #: the error's kind as native code names it, such as "ValueError"
+        self.backtrace = backtrace  #: where it came from, or ""
 
 
 class FrameError(RpcsysError):
-    """A frame failed in a stage of a pipeline. ``__cause__`` is what the stage raised.
-
-    Attributes
-    ----------
-    frame : its number, counted from 0
-    stage : the name of the stage
-    """
+    """A frame failed in a stage of a pipeline. ``__cause__`` is what the stage raised."""
 
     def __init__(self, message: str, *, frame: int, stage: str) -> None:
         super().__init__(message)
-        self.frame = frame
-        self.stage = stage
+        self.frame = frame  #: its number, counted from 0
+        self.stage = stage  #: the name of the stage
 
 
 def printable(text: str, keep: str = "") -> str:

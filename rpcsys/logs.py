@@ -57,12 +57,10 @@ def _other(value: Any) -> str:
 
 
 # A busy tracker makes tens of thousands of lines a second, so the way to each value's form is short.
+#: How values of a type are written; "" for those that are left out.
 _FORMS: Dict[type, Callable[[Any], str]] = {str: _text, int: str, float: number}
-"""How values of a type are written; "" for those that are left out."""
-
-
+#: Makes a text of an event and its fields.
 Words = Callable[[str, Mapping[str, Any]], str]
-"""Makes a text of an event and its fields."""
 
 
 def in_words(event: str, fields: Mapping[str, Any]) -> str:
@@ -114,21 +112,17 @@ class Formatter(logging.Formatter):
         return _encode({**head, **told}).replace("\x7f", "\\u007f")  # the one that JSON takes for printable
 
     def _stamp(self, at: float) -> str:
-        second, stamp = self._stamps
-        if second != int(at):
-            second = int(at)
-            if self._json:
-                stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-            else:
-                stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
-            self._stamps = (second, stamp)
-        return stamp
+        second = int(at)
+        if self._stamps[0] != second:
+            form, zone = ("%Y-%m-%dT%H:%M:%S", time.gmtime) if self._json else ("%Y-%m-%d %H:%M:%S", time.localtime)
+            self._stamps = (second, time.strftime(form, zone(second)))
+        return self._stamps[1]
 
 
+#: Lines about one stranger, and about all of them, in so many seconds: enough to find who it is, and no flood.
 STRANGER_LINES = 10
 STRANGERS_LINES = 50
 STRANGERS_S = 60.0
-"""Lines about one stranger, and about all of them, in so many seconds: enough to find who it is, and no flood."""
 
 
 class StrangerLimit(logging.Filter):
@@ -178,9 +172,4 @@ def setup(daemon: str, *, silent: bool = False, form: str = "text") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Formatter(daemon, form))
     handler.addFilter(StrangerLimit())
-    root = logging.getLogger()
-    for old in list(root.handlers):
-        root.removeHandler(old)
-        old.close()
-    root.addHandler(handler)
-    root.setLevel(logging.WARNING if silent else logging.INFO)
+    logging.basicConfig(level=logging.WARNING if silent else logging.INFO, handlers=[handler], force=True)

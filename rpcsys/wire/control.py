@@ -13,14 +13,11 @@ from rpcsys.wire.checks import Message, field, optional
 #: How a lease ended: its client closed it; the client vanished; its time was over; its session wanted more
 #: memory than the server allows; the session's process died; nobody came; the tracker ended it.
 OUTCOMES = ("closed", "lost", "timeout", "memory", "crashed", "unused", "ended")
-
 #: `End.reason` when the client left before it opened a session: the server drops the match key, and a
 #: session that was opened with it in the meantime goes on.
 UNUSED = "unused"
-
 #: Labels of a server, or that a request wants.
 MAX_LABELS = 32
-
 #: Kinds of what had to be removed after a session, and names of each, that are told.
 MAX_CLEANED = 8
 MAX_NAMES = 64
@@ -71,10 +68,7 @@ class AboutLease(Ask):
 
 
 class Hello(Message, op="hello"):
-    """The first words of our clients and servers, hidden in a ping: ``[1, {"op": "hello", …}]``.
-
-    TVM's tracker answers ``0``, ours an object. ``user`` is a claim, not a proof.
-    """
+    """The first words of our clients and servers, in a ping; TVM's tracker answers ``0``. ``user`` is but a claim."""
 
     version: str = field(checks.text)
     capabilities: tuple[str, ...] = field(checks.items(checks.text), default=tuple)
@@ -125,19 +119,15 @@ class Resolve(Ask, op="resolve"):
 
 
 class Summary(Ask, op="summary"):
-    """Queues, servers and leases at this moment.
-
-    The answer has as many as go into a frame; where there are more, its ``next`` is the ``after`` that asks for them.
-    """
+    """Queues, servers and leases at this moment, as many as a frame holds; the answer's ``next`` is the next ``after``."""
 
     after: tuple[int, int] | None = field(optional(_place), default=None)
 
 
 class History(Ask, op="history"):
-    """Leases that are over, the last to end first; those that ended in [``since``, ``until``), seconds since 1970.
+    """At most ``limit`` leases that ended in [``since``, ``until``), seconds since 1970, the last to end first.
 
-    The answer has at most ``limit`` of them, and what a frame holds; where there are more, its ``before`` asks for
-    the next ones.
+    Where there are more, the answer's ``before`` asks for the next ones.
     """
 
     key: str | None = field(optional(checks.key), default=None)
@@ -195,21 +185,17 @@ class Running(Message):
 
 
 class Register(Ask, op="register"):
-    """A server presents itself; match keys are then offered with TVM's PUT, one for each free slot.
-
-    ``address`` replaces the address the connection comes from; ``port`` is None behind a proxy. ``identity``, random
-    and the same for the server's life, tells that it is the one of an earlier connection, wherever it comes from.
-    """
+    """A server presents itself; match keys are then offered with TVM's PUT, one for each free slot."""
 
     key: str = field(checks.key)
     name: str = field(checks.text)
     slots: int = field(_count, default=1)
-    port: int | None = field(optional(checks.port), default=None)
-    address: str | None = field(optional(checks.text), default=None)
+    port: int | None = field(optional(checks.port), default=None)  # None behind a proxy
+    address: str | None = field(optional(checks.text), default=None)  # in place of the one the connection comes from
     labels: Mapping[str, str] = field(checks.mapping(checks.text), default=dict)
     loads: tuple[str, ...] = field(checks.items(checks.text), default=tuple)
     running: tuple[Running, ...] = field(checks.items(Running.from_json), default=tuple)
-    identity: str = field(checks.text, default="")
+    identity: str = field(checks.text, default="")  # random, the same for the server's life: tells it on any connection
 
 
 class LeaseStarted(AboutLease, op="lease_started"):
@@ -219,23 +205,18 @@ class LeaseStarted(AboutLease, op="lease_started"):
 
 
 class LeaseEnded(AboutLease, op="lease_ended"):
-    """The lease is over and the slot is clean; ``cleaned`` counts or names what had to be removed.
-
-    ``fault``: why it failed, if the server itself is to blame, and not its client or the client's code.
-    """
+    """The lease is over and the slot is clean."""
 
     outcome: str = field(_outcome)
-    cleaned: Mapping[str, Any] = field(checks.mapping(_left, MAX_CLEANED), default=dict)
-    fault: str = field(_brief, default="")
+    cleaned: Mapping[str, Any] = field(checks.mapping(_left, MAX_CLEANED), default=dict)  # what had to be removed
+    fault: str = field(_brief, default="")  # why it failed, if the server is to blame, not its client or their code
 
 
 class Health(Ask, op="health"):
-    """How the device is. ``problem``: what its health check found, "" when all is well; ``readings``: temperature,
-    load, free memory, whatever it can measure.
-    """
+    """How the device is."""
 
-    problem: str = field(checks.text, default="")
-    readings: Mapping[str, Any] = field(checks.mapping(checks.anything), default=dict)
+    problem: str = field(checks.text, default="")  # what its health check found, "" when all is well
+    readings: Mapping[str, Any] = field(checks.mapping(checks.anything), default=dict)  # whatever it can measure
 
 
 class DeployedModule(Message):
@@ -261,19 +242,16 @@ class Deployed(Ask, op="deployed"):
 
 
 class Via(Message, op="via"):
-    """The first frame of a connection that came through a proxy: it is from ``address``, and match keys offered on it
-    are to be used at ``proxy``, whose host is None for the one that this connection comes from.
-
-    Of several proxies in a chain each puts its own before what it relays: the first is the one next to the tracker. It
-    is the one clients go to, and the last tells where the server is.
+    """The first frame of a connection through a proxy. In a chain each puts its own before what it relays: clients go
+    to the first, next to the tracker; the last tells where the server is.
     """
 
-    address: tuple[str, int] = field(checks.place(checks.text))
+    address: tuple[str, int] = field(checks.place(checks.text))  # where the connection comes from
+    #: Where match keys offered on it are used; no host: the one this connection comes from.
     proxy: tuple[str | None, int] = field(checks.place(optional(checks.text)))
 
 
-#: ``error`` of a hello's answer, ``{"ok": false, "error", "message"}``, from a proxy that has no tracker of ours to
-#: relay to: what a server offers there, it offers by way of the proxy.
+#: ``error`` of a hello's answer from a proxy that has no tracker of ours: what a server offers, it offers by the proxy.
 NO_CONTROL_LINK = "NoControlLink"
 
 
@@ -307,7 +285,6 @@ class Keepalive(Ask, op="keepalive"):
 
 #: The capability of a server that answers `Keepalive`.
 KEEPALIVE = "keepalive/1"
-
 #: The ``id`` of each `Keepalive`, and of no other question: all of them are the same bytes, and so are all answers.
 QUESTION = 0
 
@@ -329,19 +306,15 @@ class Lease(Message):
 
 
 class Queued(Message):
-    """A request waits at ``position`` (1 is next), behind ``ahead`` others.
-
-    ``eta_s`` is (low, high), from the key's past leases, None for unknown. ``holders`` have the devices: user, address,
-    server, since_s, until_s (at the latest, None without a limit). ``note``: why it is passed over, else "".
-    """
+    """A request waits behind ``ahead`` others. ``holders`` have the devices: user, address, server, since_s, …"""
 
     id: int = field(_id)
-    position: int = field(checks.integer(1, checks.MAX_ID))
-    ahead: int = field(checks.integer(0, checks.MAX_ID))
-    eta_s: tuple[float, ...] | None = field(optional(checks.items(checks.seconds)), default=None)
+    position: int = field(checks.integer(1, checks.MAX_ID))  # 1 is next
+    ahead: int = field(_id)
+    eta_s: tuple[float, ...] | None = field(optional(checks.items(checks.seconds)), default=None)  # (low, high)
     ticket: str | None = field(optional(checks.text), default=None)
     holders: tuple[Any, ...] = field(checks.items(checks.mapping(checks.anything)), default=tuple)
-    note: str = field(checks.text, default="")
+    note: str = field(checks.text, default="")  # why it is passed over
 
     def to_json(self) -> dict[str, Any]:
         """The event's object, marked as one."""

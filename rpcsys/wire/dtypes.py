@@ -6,10 +6,11 @@ bits travel one value a byte. Object and structured types have no name here, hen
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from functools import lru_cache
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Optional
 
 from rpcsys.errors import ProtocolError, ValueNotSupported
 
@@ -132,9 +133,5 @@ def numpy_dtype(name: str) -> Any:
         return None
 
 
-def count(shape: Tuple[int, ...]) -> int:
-    """Number of elements in an array of ``shape``; 1 for a zero-rank one."""
-    total = 1
-    for extent in shape:
-        total *= extent
-    return total
+#: Number of elements in an array of a shape; 1 for a zero-rank one.
+count: Callable[[Iterable[int]], int] = math.prod

@@ -11,6 +11,7 @@ import math
 import struct
 import sys
 import threading
+from dataclasses import dataclass
 from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from rpcsys.errors import ProtocolError, UsageError, ValueNotSupported
@@ -33,16 +34,14 @@ _PIECE = 1 << 20
 _local = threading.local()
 
 
+@dataclass(eq=False)
 class Encoded:
     """An array on its way: ``data`` is what ``how`` made of the elements of a ``dtype`` and ``shape``."""
 
-    __slots__ = ("data", "dtype", "how", "shape")
-
-    def __init__(self, how: str, dtype: str, shape: Sequence[int], data: Any) -> None:
-        self.how = how
-        self.dtype = dtype
-        self.shape = tuple(shape)
-        self.data = data
+    how: str
+    dtype: str
+    shape: Sequence[int]
+    data: Any
 
 
 def steps(how: Any) -> Tuple[str, str]:

@@ -233,19 +233,15 @@ def signature(about: Hashable, values: Sequence[Any]) -> Tuple[Optional[Key], Se
             kind = type(value)
             if kind is ndarray:
                 buffers.append(value.data.cast("B"))
-                key.append(value.dtype)
-                key.append(value.shape)
+                key += (value.dtype, value.shape)
             elif kind in _SCALARS:
-                key.append(kind)
-                key.append(value)
+                key += (kind, value)
             elif kind is memoryview:
                 buffers.append(value.cast("B"))
-                key.append(value.format)
-                key.append(value.shape)
+                key += (value.format, value.shape)
             elif kind is Tensor and value.dtype != "strings" and value.device == "cpu:0":
                 buffers.append(value.data)
-                key.append(Tensor)
-                key.append((value.dtype, value.shape, len(value.data)))
+                key += (Tensor, (value.dtype, value.shape, len(value.data)))
             else:
                 return None, ()
     except (TypeError, ValueError):  # not C order, no elements, or no plain element type
@@ -273,7 +269,7 @@ class HeadCache(Dict[Optional[Key], FrameTemplate]):
     """
 
     def put(self, key: Optional[Key], template: FrameTemplate) -> None:
-        """Remember ``template`` if its head is short and follows from ``key`` (None: never). Too many: all are forgotten."""
+        """Remember ``template`` if its head is short and follows from ``key`` (None: never). Too many: all are dropped."""
         if key is None or sys.byteorder != "little" or not all(map(_plain, key)):
             return
         if len(template.head) > REMEMBERED_BYTES or len(repr(key)) > 2 * REMEMBERED_BYTES:

@@ -131,7 +131,7 @@ def _answer(data: bytes) -> Union[HandshakeAnswer, int]:
 
 
 class _HandshakeReader(Generic[Parsed]):
-    """Takes bytes until the message is whole: then it is the ``result``. ``needed``: bytes to read next, 0 when done."""
+    """Takes bytes until the message is whole, as ``result``. ``needed``: how many to read next, 0 when done."""
 
     def __init__(self, parse: Callable[[bytes], Union[Parsed, int]]) -> None:
         self._parse = parse  # gives the message in some bytes, or how many are wanted in all

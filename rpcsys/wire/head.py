@@ -39,7 +39,7 @@ class ParsedHead:
     """A parsed head and the sizes, in bytes, of the buffers it names. Nothing in it may be changed.
 
     ``weight``: bytes that a frame of it keeps; ``made``: bytes that its values take besides (outputs, decoded arrays,
-    strings). ``memo`` (for who handles such frames) and ``like`` (for their reader) keep what follows from the head alone.
+    strings). ``memo`` (for who handles such frames) and ``like`` (for their reader) keep what follows from the head.
     """
 
     __slots__ = ("body_bytes", "head", "like", "made", "memo", "sizes", "weight")

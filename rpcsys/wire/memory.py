@@ -21,8 +21,8 @@ PAGE = mmap.PAGESIZE
 LARGE = 1 << 20
 # Huge pages are 2 MiB on the machines that have them; a multiple lets one block serve many sizes.
 _GRAIN = 2 << 20
-# From a page to LARGE and a page before it, so many blocks are kept for each power of two: a bytearray of 1 MB meets 256
-# page faults each time. Few, because a process may have 65,530 mappings; together 12 MB. Beyond them it is a bytearray.
+# From a page to LARGE and a page before it, so many blocks are kept for each power of two: a bytearray of 1 MB meets
+# 256 page faults each time. Few, because a process may have 65,530 mappings; 12 MB in all. Beyond: a bytearray.
 _PAGES_KEPT = 4
 
 

@@ -98,16 +98,12 @@ def as_tensor(value: Any) -> Optional[Tensor]:
     """
     if isinstance(value, Tensor):
         return value
-    numpy = dtypes.loaded_numpy()
-    if numpy is not None and not isinstance(value, (memoryview, array.array)):
-        if isinstance(value, (numpy.ndarray, numpy.generic)):
-            return _from_numpy(numpy, value)
-        if hasattr(value, "__array__") and not isinstance(value, type):
-            return _from_numpy(numpy, numpy.asarray(value))
-        return None
     if isinstance(value, (memoryview, array.array)):
         return _from_buffer(memoryview(value))
-    return None
+    numpy = dtypes.loaded_numpy()
+    if numpy is None or isinstance(value, type) or not hasattr(value, "__array__"):
+        return None
+    return _from_numpy(numpy, value)
 
 
 def as_array(tensor: Tensor, numpy: Any = None) -> Any:

@@ -10,6 +10,7 @@ import json
 import math
 import operator
 import struct
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from rpcsys.errors import ProtocolError, ValueNotSupported
@@ -36,13 +37,11 @@ class Out:
         self.dtype = dtype
 
 
+@dataclass(eq=False)
 class InOut:
     """An array argument that travels to the device and back."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    value: Any
 
 
 class Ref:
