@@ -6,14 +6,18 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from rpcsys.daemon import acceptor
 from rpcsys.daemon.sockets import BROKEN, READ, WRITE, Sockets
-from rpcsys.errors import ProtocolError
+from rpcsys.errors import LimitExceeded, ProtocolError
 from rpcsys.link import acknowledge_at_once
 from rpcsys.tracker.addresses import ProxyNetworks
-from rpcsys.wire.tracker import TrackerFrameReader
+from rpcsys.tracker.heartbeats import ASKED
+from rpcsys.tracker.views.metrics import FrameCounts
+from rpcsys.tracker.views.summary import MAX_CHARACTERS
+from rpcsys.wire.control import Answer
+from rpcsys.wire.tracker import FAIL, MAGIC_BYTES, MAX_FRAME, SUCCESS, TrackerFrameReader, encode
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +32,8 @@ HIGH_WATER = 256 << 10
 LOW_WATER = HIGH_WATER // 4
 #: Bytes unsent at which it is dropped: others' actions can make messages for it even while it is not read.
 MAX_UNSENT = 4 << 20
+MAX_TVM_REPLY = MAX_CHARACTERS  # bytes of a reply to TVM's client, which reads any length
+_SUCCESS, _ASKED = encode(SUCCESS), encode(ASKED)
 
 
 class PeerLimit:
@@ -58,7 +64,8 @@ class Owner(Protocol):
     loop: asyncio.AbstractEventLoop
     sockets: Sockets
     admission: PeerLimit
-    strangers: dict[PeerConnection, None]
+    counts: FrameCounts
+    open_connections: dict[PeerConnection, None]
     heard: tuple[list[PeerConnection], list[PeerConnection]]  # clients, and servers, that have been read from
     unsent: list[PeerConnection]  # those that have something to send
 
@@ -79,19 +86,8 @@ class PeerConnection:
     """A connection of a client or a server."""
 
     __slots__ = (
-        *(
-            "_acknowledged",
-            "_again",
-            "_closing",
-            "_ended",
-            "_out",
-            "_out_bytes",
-            "_reader",
-            "_rest",
-            "_service",
-            "_sock",
-        ),
-        *("_stuck_since", "_waiting_since", "_wanted", "address", "local", "number", "serves"),
+        *("_acknowledged", "_again", "_blocked", "_closing", "_ended", "_reader", "_service", "_sock"),
+        *("_stuck_since", "_unsent", "_waiting_since", "_wanted", "address", "local", "number", "serves"),
     )
 
     def __init__(self, service: Owner, sock: socket.socket, address: str, local: str) -> None:
@@ -102,15 +98,14 @@ class PeerConnection:
         self._service = service
         self._sock = sock
         self._reader = TrackerFrameReader()
-        self._out: list[bytes] = []
-        self._out_bytes = 0
-        self._rest = bytearray()
+        self._unsent = bytearray()
         self._wanted = READ
+        self._blocked = False  # whether the kernel takes nothing more for now
         self._acknowledged = self._again = self._closing = self._ended = False
         self._waiting_since: float | None = service.loop.time()
         self._stuck_since: float | None = None
         service.sockets.add(sock.fileno(), self.ready)
-        service.strangers[self] = None
+        service.open_connections[self] = None
 
     @property
     def stuck(self) -> bool:
@@ -122,7 +117,8 @@ class PeerConnection:
     def ready(self, found: int) -> None:
         """Something is so of the socket."""
         if found & WRITE:
-            self._send_rest()
+            self._blocked = False
+            self.flush()
         if found & READ and self._wanted & READ:
             self._receive()
         elif found & BROKEN:
@@ -151,12 +147,21 @@ class PeerConnection:
 
     def work(self) -> None:
         """Handle what has been read, in bounds, and the end when it has come to that."""
-        if self._closing:
-            return
+        reader, drained = self._reader, False
         try:
-            drained = self._handle_frames()
+            for _ in range(BURST):
+                if self._closing:
+                    return
+                if drained or self._stuck_since is not None:
+                    break
+                frame = reader.next()
+                if not self.number and not reader.magic_due:
+                    self.number = self._service.greeted(self)
+                if frame is not None:
+                    self._service.received(self, frame)
+                drained = frame is None or not reader.partial
         except ProtocolError as error:
-            self.flush()
+            self._service.flush()
             self.drop(str(error), politely=True)
             return
         if not drained:  # others have their turn
@@ -166,33 +171,17 @@ class PeerConnection:
         elif self._ended:
             self._service.lost(self)
             self.close()
-        elif not self._reader.partial:
+        elif not reader.partial:
             self._waiting_since = None
         else:
-            self._note_half()
+            self._await_rest()
 
-    def _note_half(self) -> None:
+    def _await_rest(self) -> None:
         if self._waiting_since is None:
             self._waiting_since = self._service.loop.time()
         if not self._acknowledged:
             self._acknowledged = True
             acknowledge_at_once(self._sock)
-
-    def _handle_frames(self) -> bool:
-        """Whether nothing is left to handle, or nothing will be."""
-        for _ in range(BURST):
-            if self._stuck_since is not None:
-                return False
-            frame = self._reader.next()
-            if not self.number and not self._reader.magic_due:
-                self._service.strangers.pop(self, None)
-                self.number = self._service.greeted(self)
-            if frame is None:
-                return True
-            self._service.received(self, frame)
-            if self._closing or not self._reader.partial:
-                return True
-        return False
 
     def _continue(self) -> None:
         if self._again and self._stuck_since is None and not self._closing:
@@ -204,65 +193,65 @@ class PeerConnection:
     def _expect(self) -> None:
         """Have the socket watched for what is wanted of it now."""
         reading = not (self._again or self._closing or self._stuck_since is not None)
-        wanted = (READ if reading else 0) | (WRITE if self._rest else 0)
+        wanted = (READ if reading else 0) | (WRITE if self._blocked else 0)
         if wanted != self._wanted:
             self._wanted = wanted
             self._service.sockets.expect(self._sock.fileno(), wanted)
 
     # Replies.
 
-    def queue(self, data: bytes) -> None:
-        """Send ``data`` with the next flush."""
-        if not self._out:
+    def send(self, message: Any) -> None:
+        """Send a message, or bytes as they are, with the next flush; nothing after the end."""
+        if self._closing:
+            return
+        self._service.counts.frames_out += message is not MAGIC_BYTES
+        if type(message) is bytes:
+            data = message
+        elif message == SUCCESS:
+            data = _SUCCESS
+        elif message is ASKED:
+            data = _ASKED
+        else:
+            try:
+                data = encode(message, MAX_FRAME if type(message) is dict else MAX_TVM_REPLY)
+            except LimitExceeded as problem:
+                data = encode(_too_long(message, problem))
+        if not self._unsent:
             self._service.unsent.append(self)
-        self._out.append(data)
-        self._out_bytes += len(data)
-        if self._out_bytes > HIGH_WATER:
+        self._unsent += data
+        if len(self._unsent) > HIGH_WATER:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is queued, in one piece."""
-        if not self._out:
-            return
-        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-        self._out.clear()
-        self._out_bytes = 0
-        if self._closing:
-            return
-        sent = 0 if self._rest else self._sent(data)
-        if sent < len(data):
-            self._rest += data[sent:]
+        """Write what is unsent, as far as the kernel takes it; the rest when it takes more."""
+        unsent = self._unsent
+        if unsent and not self._blocked:
+            try:
+                del unsent[: self._sock.send(unsent)]
+            except BlockingIOError:
+                pass
+            except OSError:
+                unsent.clear()  # nobody will ever read it; that the socket is broken is told soon
+        if unsent or self._wanted & WRITE:
             self._note_unsent()
 
-    def _sent(self, data: bytes | bytearray) -> int:
-        """How many bytes of it the kernel took."""
-        try:
-            return self._sock.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            return len(data)  # nobody will ever read it; that the socket is broken is told soon
-
-    def _send_rest(self) -> None:
-        del self._rest[: self._sent(self._rest)]
-        if self._closing and not self._rest:
+    def _note_unsent(self) -> None:
+        self._blocked = bool(self._unsent)
+        if self._closing and not self._unsent:
             self._shut()
             return
-        if self._stuck_since is not None and len(self._rest) <= LOW_WATER:
+        if self._stuck_since is None and len(self._unsent) > HIGH_WATER:
+            self._stuck_since = self._service.loop.time()
+        elif self._stuck_since is not None and len(self._unsent) <= LOW_WATER:
             self._stuck_since = None
             self._service.loop.call_soon(self._continue)
         self._expect()
-
-    def _note_unsent(self) -> None:
-        if self._stuck_since is None and len(self._rest) > HIGH_WATER:
-            self._stuck_since = self._service.loop.time()
-        self._expect()
-        if len(self._rest) > MAX_UNSENT:
+        if len(self._unsent) > MAX_UNSENT:
             self.drop("it does not read what it is sent")
 
     # Ends.
 
-    def look(self, now: float) -> None:
+    def end_if_silent(self, now: float) -> None:
         """Drop the connection if it was silent too long in the middle of something."""
         if self._stuck_since is not None and now - self._stuck_since > SILENCE_S:
             self.drop("it does not read what it is sent")
@@ -271,8 +260,7 @@ class PeerConnection:
 
     def drop(self, reason: str, *, politely: bool = False) -> None:
         """End the connection, ``politely`` after what was to be sent. For the state it is gone at once."""
-        stranger = {"stranger": self.address}
-        log.info("connection from %s dropped: %s", self.address, reason, extra=stranger)
+        log.info("connection from %s dropped: %s", self.address, reason, extra={"stranger": self.address})
         if politely:
             self._service.lost(self)
             self.close()
@@ -281,13 +269,13 @@ class PeerConnection:
 
     def close(self) -> None:
         """End the connection, after what was to be sent."""
-        if not self._rest:
+        self.flush()
+        if not self._unsent:
             self._shut()
         elif not self._closing:
             self._closing = True
             self._expect()
-            self._service.strangers[self] = None  # so that `look` ends it if the peer does not read
-            self._waiting_since = self._service.loop.time()
+            self._waiting_since = self._service.loop.time()  # so that it ends if the peer does not read
 
     def _end(self) -> None:
         self._service.lost(self)
@@ -296,9 +284,16 @@ class PeerConnection:
     def _shut(self) -> None:
         self._closing = True
         self._wanted = 0
-        self._rest.clear()
-        self._service.strangers.pop(self, None)
-        if self._sock.fileno() >= 0:
+        self._unsent.clear()
+        if self in self._service.open_connections:
+            del self._service.open_connections[self]
             self._service.sockets.remove(self._sock.fileno())
             self._sock.close()
             self._service.admission.leave(self.address, self.local)
+
+
+def _too_long(message: Any, problem: LimitExceeded) -> Any:
+    """What is sent in place of a reply that has no place in a frame."""
+    if isinstance(message, dict) and "id" in message:
+        return Answer(message["id"], False, "TooLong", str(problem)).to_json()
+    return [FAIL, str(problem)]

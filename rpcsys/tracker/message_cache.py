@@ -7,6 +7,7 @@ new, and of a server's offer the random part of the match key. To read one again
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from rpcsys.wire.control import QUESTION, Answer, Request
@@ -17,8 +18,10 @@ MAX_REMEMBERED = 1024
 MAX_REMEMBERED_BYTES = 256
 _REPEATED = (TvmRequest, GetPending, TvmSummary)
 _ALIVE = Answer(QUESTION, True)
-_RANDOM = re.compile(rb"[0-9A-Za-z._-]+")  # what means itself in JSON, and may stand in a match key
+#: What changes: a request's id; of an offer, ``[3, "key", [port, "key:random"], null]``, what stands behind the last
+#: colon, if all of it means itself in JSON and may stand in a match key.
 _ID = re.compile(rb'"id": ?([1-9][0-9]{0,14})(?=[,}])')
+_RANDOM = re.compile(rb':([0-9A-Za-z._-]+)"[^:]*\Z')
 _OTHER, _OTHER_ID = "0-another", 987_654
 
 
@@ -27,8 +30,8 @@ class MessageCache:
 
     def __init__(self) -> None:
         self._repeated: dict[bytes, ToTracker] = {}
-        self._offers: dict[tuple[bytes, bytes], Put] = {}
-        self._requests: dict[tuple[bytes, bytes], tuple[Any, ...]] = {}  # all of a request but its id
+        #: By what stands before and behind the part that changes: an offer without it, or all of a request but its id.
+        self._alike: dict[tuple[bytes, bytes], Put | tuple[Any, ...]] = {}
 
     def read(self, frame: bytes) -> ToTracker:
         """What a client or a server tells the tracker with a frame.
@@ -38,59 +41,36 @@ class MessageCache:
         if len(frame) > MAX_REMEMBERED_BYTES:
             return parse_to_tracker(decode_json(frame))
         message = self._repeated.get(frame)
-        if message is None:
-            message = self._request(frame) if frame.startswith(b"{") else self._offer(frame)
-        if message is None:
-            message = parse_to_tracker(decode_json(frame))
-            self._note(frame, message)
+        if message is not None:
+            return message
+        changes = (_ID if frame.startswith(b"{") else _RANDOM).search(frame)
+        if changes is not None:
+            known = self._alike.get((frame[: changes.start(1)], frame[changes.end(1) :]))
+            if type(known) is tuple:
+                return Request(int(changes[1]), *known)
+            if type(known) is Put:
+                return Put(known.key, known.port, known.match_key + changes[1].decode(), known.address)
+        message = parse_to_tracker(decode_json(frame))
+        if isinstance(message, _REPEATED) or message == _ALIVE:
+            _remember(self._repeated, frame, message)
+        elif changes is not None:
+            self._note(frame[: changes.start(1)], changes[1], frame[changes.end(1) :], message)
         return message
 
-    def _offer(self, frame: bytes) -> Put | None:
-        """The offer that the frame is, if one like it is remembered."""
-        start, end = _last_part(frame)
-        known = self._offers.get((frame[:start], frame[end:]))
-        if known is None or not _RANDOM.fullmatch(frame, start, end):
-            return None
-        return Put(known.key, known.port, known.match_key + frame[start:end].decode(), known.address)
-
-    def _request(self, frame: bytes) -> Request | None:
-        """The request that the frame is, if one like it is remembered."""
-        found = _ID.search(frame)
-        if found is None:
-            return None
-        known = self._requests.get((frame[: found.start(1)], frame[found.end(1) :]))
-        return None if known is None else Request(int(found[1]), *known)
-
-    def _note(self, frame: bytes, message: ToTracker) -> None:
-        if isinstance(message, _REPEATED) or (type(message) is Answer and message == _ALIVE):
-            _remember(self._repeated, frame, message)
-        elif type(message) is Put:
-            start, end = _last_part(frame)
-            if _RANDOM.fullmatch(frame, start, end):
-                prefix = message.match_key.removesuffix(frame[start:end].decode())
-                like = Put(message.key, message.port, prefix, message.address)
-                other = Put(message.key, message.port, prefix + _OTHER, message.address)
-                if _is(other, frame[:start], _OTHER, frame[end:]):
-                    _remember(self._offers, (frame[:start], frame[end:]), like)
-        elif type(message) is Request and message.ticket is None and (found := _ID.search(frame)):
+    def _note(self, head: bytes, part: bytes, tail: bytes, message: ToTracker) -> None:
+        """Remember an offer or a request, if another id or match key in the part's place makes one like it."""
+        known: Put | tuple[Any, ...]
+        other: Put | Request
+        if type(message) is Put:
+            prefix = message.match_key.removesuffix(part.decode())
+            known, text, other = replace(message, match_key=prefix), _OTHER, replace(message, match_key=prefix + _OTHER)
+        elif type(message) is Request and message.ticket is None:
             _, *rest = vars(message).values()
-            head, tail = frame[: found.start(1)], frame[found.end(1) :]
-            if _is(Request(_OTHER_ID, *rest), head, str(_OTHER_ID), tail):
-                _remember(self._requests, (head, tail), tuple(rest))
-
-
-def _is(message: ToTracker, head: bytes, other: str, tail: bytes) -> bool:
-    """Whether ``other`` in this place makes this message: it is the end of a match key, and not of an address, say."""
-    return parse_to_tracker(decode_json(head + other.encode() + tail)) == message
-
-
-def _last_part(frame: bytes) -> tuple[int, int]:
-    """Where the text between the last colon and the quotation mark after it begins and ends.
-
-    That is the random part of an offer's match key: ``[3, "key", [port, "key:random"], null]``.
-    """
-    start = frame.rfind(b":") + 1
-    return start, frame.find(b'"', start)
+            known, text, other = tuple(rest), str(_OTHER_ID), Request(_OTHER_ID, *rest)
+        else:
+            return
+        if parse_to_tracker(decode_json(head + text.encode() + tail)) == other:  # not so in an address, say
+            _remember(self._alike, (head, tail), known)
 
 
 def _remember(table: dict[Any, Any], name: object, what: object) -> None:

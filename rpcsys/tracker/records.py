@@ -176,15 +176,12 @@ class Records:
             self.moved.pop(queue.key, None)
             self.deadlines.drop(("forget", queue.key))
 
-    def known_until(self, key: str) -> float | None:
-        """Until when a key without a server is taken for known; None while it has one."""
-        queue = self.queues.get(key)
-        if queue is not None and queue.servers:
+    def known_until(self, wants: Wants) -> float | None:
+        """Until when what no server has is taken for known, as servers come back; None while one has it."""
+        queue = self.queues.get(wants.key) if wants.key else None
+        if (queue is not None and queue.servers) if wants.bare else self.servers(wants):
             return None
-        return self.known_after(self.started_at if queue is None else queue.left_at)
-
-    def known_after(self, left_at: float) -> float:
-        """Until when what left at ``left_at`` is taken for known."""
+        left_at = queue.left_at if queue is not None else self.started_at if wants.bare else self.left_at
         return max(left_at, self.started_at) + GRACE_S
 
     def note_move(self, key: str) -> None:
@@ -216,14 +213,6 @@ class Records:
         elif offer.claimed:
             self.waiting[offer.claimed].gathered.remove(offer)
             offer.claimed = 0  # its gatherer goes on with the others
-
-    def use(self, offer: SlotOffer) -> None:
-        """A match key is handed out: it is none any more."""
-        if offer.free:
-            self.free_offers.remove(offer)
-        else:
-            self.withdraw(offer)
-        del self.peers[offer.conn].offers[offer.match_key]
 
     def add_request(self, peer: Peer, request: WaitingRequest) -> None:
         """A request takes its place in its queue."""

@@ -40,10 +40,8 @@ class Requests:
             return [Send(peer.conn, [tracker.FAIL, f"{MAX_WAITING} requests wait on this connection already"])]
         if message.user:
             peer.user = message.user
-        wants, arrival = wants_of_key(message.key), self._arrival()
-        request = WaitingRequest(
-            arrival, peer.conn, None, wants, message.priority, peer.user or peer.address, self.records.now
-        )
+        wants = wants_of_key(message.key)
+        request = self._new(peer, None, wants, message.priority, None)
         offer = self.scheduler.find(message.priority, wants)
         if offer is not None:
             return self.scheduler.grant(peer, request, [offer])
@@ -57,7 +55,13 @@ class Requests:
     def request(self, peer: Peer, message: control.Request) -> list[Action]:
         """One of our clients wants devices. It may be the last that the tracker waits for after a restart."""
         try:
-            wants = _wants(peer, message)
+            if message.id in peer.requests:
+                raise ValueError(f"id {message.id} is in use by a request that waits")
+            if len(peer.waiting) >= MAX_WAITING:
+                raise ValueError(f"{MAX_WAITING} requests wait on this connection already")
+            if len(message.labels) > MAX_LABELS:
+                raise ValueError(f"more than {MAX_LABELS} labels")
+            wants = wants_of(message.key or "", message.labels)
         except ValueError as problem:
             actions: list[Action] = [peer.refuse(message.id, str(problem))]
         else:
@@ -70,11 +74,17 @@ class Requests:
         if message.ticket is not None:
             actions = self._take_over(peer, wants, message.ticket)
             place = self._place(peer, wants, message.ticket)
-        known_until = None if message.wait_for_key or place is not None else self._known_until(wants)
-        if known_until is not None and self.records.now >= known_until:
-            return [peer.refuse(message.id, hints.unknown(self.records, wants), "UnknownKey")]
-        request = self._new(peer, message, wants, place)
-        offer = self.scheduler.find(request.priority, wants) if request.count == 1 else None
+        offer = self.scheduler.find(message.priority, wants) if message.count == 1 else None
+        known_until = None
+        if offer is None and place is None and not message.wait_for_key:
+            known_until = self.records.known_until(wants)
+            if known_until is not None and self.records.now >= known_until:
+                return [peer.refuse(message.id, hints.unknown(self.records, wants), "UnknownKey")]
+        request = self._new(peer, message.id, wants, message.priority, place)
+        request.limit_s = message.session_timeout or None  # 0 is TVM's way to say: no limit
+        request.count = message.count
+        request.ticket = f"{request.arrival}@{self.records.instance}" if place is None else message.ticket
+        request.recorded = place is not None
         if offer is not None:
             granted = self.scheduler.grant(peer, request, [offer])
             return [*actions, *granted, *(self.scheduler.waited(request, "granted") if request.recorded else ())]
@@ -92,21 +102,17 @@ class Requests:
             self.records.remind(request, "timeout", self.records.now + message.wait_timeout)
         return actions + self._wait(request)
 
-    def _new(self, peer: Peer, message: control.Request, wants: Wants, place: QueuePlace | None) -> WaitingRequest:
-        arrival, since = (self._arrival(), self.records.now) if place is None else (place.arrival, place.since)
-        user = peer.user or peer.address
-        request = WaitingRequest(arrival, peer.conn, message.id, wants, message.priority, user, since)
-        request.limit_s = message.session_timeout or None  # 0 is TVM's way to say: no limit
-        request.count = message.count
-        request.ticket = f"{arrival}@{self.records.instance}" if place is None else message.ticket
-        request.recorded = place is not None
-        return request
-
-    def _arrival(self) -> int:
-        """A number above all others, those of runs before this one too."""
+    def _new(
+        self, peer: Peer, id: int | None, wants: Wants, priority: float, place: QueuePlace | None
+    ) -> WaitingRequest:
+        """A request at a place, or behind all others, those of runs before this one too."""
         records = self.records
-        records.arrivals = max(records.arrivals + 1, int(records.now * 1000))
-        return records.arrivals
+        if place is None:
+            arrival = records.arrivals = max(records.arrivals + 1, int(records.now * 1000))
+            since = records.now
+        else:
+            arrival, since = place.arrival, place.since
+        return WaitingRequest(arrival, peer.conn, id, wants, priority, peer.user or peer.address, since)
 
     def _wait(self, request: WaitingRequest) -> list[Action]:
         """Tell whoever has to wait, and those whose place changes by it."""
@@ -129,15 +135,6 @@ class Requests:
             "since": request.since,
         }
         return [HistoryEntry(self.records.now, "waiting", details), told]
-
-    def _known_until(self, wants: Wants) -> float | None:
-        """Until when something that nobody serves is taken for known; None while somebody does."""
-        if wants.bare:
-            return self.records.known_until(wants.key)
-        if self.records.servers(wants):
-            return None
-        queue = self.records.queues.get(wants.key) if wants.key else None
-        return self.records.known_after(self.records.left_at if queue is None else queue.left_at)
 
     # Tickets.
 
@@ -184,7 +181,7 @@ class Requests:
         freed: list[SlotOffer] = []
         for request in requests:
             actions += self._leave_place(request)
-            freed += self._take_out(request)
+            freed += self.scheduler.take_out(request)
         return actions + self.scheduler.give_away(freed)
 
     def _leave_place(self, request: WaitingRequest) -> list[Action]:
@@ -200,12 +197,6 @@ class Requests:
         places.keep(request.ticket, place)
         self.records.deadlines.set(("ticket", request.ticket), self.records.now + TICKET_S)
         return actions
-
-    def _take_out(self, request: WaitingRequest) -> list[SlotOffer]:
-        """A request leaves its queue; what it had gathered is still to be given away."""
-        offers = self.scheduler.let_go(request)
-        self.records.remove_request(request)
-        return offers
 
     def lose_place(self, ticket: str) -> list[Action]:
         """A ticket was not presented again."""
@@ -239,7 +230,7 @@ class Requests:
     def _give_up(self, request: WaitingRequest, error: str, message: str, why: str) -> list[Action]:
         assert request.id is not None, "TVM's requests have no deadline"
         peer = self.records.peers[request.conn]
-        freed = self.scheduler.give_away(self._take_out(request))
+        freed = self.scheduler.give_away(self.scheduler.take_out(request))
         return [peer.refuse(request.id, message, error), *self.scheduler.waited(request, why), *freed]
 
     # Time.
@@ -278,17 +269,6 @@ class Requests:
     def _eta(self, queue: Queue) -> tuple[eta.Estimate, Holders]:
         now = self.records.now
         return eta.Estimate(queue, self.records.free_offers.count(queue.key), now), rows.holders(queue, now)
-
-
-def _wants(peer: Peer, message: control.Request) -> Wants:
-    """What a request wants; a ValueError says in a sentence why it cannot be taken."""
-    if message.id in peer.requests:
-        raise ValueError(f"id {message.id} is in use by a request that waits")
-    if len(peer.waiting) >= MAX_WAITING:
-        raise ValueError(f"{MAX_WAITING} requests wait on this connection already")
-    if len(message.labels) > MAX_LABELS:
-        raise ValueError(f"more than {MAX_LABELS} labels")
-    return wants_of(message.key or "", message.labels)
 
 
 def _told(request: WaitingRequest, before: int, estimate: eta.Estimate, holders: Holders) -> Send:

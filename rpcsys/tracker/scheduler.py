@@ -69,10 +69,15 @@ class Scheduler:
     def _serve(self, request: WaitingRequest, offers: list[SlotOffer]) -> list[Action]:
         """A request that waits gets what it waits for."""
         peer = self.records.peers[request.conn]
-        self.let_go(request)
-        self.records.remove_request(request)
+        self.take_out(request)
         waited = self.waited(request, "granted")
         return [*self.grant(peer, request, offers), *waited]
+
+    def take_out(self, request: WaitingRequest) -> list[SlotOffer]:
+        """A request leaves its queue; what it had gathered is still to be given away."""
+        gathered = self._let_go(request)
+        self.records.remove_request(request)
+        return gathered
 
     def waited(self, request: WaitingRequest, why: str) -> list[Action]:
         """A request waits no longer: the history entry, if there is one of its beginning."""
@@ -102,8 +107,9 @@ class Scheduler:
         granted = []
         records = self.records
         for offer in offers:
-            records.use(offer)
+            records.withdraw(offer)
             server = records.peers[offer.conn]
+            del server.offers[offer.match_key]
             lease = self._lease(peer, request, offer, server)
             host = peer.sees(offer.host)
             if server.server is not None:
@@ -256,7 +262,7 @@ class Scheduler:
         """Let all others pass, and give them what was gathered."""
         request.parked = why
         self.records.subqueues.remove(request)
-        return self.give_away(self.let_go(request))
+        return self.give_away(self._let_go(request))
 
     def _unpark(self, request: WaitingRequest) -> None:
         request.parked = ""
@@ -266,7 +272,7 @@ class Scheduler:
         """Match keys that were claimed, and are not any more, can be had."""
         return [action for offer in offers for action in self.offer(offer)]
 
-    def let_go(self, request: WaitingRequest) -> list[SlotOffer]:
+    def _let_go(self, request: WaitingRequest) -> list[SlotOffer]:
         """A request claims nothing more; what it had gathered."""
         gathered, request.gathered = request.gathered, []
         self.records.gathering.pop(request.arrival, None)

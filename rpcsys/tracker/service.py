@@ -7,6 +7,7 @@ not read stop its being read, and silence in the middle of something ends it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -17,32 +18,24 @@ from rpcsys.daemon.acceptor import Acceptor, raise_descriptor_limit
 from rpcsys.daemon.http import serve_pages
 from rpcsys.daemon.loop import until_signal
 from rpcsys.daemon.sockets import Sockets
-from rpcsys.errors import LimitExceeded
 from rpcsys.link import tune
 from rpcsys.serve import Signals, announce, bind, notify
 from rpcsys.tracker import events
 from rpcsys.tracker.addresses import plain
 from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.connection import PeerConnection, PeerLimit
-from rpcsys.tracker.events import Action, HistoryEntry, Received, Send
-from rpcsys.tracker.heartbeats import ASKED
+from rpcsys.tracker.events import Close, HistoryEntry, Received, Send, StopTracker
 from rpcsys.tracker.message_cache import MessageCache
 from rpcsys.tracker.observer import Observer
 from rpcsys.tracker.state import TrackerState
 from rpcsys.tracker.views.metrics import FrameCounts
 from rpcsys.tracker.views.pages import pages
-from rpcsys.tracker.views.summary import MAX_CHARACTERS, SummaryText
+from rpcsys.tracker.views.summary import SummaryText
 from rpcsys.wire import control, tracker
-from rpcsys.wire.control import Answer
 from rpcsys.wire.tracker import Put
 
 log = logging.getLogger(__name__)
 SWEEP_S = 1.0  # how often connections are looked at that may have gone silent
-MAX_TVM_REPLY = MAX_CHARACTERS  # bytes of a reply to TVM's client, which reads any length
-#: Messages that are answered from the past, or from a text that is remembered.
-_NOT_FOR_THE_STATE = frozenset((control.History, control.Usage, tracker.TvmSummary))
-_SUCCESS = tracker.encode(tracker.SUCCESS)
-_ASKED = tracker.encode(ASKED)
 
 
 class Clock:
@@ -62,8 +55,8 @@ class TrackerService:
     def __init__(self, config: TrackerConfig) -> None:
         self.loop = asyncio.get_running_loop()
         self.clock = Clock()
-        self.connections: dict[int, PeerConnection] = {}
-        self.strangers: dict[PeerConnection, None] = {}
+        self.connections: dict[int, PeerConnection] = {}  # those that the state knows
+        self.open_connections: dict[PeerConnection, None] = {}  # also without a number yet, or none any more
         self.sockets = Sockets(self._turn)
         self._messages = MessageCache()
         self.counts = FrameCounts(self.connections)
@@ -91,16 +84,14 @@ class TrackerService:
     def accept(self, sock: socket.socket, address: Any) -> None:
         """Take in a connection that has just been accepted."""
         tune(sock, bulk=False)
-        place: tuple[str, str] | None = None
-        try:
-            where = plain(address[0]), plain(sock.getsockname()[0])
-            if self.admission.admit(*where):
-                place = where
-                PeerConnection(self, sock, *where)
-                return
-        except OSError:  # it is gone already, or the kernel has no room to watch it
-            if place is not None:
-                self.admission.leave(*place)
+        with contextlib.suppress(OSError):  # it is gone already
+            place = plain(address[0]), plain(sock.getsockname()[0])
+            if self.admission.admit(*place):
+                try:
+                    PeerConnection(self, sock, *place)
+                    return
+                except OSError:  # the kernel has no room to watch it
+                    self.admission.leave(*place)
         sock.close()
 
     def _turn(self) -> None:
@@ -112,8 +103,8 @@ class TrackerService:
             except MemoryError:
                 raise
             except Exception:  # a fault of ours costs one connection, not all of them
-                stranger = {"stranger": connection.address}
-                log.exception("a frame from %s met a fault of the tracker's", connection.address, extra=stranger)
+                extra = {"stranger": connection.address}
+                log.exception("a frame from %s met a fault of the tracker's", connection.address, extra=extra)
                 connection.drop("its frame met a fault")
         self.flush()
 
@@ -121,7 +112,7 @@ class TrackerService:
         """The connection has said the magic; its number."""
         self._numbers += 1
         self.connections[self._numbers] = connection
-        connection.queue(tracker.MAGIC_BYTES)
+        connection.send(tracker.MAGIC_BYTES)
         self.perform(events.Connected(self.clock.now(), self._numbers, connection.address, connection.local))
         return self._numbers
 
@@ -132,36 +123,33 @@ class TrackerService:
             message = self._messages.read(frame)
         except tracker.BadMessage as problem:
             if problem.reply is not None:
-                self._send(connection, problem.reply)
+                connection.send(problem.reply)
             if problem.fatal:
                 raise
             return
         kind = type(message)
+        if kind is tracker.TvmSummary:
+            viewer = self.state.records.peers[connection.number]
+            text = self._summary.text(self.state.records, self.clock.now(), viewer)
+            connection.send(tracker.frame(text))
+            return
+        if isinstance(message, (control.History, control.Usage)):  # of the past: the state knows the present only
+            asking = self.loop.create_task(self._answer(connection, message))
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
+            return
         if kind is Put:
             connection.serves = True
-        elif kind in _NOT_FOR_THE_STATE:
-            self._answer_it(connection, message)
-            return
         self.perform(Received(self.clock.offset + time.monotonic(), connection.number, message))
 
-    def _answer_it(self, connection: PeerConnection, message: Any) -> None:
-        if type(message) is tracker.TvmSummary:
-            self._send_summary(connection)
-            return
-        asking = self.loop.create_task(self._answer(connection, message))
-        self._asking.add(asking)
-        asking.add_done_callback(self._asking.discard)
-
     async def _answer(self, connection: PeerConnection, question: control.History | control.Usage) -> None:
-        """Answer what the past is asked for, when it has been found: the state knows the present only."""
         answer = await self.observer.answer(question)
         if connection.number in self.connections:
-            self._send(connection, answer.to_json())
+            connection.send(answer.to_json())
             self.flush()
 
     def lost(self, connection: PeerConnection) -> None:
         """The connection is gone."""
-        self.strangers.pop(connection, None)
         if self.connections.pop(connection.number, None) is not None:
             self.perform(events.Disconnected(self.clock.now(), connection.number))
             self.flush()
@@ -174,46 +162,17 @@ class TrackerService:
             if type(action) is Send:
                 connection = self.connections.get(action.conn)
                 if connection is not None:
-                    self._send(connection, action.message)
+                    connection.send(action.message)
             elif type(action) is HistoryEntry:
                 self.observer.note(action)
-            else:
-                self._perform_rarity(action)
+            elif type(action) is Close and action.conn in self.connections:
+                self.connections[action.conn].drop(action.reason)
+            elif type(action) is StopTracker:
+                log.info("stopping, as a message with the stop key asks")
+                self.stopped.set()
         deadline = self._deadlines.next
         if deadline is not None and deadline < self._timer_at:
             self._arm(deadline)
-
-    def _perform_rarity(self, action: Action) -> None:
-        if isinstance(action, events.Close):
-            connection = self.connections.get(action.conn)
-            if connection is not None:
-                connection.drop(action.reason)
-        elif isinstance(action, events.StopTracker):
-            log.info("stopping, as a message with the stop key asks")
-            self.stopped.set()
-
-    def _send(self, connection: PeerConnection, message: Any) -> None:
-        self.counts.frames_out += 1
-        if type(message) is int and message == tracker.SUCCESS:
-            connection.queue(_SUCCESS)
-            return
-        if message is ASKED:
-            connection.queue(_ASKED)
-            return
-        limit = tracker.MAX_FRAME if type(message) is dict else MAX_TVM_REPLY
-        try:
-            data = tracker.encode(message, limit)
-        except LimitExceeded as problem:
-            data = tracker.encode(_too_long(message, problem))
-        connection.queue(data)
-
-    def _send_summary(self, connection: PeerConnection) -> None:
-        """Answer TVM's SUMMARY, from the text that is remembered."""
-        viewer = self.state.records.peers.get(connection.number)
-        if viewer is not None:
-            self.counts.frames_out += 1
-            text = self._summary.text(self.state.records, self.clock.now(), viewer)
-            connection.queue(tracker.frame(text))
 
     def flush(self) -> None:
         """Send what is to be sent: one write for each connection, however many replies it gets."""
@@ -233,8 +192,8 @@ class TrackerService:
 
     def _sweep(self) -> None:
         now = self.loop.time()
-        for connection in [*self.strangers, *self.connections.values()]:
-            connection.look(now)
+        for connection in [*self.open_connections]:
+            connection.end_if_silent(now)
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
     def close(self) -> None:
@@ -245,19 +204,11 @@ class TrackerService:
         if self._timer is not None:
             self._timer.cancel()
         self.flush()
-        open_connections = [*self.strangers, *self.connections.values()]
         self.connections.clear()
-        for connection in open_connections:
+        for connection in [*self.open_connections]:
             connection.close()
         self.sockets.close()
         self.observer.close()
-
-
-def _too_long(message: Any, problem: LimitExceeded) -> Any:
-    """What is sent in place of a reply that has no place in a frame."""
-    if isinstance(message, dict) and "id" in message:
-        return Answer(message["id"], False, "TooLong", str(problem)).to_json()
-    return [tracker.FAIL, str(problem)]
 
 
 async def serve(config: TrackerConfig) -> int:

@@ -13,8 +13,8 @@ from rpcsys.daemon.sockets import READ
 from rpcsys.errors import ProtocolError
 from rpcsys.tracker import connection as connection_module
 from rpcsys.tracker.addresses import ProxyNetworks, plain
-from rpcsys.tracker.connection import BURST, HIGH_WATER, MAX_UNSENT, SILENCE_S, PeerConnection, PeerLimit
-from rpcsys.tracker.service import MAX_TVM_REPLY
+from rpcsys.tracker.connection import BURST, HIGH_WATER, MAX_TVM_REPLY, MAX_UNSENT, SILENCE_S, PeerConnection, PeerLimit
+from rpcsys.tracker.views.metrics import FrameCounts
 
 MAGIC = struct.pack("<i", 0x2F271)
 
@@ -55,7 +55,8 @@ class TrackerService:
     def __init__(self, reply=b"x"):
         self.reply = reply
         self.now = 100.0
-        self.strangers = {}
+        self.open_connections = {}
+        self.counts = FrameCounts(())
         self.sockets = Sockets(self.turn_ends)
         self.read = []
         self.heard = (self.read, self.read)
@@ -93,14 +94,13 @@ class TrackerService:
         if frame == b'"bad"':
             raise ProtocolError("a bad frame")
         self.frames.append(frame)
-        connection.queue(self.reply)
+        connection.send(self.reply)
 
     def flush(self):
         while self.unsent:
             self.unsent.pop().flush()
 
     def lost(self, connection):
-        self.strangers.pop(connection, None)
         self.gone.append(connection)
 
 
@@ -179,10 +179,8 @@ def test_addresses_are_as_people_write_them():
 def test_a_stranger_has_no_number_until_the_magic_is_whole(service, connection, peer):
     peer.say(MAGIC[:3])
     assert connection.number == 0
-    assert connection in service.strangers
     peer.say(MAGIC[3:] + raw([1]))
     assert connection.number == 1
-    assert service.strangers == {}
     assert service.frames == [b"[1]"]
 
 
@@ -244,7 +242,7 @@ def test_who_does_not_read_is_not_read(service, connection, peer):
 def test_getting_stuck_between_two_turns_keeps_reading_at_rest(service, connection, peer):
     peer.say(MAGIC + raw([1]) * (BURST + 1))
     while not connection.stuck:
-        connection.queue(b"x" * HIGH_WATER)
+        connection.send(b"x" * HIGH_WATER)
         connection.flush()
     service.turn()
     assert not wanted(service)
@@ -260,7 +258,7 @@ def test_getting_stuck_between_two_turns_keeps_reading_at_rest(service, connecti
 def test_what_is_sent_to_a_slow_reader_arrives_whole_and_in_order(service, connection, peer):
     pieces = [bytes([number]) * (HIGH_WATER // 2) for number in range(14)]
     for piece in pieces:
-        connection.queue(piece)
+        connection.send(piece)
         connection.flush()
     assert connection.stuck
     heard = b""
@@ -273,7 +271,7 @@ def test_what_is_sent_to_a_slow_reader_arrives_whole_and_in_order(service, conne
 def test_who_never_reads_is_dropped(service, connection, peer):
     peer.say(MAGIC)
     for _ in range(100):
-        connection.queue(b"x" * HIGH_WATER)
+        connection.send(b"x" * HIGH_WATER)
         connection.flush()
     assert service.gone == [connection]
     assert service.sockets.watched == {}
@@ -283,11 +281,11 @@ def test_who_never_reads_is_dropped(service, connection, peer):
 def test_who_reads_nothing_for_long_is_dropped(service, connection, peer):
     peer.say(MAGIC)
     while not connection.stuck:
-        connection.queue(b"x" * HIGH_WATER)
+        connection.send(b"x" * HIGH_WATER)
         connection.flush()
-    connection.look(service.now + SILENCE_S)
+    connection.end_if_silent(service.now + SILENCE_S)
     assert service.gone == []
-    connection.look(service.now + SILENCE_S + 0.1)
+    connection.end_if_silent(service.now + SILENCE_S + 0.1)
     assert service.gone == [connection]
 
 
@@ -295,9 +293,9 @@ def test_who_reads_nothing_for_long_is_dropped(service, connection, peer):
 def test_silence_in_the_middle_of_something(service, connection, peer, begun):
     if begun:
         peer.say(begun)
-    connection.look(service.now + SILENCE_S)
+    connection.end_if_silent(service.now + SILENCE_S)
     assert not peer.ended
-    connection.look(service.now + SILENCE_S + 0.1)
+    connection.end_if_silent(service.now + SILENCE_S + 0.1)
     assert peer.ended
 
 
@@ -306,13 +304,13 @@ def test_drops_of_a_frame_do_not_buy_time(service, connection, peer):
     for byte in raw([1])[:-1]:
         peer.say(bytes([byte]))
         service.now += SILENCE_S / 4
-    connection.look(service.now)
+    connection.end_if_silent(service.now)
     assert peer.ended
 
 
 def test_silence_between_frames_is_fine(service, connection, peer):
     peer.say(MAGIC + raw([1]))
-    connection.look(service.now + 1e6)
+    connection.end_if_silent(service.now + 1e6)
     assert not peer.ended
 
 
@@ -327,14 +325,14 @@ def test_a_bad_frame_ends_the_connection_after_the_replies_before_it(service, co
 def test_a_bad_peer_gets_what_it_was_sent_unless_it_does_not_read(service, connection, peer):
     service.reply = b"x" * (4 * HIGH_WATER)
     peer.say(MAGIC + raw([1]))
-    connection.queue(b"y" * 3 * HIGH_WATER)
+    connection.send(b"y" * 3 * HIGH_WATER)
     connection.drop("a test", politely=True)
     assert service.gone == [connection]
-    assert connection in service.strangers
+    assert connection in service.open_connections
     assert not wanted(service)
-    connection.look(service.now + SILENCE_S + 1)
+    connection.end_if_silent(service.now + SILENCE_S + 1)
     assert service.sockets.watched == {}
-    assert service.strangers == {}
+    assert service.open_connections == {}
 
 
 def test_the_end_of_a_peer_is_told_once(service, connection, peer):

@@ -127,7 +127,7 @@ def test_a_request_that_is_granted_at_once(lab):
         asks = ((client, {"op": "request", "id": number, "key": "rpi4"}) for number in range(1, TRIES))
         return await shortest(service, asks, "a request of ours, of which a server of ours is told first")
 
-    assert lab(do) <= 56
+    assert lab(do) <= 40
 
 
 def test_a_request_of_tvms(lab):

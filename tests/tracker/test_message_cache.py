@@ -90,7 +90,7 @@ def test_few_frames_are_remembered_and_no_long_ones():
     long = "u" * MAX_REMEMBERED_BYTES
     cache.read(f'[4, "rpi4", "{long}", 2]'.encode())
     cache.read(f'[3, "rpi4", [1, "rpi4:1"], "{long}"]'.encode())
-    for table in (cache._repeated, cache._offers):
+    for table in (cache._repeated, cache._alike):
         assert 0 < len(table) <= MAX_REMEMBERED
         assert not any(long in str(name) for name in table)
 

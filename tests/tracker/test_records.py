@@ -4,7 +4,7 @@ import pytest
 
 from rpcsys.tracker.entities import LeaseRecord, Peer, Server
 from rpcsys.tracker.events import TrackerStarted
-from rpcsys.tracker.labels import facts_of, wants_of
+from rpcsys.tracker.labels import facts_of, wants_of, wants_of_key
 from rpcsys.tracker.records import EPOCHS_AHEAD, GRACE_S, Records
 from rpcsys.wire.control import DeployedModule
 
@@ -55,15 +55,15 @@ def test_a_key_is_known_for_a_while_after_its_last_server(records):
     peer = records.peers[1]
     records.now = 5000.0
     queue = records.serve(peer, "rpi4")
-    assert records.known_until("rpi4") is None
+    assert records.known_until(wants_of_key("rpi4")) is None
     records.serve_no_more(1, "rpi4")
-    assert records.known_until("rpi4") == 5000.0 + GRACE_S
+    assert records.known_until(wants_of_key("rpi4")) == 5000.0 + GRACE_S
     records.forget_queue(queue)
     assert "rpi4" in records.queues
     records.now += GRACE_S
     records.forget_queue(queue)
     assert "rpi4" not in records.queues
-    assert records.known_until("never") == 1000.0 + GRACE_S
+    assert records.known_until(wants_of_key("never")) == 1000.0 + GRACE_S
 
 
 @pytest.mark.parametrize(("epoch", "believed"), [(1_000_000, True), (1_000_000 + EPOCHS_AHEAD, True), (1 << 50, False)])

@@ -117,7 +117,7 @@ def test_a_connection_that_cannot_be_watched_is_closed(run, monkeypatch):
         monkeypatch.setattr(lab.service.sockets, "add", no_room)
         lab.service.accept(ours, address)
         assert theirs.recv(1) == b""
-        assert lab.service.strangers == {}
+        assert lab.service.open_connections == {}
 
     run(test)
 

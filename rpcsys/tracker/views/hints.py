@@ -19,7 +19,8 @@ _COMPARED = 200
 def unknown(records: Records, wants: Wants) -> str:
     """One line for a person who asked for what nobody serves."""
     wait = "Check the {}, or wait for it with wait_for_key=True"
-    if wants.labels and (not wants.key or records.known_until(wants.key) is None):
+    queue = records.queues.get(wants.key)
+    if wants.labels and (not wants.key or (queue is not None and queue.servers)):
         near = _near_values(records, wants)
         has = "; there are " + near if near else ""
         return f"no server is {wants}{has}. " + wait.format("labels")
