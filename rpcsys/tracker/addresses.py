@@ -25,10 +25,7 @@ class ProxyNetworks:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> ProxyNetworks:
-        """From addresses and networks (``10.0.0.0/8``) as people write them.
-
-        Raises `ValueError`: one of them is neither.
-        """
+        """From addresses and networks (``10.0.0.0/8``) as people write them. Raises `ValueError`: one is neither."""
         return cls(tuple(ip_network(text, strict=False) for text in texts))
 
     def include(self, address: str, local: str) -> bool:

@@ -1,7 +1,6 @@
-"""What waits to be written to a tracker's file, and how it is written: many rows with one statement.
+"""What waits to be written to a tracker's file, and how: hundreds of rows with one SQL statement.
 
-Hundreds of rows go into SQLite with one statement: the interpreter's lock is free while it runs. (Statement by
-statement, each would wait for the lock again, and beside a busy loop that is 500 us a row.)
+The interpreter's lock is free while a statement runs; to wait for it again, row by row, would cost 500 us each.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ MAX_BYTES = 100 << 20
 MAX_LEVELS = 72_000  # averages that may wait: a day of all followed keys (`rpcsys.tracker.views.utilisation`)
 HOUR = 3600
 RECORD = 1000  # bytes of a record, beside its texts
-_CHARACTER = 4  # bytes of a character of those where it is not Latin
 _ROWS = 500 if sqlite3.sqlite_version_info >= (3, 32) else 50  # older ones take 999 values in all
 
 LEASES = COLUMNS["leases"][1:]  # without the number of the row, which is SQLite's
@@ -56,35 +54,22 @@ def bytes_of(record: HistoryEntry) -> int:
     return size
 
 
-def bytes_of_over(over: Over) -> int:
-    """As `bytes_of`, for all that is known of a lease: its records have the same texts. It is asked for each lease."""
-    facts, (_, _, begun, limited) = over[0].details, over
-    texts = len(facts["key"]) + len(facts["server"]) + len(facts["user"]) + len(facts["address"])
-    texts += len(facts["reason"]) + len(facts["fault"])
-    cleaned = facts["cleaned"]
-    records = 2 + (begun is not None) + (limited is not None)
-    return records * RECORD + _CHARACTER * texts + (len(repr(cleaned)) if cleaned else 0)
-
-
 @dataclass
 class Batch:
-    """What is to be written. ``missed`` counts what there was no room for; ``whole``: the present replaces the
-    file's.
-    """
+    """What is to be written."""
 
     overs: list[Over] = field(default_factory=list)
     events: list[HistoryEntry] = field(default_factory=list)
     changes: dict[Fact, tuple[int, HistoryEntry] | None] = field(default_factory=dict)
     levels: dict[tuple[int, str], Sequence[float]] = field(default_factory=dict)
-    missed: int = 0
-    bytes: int = 0
-    whole: bool = False
+    missed: int = 0  # records that there was no room for
+    bytes: int = 0  # about what the others take
+    whole: bool = False  # whether the present replaces the file's
 
     def __bool__(self) -> bool:
         return bool(self.overs or self.events or self.changes or self.levels or self.whole)
 
     def _room(self, size: int) -> bool:
-        """Whether so many bytes of history have room, which they then take."""
         if len(self.overs) + len(self.events) >= MAX_HISTORY or self.bytes + size > MAX_BYTES:
             self.missed += 1
             return False
@@ -93,7 +78,8 @@ class Batch:
 
     def add_over(self, over: Over) -> None:
         """A lease is over."""
-        if self._room(bytes_of_over(over)):
+        more = sum(record is not None for record in over[1:])  # with the same texts
+        if self._room(bytes_of(over[0]) + more * RECORD):
             self.overs.append(over)
 
     def add_event(self, record: HistoryEntry) -> None:
@@ -130,8 +116,9 @@ class Batch:
             if self.whole:
                 file.execute("DELETE FROM present")
             _run(file, _END_PRESENT, [fact for fact, change in self.changes.items() if change is None], ")")
-            changed = [_present_row(f, *c) for f, c in self.changes.items() if c is not None]
-            _run(file, _ADD_PRESENT, changed)
+            changed = [(fact, *change) for fact, change in self.changes.items() if change is not None]
+            present = [(*fact, number, record.at, json.dumps(record.details)) for fact, number, record in changed]
+            _run(file, _ADD_PRESENT, present)
             _run(file, _ADD_LEVELS, [(*period, *figures) for period, figures in self.levels.items()])
 
 
@@ -148,7 +135,6 @@ def transaction(file: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 def _run(file: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]], end: str = "") -> None:
-    """Run a statement that goes on with rows of values, for many rows at a time."""
     for start in range(0, len(rows), _ROWS):
         some = rows[start : start + _ROWS]
         places = ", ".join(["(" + ", ".join("?" * len(some[0])) + ")"] * len(some))
@@ -159,30 +145,18 @@ def _lease_row(
     over: HistoryEntry, granted: HistoryEntry | None, begun: HistoryEntry | None, limited: HistoryEntry | None
 ) -> list[Any]:
     facts, asked = over.details, _NOTHING if granted is None else granted.details
-    return [
-        facts["lease"],
-        facts["epoch"],
-        facts["key"],
-        facts["server"],
-        facts["user"] or facts["address"],
-        facts["address"],
-        asked.get("how", ""),
-        facts["since"],
-        None if begun is None else begun.at,
-        over.at,
-        facts["held_s"],
-        asked.get("limit_s") if limited is None else limited.details["limit_s"],
-        asked.get("waited_s", 0.0),
-        asked.get("priority", 0.0),
-        facts["outcome"],
-        facts["reason"],
-        facts["fault"],
-        json.dumps(facts["cleaned"]) if facts["cleaned"] else "{}",
-    ]
-
-
-def _present_row(fact: Fact, number: int, record: HistoryEntry) -> tuple[Any, ...]:
-    return (*fact, number, record.at, json.dumps(record.details))
+    row = {
+        **facts,
+        "user": facts["user"] or facts["address"],
+        "how": asked.get("how", ""),
+        "begun": None if begun is None else begun.at,
+        "ended": over.at,
+        "limit_s": asked.get("limit_s") if limited is None else limited.details["limit_s"],
+        "waited_s": asked.get("waited_s", 0.0),
+        "priority": asked.get("priority", 0.0),
+        "cleaned": json.dumps(facts["cleaned"] or {}),
+    }
+    return [row[name] for name in LEASES]
 
 
 def _event_row(record: HistoryEntry) -> tuple[Any, ...]:

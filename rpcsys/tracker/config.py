@@ -48,15 +48,11 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     add("--history-days", type=_days, metavar="N", help="how long the file keeps what is over (default: %(default)g)")
     longest = "end sessions on devices of KEY after so long, those of TVM's clients too; repeatable"
     add("--max-session", dest="limits", action="append", type=_limit, metavar="KEY=SECONDS", help=longest)
-    believe = (
-        "believe a proxy there, or in a network such as 10.0.0.0/24, whom it relays; repeatable (default: "
-        "proxies on this machine)"
-    )
+    believe = "believe a proxy there, or in a network such as 10.0.0.0/24, whom it relays; repeatable"
+    believe += " (default: proxies on this machine)"
     add("--proxy-from", action="append", type=_network, metavar="ADDRESS", help=believe)
-    most = (
-        "connections of one address, half of what the system allows at most; those of proxies that are "
-        "believed do not count (default: %(default)d)"
-    )
+    most = "connections of one address, half of what the system allows at most; those of proxies that are believed"
+    most += " do not count (default: %(default)d)"
     add("--max-connections-per-address", type=_count, metavar="N", help=most)
     add("--silent", action="store_true", help="log warnings and errors only")
     add("--log-format", choices=FORMATS, help="lines for people or JSON")
@@ -79,28 +75,29 @@ def _network(text: str) -> str:
     try:
         return str(ip_network(text, strict=False))
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no address: write numbers, as in 10.0.0.5 or 10.0.0.0/24"
-        ) from None
+        problem = f"{text!r} is no address: write numbers, as in 10.0.0.5 or 10.0.0.0/24"
+        raise argparse.ArgumentTypeError(problem) from None
 
 
 def _days(text: str) -> float:
-    try:
-        days = float(text)
-    except ValueError:
-        days = 0.0
-    if not 0 < days < 1e6:
+    days = _positive(text, below=1e6)
+    if not days:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of days")
     return days
 
 
 def _limit(text: str) -> tuple[str, float]:
-    """``KEY=SECONDS``. A key may hold colons, and signs of equality too: the last one splits."""
-    key, _, number = text.rpartition("=")
-    try:
-        seconds = float(number)
-    except ValueError:
-        seconds = 0.0
-    if not is_key(key) or not 0 < seconds < 1e9:
+    key, _, number = text.rpartition("=")  # a key may hold signs of equality, too
+    seconds = _positive(number, below=1e9)
+    if not is_key(key) or not seconds:
         raise argparse.ArgumentTypeError(f"{text!r} is no limit: write KEY=SECONDS, as in rpi4=600")
     return key, seconds
+
+
+def _positive(text: str, below: float) -> float:
+    """A number between 0 and ``below``; 0 for any other text."""
+    try:
+        number = float(text)
+    except ValueError:
+        return 0.0
+    return number if 0 < number < below else 0.0

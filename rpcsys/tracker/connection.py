@@ -37,10 +37,7 @@ _SUCCESS, _ASKED = encode(SUCCESS), encode(ASKED)
 
 
 class PeerLimit:
-    """At most ``limit`` connections of each address, since each costs a descriptor and what is told over it.
-
-    Proxies that are believed, and this machine where none is named, count for nobody: they have limits of their own.
-    """
+    """At most ``limit`` connections of each address, but those of proxies that are believed, which have limits too."""
 
     def __init__(self, limit: int, proxies: ProxyNetworks, clock: Callable[[], float]) -> None:
         self._proxies = proxies
@@ -191,7 +188,6 @@ class PeerConnection:
             self._service.flush()
 
     def _expect(self) -> None:
-        """Have the socket watched for what is wanted of it now."""
         reading = not (self._again or self._closing or self._stuck_since is not None)
         wanted = (READ if reading else 0) | (WRITE if self._blocked else 0)
         if wanted != self._wanted:
@@ -293,7 +289,6 @@ class PeerConnection:
 
 
 def _too_long(message: Any, problem: LimitExceeded) -> Any:
-    """What is sent in place of a reply that has no place in a frame."""
     if isinstance(message, dict) and "id" in message:
         return Answer(message["id"], False, "TooLong", str(problem)).to_json()
     return [FAIL, str(problem)]

@@ -1,35 +1,22 @@
 """What can happen to a tracker, and what it can do about it. None of these ever changes.
 
-``at`` is seconds since 1970 on a clock that never runs backwards, ``conn`` the service's number for a connection,
-never used twice.
+``at``: seconds since 1970, never running backwards; ``conn``: the number of a connection, never used twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from rpcsys.wire.tracker import ToTracker
 
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-
-    Kind = TypeVar("Kind")
-
-    @dataclass_transform(frozen_default=True)
-    def frozen(kind: type[Kind]) -> type[Kind]:
-        """A dataclass that never changes."""
-
-else:
-    # The type checker sees to it that nobody sets a field: seen to at run time, it takes three times as long to make
-    # one, and a busy tracker makes more than a hundred thousand a second.
-    frozen = dataclass(slots=True)
-
+# None is frozen: such a dataclass takes three times as long to make, and a busy tracker makes a hundred thousand a second.
+#
 # Events.
 
 
-@frozen
+@dataclass(slots=True)
 class TrackerStarted:
     """The tracker begins."""
 
@@ -40,7 +27,7 @@ class TrackerStarted:
     proxy_from: tuple[str, ...] = ()  # addresses and networks of proxies to believe; none: those on this machine
 
 
-@frozen
+@dataclass(slots=True)
 class HistoryEntry:
     """Something to be remembered, counted and logged: an action, and part of `Restored`. By ``kind``, ``details`` has:
 
@@ -71,22 +58,18 @@ class HistoryEntry:
     details: Mapping[str, Any]
 
 
-@frozen
+@dataclass(slots=True)
 class Restored:
-    """What an earlier run left, right after `TrackerStarted`: nothing is handed out until that is back, or for 3 s.
-
-    In the order in which they were made: every ``granted`` (with its ``begun`` and the last ``limited``) without its
-    ``over``; every ``over`` of the last ten hours (device time decays with a half-life of one), with key, user, since,
-    held_s and outcome; every ``waiting`` without ``waited``; every ``joined`` without ``gone``; the last ``set_aside``
-    and ``drained`` of each server that no ``trusted``, ``enabled`` or ``forgotten`` followed. A tracker that is stopped
-    says nothing of its connections' ends, so it is the same after a stop as after a crash.
+    """What an earlier run left, right after `TrackerStarted`: what still holds (`rpcsys.tracker.live_state`), and every
+    ``over`` of the last ten hours (device time decays with a half-life of one), with key, user, since, held_s and
+    outcome, in the order in which they were made.
     """
 
     at: float
     entries: tuple[HistoryEntry, ...]
 
 
-@frozen
+@dataclass(slots=True)
 class Connected:
     """Somebody at ``address`` said the magic; ``local`` is the address at which they reached the tracker."""
 
@@ -96,7 +79,7 @@ class Connected:
     local: str
 
 
-@frozen
+@dataclass(slots=True)
 class Received:
     """A whole, well-formed message."""
 
@@ -105,7 +88,7 @@ class Received:
     message: ToTracker
 
 
-@frozen
+@dataclass(slots=True)
 class Disconnected:
     """The connection is gone, for whatever reason."""
 
@@ -113,7 +96,7 @@ class Disconnected:
     conn: int
 
 
-@frozen
+@dataclass(slots=True)
 class TimePassed:
     """Due at ``TrackerState.next_deadline``."""
 
@@ -123,7 +106,7 @@ class TimePassed:
 # Actions, of which `HistoryEntry` is one.
 
 
-@frozen
+@dataclass(slots=True)
 class Send:
     """Send ``message`` (plain JSON) to ``conn``."""
 
@@ -131,7 +114,7 @@ class Send:
     message: Any
 
 
-@frozen
+@dataclass(slots=True)
 class Close:
     """Drop a connection. Its `Disconnected` follows."""
 
@@ -139,7 +122,7 @@ class Close:
     reason: str
 
 
-@frozen
+@dataclass(slots=True)
 class StopTracker:
     """End the tracker, after what was to be sent."""
 

@@ -1,7 +1,6 @@
 """Which servers can be trusted with a request: drained by hand, unhealthy by their own word or silent, or set aside.
 
-Failures for reasons of the server's own count (:mod:`rpcsys.tracker.transitions`), and each pause is twice as long as
-the one before. Conditions go by the server's name: they outlive its connection and the tracker's run.
+Each pause for failures in a row is twice as long as the one before. Conditions go by the server's name.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class ServerHealth:
 
     def failed(self, name: str, reason: str) -> list[Action]:
         """A session failed for a reason of the server's own."""
-        condition = self.records.conditions.setdefault(name, Condition())
+        condition = self._condition(name)
         if name not in self.records.server_names:
             self.records.absent.setdefault(name)
         if condition.trust is SET_ASIDE:
@@ -42,8 +41,13 @@ class ServerHealth:
         condition.pause_s = min(max(FIRST_PAUSE_S, 2 * condition.pause_s), LONGEST_PAUSE_S)
         condition.until = self.records.now + condition.pause_s
         self.records.deadlines.set(("trial", name), condition.until)
-        times = {"failures": condition.failures, "pause_s": condition.pause_s, "until": condition.until}
-        details = {"server": name, "reason": reason, **times}
+        details = {
+            "server": name,
+            "reason": reason,
+            "failures": condition.failures,
+            "pause_s": condition.pause_s,
+            "until": condition.until,
+        }
         return [HistoryEntry(self.records.now, "set_aside", details), *self._shut(name)]
 
     def unreached(self, lease: LeaseRecord, reason: str) -> list[Action]:
@@ -73,28 +77,30 @@ class ServerHealth:
 
     def drain(self, name: str, by: str) -> list[Action]:
         """Hand out nothing more of a server; what runs goes on."""
-        condition = self.records.conditions.setdefault(name, Condition())
+        condition = self._condition(name)
         condition.drained = True
         return [HistoryEntry(self.records.now, "drained", {"server": name, "by": by}), *self._shut(name)]
 
     def enable(self, name: str, by: str) -> list[Action]:
         """Undo a drain, and forget all failures."""
-        condition = self.records.conditions.setdefault(name, Condition())
+        condition = self._condition(name)
         condition.drained = False
-        enabled = HistoryEntry(self.records.now, "enabled", {"server": name, "by": by})
-        return [enabled, *self._trust(name, condition)]
+        return [HistoryEntry(self.records.now, "enabled", {"server": name, "by": by}), *self._trust(name, condition)]
 
     def healthy(self, name: str, problem: str) -> list[Action]:
         """What a server's own check says: "" if all is well."""
-        condition = self.records.conditions.setdefault(name, Condition())
+        condition = self._condition(name)
         before, condition.unhealthy = condition.problem, problem
         return self._examined(name, condition, before)
 
     def answers(self, name: str, problem: str) -> list[Action]:
         """Whether a server answers: "" if it does, else a sentence."""
-        condition = self.records.conditions.setdefault(name, Condition())
+        condition = self._condition(name)
         before, condition.silent = condition.problem, problem
         return self._examined(name, condition, before)
+
+    def _condition(self, name: str) -> Condition:
+        return self.records.conditions.setdefault(name, Condition())
 
     def _examined(self, name: str, condition: Condition, before: str) -> list[Action]:
         problem = condition.problem
@@ -118,7 +124,6 @@ class ServerHealth:
         return self._forget_some()
 
     def _forget_some(self) -> list[Action]:
-        """Forget the servers that have been gone for longest, those that are back aside."""
         actions: list[Action] = []
         records = self.records
         while len(records.absent) > MAX_ABSENT:
@@ -133,7 +138,7 @@ class ServerHealth:
         """What the last run knew about a server, which is not there yet."""
         details, now = entry.details, self.records.now
         name = str(details["server"])
-        condition = self.records.conditions.setdefault(name, Condition())
+        condition = self._condition(name)
         if entry.kind == "drained":
             condition.drained = True
         else:
@@ -159,7 +164,6 @@ class ServerHealth:
             self.records.absent.pop(name, None)
 
     def _shut(self, name: str) -> list[Action]:
-        """Take back what the server has on offer."""
         peer = self._peer(name)
         for offer in () if peer is None else peer.offers.values():
             self.records.withdraw(offer)

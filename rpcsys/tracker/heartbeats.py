@@ -1,8 +1,7 @@
 """Heartbeats: which servers still answer. The kernel keeps the connection of one that hangs as if nothing were wrong.
 
-A server is asked every few seconds, and silent if it has not answered after `MISSES` more looks; then it is asked no
-more, since its next word, whatever it answers, says enough. Looks are counted and not seconds: a tracker that was itself
-stopped finds at most one look due, and before the next it hears what was answered meanwhile.
+A server is asked every few seconds, and silent if it has not answered after `MISSES` more looks. These are counted, and
+not seconds: a tracker that was itself stopped finds one look due, and hears what was answered meanwhile.
 """
 
 from __future__ import annotations
@@ -60,7 +59,6 @@ class Heartbeats:
         return self._silent(peer) if peer.unanswered == MISSES + 1 else []
 
     def _ask_back(self, peer: Peer) -> list[Action]:
-        """Ask for the leases that should have been opened, or taken back, long ago."""
         actions: list[Action] = []
         for lease in list(peer.serving.values()):
             if not lease.opened and self.records.now - lease.since >= UNOPENED_S:

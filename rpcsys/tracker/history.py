@@ -1,7 +1,6 @@
 """What is asked of a tracker's memory: leases that are over, and usage by user and key.
 
-Reading has a thread of its own, a connection for each question (the file may have been replaced since the last one),
-and bounded time: neither the loop nor the writing waits for it.
+Reading has a thread of its own, bounded time, and a connection for each question, as the file may have been replaced.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,7 @@ _STEPS = 20_000  # SQLite's own, between two looks at the clock: a few milliseco
 
 
 class HistoryReader:
-    """The file of a `rpcsys.tracker.store.Store`. ``on_error`` is told, in the reading thread, what could not be
-    read.
-    """
+    """The file of a `HistoryStore`. ``on_error`` is told, in the reading thread, what could not be read."""
 
     def __init__(self, path: Path, on_error: Callable[[sqlite3.Error], object] = lambda error: None) -> None:
         self._path = path
@@ -79,16 +76,9 @@ class HistoryReader:
             }
         )
         found = file.execute(f"SELECT * FROM leases {where} ORDER BY id DESC LIMIT ?", (*values, question.limit + 1))
-        last, kept, more = None, [], False
-        for row in _fitting(found, question.limit):
-            if row is None:
-                more = True
-                break
-            last = row["id"]
-            lease = tables.lease(row)
-            if lease is not None:
-                kept.append(lease)
-        return {"leases": kept, "before": last if more else None}
+        rows, more = _fitting(found, question.limit)
+        kept = [lease for row in rows if (lease := tables.lease(row)) is not None]
+        return {"leases": kept, "before": rows[-1]["id"] if more and rows else None}
 
     def _usage(self, file: sqlite3.Connection, question: control.Usage) -> dict[str, Any]:
         since = (question.since or 0) // _HOUR * _HOUR
@@ -99,30 +89,30 @@ class HistoryReader:
             " GROUP BY user, key ORDER BY held_s DESC LIMIT ?",
             (*values, MAX_USAGE + 1),
         )
-        kept = list(_fitting(found, MAX_USAGE))
-        usage = [row for row in kept if row is not None and all(map(tables.is_plain, row.values()))]
+        rows, more = _fitting(found, MAX_USAGE)
+        usage = [row for row in rows if all(map(tables.is_plain, row.values()))]
         for row in usage:  # the sums cannot overflow as they are, and are counts again here
             row["leases"], row["faults"] = int(row["leases"]), int(row["faults"])
         first = min([row.pop("since") for row in usage], default=None)
-        return {"usage": usage, "since": first, "more": len(kept) > 0 and kept[-1] is None}
+        return {"usage": usage, "since": first, "more": more}
 
 
 def _where(conditions: Mapping[str, Any]) -> tuple[str, list[Any]]:
-    """A query's conditions and their values; one without a value is left out."""
     given = {condition: value for condition, value in conditions.items() if value is not None}
     return "WHERE " + " AND ".join(given) if given else "", list(given.values())
 
 
-def _fitting(found: Iterable[sqlite3.Row], limit: int) -> Iterator[dict[str, Any] | None]:
-    """The first rows, at most ``limit`` and what a frame holds; then None, if there are more."""
+def _fitting(found: Iterable[sqlite3.Row], limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """The first rows, at most ``limit`` and what a frame holds, and whether there are more."""
+    rows: list[dict[str, Any]] = []
     size = 0
-    for count, row in enumerate(found):
+    for row in found:
         plain = dict(row)
         size += len(json.dumps(plain, default=repr))  # a damaged file may hold bytes
-        if count == limit or (count and size > MAX_BYTES):
-            yield None
-            return
-        yield plain
+        if len(rows) == limit or (rows and size > MAX_BYTES):
+            return rows, True
+        rows.append(plain)
+    return rows, False
 
 
 def _first_since(file: sqlite3.Connection, since: float) -> int:

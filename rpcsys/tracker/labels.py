@@ -1,8 +1,7 @@
 """What devices are, and what requests want of them.
 
-A device's facts are pairs of label and value: its key, its server's name, what the server announced. A label may have
-several values (``loads``). A request wants some pairs exactly, and of some labels at least a number
-(``{"cores": ">=4"}``).
+A device's facts are pairs of label and value, of which a label may have several (``loads``). A request wants some pairs
+exactly, and of some labels at least a number (``{"cores": ">=4"}``).
 """
 
 from __future__ import annotations
@@ -84,10 +83,7 @@ def wants_of_key(key: str) -> Wants:
 
 
 def wants_of(key: str, labels: Mapping[str, str]) -> Wants:
-    """A device of a key ("" for any) with these labels.
-
-    Raises `ValueError`: nothing is wanted exactly, or a bound is no number; with a sentence.
-    """
+    """A device of a key ("" for any) with these labels. Raises `ValueError`, with a sentence: it is no such want."""
     if not labels and key:
         return wants_of_key(key)
     exact = {(KEY, key)} if key else set()

@@ -1,7 +1,6 @@
-"""Leases, from the moment after the grant to their end.
+"""Leases, from the moment after the grant to their end. One whose server is away for a moment goes on, as its session does.
 
-Our servers say when a session opens and ends; a lease whose server is away for a moment goes on, because its session
-does. TVM's say nothing: a lease ends with the next offer (of that key, the oldest lease's) or with the connection.
+TVM's servers say nothing of sessions: a lease ends with the next offer (of that key, the oldest lease's).
 """
 
 from __future__ import annotations
@@ -70,17 +69,15 @@ class Leases:
     def lease_started(self, peer: Peer, message: control.LeaseStarted) -> list[Action]:
         """A server of ours says that a session was opened."""
         lease = self._reported(peer, message.lease, message.epoch)
-        begun = [] if lease is None or lease.opened else self._begin(lease, message.peer)
-        return [peer.done(message.id), *begun]
-
-    def _begin(self, lease: LeaseRecord, opener: str) -> list[Action]:
-        """Its session was opened."""
+        if lease is None or lease.opened:
+            return [peer.done(message.id)]
         lease.move(OPENED)
         lease.started_at = self.records.now
         if lease.reason == _LEFT:
             lease.reason = ""  # not before: the news of the session took longer than the connection's end
         self.records.missed.pop(lease.address, None)
-        return [HistoryEntry(self.records.now, "begun", {"lease": lease.lease, "peer": opener})]
+        begun = HistoryEntry(self.records.now, "begun", {"lease": lease.lease, "peer": message.peer})
+        return [peer.done(message.id), begun]
 
     def lease_ended(self, peer: Peer, message: control.LeaseEnded) -> list[Action]:
         """A server of ours says that a session is over, and everything of it gone."""
@@ -91,7 +88,6 @@ class Leases:
         return [peer.done(message.id), *self.over(lease, message.outcome, fault=message.fault, cleaned=cleaned)]
 
     def _reported(self, peer: Peer, lease: str, epoch: int) -> LeaseRecord | None:
-        """The lease that a server speaks of, if it is one of its own."""
         found = self.records.leases.get(lease)
         if found is None or found.epoch != epoch or peer.server is None or not _is_of(found, peer, peer.server):
             return None
@@ -103,13 +99,12 @@ class Leases:
         """A session that went on while its server had no tracker. What is another server's is left to that one."""
         lease = self.records.leases.get(running.lease)
         began = self.records.now - min(running.since_s, LONGEST_S)
-        if lease is not None:
-            if lease.epoch == running.epoch and _is_of(lease, peer, server):
-                self._attach(peer, lease)
-                if not lease.opened:
-                    lease.move(OPENED)
-                    lease.started_at = max(began, lease.since)
-        elif not self._may_grant(running) and self.records.believe(running.epoch):
+        if lease is not None and lease.epoch == running.epoch and _is_of(lease, peer, server):
+            self._attach(peer, lease)
+            if not lease.opened:
+                lease.move(OPENED)
+                lease.started_at = max(began, lease.since)
+        elif lease is None and not self._may_grant(running) and self.records.believe(running.epoch):
             name, epoch = running.lease, running.epoch
             unknown = LeaseRecord(name, epoch, server.key, peer.conn, server.name, None, "", "", began, None)
             unknown.state, unknown.started_at, unknown.identity = RUNNING, began, server.identity
@@ -159,10 +154,7 @@ class Leases:
     # What ends a lease.
 
     def end(self, lease: LeaseRecord, reason: str, why: str = "") -> list[Action]:
-        """Have the server end a lease, which is over when the server says so. TVM's servers cannot be told.
-
-        One that does not answer may never say so: with it, a lease that was not opened is over now.
-        """
+        """Have the server, if it is ours, end a lease. With one that does not answer, one that was not opened is over."""
         server = self._server(lease)
         if server is None or server.server is None:
             return []
@@ -193,40 +185,32 @@ class Leases:
         return [*self.end(lease, "released", why), *missed, peer.done(message.id)]
 
     def renew(self, peer: Peer, message: control.Renew) -> list[Action]:
-        """A client wants a lease to last longer."""
+        """A client wants a lease to last longer: so long from now, or as long as its key allows."""
         lease = self._own(peer, message.lease)
         if lease is None or lease.state in AWAY or lease.how != OURS:
             problem = f"no lease {message.lease!r} of yours can be renewed: it is over, or its server is away"
             return [peer.refuse(message.id, problem)]
-        actions = self._limit(lease, message.session_timeout or None)
-        return [*actions, peer.done(message.id, limit_s=lease.limit_s)]
-
-    def _limit(self, lease: LeaseRecord, wanted_s: float | None) -> list[Action]:
-        """Let a lease last ``wanted_s`` from now (None: as long as its key allows)."""
-        now = self.records.now
-        wanted = None if wanted_s is None else now - lease.begun_at + wanted_s
+        now, server = self.records.now, self._server(lease)
+        assert server is not None, "it is not away"
+        wanted = now - lease.begun_at + message.session_timeout if message.session_timeout else None
         lease.limit_s = least(wanted, self.records.limits.get(lease.key))
         left = None if lease.until is None else max(0.0, lease.until - now)
-        assert lease.server is not None
-        server = self.records.peers[lease.server]
+        limited = HistoryEntry(now, "limited", {"lease": lease.lease, "limit_s": lease.limit_s})
         order = server.order(control.Limit(server.ask(), lease.lease, lease.epoch, left))
-        return [HistoryEntry(now, "limited", {"lease": lease.lease, "limit_s": lease.limit_s}), order]
+        return [limited, order, peer.done(message.id, limit_s=lease.limit_s)]
 
     def end_lease(self, peer: Peer, message: control.EndLease) -> list[Action]:
         """An operator ends a lease."""
         lease = self.records.leases.get(message.lease)
         if lease is None:
-            problem = f"there is no lease {message.lease!r}: see query_tracker leases"
-            return [peer.refuse(message.id, problem)]
-        why = f"{peer.who} ended it" + (f": {message.reason}" if message.reason else "")
-        told = self.end(lease, "ended", why)
+            return [peer.refuse(message.id, f"there is no lease {message.lease!r}: see query_tracker leases")]
+        told = self.end(lease, "ended", f"{peer.who} ended it" + (message.reason and f": {message.reason}"))
         if not told:
             problem = "its server is away, or is TVM's own, which cannot be told to end a session"
             return [peer.refuse(message.id, problem)]
         return [*told, peer.done(message.id)]
 
     def _own(self, peer: Peer, name: str) -> LeaseRecord | None:
-        """A lease that is the peer's user's, over whatever connection it came."""
         lease = self.records.leases.get(name)
         return lease if lease is not None and lease.user == peer.who else None
 

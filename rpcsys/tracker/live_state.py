@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from rpcsys.tracker.events import HistoryEntry
 
@@ -25,40 +25,26 @@ _ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-class LiveState:
-    """The records that still hold, in the order in which they were made."""
+class LiveState(dict[Fact, HistoryEntry]):
+    """The records that still hold, by what they are about, in the order in which they were made."""
 
     def __init__(self, records: Iterable[HistoryEntry] = ()) -> None:
-        self._holds: dict[Fact, HistoryEntry] = {}
+        super().__init__()
         for record in records:
             self.fold(record)
-
-    def __iter__(self) -> Iterator[HistoryEntry]:
-        return iter(self._holds.values())
-
-    def __len__(self) -> int:
-        return len(self._holds)
-
-    def items(self) -> Iterable[tuple[Fact, HistoryEntry]]:
-        """The facts, and the records that hold."""
-        return self._holds.items()
-
-    def get(self, kind: str, about: str) -> HistoryEntry | None:
-        """The record of a kind that holds about something, None if there is none."""
-        return self._holds.get((kind, about))
 
     def fold(self, record: HistoryEntry) -> dict[Fact, HistoryEntry | None]:
         """Take a record in; the facts that it changes, with None for those that it ends."""
         field = _BEGINS.get(record.kind)
         if field is not None:
             fact = (record.kind, str(record.details[field]))
-            if field == "lease" and record.kind != "granted" and ("granted", fact[1]) not in self._holds:
+            if field == "lease" and record.kind != "granted" and ("granted", fact[1]) not in self:
                 return {}  # about a lease that is over
-            self._holds.pop(fact, None)  # so that it stands behind what was made before it
-            self._holds[fact] = record
+            self.pop(fact, None)  # so that it stands behind what was made before it
+            self[fact] = record
             return {fact: record}
         if record.kind not in _ENDS:
             return {}
         field, kinds = _ENDS[record.kind]
-        about, holds = str(record.details[field]), self._holds
-        return {(kind, about): None for kind in kinds if holds.pop((kind, about), None) is not None}
+        about = str(record.details[field])
+        return {(kind, about): None for kind in kinds if self.pop((kind, about), None) is not None}

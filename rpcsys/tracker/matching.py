@@ -1,7 +1,7 @@
 """Free offers and waiting requests, each found by what a device is, in the order in which they are served.
 
 A `Subqueue` holds the requests that want the same, a `Band` those of one effective priority. In a band the user goes
-first who has had the least device time (:mod:`rpcsys.tracker.shares`), and of a user's requests the oldest.
+first who has had the least device time; of a user's requests the oldest.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class OfferIndex:
 class Band:
     """Requests of one subqueue and one effective priority.
 
-    In a class of users the order stays what it is while time passes, so to compare classes is to compare their first
-    entries: who is next is found by a look at one user for each number of leases that users run, not at every request.
+    Users who run equally many leases are a class, in which the order stays while time passes: who is next is found by a
+    look at the first of each class.
     """
 
     shares: Shares = field(compare=False, repr=False)
@@ -125,7 +125,6 @@ class Band:
         self._moved[share.user] = share
 
     def _sorted(self) -> dict[int, list[Entry]]:
-        """The classes, as they are now."""
         if self._moved:
             for user in self._moved:
                 self._take_out(user)
@@ -161,9 +160,8 @@ class Band:
     def ahead(self, x: float, share: Share, arrival: int) -> int:
         """About how many requests are served before one of a user's, which may be of another band.
 
-        Users take turns, so every other's first requests are, as many as the user has before this one, and one more of
-        those who are before the user now. That is exact for a user's first; of later ones it is taken that among those
-        with many requests as large a part is before the user.
+        Users take turns: of every other as many are as the user has before this one, and one more of those who are
+        before the user now. Of those with more requests than that, as large a part is taken to be before the user.
         """
         turns = self.turns.get(share.user, [])
         own = bisect_left(turns, arrival)
@@ -247,10 +245,11 @@ class Subqueues:
         """The pair with the fewest subqueues so far; among those with as many, one that few devices have."""
         if len(wants.exact) == 1:
             return next(iter(wants.exact))
-        return min(wants.exact, key=self._crowd)
 
-    def _crowd(self, pair: Pair) -> tuple[int, bool, bool, Pair]:
-        return len(self._by_anchor.get(pair, ())), pair[0] not in (SERVER, NAME), pair[0] == KEY, pair
+        def crowd(pair: Pair) -> tuple[int, bool, bool, Pair]:
+            return len(self._by_anchor.get(pair, ())), pair[0] not in (SERVER, NAME), pair[0] == KEY, pair
+
+        return min(wants.exact, key=crowd)
 
     def full(self, address: str, wants: Wants) -> str:
         """Why nobody may wait who wants this, for the client; "" if one may, as for a key alone one always may."""

@@ -1,7 +1,7 @@
-"""From frames to messages, on the shortest way: many frames are as they were before, or nearly so.
+"""From frames to messages, on the shortest way: many are as they were before, or nearly so, and need not be parsed.
 
-A request of TVM's clients comes again byte by byte, and so does a heartbeat's answer; of a request of ours only the id is
-new, and of a server's offer the random part of the match key. To read one again would cost as much as to serve it.
+A request of TVM's comes again byte by byte, and so does a heartbeat's answer; of a request of ours only the id is new,
+and of an offer the random part of the match key.
 """
 
 from __future__ import annotations

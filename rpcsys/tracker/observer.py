@@ -26,9 +26,7 @@ from rpcsys.wire import control
 from rpcsys.wire.control import Answer
 
 LAG_S = 0.5  # how often the loop's lag is measured
-PASS_ON_S = (
-    0.01  # how long entries gather before they are passed on: one by one, a lease's would cost more than the lease
-)
+PASS_ON_S = 0.01  # how long entries gather before they are passed on: one by one, they would cost more than the lease
 _LOOKS_NOTED = 12  # so many looks at the utilisation are noted at a time: once a minute
 ABSENT_S = 60.0  # servers that have not come back so long after a restart are gone
 _WARNINGS = frozenset(("set_aside", "unhealthy", "not_named"))
@@ -61,8 +59,6 @@ def _said(names: tuple[str, ...], values: tuple[Any, ...]) -> str:
 class Observer:
     """Hears what happens, and looks at the records now and then. To be made inside an event loop.
 
-    ``store`` and ``history`` are None for a tracker without a state directory.
-
     Raises `ConfigError`: the state directory cannot be used.
     """
 
@@ -71,7 +67,7 @@ class Observer:
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._started_at = records.started_at
-        self.store: HistoryStore | None = None
+        self.store: HistoryStore | None = None  # None without a state directory
         self.history: HistoryReader | None = None
         self.utilisation = Utilisation()
         if config.state_dir is not None:

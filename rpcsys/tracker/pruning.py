@@ -1,7 +1,6 @@
 """What is forgotten of a tracker's history: what is older than its days, and, written first, what is beyond its bytes.
 
-A clock that may be wrong deletes nothing, since what is deleted does not come back: one is doubted that reads later, by
-more than `MARGIN_S`, than what the file's last run wrote last, and believed once it has gone on for `DOUBT_S`.
+A clock that may be wrong deletes nothing: one is doubted for `DOUBT_S` that reads much later than what was written last.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class HistoryPruner:
         return None if time.monotonic() < self._doubted_until else self._clock() - self._history_s
 
     def opened(self, file: sqlite3.Connection) -> None:
-        """See by a file, before this run writes to it, whether the clock can be believed."""
+        """See by a file whether the clock can be believed, and note there when this run began, for the next one."""
         last = [
             row[0]
             for table, column in _TABLES
@@ -46,16 +45,10 @@ class HistoryPruner:
         if last and self._clock() > min(last) + MARGIN_S:
             self._doubted_until = time.monotonic() + DOUBT_S
         self._due = 0.0
-
-    def began(self, file: sqlite3.Connection) -> None:
-        """Note when this run began, for the next one."""
         file.execute("INSERT INTO events (at, kind, about, details) VALUES (?, 'began', '', '{}')", (self._clock(),))
 
     def prune(self, file: sqlite3.Connection) -> float:
-        """Forget a part of what is to be forgotten, if that is due; in how many seconds it wants to be called again.
-
-        Raises `sqlite3.Error`: the file cannot be written.
-        """
+        """Forget a part, if that is due; in how many seconds it is due again. Raises `sqlite3.Error`: it cannot write."""
         full = _used(file) > MAX_BYTES
         if not full and time.monotonic() < self._due:
             return self._due - time.monotonic()
@@ -70,7 +63,6 @@ class HistoryPruner:
 
 
 def _older(file: sqlite3.Connection, before: float) -> int:
-    """Delete some of what is older; how many rows of one table it were."""
     deleted = 0
     for table, column in _TABLES:
         old = f"SELECT id FROM {table} WHERE {column} < ? LIMIT {PRUNED}"
@@ -81,7 +73,6 @@ def _older(file: sqlite3.Connection, before: float) -> int:
 
 
 def _first(file: sqlite3.Connection) -> int:
-    """Delete some of what was written first, from each table as much as it has of all; how many rows it were."""
     spans = {}
     for table, _ in _TABLES:
         first, last = file.execute(f"SELECT min(id), max(id) FROM {table}").fetchone()
@@ -99,7 +90,6 @@ def _first(file: sqlite3.Connection) -> int:
 
 
 def _used(file: sqlite3.Connection) -> int:
-    """Bytes of the file that hold anything."""
     free, pages, size = (_pragma(file, what) for what in ("freelist_count", "page_count", "page_size"))
     return (pages - free) * size
 
@@ -110,7 +100,6 @@ def _pragma(file: sqlite3.Connection, what: str) -> int:
 
 
 def _shrink(file: sqlite3.Connection) -> bool:
-    """Give a part of a file that is mostly empty back to the disk; whether there is more to give."""
     free = _pragma(file, "freelist_count")
     if free <= _pragma(file, "page_count") // 4:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,17 +25,12 @@ def size_of(wants: Wants) -> int:
     return REQUEST_BYTES + _CHARACTER_BYTES * wants.characters
 
 
+@dataclass
 class WaitingMemory:
-    """The bytes that requests take, in all and of each address. Two are equal when they hold the same."""
+    """The bytes that requests take, in all and of each address."""
 
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.by_address: dict[str, int] = {}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WaitingMemory) and self.__dict__ == other.__dict__
-
-    __hash__ = None  # type: ignore[assignment]
+    bytes: int = 0
+    by_address: dict[str, int] = field(default_factory=dict)
 
     def full(self, address: str, wants: Wants) -> str:
         """Why no further request may wait, in a sentence for its client; "" if it may."""
@@ -47,16 +43,12 @@ class WaitingMemory:
             return f"requests that wait take {MAX_BYTES >> 20} MiB already: try again later"
         return ""
 
-    def add(self, request: WaitingRequest) -> None:
-        self._count(request.address, size_of(request.wants))
-
-    def remove(self, request: WaitingRequest) -> None:
-        self._count(request.address, -size_of(request.wants))
-
-    def _count(self, address: str, size: int) -> None:
+    def count(self, request: WaitingRequest, number: int) -> None:
+        """A request has come (1), or gone (-1)."""
+        size, address = number * size_of(request.wants), request.address
         self.bytes += size
-        held = self.by_address[address] = self.by_address.get(address, 0) + size
-        if not held:
+        self.by_address[address] = self.by_address.get(address, 0) + size
+        if not self.by_address[address]:
             del self.by_address[address]
 
 

@@ -1,7 +1,4 @@
-"""The tracker's records, kept consistent: what is in one place is in all places, or in none.
-
-Nothing is decided here and nobody is told anything; that is :mod:`rpcsys.tracker.state`.
-"""
+"""The tracker's records, kept consistent: what is in one place is in all places, or in none. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -30,10 +27,7 @@ EPOCHS_AHEAD = 86_400_000
 
 
 class Records:
-    """All records, as of ``now``, the time of the last event. Two of them are equal when every record is.
-
-    Dictionaries stand for ordered sets.
-    """
+    """All records, as of ``now``, the time of the last event. Two of them are equal when every record is."""
 
     def __init__(self, started: TrackerStarted) -> None:
         self.now = self.started_at = self.left_at = started.at
@@ -222,7 +216,7 @@ class Records:
             peer.requests[request.id] = request
         self.waiting[request.arrival] = request
         request.address = peer.address
-        self.memory.add(request)
+        self.memory.count(request, 1)
         self.queue(request.key).waiting[request.arrival] = request
         if request.ticket is not None:
             self.tickets[request.ticket] = request
@@ -246,7 +240,7 @@ class Records:
             self.subqueues.remove(request)
         for table in (peer.waiting, self.waiting, queue.waiting):
             del table[request.arrival]
-        self.memory.remove(request)
+        self.memory.count(request, -1)
         if self.gatherers.pop(request.arrival, None) is not None:
             self.gatherers_of[request.address] -= 1
             if not self.gatherers_of[request.address]:

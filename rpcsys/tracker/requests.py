@@ -1,7 +1,6 @@
 """Requests: they come, wait, are told how things stand, and leave with a device or without.
 
-A request of ours that has to wait gets a ticket. The ticket keeps its place for `TICKET_S` when its client's
-connection breaks, and over a restart of the tracker; the request itself waits only while its client is there.
+A ticket keeps the place of a request of ours for `TICKET_S` when its client's connection breaks, or the tracker.
 """
 
 from __future__ import annotations
@@ -115,7 +114,6 @@ class Requests:
         return WaitingRequest(arrival, peer.conn, id, wants, priority, peer.user or peer.address, since)
 
     def _wait(self, request: WaitingRequest) -> list[Action]:
-        """Tell whoever has to wait, and those whose place changes by it."""
         queue = self.records.queues[request.key]
         if len(queue.waiting) > 1:
             self.records.note_move(request.key)
@@ -139,7 +137,6 @@ class Requests:
     # Tickets.
 
     def _place(self, peer: Peer, wants: Wants, ticket: str) -> QueuePlace | None:
-        """The place that a ticket keeps, which the client takes again; None if it keeps none."""
         place = self.records.places.get(ticket)
         if place is None:
             place = self._lost_place(peer, wants, ticket)
@@ -173,10 +170,7 @@ class Requests:
         return [again, *self.leave([request])]
 
     def leave(self, requests: Collection[WaitingRequest]) -> list[Action]:
-        """Requests wait no longer; the tickets that they have keep their places for a while.
-
-        All are gone before what they had gathered is given away: none of them is served any more.
-        """
+        """Requests wait no longer; their tickets keep their places. What all had gathered is given to others at last."""
         actions: list[Action] = []
         freed: list[SlotOffer] = []
         for request in requests:
@@ -272,7 +266,6 @@ class Requests:
 
 
 def _told(request: WaitingRequest, before: int, estimate: eta.Estimate, holders: Holders) -> Send:
-    """Tell a client of ours where its request stands."""
     assert request.id is not None, "TVM's clients are not told"
     request.told = before + 1
     event = {  # what control.Queued is on the wire; made so often that the short way counts

@@ -1,7 +1,6 @@
-"""After a restart: what the last run remembered, until its servers and clients are back.
+"""After a restart: what the last run remembered, until its servers and clients are back, or for `SETTLE_S`.
 
-Leases go on, their servers being away; places wait for their tickets. Nothing is handed out until all servers and tickets
-are back, or for `SETTLE_S`: else the first to return would pass all others. What began later than now began now.
+Until then nothing is handed out: else the first to return would pass all others. Leases go on, places wait for tickets.
 """
 
 from __future__ import annotations

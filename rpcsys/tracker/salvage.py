@@ -1,8 +1,6 @@
 """A damaged file: moved aside, and what can be read of it is kept.
 
-The rows of a table are read from its beginning until one cannot be, and from its end until one cannot be: a page that
-is lost costs what lies on it, and of two such pages what lies between them. Every row is looked at; so many seconds
-are spent, on the present first and then on what was written last.
+The rows of a table are read from its beginning, and from its end, until one cannot be: what lies between is lost.
 """
 
 from __future__ import annotations
@@ -31,10 +29,7 @@ _BATCH = 1000
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file is at fault, and not its disk, its owner, or who has it open as well.
-
-    SQLite tells by codes that Python shows from 3.11 on; its classes and words are the same in all.
-    """
+    """Whether the file is at fault, and not its disk or its owner. Python shows SQLite's codes from 3.11 on only."""
     if not isinstance(error, sqlite3.OperationalError):
         return isinstance(error, sqlite3.DatabaseError)
     words = str(error)
@@ -44,8 +39,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 def open_whole(path: Path) -> sqlite3.Connection:
     """Open a tracker's file; another one in its place, with what could be read, if it is damaged.
 
-    Raises `ConfigError`: as `rpcsys.tracker.tables.open_file`; `sqlite3.Error`, `OSError`: it cannot be read, moved
-    or written.
+    Raises `ConfigError`: as `tables.open_file`; `sqlite3.Error`, `OSError`: it cannot be read, moved or written.
     """
     try:
         file = tables.open_file(path)
@@ -62,22 +56,14 @@ def open_whole(path: Path) -> sqlite3.Connection:
 
 
 def replace(path: Path, reason: str) -> sqlite3.Connection:
-    """Move a damaged file aside and begin another one with what can be read of it.
-
-    Raises `sqlite3.Error`, `OSError`: as `open_whole`.
-    """
+    """Move a damaged file aside and begin another one with what can be read of it. Raises as `open_whole`."""
     aside = _move_aside(path)
     file = tables.open_file(path)
     kept = 0
     with contextlib.suppress(sqlite3.Error):
         kept = _copy(aside, file)
-    log.warning(
-        "%s was damaged (%s): it is kept as %s, and %d rows of it could be read and go on here",
-        path,
-        reason,
-        aside.name,
-        kept,
-    )
+    text = "%s was damaged (%s): it is kept as %s, and %d rows of it could be read and go on here"
+    log.warning(text, path, reason, aside.name, kept)
     return file
 
 
@@ -130,7 +116,6 @@ def _move_aside(path: Path) -> Path:
 
 
 def _copy(aside: Path, file: sqlite3.Connection) -> int:
-    """Copy what can be read; how many rows."""
     end, kept = time.monotonic() + SALVAGE_S, 0
     uri = aside.absolute().as_uri()
     for way in ("?mode=ro", "?immutable=1"):  # with its journal, or without one that is damaged itself
@@ -161,7 +146,6 @@ def _copy_table(old: sqlite3.Connection, file: sqlite3.Connection, table: str, c
 
 
 def _sound(found: sqlite3.Cursor, table: str, columns: tuple[str, ...]) -> Iterator[list[Any]]:
-    """The rows that are what they should be, many at a time; also those before one that cannot be read."""
     read, problem = _BATCH, None
     while read == _BATCH and problem is None:
         read, some = 0, []

@@ -1,14 +1,7 @@
-"""Which request gets which match key: every decision about who is next.
+"""Which request gets which match key. One that fits a request that waits is handed out, or claimed, in the same event.
 
-Rules this file keeps:
-
-- A free match key fits no request that waits (but for one that is parked): it is handed out, or claimed, in the
-  event in which that becomes possible.
-- A request for several claims what it can only while it is the first that fits, and then before all others of
-  its effective priority, so that two never hold what the other wants; one of a higher priority takes it from there.
-- What cannot be had is not gathered: a request for more devices than there are is parked, and one that has
-  gathered for `GATHER_S` gives back what it has and rests for as long, so that boards do not idle for ever.
-- While the tracker waits for what its last run knew (`Settling`), nothing is handed out.
+A request for several claims only while it is the first that fits, and then before all others of its effective priority:
+two never hold what the other wants. What cannot be had is not gathered, or given back after a while (it is *parked*).
 """
 
 from __future__ import annotations
@@ -55,7 +48,6 @@ class Scheduler:
         return self._serve(taker, [offer])
 
     def _taker(self, offer: SlotOffer) -> WaitingRequest | None:
-        """Whose turn it is."""
         records = self.records
         x = records.shares.clock(records.now)
         best = min([subqueue.best(x) for subqueue in records.subqueues.fitting(offer.facts)], default=None)
@@ -67,7 +59,6 @@ class Scheduler:
         return records.waiting[best[2]]
 
     def _serve(self, request: WaitingRequest, offers: list[SlotOffer]) -> list[Action]:
-        """A request that waits gets what it waits for."""
         peer = self.records.peers[request.conn]
         self.take_out(request)
         waited = self.waited(request, "granted")
@@ -234,7 +225,6 @@ class Scheduler:
         return actions
 
     def _capacity(self, wants: Wants) -> int:
-        """How many sessions devices can serve at once that are wanted and not taken out."""
         return sum(self._slots(peer, wants) for peer in self.records.servers(wants))
 
     def _slots(self, peer: Peer, wants: Wants) -> int:
@@ -273,7 +263,6 @@ class Scheduler:
         return [action for offer in offers for action in self.offer(offer)]
 
     def _let_go(self, request: WaitingRequest) -> list[SlotOffer]:
-        """A request claims nothing more; what it had gathered."""
         gathered, request.gathered = request.gathered, []
         self.records.gathering.pop(request.arrival, None)
         for offer in gathered:

@@ -113,9 +113,7 @@ class Servers:
         return [*self.peers.remove(self.records.peers[conn], reason), Close(conn, reason)]
 
     def _name(self, peer: Peer, message: control.Register, host: str) -> str:
-        """Name a server. If it was started anew at the place of one whose connection is not known to be dead, it is
-        the heir of that name.
-        """
+        # One that was started anew at the place of one whose connection is not known to be dead is the heir of its name.
         name = self.records.name_peer(peer, message.name)
         before = self.records.peers[self.records.server_names[message.name]].server
         place = (message.key, host, message.port)
@@ -169,7 +167,6 @@ def _joined(now: float, name: str, key: str, host: str, port: int | None, **more
 
 
 def _refused(peer: Peer, message: control.Register) -> Send | None:
-    """The refusal of a server that cannot be taken in; None if it can."""
     error, problem = "BadRequest", ""
     if len(peer.serves) + len(peer.serving) + len(message.running) > MAX_OFFERS:
         problem = f"more than {MAX_OFFERS} keys and leases on one connection"

@@ -1,7 +1,6 @@
 """The tracker's sockets: frames in, events to the state, actions out. It decides nothing about devices.
 
-Whatever a peer does costs it its own connection and no more: frames are handled in turns, replies that it does
-not read stop its being read, and silence in the middle of something ends it.
+Frames are handled in turns, and what a peer does costs it its own connection and no more.
 """
 
 from __future__ import annotations

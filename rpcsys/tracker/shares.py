@@ -1,7 +1,7 @@
 """Who has had how much device time lately: every second of every lease counts, half as much after an hour.
 
-A user's sum is ``base + running * x`` over ``x``, a clock on which an hour is twice as long as the hour before. On it
-nothing decays, so two users with equally many leases running keep their order, whatever the time is.
+A user's sum is ``base + running * x`` over ``x``, a clock on which an hour is twice as long as the hour before: nothing
+decays on it, so two users with equally many leases keep their order.
 """
 
 from __future__ import annotations
@@ -115,14 +115,12 @@ class Shares:
         return max(0.0, (share.base + share.running * x) / (x * _RATE))
 
     def _tidy(self, at: float) -> None:
-        """Forget who has had next to nothing."""
         for user in [user for user, share in self.users.items() if not (share.running or share.waiting)]:
             if self.spent(at, user) < _NEGLIGIBLE_S:
                 del self.users[user]
         self.many = max(_MANY, 2 * len(self.users))
 
     def _rebase(self, at: float) -> None:
-        """Start the clock anew."""
         halves = (at - self.zero) // HALF_LIFE_S
         self.zero += halves * HALF_LIFE_S
         for share in self.users.values():

@@ -1,16 +1,7 @@
-"""Every decision of the tracker, as plain synchronous code: an event goes in, actions come out.
-
-The records are one thing that all decisions share; each kind of decision is a class of its own, given what it uses.
-Here events find theirs. Rules they keep:
-
-- A match key is handed out once, and only while the connection that offered it lives.
-- A request is answered once, and only while the connection that asked it lives.
-- What a connection offered and asked for goes with it, in the same event.
-- Nothing depends on a clock, on chance or on the order of a hash table: the same events give the same actions.
-- What one connection can make the tracker remember is bounded.
-
-Known weakness: a TVM server never says when a session ends, so its lease is taken to last until it offers its
-next match key; and who does not say its name is told from others by its address alone.
+"""Every decision of the tracker, as plain synchronous code: an event goes in, actions come out, and the same events give
+the same actions: nothing depends on a clock, on chance or on the order of a hash table. A match key is handed out
+once, and a request answered once, while its connection lives; what a connection offered and asked for goes with it.
+What one connection can make the tracker remember is bounded.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""What a tracker remembers beyond its own life: an SQLite file in the state directory.
+"""What a tracker remembers beyond its own life: an SQLite file in the state directory, written by a thread in batches.
 
-Rules this file keeps:
-
-- The event loop never waits for the disk: `HistoryStore.note` adds to a batch, which a thread writes.
-- A batch is one transaction: `present`, by which a tracker begins again, and the history never contradict each other.
-- What waits while the disk cannot be written is bounded: history beyond that is dropped and counted.
-- A tracker begins whatever state its file is in: a row that is none is skipped, a damaged file is moved aside
-  (`rpcsys.tracker.salvage`), and without room it begins without history.
+A batch is one transaction: `present`, by which a tracker begins again, and the history never contradict each other.
+A tracker begins whatever state its file is in: without history if there is no room for it, see also `salvage`.
 """
 
 from __future__ import annotations
@@ -20,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from rpcsys.daemon.batch_writer import BatchWriter
 from rpcsys.errors import ConfigError
@@ -30,6 +25,7 @@ from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.live_state import Fact, LiveState
 from rpcsys.tracker.pruning import HistoryPruner
 from rpcsys.tracker.transitions import OURS
+from rpcsys.tracker.views.utilisation import Row
 
 log = logging.getLogger(__name__)
 FILE = "tracker.sqlite"
@@ -46,10 +42,7 @@ _PROBE = 4096
 
 
 class HistoryStore:
-    """The file, open for writing, in a directory that no other tracker uses meanwhile.
-
-    Raises `ConfigError`: the directory cannot be used; the message says why.
-    """
+    """The file, in a directory that no other tracker uses. Raises `ConfigError`: it cannot be used, with a reason."""
 
     def __init__(self, directory: str | Path, *, history_days: float, clock: Callable[[], float] = time.time) -> None:
         self.path = Path(directory) / FILE
@@ -79,24 +72,17 @@ class HistoryStore:
         self._writer = BatchWriter("history", self._write_pending, GATHER_S)
 
     def _open(self) -> None:
-        """Take the directory and open the file.
-
-        Raises `ConfigError`: as `HistoryStore`; `sqlite3.Error`, `OSError`: there is no room, or somebody else
-        has the file open.
-        """
         if self._lock_file is None:
             self._lock_file = _lock(self.path.parent)
         file = salvage.open_whole(self.path)
         try:
             self._pruner.opened(file)
-            self._pruner.began(file)
         except sqlite3.Error:
             file.close()
             raise
         self._file = file
 
     def _restore(self) -> None:
-        """Take in what holds by the file, and have what it says besides replaced."""
         assert self._file is not None
         found = list(tables.all_present(self._file))
         self.live_state = LiveState(record for record in found if record is not None)
@@ -104,18 +90,16 @@ class HistoryStore:
         if skipped:
             log.warning("%d rows of %s are not as they should be: they are left out", skipped, self.path)
             self._pending = self._all_present()
-        self._written = {fact for fact, _ in self.live_state.items()}
+        self._written = set(self.live_state)
         self._number += len(found)
 
     def _begin_without(self, error: Exception) -> None:
-        """Begin without a history that cannot be written for now; with what holds, if that can be read.
-
-        Raises `ConfigError`: it is no matter of room.
-        """
+        """Without a history that cannot be written for now; with what holds, if that can be read."""
         is_damage = isinstance(error, sqlite3.Error) and salvage.is_damage(error)
         if not is_damage and not _is_without_room(self.path.parent, error):
             self._let_go()
-            raise _unusable(self.path, error) from None
+            remedy = "make room or give it back to this user, or move the file away to begin with an empty history"
+            raise ConfigError(f"{self.path} cannot be used ({error}): {remedy}") from None
         self.live_state = LiveState(salvage.present_alone(self.path))
         self._failed(error, Batch())
 
@@ -129,13 +113,15 @@ class HistoryStore:
 
     def restored(self, now: float) -> tuple[HistoryEntry, ...]:
         """What a tracker that starts now has to know of the last run, in the order in which it was made."""
-        overs: list[HistoryEntry] = []
-        if self._file is not None:
-            try:
-                overs = tables.overs(self._file, now)
-            except sqlite3.Error as error:
-                self.suspect(error)
-        return tuple(sorted([*overs, *self.live_state], key=lambda record: record.at))
+        overs = self._read(tables.overs, now)
+        return tuple(sorted([*overs, *self.live_state.values()], key=lambda record: record.at))
+
+    def _read(self, query: Callable[..., list[Any]], *arguments: float) -> list[Any]:
+        try:
+            return [] if self._file is None else query(self._file, *arguments)
+        except sqlite3.Error as error:
+            self.suspect(error)
+            return []
 
     @property
     def failing(self) -> bool:
@@ -145,29 +131,25 @@ class HistoryStore:
     def begin(self, now: float) -> tuple[HistoryEntry, ...]:
         """What `restored` says, after the end of what nobody will tell the end of, and without what is forgotten."""
         forgotten = self._pruner.before
-        for record in list(self.live_state):
+        for record in list(self.live_state.values()):
             if record.kind == "granted" and record.details["how"] != OURS:
                 self.note(_unknown_end(record, now))
             elif record.kind in ("drained", "set_aside") and forgotten is not None and record.at < forgotten:
                 name = record.details["server"]
-                if self.live_state.get("joined", name) is None and self.live_state.get(record.kind, name):
+                if ("joined", name) not in self.live_state and (record.kind, name) in self.live_state:
                     self.note(HistoryEntry(now, "forgotten", {"server": name}))
         return self.restored(now)
 
     def forget_absent(self, before: float, now: float) -> None:
         """Whoever joined before then and has not joined again since then is gone."""
-        for record in list(self.live_state):
+        for record in list(self.live_state.values()):
             if record.kind == "joined" and record.at < before:
                 reason = "it has not come back after a restart of the tracker"
                 self.note(HistoryEntry(now, "gone", {"server": record.details["server"], "reason": reason}))
 
-    def levels(self, since: float, now: float) -> list[tuple[int, str, int, float, float, float]]:
-        """What `note_levels` noted since then: begin, key, looks, slots, leased, waiting."""
-        try:
-            return [] if self._file is None else tables.levels(self._file, since, now)
-        except sqlite3.Error as error:
-            self.suspect(error)
-            return []
+    def levels(self, since: float, now: float) -> list[Row]:
+        """What `note_levels` noted since then."""
+        return self._read(tables.levels, since, now)
 
     def note(self, *records: HistoryEntry) -> None:
         """Remember records, within a second."""
@@ -180,7 +162,7 @@ class HistoryStore:
         kind, pending = record.kind, self._pending
         if kind == "over":
             get, lease = self.live_state.get, record.details["lease"]
-            pending.add_over((record, get("granted", lease), get("begun", lease), get("limited", lease)))
+            pending.add_over((record, get(("granted", lease)), get(("begun", lease)), get(("limited", lease))))
         elif kind in _EVENTS and record.details.get("why") != "granted":
             pending.add_event(record)
         for fact, holds in self.live_state.fold(record).items():
@@ -192,8 +174,8 @@ class HistoryStore:
             else:
                 pending.changes.pop(fact, None)  # begun and ended before it was written: nobody need ever know
 
-    def note_levels(self, levels: Iterable[tuple[int, str, int, float, float, float]]) -> None:
-        """Remember averages: begin, key, looks, slots, leased, waiting. Noted again, they replace the earlier ones."""
+    def note_levels(self, levels: Iterable[Row]) -> None:
+        """Remember averages. Noted again, they replace the earlier ones."""
         with self._lock:
             for begin, key, *figures in levels:
                 self._pending.add_level(begin, key, figures)
@@ -244,7 +226,6 @@ class HistoryStore:
             return RETRY_S
 
     def _all_present(self) -> Batch:
-        """What replaces the present in the file."""
         numbered = enumerate(self.live_state.items(), self._number + 1)
         batch = Batch(changes={fact: (number, record) for number, (fact, record) in numbered}, whole=True)
         self._number += len(batch.changes)
@@ -274,15 +255,10 @@ class HistoryStore:
         self._retry_at = time.monotonic() + RETRY_S
         if self._failing_since is None:
             self._failing_since = time.monotonic()
-            log.warning(
-                "history stops: %s cannot be written (%s). Make room there; devices are handed out all the same, "
-                "and it is tried again every few seconds",
-                self.path,
-                error,
-            )
+            advice = "Make room there; devices are handed out all the same, and it is tried again every few seconds"
+            log.warning("history stops: %s cannot be written (%s). %s", self.path, error, advice)
 
     def _replace(self, error: sqlite3.Error) -> None:
-        """Have the next try begin another file, if this one is damaged."""
         if self._file is None or not salvage.is_damage(error) or time.monotonic() < self._replace_at:
             return
         self._replace_at = time.monotonic() + REPLACE_EVERY_S
@@ -304,10 +280,7 @@ def _unknown_end(granted: HistoryEntry, now: float) -> HistoryEntry:
 
 
 def _lock(directory: Path) -> IO[str]:
-    """Take the directory, which is made if it is not there; the kernel gives it back when this process dies.
-
-    Raises `ConfigError`: it cannot be used; `OSError`: there is no room for it.
-    """
+    """Take the directory; the kernel gives it back when this process dies. Raises `ConfigError`, `OSError`."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         file = open(directory / "lock", "a+", encoding="utf-8")  # noqa: SIM115 (it stays open)
@@ -349,10 +322,3 @@ def _is_without_room(directory: Path, error: Exception) -> bool:
     finally:
         probe.unlink(missing_ok=True)
     return False
-
-
-def _unusable(path: Path, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"{path} cannot be used ({error}): make room or give it back to this user, or move the file away to begin "
-        "with an empty history"
-    )

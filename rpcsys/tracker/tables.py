@@ -1,8 +1,6 @@
-"""The tables of a tracker's history file, and what a row of each must be.
+"""The tables of a tracker's history file, and what a row of each must be: one that is not so is left out.
 
-A file says in ``user_version`` how many of `STEPS` it has taken; opening it takes the rest. A released step is never
-changed. A row that is not as this code writes it is left out, and costs no other: a disk returns other bits than it was
-given, and people edit files. A text of the right length, a number of the right size: no more need be so to begin.
+A file says in ``user_version`` how many of `STEPS` it has taken; opening it takes the rest. A released step never changes.
 """
 
 from __future__ import annotations
@@ -91,8 +89,7 @@ def text(data: bytes) -> str:
 def open_file(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
     """Open the file for writing, made or brought up to date as needed. May be used by one thread at a time.
 
-    Raises `ConfigError`: it is no such file, or is a later version's; `sqlite3.Error`: it cannot be read or
-    written.
+    Raises `ConfigError`: it is a later version's; `sqlite3.Error`: it cannot be read or written.
     """
     # Statements are not kept: each is as long as its batch has rows, and one of 500 rows takes most of a megabyte.
     connection = sqlite3.connect(
@@ -102,9 +99,8 @@ def open_file(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > len(steps):
-            raise ConfigError(
-                f"{path} was written by a later version of rpcsys: start that one, or give another --state-dir"
-            )
+            problem = f"{path} was written by a later version of rpcsys: start that one, or give another --state-dir"
+            raise ConfigError(problem)
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # which a file can only take on before it has tables
         connection.execute("PRAGMA journal_mode = WAL")
         # A commit survives the death of the process; when the machine's power fails, the last ones may be gone.
@@ -251,10 +247,7 @@ def all_present(file: sqlite3.Connection) -> Iterator[HistoryEntry | None]:
 
 
 def overs(file: sqlite3.Connection, now: float) -> list[HistoryEntry]:
-    """Leases that ended lately, the last to be written last, with what device time and the usual lengths come from.
-
-    What ended after ``now`` was written by a clock that was wrong then, if this one is right: it counts for nobody.
-    """
+    """Leases that ended lately, the last to be written last; those after ``now`` were written by a wrong clock."""
     found = file.execute(
         "SELECT ended, key, user, since, held_s, outcome FROM leases WHERE ended > ? AND ended <= ?"
         " ORDER BY id DESC LIMIT ?",

@@ -63,7 +63,7 @@ def test_a_disk_that_is_full_for_long_holds_no_memory(tmp_path, monkeypatch) -> 
     lab.note(entries.granted("out", at=NOW))
     lab.close()
     again = HistoryStore(tmp_path, history_days=90, clock=lambda: NOW)
-    assert sorted((r.kind, r.details.get("lease")) for r in again.live_state) == [("granted", "out"), ("joined", None)]
+    assert sorted((r.kind, r.details.get("lease")) for r in again.live_state.values()) == [("granted", "out"), ("joined", None)]
     again.close()
 
 

@@ -1,7 +1,6 @@
-"""How long a request may have to wait: how many go first, and the time that may take.
+"""How long a request may have to wait: how many go first, and the time that may take. It is a forecast.
 
-Users take turns, so the place of a request is foretold by letting every user of a band have one device after the
-other, in the order of their device time now. It is a forecast: who comes later and has had less goes first.
+Every user of a band is taken to get one device after the other, in the order of their device time now.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ if TYPE_CHECKING:
 
 _FEW = 3  # fewer past leases than this say nothing about the next
 _EXACT = 64  # with more leases under way than this, it does not matter which of them ends first
-_MANY_SUBQUEUES = (
-    256  # Of requests for a key that want so many different things, nobody is told exactly how many go first.
-)
+_MANY_SUBQUEUES = 256  # of requests that want so many different things, nobody is told exactly how many go first
 #: The range of an estimate: as if leases were as short as the shortest quarter, or as long as nine in ten.
 _QUICK, _SLOW = 0.25, 0.9
 
@@ -58,7 +55,6 @@ def in_order(records: Records, at: float, queue: Queue) -> Iterator[WaitingReque
 
 
 def _turns(x: float, bands: list[Band]) -> list[list[int]]:
-    """Each user's arrivals, in the order of the users' turns, which are the same whatever they want."""
     ranks = sorted(rank for band in bands for rank in band.ranks(x))
     if len(bands) == 1:
         return [bands[0].turns[user] for _, _, user in ranks]

@@ -35,7 +35,6 @@ def unknown(records: Records, wants: Wants) -> str:
 
 
 def _near_values(records: Records, wants: Wants) -> str:
-    """The values that labels have where the wanted one is nobody's; empty if each has somebody."""
     missing = [pair for pair in sorted(wants.exact) if pair not in records.by_fact and pair[0] != "key"]
     found = []
     for label, value in missing:

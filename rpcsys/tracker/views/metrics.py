@@ -1,6 +1,5 @@
-"""What a tracker can be measured by, for Prometheus.
+"""What a tracker can be measured by, for Prometheus: counted as it happens, or read from the records when it asks.
 
-What happens is counted as it happens, in plain numbers; what is so now is read from the state when Prometheus asks.
 Names and labels are part of what people's rules rely on: docs/monitoring.md lists them.
 """
 
@@ -10,7 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -47,11 +46,8 @@ class Histogram:
 
     def buckets(self) -> list[tuple[str, float]]:
         """Upper bounds, and how many values lie below each."""
-        below, found = 0, []
-        for bound, count in zip([*map(str, self.bounds), "+Inf"], self.counts, strict=True):
-            below += count
-            found.append((bound, float(below)))
-        return found
+        bounds = [*map(str, self.bounds), "+Inf"]
+        return list(zip(bounds, map(float, accumulate(self.counts)), strict=True))
 
 
 @dataclass(slots=True)
@@ -103,10 +99,7 @@ class Metrics(Collector):
 
     def _of(self, table: dict[str, Histogram], key: str, bounds: Sequence[float]) -> Histogram:
         found = table.get(key)
-        if found is None:
-            key = key if len(table) < MAX_KEYS else OTHER
-            found = table.setdefault(key, Histogram(bounds))
-        return found
+        return found or table.setdefault(key if len(table) < MAX_KEYS else OTHER, Histogram(bounds))
 
     def collect(self) -> Iterator[Metric]:
         """The metrics at this moment."""
@@ -127,15 +120,13 @@ class Metrics(Collector):
         frames = {("in",): counts.frames_in, ("out",): counts.frames_out}
         yield _counter("frames", "Frames by direction.", ["direction"], frames)
         yield GaugeMetricFamily("rpcsys_tracker_connections", "Open connections.", len(counts.connections))
-        lag = HistogramMetricFamily(
-            "rpcsys_tracker_loop_lag_seconds", "How late the event loop was to something due, looked at twice a second."
-        )
+        text = "How late the event loop was to something due, looked at twice a second."
+        lag = HistogramMetricFamily("rpcsys_tracker_loop_lag_seconds", text)
         lag.add_metric([], self.lag.buckets(), self.lag.sum)
         yield lag
         if self._writable is not None:
-            yield GaugeMetricFamily(
-                "rpcsys_tracker_history_writable", "1 while history is written, 0 while it cannot be.", self._writable()
-            )
+            text = "1 while history is written, 0 while it cannot be."
+            yield GaugeMetricFamily("rpcsys_tracker_history_writable", text, self._writable())
 
     def _queues(self) -> Iterator[Metric]:
         records, now = self._records, self._now()

@@ -40,8 +40,8 @@ def pages(records: Records, metrics: Metrics, utilisation: Utilisation, now: Cal
         "/healthz": health_page,
         "/metrics": metrics_page(metrics),
         "/api/summary": shared(lambda: _summary(records, now)),
-        "/api/lab": _fresh_enough(_as_json(lambda: lab(records, now())), now),
-        "/api/day": _fresh_enough(_as_json(lambda: utilisation.day(now())), now),
+        "/api/lab": _fresh_enough(lambda: lab(records, now()), now),
+        "/api/day": _fresh_enough(lambda: utilisation.day(now()), now),
         **{path: _file(name, kind) for path, (name, kind) in _FILES.items()},
     }
 
@@ -69,18 +69,15 @@ def _file(name: str, kind: str) -> Page:
 _dense = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def _as_json(make: Callable[[], Any]) -> Callable[[], Content]:
-    return lambda: ("application/json", _dense(make()).encode())
-
-
-def _fresh_enough(page: Callable[[], Content], now: Callable[[], float]) -> Page:
+def _fresh_enough(make: Callable[[], Any], now: Callable[[], float]) -> Page:
+    """What ``make`` returns, as JSON that is at most `FRESH_S` old."""
     made: tuple[float, Content] | None = None
 
     def fresh() -> Content:
         nonlocal made
         at = now()
         if made is None or at - made[0] >= FRESH_S:
-            made = at, page()
+            made = at, ("application/json", _dense(make()).encode())
         return made[1]
 
     return fresh
@@ -90,10 +87,10 @@ def lab(records: Records, at: float) -> dict[str, Any]:
     """``keys`` with their queues, ``servers`` with their leases; ``more_…`` count what is not listed. Times are seconds
     since 1970, so that the page can count ages.
     """
-    named = [peer for peer in records.peers.values() if peer.name]
-    named.sort(key=lambda peer: (",".join(peer.serves), peer.name))
-    queues = [queue for queue in records.queues.values() if queue.servers or queue.waiting or queue.leases]
-    queues.sort(key=lambda queue: queue.key)
+    named = (peer for peer in records.peers.values() if peer.name)
+    peers = sorted(named, key=lambda peer: (",".join(peer.serves), peer.name))
+    used = (queue for queue in records.queues.values() if queue.servers or queue.waiting or queue.leases)
+    queues = sorted(used, key=lambda queue: queue.key)
     away = [lease for lease in records.leases.values() if lease.state in AWAY]
     return {
         "version": __version__,
@@ -101,22 +98,21 @@ def lab(records: Records, at: float) -> dict[str, Any]:
         "started": records.started_at,
         "settling": records.settling is not None,
         "keys": [_queue(records, at, queue) for queue in queues[:MAX_KEYS]],
-        "servers": [rows.server_on_page(records, at, peer) for peer in named[:MAX_SERVERS]],
+        "servers": [rows.server_on_page(records, at, peer) for peer in peers[:MAX_SERVERS]],
         "away": [{"server": lease.server_name, **rows.lease_on_page(lease)} for lease in away[:MAX_SERVERS]],
         "more_keys": max(0, len(queues) - MAX_KEYS),
-        "more_servers": max(0, len(named) - MAX_SERVERS),
+        "more_servers": max(0, len(peers) - MAX_SERVERS),
     }
 
 
 def _queue(records: Records, at: float, queue: Queue) -> dict[str, Any]:
-    waiting = islice(eta.in_order(records, at, queue), MAX_WAITING)
     return {
         "key": queue.key,
         "slots": sum(records.peers[conn].slots for conn in queue.servers),
         "free": records.free_offers.count(queue.key),
         "leased": len(queue.leases),
         "waiting": len(queue.waiting),
-        "queue": [_waiting(request) for request in waiting],
+        "queue": [_waiting(request) for request in islice(eta.in_order(records, at, queue), MAX_WAITING)],
     }
 
 

@@ -68,7 +68,7 @@ def why(records: Records, at: float, key: str, request: WaitingRequest | None) -
         "free": records.free_offers.count(key),
         "devices": sum(peer.slots for peer in peers),
         "servers": [rows.server_brief(records, at, peer) for peer in peers[:MAX_ROWS]],
-        "holders": [rows.holder(lease, at) for lease in islice(queue.leases.values(), MAX_ROWS)],
+        "holders": rows.holders(queue, at, MAX_ROWS),
         "queue": [_waiting(records, at, other) for other in islice(eta.in_order(records, at, queue), MAX_ROWS)],
         "position": None if request is None else before + 1,
         "ahead": before,

@@ -21,12 +21,12 @@ MAX_MODULES = 2000  # in one answer, of some 200 bytes each: a frame holds 1 MiB
 # Leases.
 
 
-def holders(queue: Queue, at: float) -> list[dict[str, Any]]:
-    """Who has devices of a key, the longest first: since when, and until when at the latest."""
-    return [holder(lease, at) for lease in islice(queue.leases.values(), MAX_HOLDERS)]
+def holders(queue: Queue, at: float, most: int = MAX_HOLDERS) -> list[dict[str, Any]]:
+    """Who has devices of a key, the longest first."""
+    return [_holder(lease, at) for lease in islice(queue.leases.values(), most)]
 
 
-def holder(lease: LeaseRecord, at: float) -> dict[str, Any]:
+def _holder(lease: LeaseRecord, at: float) -> dict[str, Any]:
     """Who holds a device: seconds since then, and seconds left at the latest (None for no limit)."""
     until = lease.until
     return {
@@ -42,7 +42,7 @@ def holder(lease: LeaseRecord, at: float) -> dict[str, Any]:
 def lease_row(lease: LeaseRecord, at: float) -> dict[str, Any]:
     """A row of the summary: who holds what, since when, and until when at the latest."""
     state = lease.state.value if lease.how == OURS else lease.how
-    held = holder(lease, at)
+    held = _holder(lease, at)
     return {
         "lease": lease.lease,
         "key": lease.key,
@@ -94,11 +94,8 @@ def state_word(peer: Peer, state: str) -> str:
 
 def server_brief(records: Records, at: float, peer: Peer) -> dict[str, Any]:
     """For those who wait."""
-    return {"server": peer.name, "slots": peer.slots, "free": _free(peer), **health(records, at, peer)}
-
-
-def _free(peer: Peer) -> int:
-    return sum(offer.free for offer in peer.offers.values())
+    free = sum(offer.free for offer in peer.offers.values())
+    return {"server": peer.name, "slots": peer.slots, "free": free, **health(records, at, peer)}
 
 
 def slots(peer: Peer, viewer: Peer) -> list[dict[str, Any]]:
@@ -116,14 +113,13 @@ def server_row(records: Records, at: float, peer: Peer, viewer: Peer) -> dict[st
     """A row of the summary."""
     server = peer.server
     host, port = (peer.report or ("", "", 0))[1:] if server is None else (server.host, server.port)
+    brief = server_brief(records, at, peer)
     return {
-        "name": peer.name,
-        "free": _free(peer),
-        **health(records, at, peer),
+        "name": brief.pop("server"),
+        **brief,
         "key": ",".join(peer.serves) if server is None else server.key,
         "address": viewer.sees(host),
         "port": port,
-        "slots": peer.slots,
         "running": sum(lease.opened or server is None for lease in peer.serving.values()),
         "labels": {} if server is None else server.labels,
         "loads": [] if server is None else list(server.loads),
@@ -152,11 +148,7 @@ def server_on_page(records: Records, at: float, peer: Peer) -> dict[str, Any]:
 
 
 def modules(records: Records, viewer: Peer, name: str) -> list[dict[str, Any]]:
-    """Where ``name`` (``""``: any module) is served: name, version, server, host, port, key; workers, running,
-    waiting, clients.
-
-    By name, then the least load of a worker first, then the fewest clients. Servers that were taken out are left out.
-    """
+    """Where ``name`` (``""``: any module) is served: by name, then the least load first, then the fewest clients."""
     names = [name] if name else list(records.modules)
     heapify(names)
     found: list[dict[str, Any]] = []

@@ -1,6 +1,5 @@
-"""The summary: queues, servers and leases at this moment, as our tools see it, and as TVM's do.
+"""The summary: queues, servers and leases at this moment. Ours comes in pages, so that none outgrows a frame.
 
-Ours comes in pages, so that none outgrows a frame and the loop is free between them, whatever strangers call themselves.
 What comes or goes between two pages may be missing. TVM's is one text, however long: its client reads any.
 """
 
@@ -28,9 +27,7 @@ _QUEUE_BYTES, _SERVER_BYTES, _SLOT_BYTES, _LEASE_BYTES = 40, 320, 60, 200
 #: that does not read (`rpcsys.tracker.connection.MAX_UNSENT`). What does not fit is left out.
 MAX_CHARACTERS = 3 << 20
 FRESH_S = 1.0
-LARGE = (
-    64 << 10
-)  # TVM's summary of so many characters is kept for `FRESH_S`: a smaller one takes less than 1 ms to make
+LARGE = 64 << 10  # TVM's summary of so many characters is kept for `FRESH_S`: a smaller one is made within 1 ms
 #: Rows of one server with so many characters, of a proxy of TVM's with hundreds of keys, come after all others: they are
 #: the first to be left out.
 _LONG = 32 << 10
@@ -69,7 +66,8 @@ def _add_queues(records: Records, at: float, viewer: Peer, after: int, found: Pa
     for place, queue in enumerate(islice(records.queues.values(), after, None), after + 1):
         if shown(queue):
             yield place, _QUEUE_BYTES + _ESCAPED * len(queue.key)
-            found["queue_info"][queue.key] = _queue(records, queue)
+            free = records.free_offers.count(queue.key)
+            found["queue_info"][queue.key] = {"free": free, "pending": len(queue.waiting)}
 
 
 def _add_servers(records: Records, at: float, viewer: Peer, after: int, found: Page) -> Adding:
@@ -101,10 +99,6 @@ def shown(queue: Queue) -> bool:
     return bool(queue.key and (queue.servers or queue.waiting))
 
 
-def _queue(records: Records, queue: Queue) -> dict[str, int]:
-    return {"free": records.free_offers.count(queue.key), "pending": len(queue.waiting)}
-
-
 def _label_length(peer: Peer) -> int:
     if peer.server is None:
         return sum(map(len, peer.serves))
@@ -117,8 +111,6 @@ def _label_length(peer: Peer) -> int:
 
 @dataclass
 class _View:
-    """TVM's summary, for those who reached the tracker at one address."""
-
     made_at: float = float("-inf")
     text: str = ""
     #: By server: what its rows were made of, and their text.
@@ -128,8 +120,7 @@ class _View:
 class SummaryText:
     """TVM's summary: free and pending by key (``queue_info``), a row for each slot of each server (``server_info``).
 
-    A row's text is made once for each server, and a large summary is kept for a moment, so that those who look at a lab
-    do not keep those waiting who want a device.
+    A row's text is made once for each server, and a large summary is kept for a moment: whoever wants a device waits.
     """
 
     def __init__(self) -> None:
@@ -154,7 +145,7 @@ class SummaryText:
 def _make(records: Records, viewer: Peer, view: _View) -> str:
     room = MAX_CHARACTERS - _SPARE
     view.rows = dict(_rows(records, viewer, view.rows))
-    texts = sorted((text for _, text in view.rows.values() if text), key=_is_long)
+    texts = sorted((text for _, text in view.rows.values() if text), key=lambda row: len(row) >= _LONG)
     served, room = _fit(_queues(records, served=True), room)
     servers, room = _fit(texts, room)
     waited_for, _ = _fit(_queues(records, served=False), room)
@@ -164,7 +155,6 @@ def _make(records: Records, viewer: Peer, view: _View) -> str:
 def _rows(
     records: Records, viewer: Peer, before: dict[int, tuple[object, str]]
 ) -> Iterator[tuple[int, tuple[object, str]]]:
-    """The rows of each server, as one text, made anew only for what has changed."""
     for conn, peer in records.peers.items():
         source = peer.server or peer.report
         if source is not None:
@@ -174,19 +164,13 @@ def _rows(
             yield conn, known
 
 
-def _is_long(row: str) -> bool:
-    return len(row) >= _LONG
-
-
 def _queues(records: Records, *, served: bool) -> Iterator[str]:
-    """Entries of keys that somebody serves, or of those that are only waited for."""
     for key, queue in records.queues.items():
         if bool(queue.servers) == served and shown(queue):
             yield f'{_dense(key)}:{{"free":{records.free_offers.count(key)},"pending":{len(queue.waiting)}}}'
 
 
 def _fit(texts: Iterable[str], room: int) -> tuple[list[str], int]:
-    """As many of the texts as have room, and the room that is left."""
     fitting = []
     for text in texts:
         room -= len(text) + 1
