@@ -42,7 +42,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # What is shown of its records.
     "tracker.views": ("tracker.records", "daemon"),
     # What is remembered.
-    "tracker.records": ("tracker.matching", "tracker.quotas", "tracker.deadlines"),
+    "tracker.records": ("tracker.matching", "tracker.quotas"),
     "tracker.matching": ("tracker.entities", "tracker.shares"),
     "tracker.quotas": ("tracker.entities",),
     "tracker.entities": ("tracker.labels", "tracker.transitions", "tracker.addresses", "tracker.events"),
@@ -50,7 +50,6 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "tracker.transitions": (),
     "tracker.addresses": (),
     "tracker.shares": (),
-    "tracker.deadlines": (),
     "tracker.events": ("wire",),
     "proxy": ("daemon",),
     "daemon": ("serve",),

@@ -1,6 +1,5 @@
-"""What waits to be written to a tracker's file, and how: hundreds of rows with one SQL statement.
-
-The interpreter's lock is free while a statement runs; to wait for it again, row by row, would cost 500 us each.
+"""What a tracker's file is to hold: what still holds by the records, and what waits to be written, with one SQL statement
+for hundreds of rows. (While one runs, the interpreter's lock is free; to wait for it row by row would cost 500 us each.)
 """
 
 from __future__ import annotations
@@ -8,13 +7,12 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import getsizeof
 from typing import Any
 
 from rpcsys.tracker.events import HistoryEntry
-from rpcsys.tracker.live_state import Fact
 from rpcsys.tracker.tables import COLUMNS
 
 #: Records that may wait for the disk, and about how much memory they may take: minutes of a very busy lab.
@@ -24,6 +22,24 @@ MAX_LEVELS = 72_000  # averages that may wait: a day of all followed keys (`rpcs
 HOUR = 3600
 RECORD = 1000  # bytes of a record, beside its texts
 _ROWS = 500 if sqlite3.sqlite_version_info >= (3, 32) else 50  # older ones take 999 values in all
+
+Fact = tuple[str, str]  # a kind of record, and the lease, ticket or server that it is about
+
+#: Entries that hold until another ends them, and the field that says what they are about.
+_BEGINS: Mapping[str, str] = {
+    **dict.fromkeys(("granted", "begun", "limited"), "lease"),
+    "waiting": "ticket",
+    **dict.fromkeys(("joined", "set_aside", "drained"), "server"),
+}
+#: Entries that end others, with the field that says what they are about and the kinds that they end.
+_ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "over": ("lease", ("granted", "begun", "limited")),
+    "waited": ("ticket", ("waiting",)),
+    "gone": ("server", ("joined",)),
+    "trusted": ("server", ("set_aside",)),
+    "enabled": ("server", ("drained", "set_aside")),
+    "forgotten": ("server", ("drained", "set_aside")),
+}
 
 LEASES = COLUMNS["leases"][1:]  # without the number of the row, which is SQLite's
 _NOTHING: Mapping[str, Any] = {}
@@ -41,6 +57,31 @@ _ADD_LEVELS = "INSERT OR REPLACE INTO levels (begin, key, looks, slots, leased, 
 _END_PRESENT = "DELETE FROM present WHERE (kind, about) IN (VALUES"
 #: The ``over`` of a lease, and what was known of it: ``granted``, ``begun``, ``limited``.
 Over = tuple[HistoryEntry, "HistoryEntry | None", "HistoryEntry | None", "HistoryEntry | None"]
+
+
+class LiveState(dict[Fact, HistoryEntry]):
+    """The records that still hold, by what they are about, in the order in which they were made."""
+
+    def __init__(self, records: Iterable[HistoryEntry] = ()) -> None:
+        super().__init__()
+        for record in records:
+            self.fold(record)
+
+    def fold(self, record: HistoryEntry) -> dict[Fact, HistoryEntry | None]:
+        """Take a record in; the facts that it changes, with None for those that it ends."""
+        field = _BEGINS.get(record.kind)
+        if field is not None:
+            fact = (record.kind, str(record.details[field]))
+            if field == "lease" and record.kind != "granted" and ("granted", fact[1]) not in self:
+                return {}  # about a lease that is over
+            self.pop(fact, None)  # so that it stands behind what was made before it
+            self[fact] = record
+            return {fact: record}
+        if record.kind not in _ENDS:
+            return {}
+        field, kinds = _ENDS[record.kind]
+        about = str(record.details[field])
+        return {(kind, about): None for kind in kinds if self.pop((kind, about), None) is not None}
 
 
 def bytes_of(record: HistoryEntry) -> int:

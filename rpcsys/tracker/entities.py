@@ -57,7 +57,7 @@ class WaitingRequest:
     gathered: list[SlotOffer] = field(default_factory=list)  # claimed by a request for several
     parked: str = ""  # why it lets all others pass
     told: int = 0  # the last position told
-    timers: tuple[str, ...] = ()  # what may be due of it (`rpcsys.tracker.deadlines`)
+    timers: tuple[str, ...] = ()  # what may be due of it (`rpcsys.tracker.records.Deadlines`)
     address: str = ""
 
     @property

@@ -60,7 +60,7 @@ class HistoryEntry:
 
 @dataclass(slots=True)
 class Restored:
-    """What an earlier run left, right after `TrackerStarted`: what still holds (`rpcsys.tracker.live_state`), and every
+    """What an earlier run left, right after `TrackerStarted`: what still holds (`rpcsys.tracker.batch.LiveState`), and every
     ``over`` of the last ten hours (device time decays with a half-life of one), with key, user, since, held_s and
     outcome, in the order in which they were made.
     """

@@ -48,28 +48,22 @@ class Heartbeats:
         self.records.deadlines.set(("look", peer.conn), math.ceil(due / TOGETHER_S) * TOGETHER_S)
 
     def look(self, conn: int) -> list[Action]:
-        """A server is to be asked, or to have answered."""
-        peer = self.records.peers.get(conn)
+        """A server is to be asked, also for leases that should have been opened by now, or to have answered."""
+        peer, now = self.records.peers.get(conn), self.records.now
         if peer is None or peer.server is None:
             return []
-        self._look_again(self.records.now + LOOK_S, peer)
+        self._look_again(now + LOOK_S, peer)
         peer.unanswered += 1
-        if peer.unanswered == 1:
-            return [*self._ask_back(peer), Send(conn, ASKED)]
-        return self._silent(peer) if peer.unanswered == MISSES + 1 else []
-
-    def _ask_back(self, peer: Peer) -> list[Action]:
+        unopened = [lease for lease in peer.serving.values() if not lease.opened]
         actions: list[Action] = []
-        for lease in list(peer.serving.values()):
-            if not lease.opened and self.records.now - lease.since >= UNOPENED_S:
-                actions += self.leases.end(lease, control.UNUSED)
-        return actions
-
-    def _silent(self, peer: Peer) -> list[Action]:
-        actions = self.health.answers(peer.name, SILENT)
-        for lease in list(peer.serving.values()):
-            if lease.reason and not lease.opened:  # it was to be ended
-                actions += self.leases.over(lease, "unused")
+        if peer.unanswered == 1:
+            for lease in unopened:
+                actions += self.leases.end(lease, control.UNUSED) if now - lease.since >= UNOPENED_S else ()
+            actions.append(Send(conn, ASKED))
+        elif peer.unanswered == MISSES + 1:
+            actions += self.health.answers(peer.name, SILENT)
+            for lease in unopened:
+                actions += self.leases.over(lease, "unused") if lease.reason else ()  # it was to be ended
         return actions
 
     def answered(self, peer: Peer, message: Answer) -> list[Action]:

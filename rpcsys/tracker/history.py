@@ -39,7 +39,7 @@ class HistoryReader:
     async def answer(self, question: control.History | control.Usage) -> Answer:
         """The answer to a client's question. To be asked on the event loop."""
         if self._waiting >= MAX_WAITING:
-            return _refusal(question, "Busy", "too many others ask for history just now: try again")
+            return Answer(question.id, False, "Busy", "too many others ask for history just now: try again")
         self._waiting += 1
         try:
             ask = self._leases if isinstance(question, control.History) else self._usage
@@ -59,9 +59,11 @@ class HistoryReader:
                 return Answer(question.id, True, fields=ask(file, question))
         except sqlite3.Error as error:
             if time.monotonic() > end:
-                return _refusal(question, "TooLong", f"not found within {MAX_S:g} s: ask for less, with `since`")
+                return Answer(
+                    question.id, False, "TooLong", f"not found within {MAX_S:g} s: ask for less, with `since`"
+                )
             self._on_error(error)
-            return _refusal(question, "HistoryUnreadable", f"the tracker cannot read its history: {error}")
+            return Answer(question.id, False, "HistoryUnreadable", f"the tracker cannot read its history: {error}")
 
     def _leases(self, file: sqlite3.Connection, question: control.History) -> dict[str, Any]:
         where, values = _where(
@@ -119,7 +121,3 @@ def _first_since(file: sqlite3.Connection, since: float) -> int:
     """The first row that ended then or later, by the index alone: clocks that jump wrote them in any order."""
     (first,) = file.execute("SELECT min(+id) FROM leases INDEXED BY leases_ended WHERE ended >= ?", (since,)).fetchone()
     return 1 << 62 if first is None else int(first)
-
-
-def _refusal(question: control.Ask, error: str, message: str) -> Answer:
-    return Answer(question.id, False, error, message)

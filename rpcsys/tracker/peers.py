@@ -61,7 +61,9 @@ class Peers:
         for key in peer.serves:
             records.serve_no_more(peer.conn, key)
         del records.peers[peer.conn]
-        actions += _inherited(records, name)
+        heir = records.peers.get(records.heirs.pop(name, 0))
+        if heir is not None and heir.server is not None:  # it registers again, and gets the name
+            actions.append(Close(heir.conn, f"its name {name} is free again: it is to register under that"))
         return actions + (self.scheduler.weigh_all() if peer.serves else [])
 
     def via(self, peer: Peer, message: control.Via) -> list[Action]:
@@ -103,11 +105,3 @@ class Peers:
         if self.records.stop_key is None or not keys.same(self.records.stop_key, message.stop_key):
             return [Send(peer.conn, tracker.FAIL)]
         return [Send(peer.conn, tracker.SUCCESS), StopTracker()]
-
-
-def _inherited(records: Records, name: str) -> list[Action]:
-    """A name is free: its heir registers again, and gets it."""
-    heir = records.peers.get(records.heirs.pop(name, 0))
-    if heir is None or heir.server is None:
-        return []
-    return [Close(heir.conn, f"its name {name} is free again: it is to register under that")]

@@ -37,23 +37,12 @@ log = logging.getLogger(__name__)
 SWEEP_S = 1.0  # how often connections are looked at that may have gone silent
 
 
-class Clock:
-    """Seconds since 1970 that never run backwards: the time of day at the start, and what has passed since."""
-
-    def __init__(self) -> None:
-        self.offset = time.time() - time.monotonic()
-
-    def now(self) -> float:
-        """Seconds since 1970."""
-        return self.offset + time.monotonic()
-
-
 class TrackerService:
     """A running tracker. To be made inside its event loop."""
 
     def __init__(self, config: TrackerConfig) -> None:
         self.loop = asyncio.get_running_loop()
-        self.clock = Clock()
+        self._clock_offset = time.time() - time.monotonic()
         self.connections: dict[int, PeerConnection] = {}  # those that the state knows
         self.open_connections: dict[PeerConnection, None] = {}  # also without a number yet, or none any more
         self.sockets = Sockets(self._turn)
@@ -68,15 +57,19 @@ class TrackerService:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         started = events.TrackerStarted(
-            self.clock.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits), config.proxy_from
+            self.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits), config.proxy_from
         )
         self.state = TrackerState(started)
         self._deadlines = self.state.records.deadlines
-        self.observer = Observer(config, self.state.records, self.clock.now, self.counts)
+        self.observer = Observer(config, self.state.records, self.now, self.counts)
         most = min(config.max_connections_per_address, raise_descriptor_limit() // 2)
-        self.admission = PeerLimit(most, self.state.records.proxy_networks, self.clock.now)
+        self.admission = PeerLimit(most, self.state.records.proxy_networks, self.now)
         self.perform(events.Restored(started.at, self.observer.restored()))
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+
+    def now(self) -> float:
+        """Seconds since 1970, on a clock that never runs backwards."""
+        return self._clock_offset + time.monotonic()
 
     # Connections.
 
@@ -112,7 +105,7 @@ class TrackerService:
         self._numbers += 1
         self.connections[self._numbers] = connection
         connection.send(tracker.MAGIC_BYTES)
-        self.perform(events.Connected(self.clock.now(), self._numbers, connection.address, connection.local))
+        self.perform(events.Connected(self.now(), self._numbers, connection.address, connection.local))
         return self._numbers
 
     def received(self, connection: PeerConnection, frame: bytes) -> None:
@@ -129,7 +122,7 @@ class TrackerService:
         kind = type(message)
         if kind is tracker.TvmSummary:
             viewer = self.state.records.peers[connection.number]
-            text = self._summary.text(self.state.records, self.clock.now(), viewer)
+            text = self._summary.text(self.state.records, self.now(), viewer)
             connection.send(tracker.frame(text))
             return
         if isinstance(message, (control.History, control.Usage)):  # of the past: the state knows the present only
@@ -139,7 +132,7 @@ class TrackerService:
             return
         if kind is Put:
             connection.serves = True
-        self.perform(Received(self.clock.offset + time.monotonic(), connection.number, message))
+        self.perform(Received(self._clock_offset + time.monotonic(), connection.number, message))
 
     async def _answer(self, connection: PeerConnection, question: control.History | control.Usage) -> None:
         answer = await self.observer.answer(question)
@@ -150,7 +143,7 @@ class TrackerService:
     def lost(self, connection: PeerConnection) -> None:
         """The connection is gone."""
         if self.connections.pop(connection.number, None) is not None:
-            self.perform(events.Disconnected(self.clock.now(), connection.number))
+            self.perform(events.Disconnected(self.now(), connection.number))
             self.flush()
 
     # Actions.
@@ -182,11 +175,11 @@ class TrackerService:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = deadline
-        self._timer = self.loop.call_later(max(0.0, deadline - self.clock.now()), self._tick)
+        self._timer = self.loop.call_later(max(0.0, deadline - self.now()), self._tick)
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, float("inf")
-        self.perform(events.TimePassed(self.clock.now()))
+        self.perform(events.TimePassed(self.now()))
         self.flush()
 
     def _sweep(self) -> None:
@@ -222,7 +215,7 @@ async def serve(config: TrackerConfig) -> int:
     acceptors = [Acceptor(listener, service.accept)]
     if web is not None:
         observer = service.observer
-        shown = pages(service.state.records, observer.metrics, observer.utilisation, service.clock.now)
+        shown = pages(service.state.records, observer.metrics, observer.utilisation, service.now)
         acceptors.append(serve_pages(web, shown))
     try:
         port = acceptors[0].port

@@ -20,9 +20,8 @@ from typing import IO, Any
 from rpcsys.daemon.batch_writer import BatchWriter
 from rpcsys.errors import ConfigError
 from rpcsys.tracker import salvage, tables
-from rpcsys.tracker.batch import Batch
+from rpcsys.tracker.batch import Batch, Fact, LiveState
 from rpcsys.tracker.events import HistoryEntry
-from rpcsys.tracker.live_state import Fact, LiveState
 from rpcsys.tracker.pruning import HistoryPruner
 from rpcsys.tracker.transitions import OURS
 from rpcsys.tracker.views.utilisation import Row

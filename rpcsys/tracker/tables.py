@@ -178,6 +178,8 @@ _LEASE: Mapping[str, Check] = {
     "waited_s": checks.seconds,
     "priority": checks.number,
 }
+#: What is given back of a lease that is over, beside its end.
+_OVER: Mapping[str, Check] = {name: _LEASE[name] for name in ("key", "user", "since", "held_s", "outcome")}
 
 
 def lease(row: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -249,8 +251,7 @@ def all_present(file: sqlite3.Connection) -> Iterator[HistoryEntry | None]:
 def overs(file: sqlite3.Connection, now: float) -> list[HistoryEntry]:
     """Leases that ended lately, the last to be written last; those after ``now`` were written by a wrong clock."""
     found = file.execute(
-        "SELECT ended, key, user, since, held_s, outcome FROM leases WHERE ended > ? AND ended <= ?"
-        " ORDER BY id DESC LIMIT ?",
+        f"SELECT ended, {', '.join(_OVER)} FROM leases WHERE ended > ? AND ended <= ? ORDER BY id DESC LIMIT ?",
         (now - SHARES_S, now, MAX_SHARES),
     )
     records = [record for row in found if (record := _over(*row)) is not None]
@@ -258,18 +259,14 @@ def overs(file: sqlite3.Connection, now: float) -> list[HistoryEntry]:
     return records
 
 
-def _over(ended: Any, key: Any, user: Any, since: Any, held_s: Any, outcome: Any) -> HistoryEntry | None:
+def _over(*row: Any) -> HistoryEntry | None:
     try:
-        details = {
-            "key": _text(key, "key"),
-            "user": _text(user, "user"),
-            "since": _at(since, "since"),
-            "held_s": checks.seconds(held_s, "held_s"),
-            "outcome": _text(outcome, "outcome"),
-        }
+        ended, *values = row
+        details = {name: check(value, name) for (name, check), value in zip(_OVER.items(), values, strict=True)}
     except ProtocolError:
         return None
-    return HistoryEntry(ended, "over", details) if since + held_s <= ended + _SLACK_S else None
+    ends = details["since"] + details["held_s"]
+    return HistoryEntry(ended, "over", details) if ends <= ended + _SLACK_S else None
 
 
 def levels(file: sqlite3.Connection, since: float, now: float) -> list[tuple[int, str, int, float, float, float]]:

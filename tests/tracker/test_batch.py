@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import time
 import tracemalloc
+from collections.abc import Iterator
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rpcsys.tracker import batch, store, tables
-from rpcsys.tracker.batch import Batch
+from rpcsys.tracker.batch import Batch, LiveState
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.store import HistoryStore
 from tests.live.daemons import rss_mb, wait_until
@@ -63,7 +67,10 @@ def test_a_disk_that_is_full_for_long_holds_no_memory(tmp_path, monkeypatch) -> 
     lab.note(entries.granted("out", at=NOW))
     lab.close()
     again = HistoryStore(tmp_path, history_days=90, clock=lambda: NOW)
-    assert sorted((r.kind, r.details.get("lease")) for r in again.live_state.values()) == [("granted", "out"), ("joined", None)]
+    assert sorted((r.kind, r.details.get("lease")) for r in again.live_state.values()) == [
+        ("granted", "out"),
+        ("joined", None),
+    ]
     again.close()
 
 
@@ -84,3 +91,85 @@ def test_what_was_written_leaves_no_memory(tmp_path) -> None:
     before = write([500] * 20)  # SQLite's share of the file's pages is full by now
     assert write(range(250, 500, 5)) - before < 6
     file.close()
+
+
+# What still holds.
+
+names = st.sampled_from("ab")
+kinds = {
+    **dict.fromkeys(("granted", "begun", "limited", "over"), "lease"),
+    **dict.fromkeys(("waiting", "waited"), "ticket"),
+    **dict.fromkeys(("joined", "gone", "set_aside", "trusted", "drained", "enabled", "healthy"), "server"),
+}
+record = st.builds(
+    lambda kind, name, at: HistoryEntry(at, kind, {kinds[kind]: name}),
+    st.sampled_from(sorted(kinds)),
+    names,
+    st.integers(0, 99),
+)
+
+
+def sane(records) -> Iterator[HistoryEntry]:
+    """A lease begins once before it is over."""
+    out = set()
+    for one in records:
+        if one.kind == "granted":
+            if one.details["lease"] in out:
+                continue
+            out.add(one.details["lease"])
+        elif one.kind == "over":
+            out.discard(one.details["lease"])
+        yield one
+
+
+histories = st.lists(record, max_size=12).map(lambda records: list(sane(records)))
+
+
+def holding(records) -> list[HistoryEntry]:
+    """What `LiveState` is for, said another way: each record, unless a later one ends or replaces it."""
+    ended_by = {
+        "granted": ("over",),
+        "begun": ("over",),
+        "limited": ("over",),
+        "waiting": ("waited",),
+        "joined": ("gone",),
+        "set_aside": ("trusted", "enabled"),
+        "drained": ("enabled",),
+    }
+    found = []
+    for index, one in enumerate(records):
+        about = one.details[kinds[one.kind]]
+        later = [r.kind for r in records[index + 1 :] if r.details.get(kinds[one.kind]) == about]
+        granted = any(
+            r.kind == "granted"
+            and r.details["lease"] == about
+            and not any(o.kind == "over" and o.details["lease"] == about for o in records[i:index])
+            for i, r in enumerate(records[:index])
+            if kinds[r.kind] == "lease"
+        )
+        if one.kind not in ended_by or {one.kind, *ended_by[one.kind]} & set(later):
+            continue
+        if one.kind in ("begun", "limited") and not granted:
+            continue
+        found.append(one)
+    return found
+
+
+@given(histories)
+def test_what_holds_is_what_nothing_later_ends(records) -> None:
+    live = LiveState()
+    mirrored = {}
+    for one in records:
+        for fact, holds in live.fold(one).items():
+            if holds is None:
+                del mirrored[fact]
+            else:
+                mirrored[fact] = holds
+    assert list(live.values()) == holding(records)
+    assert mirrored == live
+
+
+@given(histories)
+def test_what_holds_is_enough_to_go_on(records) -> None:
+    live = LiveState(records)
+    assert list(LiveState(live.values()).items()) == list(live.items())

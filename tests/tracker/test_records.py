@@ -1,11 +1,13 @@
 """Records stay consistent: what is in one place is in all places, or in none."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rpcsys.tracker.entities import LeaseRecord, Peer, Server
 from rpcsys.tracker.events import TrackerStarted
 from rpcsys.tracker.labels import facts_of, wants_of, wants_of_key
-from rpcsys.tracker.records import EPOCHS_AHEAD, GRACE_S, Records
+from rpcsys.tracker.records import EPOCHS_AHEAD, GRACE_S, Deadlines, Records
 from rpcsys.wire.control import DeployedModule
 
 
@@ -84,3 +86,38 @@ def test_a_lease_is_in_all_places_until_it_is_over(records):
     assert "rpi4" not in records.queues
     assert records.shares.spent(1060.0, "ann") == pytest.approx(60, rel=0.02)
     assert records != before
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 20), st.booleans()), max_size=200))
+def test_deadlines_come_when_they_were_last_set(steps):
+    deadlines, model = Deadlines(), {}
+    for name, at, take in steps:
+        if at is None:
+            deadlines.drop((name,))
+            model.pop((name,), None)
+        elif take:
+            taken = list(deadlines.take(at))
+            assert set(taken) == {what for what, due in model.items() if due <= at}
+            assert [model[what] for what in taken] == sorted(model[what] for what in taken)
+            model = {what: due for what, due in model.items() if due > at}
+        else:
+            deadlines.set((name,), at)
+            model[name,] = at
+        assert deadlines.next == min(model.values(), default=None)
+        assert len(deadlines._heap) <= 2 * len(model) + 64 + 1
+
+
+def test_what_is_due_may_drop_move_and_set_what_is_due_after_it():
+    deadlines = Deadlines()
+    for at, name in enumerate(["first", "dropped", "moved", "set again", "last"]):
+        deadlines.set((name,), at)
+    taken = []
+    for (name,) in deadlines.take(4):
+        taken.append(name)
+        if name == "first":
+            deadlines.drop(("dropped",))
+            deadlines.set(("moved",), 9)
+            deadlines.set((name,), 4)  # for the next time
+    assert taken == ["first", "set again", "last"]
+    assert list(deadlines.take(9)) == [("first",), ("moved",)]
+    assert deadlines.next is None

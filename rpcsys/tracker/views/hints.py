@@ -26,7 +26,7 @@ def unknown(records: Records, wants: Wants) -> str:
         return f"no server is {wants}{has}. " + wait.format("labels")
     key = wants.key
     some = islice(records.queues.items(), 20 * _COMPARED)
-    served = list(islice((name for name, queue in some if queue.servers and name), _COMPARED))
+    served = [name for name, queue in some if queue.servers and name][:_COMPARED]
     if not served:
         start = f"start one with `python -m rpcsys.server --key {key} --tracker …`"
         return f"no server offers {key!r}, nor any other key: {start}"

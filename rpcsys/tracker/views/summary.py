@@ -78,7 +78,9 @@ def _add_servers(records: Records, at: float, viewer: Peer, after: int, found: P
         if not (slots or peer.name):
             continue
         size = sum(_SLOT_BYTES + _ESCAPED * len(slot["key"]) for slot in slots)
-        yield peer.conn, size + _SERVER_BYTES + _ESCAPED * _label_length(peer)
+        labels = {} if peer.server is None else peer.server.labels
+        texts = (*(peer.serves if peer.server is None else peer.server.loads), *labels, *labels.values())
+        yield peer.conn, size + _SERVER_BYTES + _ESCAPED * sum(map(len, texts))
         found["server_info"] += slots
         if peer.name:
             found["servers"].append(rows.server_row(records, at, peer, viewer))
@@ -97,13 +99,6 @@ _SECTIONS: tuple[Callable[[Records, float, Peer, int, Page], Adding], ...] = (_a
 def shown(queue: Queue) -> bool:
     """Whether a key's queue is part of a summary."""
     return bool(queue.key and (queue.servers or queue.waiting))
-
-
-def _label_length(peer: Peer) -> int:
-    if peer.server is None:
-        return sum(map(len, peer.serves))
-    labels = peer.server.labels
-    return sum(map(len, labels)) + sum(map(len, labels.values())) + sum(map(len, peer.server.loads))
 
 
 # TVM's.

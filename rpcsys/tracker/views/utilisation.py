@@ -32,11 +32,9 @@ class Utilisation:
             for old in [other for other in self._steps if other <= begin - STEPS * STEP_S]:
                 del self._steps[old]
         for key, queue in records.queues.items():
-            sums = step.get(key)
-            if sums is None:
-                if len(step) >= MAX_KEYS:
-                    continue
-                sums = step[key] = [0, 0.0, 0.0, 0.0]
+            if key not in step and len(step) >= MAX_KEYS:
+                continue
+            sums = step.setdefault(key, [0, 0.0, 0.0, 0.0])
             sums[0] += 1
             sums[1] += sum(records.peers[conn].slots for conn in queue.servers)
             sums[2] += len(queue.leases)
