@@ -153,7 +153,8 @@ class Batch:
             _run(file, _ADD_LEASES, [_lease_row(*over) for over in self.overs])
             if self.overs:
                 file.execute(_ADD_USAGE, (last or 0,))
-            _run(file, _ADD_EVENTS, [_event_row(record) for record in self.events])
+            events = [(record.at, record.kind, _about(record), json.dumps(record.details)) for record in self.events]
+            _run(file, _ADD_EVENTS, events)
             if self.whole:
                 file.execute("DELETE FROM present")
             _run(file, _END_PRESENT, [fact for fact, change in self.changes.items() if change is None], ")")
@@ -200,6 +201,5 @@ def _lease_row(
     return [row[name] for name in LEASES]
 
 
-def _event_row(record: HistoryEntry) -> tuple[Any, ...]:
-    about = str(record.details.get("server") or record.details.get("ticket") or "")
-    return (record.at, record.kind, about, json.dumps(record.details))
+def _about(record: HistoryEntry) -> str:
+    return str(record.details.get("server") or record.details.get("ticket") or "")

@@ -208,10 +208,7 @@ class Records:
 
     def queue(self, key: str) -> Queue:
         """The key's queue, a new one if there is none."""
-        queue = self.queues.get(key)
-        if queue is None:
-            queue = self.queues[key] = Queue(key)
-        return queue
+        return self.queues.get(key) or self.queues.setdefault(key, Queue(key))
 
     def forget_queue(self, queue: Queue) -> None:
         """Drop the queue of a key that nobody serves, wants or holds, or served just now."""

@@ -28,8 +28,8 @@ class Restore:
         self.scheduler = scheduler
         self._on_entry: dict[str, Callable[[HistoryEntry], list[Action] | None]] = {
             "granted": self._granted,
-            "begun": self._begun,
-            "limited": self._limited,
+            "begun": self._changed,
+            "limited": self._changed,
             "over": self._over,
             "waiting": self._waiting,
             "joined": self._joined,
@@ -68,16 +68,13 @@ class Restore:
         lease.identity, lease.state = details.get("identity", ""), GRANTED_AWAY
         self.records.add_lease(lease)
 
-    def _begun(self, entry: HistoryEntry) -> None:
+    def _changed(self, entry: HistoryEntry) -> None:
         lease = self.records.leases.get(entry.details["lease"])
-        if lease is not None:
+        if lease is not None and entry.kind == "limited":
+            lease.limit_s = entry.details["limit_s"]
+        elif lease is not None:
             lease.move(OPENED)
             lease.started_at = min(entry.at, self.records.now)
-
-    def _limited(self, entry: HistoryEntry) -> None:
-        lease = self.records.leases.get(entry.details["lease"])
-        if lease is not None:
-            lease.limit_s = entry.details["limit_s"]
 
     def _over(self, entry: HistoryEntry) -> None:
         details = entry.details

@@ -161,11 +161,11 @@ class Scheduler:
         records.settling = None
         records.deadlines.drop(("settle",))
         actions: list[Action] = []
-        free = {id(offer): offer for index in records.free_offers.by_fact.values() for offer in index.values()}
-        for offer in sorted(free.values(), key=lambda offer: (offer.conn, offer.match_key)):
-            if offer.free:
-                records.free_offers.remove(offer)
-                actions += self.offer(offer)
+        for _, peer in sorted(records.peers.items()):
+            for _, offer in sorted(peer.offers.items()):
+                if offer.free:
+                    records.free_offers.remove(offer)
+                    actions += self.offer(offer)
         return actions
 
     # Several at once.
@@ -272,9 +272,7 @@ class Scheduler:
 
 def least(one: float | None, other: float | None) -> float | None:
     """The lower of two limits, either of which may be none at all."""
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
+    return min((limit for limit in (one, other) if limit is not None), default=None)
 
 
 # What `control.Lease` and `control.Taken` are on the wire: made so often that the short way counts.

@@ -37,8 +37,6 @@ class Servers:
     heartbeats: Heartbeats
     peers: Peers
 
-    # Offers.
-
     def put(self, peer: Peer, message: tracker.Put) -> list[Action]:
         """A match key is on offer."""
         ended: list[Action] = []
@@ -57,8 +55,6 @@ class Servers:
         """A TVM server asks which of its match keys are left."""
         self.leases.polled(peer)
         return [Send(peer.conn, list(peer.offers))]
-
-    # Who they are.
 
     def update_info(self, peer: Peer, message: tracker.UpdateInfo) -> list[Action]:
         """A TVM server says what it serves, and where."""
@@ -131,8 +127,6 @@ class Servers:
             return []
         self.records.settling.servers.pop(name, None)
         return self.scheduler.settle_if_complete()
-
-    # How they are.
 
     def examined(self, peer: Peer, message: control.Health) -> list[Action]:
         """What a server's own check says."""

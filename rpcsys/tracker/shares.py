@@ -57,10 +57,7 @@ class Shares:
 
     def of(self, user: str) -> Share:
         """A user's share, a new one if there is none."""
-        share = self.users.get(user)
-        if share is None:
-            share = self.users[user] = Share(user)
-        return share
+        return self.users.get(user) or self.users.setdefault(user, Share(user))
 
     def waits(self, at: float, user: str) -> None:
         """A request of the user's waits."""
