@@ -1,7 +1,6 @@
-"""What a device server may decide to do: :mod:`~rpcsys.server.supervisor.state` decides, :mod:`~rpcsys.server.supervisor.service` does it.
+"""What a device server may decide to do: `state` decides, `service` does it.
 
-``conn``, ``session``, ``child`` and ``number`` (of a parked connection) are given once and never again: connections' by the
-service, the others by the state.
+``conn`` (by the service), ``session``, ``child``, ``number`` (of a parked connection) are given once and never again.
 """
 # ruff: noqa: D101 - a comment behind the name says what an action does
 
@@ -27,7 +26,7 @@ else:
 class Frozen:
     """Its subclasses are dataclasses that never change, of nothing but numbers, text and tuples.
 
-    Who sets a field is told by the type checker: what would tell it at run time costs a board 0.5 MB for eighty classes.
+    Who sets a field is told by the type checker: to tell it at run time costs a board 0.5 MB for eighty classes.
     """
 
     def __init_subclass__(cls) -> None:

@@ -1,4 +1,4 @@
-"""How clients come in: connected until they have greeted, then waiting until they have a slot, or turned away. Decisions only."""
+"""How clients come in: connected until they have greeted, then waiting for a slot, or turned away. Decisions only."""
 
 from __future__ import annotations
 
@@ -130,8 +130,6 @@ class ClientAdmission:
         actions: list[do.Action] = [do.StopListening(), *self.parking.close(), *map(do.Drop, dropped)]
         actions += self.offers.abandon()
         return actions + [each for session in waiting for each in self.tracker.report_end(session, "unused")]
-
-    # Time
 
     def deadline(self) -> float | None:
         openings = (until for until, _ in self.openings.values())

@@ -1,7 +1,7 @@
 """What sessions, hosts and the zygote print: the supervisor reads it from a pipe and makes log lines of it.
 
-None of them holds a descriptor of the log itself, so nobody can write a line there that looks like the server's own. A session
-reads what it prints itself: the supervisor looks at its descriptor of that pipe only when the session is dead.
+None of them holds a descriptor of the log itself, so nobody can write a line there that looks like the server's own.
+A session reads its own pipe: the supervisor looks at its descriptor of that only when the session is dead.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class CrashOutput:
         self._pipes: dict[int, int] = {}
 
     def keep(self, child: int, descriptor: int) -> int | None:
-        """A session has said where it prints; what is returned is not taken. User code shares its process, so anything may come."""
+        """A session says where it prints; what is returned is not taken: its user code may send anything."""
         if child in self._pipes or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             return descriptor
         self._pipes[child] = descriptor

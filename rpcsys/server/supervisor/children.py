@@ -42,8 +42,8 @@ class ChildProcess:
 class Spawner:
     """One zygote at a time, and its ``children`` by number.
 
-    ``on_service`` hears what hosts and deployers say beside what sessions do: the child, its message, and the descriptor with
-    it, which it returns if it does not take it. It raises `ProtocolError` or KeyError for what none of them says.
+    ``on_service`` hears what hosts and deployers say beside what sessions do: the child, its message, and a descriptor,
+    which it returns if it does not take it. It raises `ProtocolError` or KeyError for what none of them says.
     """
 
     def __init__(self, loop: Loop, settings: dict[str, Any]) -> None:
@@ -104,8 +104,8 @@ class Spawner:
 
     def kill(self, child: int) -> None:
         """Have a child and everything below it killed."""
-        # A zygote may be stopped, or have no turn: the second time this process kills the child itself, and sees the next time
-        # whether it lives all the same.
+        # A zygote may be stopped, or have no turn: the second time this process kills the child itself, and sees the
+        # next time whether it lives all the same.
         self._order(None, kill=child)
         # One that has been collected has a number that may be another's.
         roots = [pid for pid in self.roots(child) if processes.parent(pid) == self._zygote]

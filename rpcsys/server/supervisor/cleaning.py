@@ -1,4 +1,4 @@
-"""The directories of sessions, and what sessions leave on the disk and in shared memory: made and removed beside the loop.
+"""The directories of sessions, and what they leave on the disk and in shared memory: made and removed beside the loop.
 
 A thread of its own does what takes a busy disk milliseconds to seconds, so that nobody's opening waits for it.
 """
@@ -36,7 +36,7 @@ class Cleaner:
         self._thread: threading.Thread | None = None
 
     def tidy(self) -> None:
-        """Remove the folders of servers that were killed with all their processes. To be called when the zygote is made."""
+        """Remove the folders of servers that were killed with all their processes. Called when the zygote is made."""
         try:
             abandoned = work_folders.abandoned(self._folder)
         except OSError:

@@ -1,4 +1,4 @@
-"""The server's end of its clients' connections: accepting, reading greetings and never a byte beyond, watching for their end.
+"""The server's end of its clients' connections: accepting, reading greetings and no more, watching for their end.
 
 A descriptor of every session's connection stays here, to see the client hang up, to keep one that takes nothing, and to
 shut the connection down when the session is over, whoever else may have inherited it.
@@ -86,7 +86,7 @@ class Clients:
         return conn
 
     def take_back(self, descriptor: int) -> int:
-        """Take over a connection that another process of ours has had. Raises `ProtocolError` for any other descriptor."""
+        """Take over a connection that another process of ours had. Raises `ProtocolError` for any other descriptor."""
         try:
             sock = socket.socket(fileno=descriptor)
         except OSError:
@@ -178,7 +178,7 @@ class Clients:
         self.drop(conn)
 
     def send_error(self, conn: int, kind: str, text: str, unanswered: bool) -> None:
-        """Tell an rpcsys/1 client, whose greeting may be ``unanswered``, why its session was ended: an error of the class ``kind``.
+        """Tell an rpcsys/1 client, whose greeting may be ``unanswered``, why it is ended: an error's class and text.
 
         Its process is dead. If that was in the middle of a frame, the client takes this for a part of it, and
         sees a broken connection; if the process has said it itself, nothing more can be sent.

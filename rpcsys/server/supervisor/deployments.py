@@ -1,7 +1,7 @@
 """What the supervisor does about deployed modules: the clients that want them, and those who deploy. Decisions only.
 
-A deployer's process receives a file and makes a version of it, has a host try it here, switches the disk over, and has the
-disk read again (``Catalogue``); the hosts are brought to what that says. Whatever dies in the middle, the disk decides.
+A deployer's process receives a file and makes a version of it, has a host try it here, switches the disk over, and has
+that read again (``Catalogue``); the hosts are brought to what it says. Whatever dies in the middle, the disk decides.
 """
 
 from __future__ import annotations

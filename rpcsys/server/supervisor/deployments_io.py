@@ -1,4 +1,4 @@
-"""The supervisor's end of its model hosts and deployers: what is decided of them, carried out; what they say, as events."""
+"""The supervisor's end of model hosts and deployers: what is decided of them, carried out; what they say, as events."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class DeploymentsIo:
         self._loop.post(ev.Catalogue, tuple(self._store.current()))
 
     def hear(self, child: int, said: dict[str, Any], descriptor: int | None) -> int | None:
-        """One checked message of a host or a deployer, with a descriptor, which is returned if it is nothing that is wanted.
+        """One checked message of a host or a deployer, with a descriptor, which is returned if it is not wanted.
 
         Raises `ProtocolError` or KeyError for what none of them says: a module has written to it.
         """

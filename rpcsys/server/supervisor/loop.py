@@ -26,7 +26,7 @@ GONE = select.EPOLLRDHUP
 
 
 class Loop:
-    """Which descriptor and which time wants which callable. ``events``: for the state; ``now``: the clock, in seconds."""
+    """Which descriptor and which time wants which callable. ``events``: for the state; ``now``: the clock, in s."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.now = clock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from rpcsys.server.sandbox.limits import keep_on, members
 from rpcsys.server.sandbox.memory_usage import MemoryUsage
@@ -13,62 +14,56 @@ EVERY_S = 0.2  # between two scans of what sessions use. One scan is some 0.2 ms
 SLICE_S = 0.005  # a scan of many processes lets the loop do its work after so long, for as long again
 
 
+@dataclass
 class MemoryWatch:
-    """Reports running sessions above ``limit`` bytes (None: none), and those off their CPUs, which it sets back to them.
+    """Reports sessions above ``limit`` bytes (None: none), and those off their CPUs, which it sets back to them.
 
     ``roots``: the uppermost processes of a child (:func:`rpcsys.server.sandbox.limits.members`), none for a dead one;
     ``killed``: whether the kernel has ended a process of a child for want of memory.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        limit: int | None,
-        roots: Callable[[int], tuple[int, ...]],
-        killed: Callable[[int], bool] = lambda child: False,
-    ) -> None:
-        self._loop = loop
-        self._limit = limit
-        self._roots = roots
-        self._killed = killed
-        self._children: dict[int, frozenset[int]] = {}
-        self._round: Iterator[None] | None = None
+    loop: Loop
+    limit: int | None
+    roots: Callable[[int], tuple[int, ...]]
+    killed: Callable[[int], bool] = lambda child: False
+    _children: dict[int, frozenset[int]] = field(default_factory=dict)
+    _round: Iterator[None] | None = None
 
     def add(self, child: int, cpus: frozenset[int] = frozenset()) -> None:
         """Watch a child that has been given a session, which is on ``cpus`` (all, if empty); until it is dead."""
-        if self._limit is None and not cpus:
+        if self.limit is None and not cpus:
             return
         if not self._children:
-            self._loop.call_at(self._loop.now() + EVERY_S, self.scan)
+            self.loop.call_at(self.loop.now() + EVERY_S, self.scan)
         self._children[child] = cpus
 
     def scan(self) -> None:
         """Scan for a while; the next time is set where anybody is left."""
-        until = self._loop.now() + SLICE_S
+        until = self.loop.now() + SLICE_S
         if self._round is None:
             self._round = self._steps()
         for _ in self._round:
-            if self._loop.now() >= until:
-                self._loop.call_at(self._loop.now() + SLICE_S, self.scan)
+            if self.loop.now() >= until:
+                self.loop.call_at(self.loop.now() + SLICE_S, self.scan)
                 return
         self._round = None
-        self._loop.call_at(self._loop.now() + EVERY_S if self._children else None, self.scan)
+        self.loop.call_at(self.loop.now() + EVERY_S if self._children else None, self.scan)
 
     def _steps(self) -> Iterator[None]:
         """Scan all sessions, in steps."""
         for child, cpus in list(self._children.items()):
-            roots = self._roots(child)
+            roots = self.roots(child)
             if not roots:
                 del self._children[child]
                 continue
             if cpus and _strayed(roots, cpus):
-                self._loop.post(ev.CpusLeft, child)
-            if self._limit is not None:
-                yield from self._measure(child, roots, self._limit)
+                self.loop.post(ev.CpusLeft, child)
+            if self.limit is not None:
+                yield from self._measure(child, roots, self.limit)
 
     def _measure(self, child: int, roots: tuple[int, ...], limit: int) -> Iterator[None]:
-        if self._killed(child):
-            self._loop.post(ev.MemoryExceeded, child)
+        if self.killed(child):
+            self.loop.post(ev.MemoryExceeded, child)
             return
         usage, pids = MemoryUsage(), members(roots)
         for one in pids:
@@ -81,8 +76,8 @@ class MemoryWatch:
         for one in pids:
             usage.measure(one)
             yield
-        if usage.taken > limit and self._roots(child) == roots:
-            self._loop.post(ev.MemoryExceeded, child)
+        if usage.taken > limit and self.roots(child) == roots:
+            self.loop.post(ev.MemoryExceeded, child)
 
 
 def _strayed(roots: tuple[int, ...], cpus: frozenset[int]) -> bool:

@@ -65,7 +65,7 @@ class HostProcess:
 
 
 class ModelHosts:
-    """Hosts ``by_child``, and the ``catalogue`` of what they are to serve by name; ``faults``: why a module cannot be served."""
+    """Hosts ``by_child``, and the ``catalogue`` of what they are to serve; ``faults``: why one cannot be."""
 
     def __init__(self, records: ServerRecords, processes: ProcessTable) -> None:
         self.records = records

@@ -1,7 +1,7 @@
 """The link to the tracker, and the match keys offered over it: one for every free slot, each for one client.
 
 When the link breaks, offered keys are void, but one known to be taken stays good until it is renewed: its client may be
-about to connect. The link may go through a proxy; where none leads to a tracker of ours, connections wait under the plain key.
+about to connect. Where no proxy leads to a tracker of ours, connections wait there under the plain key.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class MatchKey:
 
 
 class Offers:
-    """The ``link`` and the ``keys`` that are out. ``proxy``: the one that the link goes through; ``asked``: keys to be made."""
+    """The ``link``, through a ``proxy`` perhaps, and the ``keys`` that are out; ``asked``: how many are to be made."""
 
     def __init__(self, records: ServerRecords) -> None:
         self.records = records

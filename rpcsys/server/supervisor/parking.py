@@ -1,7 +1,7 @@
 """Connections that wait at a proxy for a client. Decisions only.
 
-Which are wanted is decided elsewhere, as (proxy, key) pairs; this part makes it so. A proxy that refuses or is away is tried
-again for ever, with growing pauses of its own, and by one connection before the others.
+Which are wanted is decided elsewhere, as (proxy, key) pairs; this part makes it so. A proxy that refuses or is away is
+tried again for ever, with growing pauses of its own, and by one connection before the others.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Parking:
         return []
 
     def over(self, connection: ParkedConnection, served: bool) -> None:
-        """A paired connection's client is gone; ``served``: it had a session. Who sends nobody is not asked in a hurry."""
+        """A paired connection's client is gone; ``served``: it had a session. Who sends nobody is not asked at once."""
         if served:
             self._proxies[connection.proxy].backoff.worked()
         else:

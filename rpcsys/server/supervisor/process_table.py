@@ -1,4 +1,4 @@
-"""The processes below the supervisor, as it knows them: the zygote, its children, and what no signal has ended. Decisions only.
+"""The processes below the supervisor: the zygote, its children, and what no signal has ended. Decisions only.
 
 A board that could not be cleaned after a session (``unclean`` says why) has no free slot: for good if files are left,
 else until the processes that no signal ended have ended.

@@ -51,8 +51,7 @@ class Policy:
     grace_s: float = 10.0
     import_s: float = 60.0  # what an import of a zygote or a child may take
     memory: int | None = None  # bytes that a session may have
-    #: Children that wait while all slots are taken. One costs about 2 MB, and spares the next session the 5 to 10 ms of a fork.
-    spares: int = 1
+    spares: int = 1  # children that wait while all slots are taken: 2 MB each, and no fork of 5 to 10 ms
     quiet_s: float = (
         0.05  # nothing is forked for so long while a client waits for a child that is there to open its session
     )

@@ -150,8 +150,6 @@ class DeviceServer:
             "parked": self._state.parking.waiting,
         }
 
-    # The loop
-
     def _handle_events(self) -> None:
         """Have the state decide what follows from what has happened, and wait for what it waits for."""
         while self._loop.events and self._why is None:
@@ -172,8 +170,6 @@ class DeviceServer:
             if not patient:
                 serve.notify("STOPPING=1")
             self._loop.post(ev.StopAsked, patient=patient)
-
-    # Actions
 
     def _actions(self) -> dict[type, Callable[..., object]]:
         """What carries out which action, with the action's fields as arguments."""

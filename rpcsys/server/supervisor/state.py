@@ -1,8 +1,7 @@
 """Every decision of a device server, as plain synchronous code: an event comes in, actions come out.
 
-Each kind of decision is a class of its own, given what it uses; here events find theirs. Handlers only note what happened.
-After each, :meth:`DeviceServerState._settle` brings clients, slots, children and offers together, so that no order of
-events can leave a slot idle.
+Each kind of decision is a class of its own, given what it uses; here events find theirs. Handlers only note what
+happened. After each, `_settle` brings clients, slots, children and offers together: no order leaves a slot idle.
 """
 
 from __future__ import annotations
@@ -99,8 +98,6 @@ class DeviceServerState:
             times.append(self.health.deadline())
         return earliest(times)
 
-    # Processes
-
     def _zygote_down(self, event: ev.ZygoteDown) -> list[do.Action]:
         actions = self.processes.zygote_down(event.now)
         for number, child in list(self.processes.children.items()):
@@ -134,8 +131,6 @@ class DeviceServerState:
             return actions + self.slots.child_dead(event, child)
         self.processes.remove(event.child)
         return actions + (self.deployments.dead(event.child, event.status) if self.deployments is not None else [])
-
-    # Time, and the end of it
 
     def _tick(self, event: ev.Tick) -> list[do.Action]:
         over = self.grace_until is not None and event.now >= self.grace_until

@@ -1,4 +1,4 @@
-"""What a server does for its tracker: offers, leases from their hand-out to their end, health, connections at proxies. Decisions only."""
+"""What a server does for its tracker: offers, leases to their end, health, connections at proxies. Decisions only."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class TrackerSide:
         return [do.Extend(session.child, None if event.limit_s is None else event.now + event.limit_s)]
 
     def revoked(self, event: ev.LeaseRevoked) -> list[do.Action]:
-        """The tracker ends a lease, or takes back an unused one. It always hears of the end, even if it has heard before."""
+        """The tracker ends a lease, or takes back an unused one. It always hears of the end, even a second time."""
         self.offers.revoked(event)
         session = self._holder(event)
         if session is None:
@@ -193,7 +193,7 @@ class TrackerSide:
         return [do.ReportDeployed(modules)]
 
     def leave(self) -> list[do.Action]:
-        """The server is being stopped. A tracker that is owed the ends of leases hears of them before the link closes."""
+        """The server is being stopped. A tracker that is owed ends of leases hears of them before the link closes."""
         leased = any(session.lease is not None for session in self.slots.sessions.values())
         return self._report_problem() if leased or self.offers.owing() else self.offers.close()
 

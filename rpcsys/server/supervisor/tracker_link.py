@@ -30,7 +30,7 @@ FAREWELL_S = 1.0  # what a tracker is given to take the last reports of a server
 
 
 class TrackerLink:
-    """At most one connection at a time, to one of ``addresses``. ``card``: the fields of a registration that never change."""
+    """One connection at a time, to one of ``addresses``. ``card``: the fields of a registration that never change."""
 
     def __init__(self, loop: Loop, addresses: Sequence[tuple[str, int]], card: dict[str, Any]) -> None:
         self._loop = loop
@@ -123,7 +123,7 @@ class TrackerLink:
         self._report(control.Health, problem)
 
     def report_deployed(self, key: str, modules: Sequence[tuple[Any, ...]], workers: int) -> None:
-        """Tell our tracker of the deployed modules: name, version, whether served, running, waiting, clients of each."""
+        """Tell our tracker of each deployed module: name, version, whether served, running, waiting, clients."""
         kind = control.DeployedModule
         told = tuple(kind(name, version, serving, workers, *load) for name, version, serving, *load in modules)
         self._report(control.Deployed, told, key)
