@@ -119,7 +119,7 @@ class Resolve(Ask, op="resolve"):
 
 
 class Summary(Ask, op="summary"):
-    """Queues, servers and leases at this moment, as many as a frame holds; the answer's ``next`` is the next ``after``."""
+    """Queues, servers and leases now, as many as a frame holds; the answer's ``next`` is the next ``after``."""
 
     after: tuple[int, int] | None = field(optional(_place), default=None)
 

@@ -269,7 +269,7 @@ class HeadCache(Dict[Optional[Key], FrameTemplate]):
     """
 
     def put(self, key: Optional[Key], template: FrameTemplate) -> None:
-        """Remember ``template`` if its head is short and follows from ``key`` (None: never). Too many: all are dropped."""
+        """Remember ``template`` if its head is short and follows from ``key`` (None: never). Too many: all go."""
         if key is None or sys.byteorder != "little" or not all(map(_plain, key)):
             return
         if len(template.head) > REMEMBERED_BYTES or len(repr(key)) > 2 * REMEMBERED_BYTES:

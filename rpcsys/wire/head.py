@@ -115,57 +115,41 @@ def _measure(value: Any, sizes: _Sizes, depth: int) -> None:
             measure(value, sizes, depth)
 
 
-def _claim(value: Dict[str, Any], size: int, sizes: _Sizes) -> None:
-    if value.get("buffer") != len(sizes) or type(value["buffer"]) is not int:
-        raise ProtocolError("buffers must be numbered in the order the head names them")
-    if len(sizes) >= MAX_BUFFERS:
-        raise LimitExceeded(f"more than {MAX_BUFFERS} buffers in one message")
-    sizes.append(size)
-
-
 def _natural(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ProtocolError("a size must be a whole number from 0 to 2**63 - 1")
     return value
 
 
-def _shape(value: Any) -> Tuple[int, ...]:
-    if type(value) is not list or len(value) > MAX_RANK:
-        raise ProtocolError(f"a shape must be a list of at most {MAX_RANK} sizes")
-    return tuple(_natural(extent) for extent in value)
-
-
 def array_bytes(dtype: Any, shape: Any) -> int:
     """Bytes of an array as a head describes it, checked to be one that numpy can make."""
     width = dtypes.item_bytes(dtype)
-    extents = _shape(shape)
+    if type(shape) is not list or len(shape) > MAX_RANK:
+        raise ProtocolError(f"a shape must be a list of at most {MAX_RANK} sizes")
+    for extent in shape:
+        _natural(extent)
     # An extent of 0 does not excuse the others, nor a string of width 0: numpy counts with 4 bytes then.
-    _natural(max(width, 4) * dtypes.count(tuple(extent for extent in extents if extent)))
-    return width * dtypes.count(extents)
+    _natural(max(width, 4) * dtypes.count(filter(None, shape)))
+    return width * dtypes.count(shape)
 
 
-def _measure_tensor(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
-    if type(value.get("device", "")) is not str:
+def _measure_buffer(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
+    form, dtype, shape = value["@"], value.get("dtype"), value.get("shape")
+    size = array_bytes(dtype, shape) if form == "tensor" else _natural(value.get("size"))
+    if form == "tensor" and type(value.get("device", "")) is not str:
         raise ProtocolError("a device must be a string")
-    _claim(value, array_bytes(value.get("dtype"), value.get("shape")), sizes)
-
-
-def _measure_strings(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
-    size = _natural(value.get("size"))
-    if array_bytes("int64", value.get("shape")) > size:  # a length each; in numpy, a reference
-        raise ProtocolError("a buffer of strings begins with their lengths")
-    sizes.made += dtypes.count(tuple(value["shape"])) * _STRING
-    _claim(value, size, sizes)
-
-
-def _measure_raw(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
-    _claim(value, _natural(value.get("size")), sizes)
-
-
-def _measure_encoded(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
-    sizes.made += array_bytes(value.get("dtype"), value.get("shape"))
-    encoding.checked(value.get("how"), value["dtype"])
-    _claim(value, _natural(value.get("size")), sizes)
+    if form == "strings":
+        if array_bytes("int64", shape) > size:  # a length each; in numpy, a reference
+            raise ProtocolError("a buffer of strings begins with their lengths")
+        sizes.made += dtypes.count(value["shape"]) * _STRING
+    elif form == "encoded":
+        sizes.made += array_bytes(dtype, shape)
+        encoding.checked(value.get("how"), value["dtype"])
+    if value.get("buffer") != len(sizes) or type(value["buffer"]) is not int:
+        raise ProtocolError("buffers must be numbered in the order the head names them")
+    if len(sizes) >= MAX_BUFFERS:
+        raise LimitExceeded(f"more than {MAX_BUFFERS} buffers in one message")
+    sizes.append(size)
 
 
 def _measure_items(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
@@ -210,16 +194,10 @@ def _measure_inout(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
 
 
 _MEASURES: Dict[str, Callable[[Dict[str, Any], _Sizes, int], None]] = {
-    "tensor": _measure_tensor,
-    "strings": _measure_strings,
-    "bytes": _measure_raw,
-    "text": _measure_raw,
-    "tuple": _measure_items,
-    "dict": _measure_items,
-    "float": _measure_number,
-    "complex": _measure_number,
+    **dict.fromkeys(("tensor", "strings", "bytes", "text", "encoded"), _measure_buffer),
+    **dict.fromkeys(("tuple", "dict"), _measure_items),
+    **dict.fromkeys(("float", "complex"), _measure_number),
     "ref": _measure_ref,
     "out": _measure_out,
     "inout": _measure_inout,
-    "encoded": _measure_encoded,
 }
