@@ -34,7 +34,7 @@ _PIECE = 1 << 20
 _local = threading.local()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Encoded:
     """An array on its way: ``data`` is what ``how`` made of the elements of a ``dtype`` and ``shape``."""
 

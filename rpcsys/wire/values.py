@@ -37,7 +37,7 @@ class Out:
         self.dtype = dtype
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class InOut:
     """An array argument that travels to the device and back."""
 
