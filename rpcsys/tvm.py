@@ -39,8 +39,7 @@ from rpcsys.module.module import Module
 from rpcsys.module.registry import Context
 from rpcsys.wire.tensor import Tensor, as_array
 
-#: What messages call the file, whose name TVM does not tell.
-_NAME = "the library"
+_NAME = "the library"  # what messages call the file, whose name TVM does not tell
 _IMPORTS = "rpcsys.tvm.imports"
 
 
@@ -74,8 +73,7 @@ class _Given:
         return call
 
 
-#: Modules that TVM has of ours, by the address of TVM's.
-_given: dict[int, _Given] = {}
+_given: dict[int, _Given] = {}  # modules that TVM has of ours, by the address of TVM's
 _numbers = itertools.count(1)
 #: Modules that were loaded since it was last looked which of them TVM has dropped; looking takes longer the more there
 #: are, so it is done when this share of them is new.

@@ -191,8 +191,8 @@ def upgrade(
 ) -> None:  # fmt: skip
     """Put this desk's version of rpcsys on boards.
 
-    What runs there takes nothing new, ends with its last session, and the new version starts with the same flags. Several
-    boards are upgraded at the same time; one that fails keeps what it had, and does not stop the others.
+    What runs there takes nothing new, ends with its last session, and the new version starts with the same flags.
+    Several boards are upgraded at the same time; one that fails keeps what it had, and does not stop the others.
     """
     entries = _kept(names, everything)
     chosen = _libraries(from_wheels, libraries, drivers)

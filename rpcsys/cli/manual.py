@@ -24,15 +24,10 @@ def page(name: str, summary: str, text: str) -> str:
     usage, _, rest = text.strip().partition("\n\n")
     lines = [
         f'.TH {_roff(name.upper())} 1 "" "rpcsys {rpcsys.__version__}" rpcsys',
-        ".SH NAME",
-        f"{_roff(name)} \\- {_roff(summary.rstrip('.'))}",
-        ".SH SYNOPSIS",
-        ".nf",
-        *map(_roff, usage.splitlines()),
-        ".fi",
-        ".SH DESCRIPTION",
-        ".nf",
-    ]
+        ".SH NAME", f"{_roff(name)} \\- {_roff(summary.rstrip('.'))}",
+        ".SH SYNOPSIS", ".nf", *map(_roff, usage.splitlines()), ".fi",
+        ".SH DESCRIPTION", ".nf",
+    ]  # fmt: skip
     for line in rest.splitlines():
         heading = _HEADING.match(line)
         lines += [".fi", f".SH {heading[1].upper()}", ".nf"] if heading else [_roff(line)]

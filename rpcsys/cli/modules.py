@@ -23,8 +23,8 @@ from rpcsys.query import terminal
 def deploy(servers: tuple[str, ...], name: str | None, listing: bool, remove: str | None, file: Path | None) -> None:
     """Have a server serve FILE, a library (.so) or an ONNX model (.onnx), to whoever asks for it by name.
 
-    The server was started with --deploy DIR. What it served under that name finishes the calls that it has; new calls go to
-    FILE, or, if FILE cannot be loaded there, to the old one still.
+    The server was started with --deploy DIR. What it served under that name finishes the calls that it has; new calls
+    go to FILE, or, if FILE cannot be loaded there, to the old one still.
     """
     if (file is not None) + listing + (remove is not None) != 1:
         raise UsageError("one of the three, please: a file to deploy, --list, or --remove NAME")

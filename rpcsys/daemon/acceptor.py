@@ -83,7 +83,7 @@ class ConnectionLimit:
     _log_at: float = float("-inf")
 
     def admit(self, address: str, at: float) -> bool:
-        """Whether one more may come, which is then counted. That one may not is logged now and then, with the advice."""
+        """Whether one more may come, which is then counted. A refusal is logged now and then, with the advice."""
         count = self.counts[address]
         if count < self.each and (self.total is None or self.counts.total() < self.total):
             self.counts[address] += 1

@@ -136,12 +136,9 @@ def http_server(routes: Sequence[tuple[str, type[RequestHandler], dict[str, Any]
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
     logging.getLogger("tornado.general").setLevel(logging.ERROR)
     return HTTPServer(
-        Application(list(routes)),
-        idle_connection_timeout=REQUEST_TIMEOUT_S,
-        body_timeout=REQUEST_TIMEOUT_S,
-        max_header_size=_MAX_HEADERS,
-        max_body_size=_MAX_BODY,
-    )
+        Application(list(routes)), idle_connection_timeout=REQUEST_TIMEOUT_S, body_timeout=REQUEST_TIMEOUT_S,
+        max_header_size=_MAX_HEADERS, max_body_size=_MAX_BODY,
+    )  # fmt: skip
 
 
 class _PageHandler(RequestHandler):

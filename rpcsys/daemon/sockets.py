@@ -1,8 +1,8 @@
 """Many sockets in an epoll of their own, which the loop watches as one descriptor (Linux).
 
-From the loop to a readable socket's protocol is as long a way as deciding about what was read; from here it is one call,
-and what is read in a turn can be handled together after it, which takes a tenth less time. And the loop does not know that
-a stream which nobody reads has ended or broken.
+From the loop to a readable socket's protocol is as long a way as deciding about what was read; from here it is one
+call, and what is read in a turn can be handled together after it, which takes a tenth less time. And the loop does not
+know that a stream which nobody reads has ended or broken.
 """
 
 from __future__ import annotations

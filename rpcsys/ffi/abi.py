@@ -137,18 +137,15 @@ def borrowed(data: bytes) -> ByteArray:
 _CODE_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}
 #: Kinds of float8, by their codes from 7 on.
 _FLOAT8 = ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
-#: Names that do not follow that rule -> (code, bits).
-_SPECIAL: Dict[str, Tuple[int, int]] = {
-    "bool": (6, 8),
-    "handle": (3, 64),
-    **{f"float8_{kind}": (code, 8) for code, kind in enumerate(_FLOAT8, 7)},
-}
+#: Name -> (code, bits); the last three lines do not follow that rule.
 _CODES: Dict[str, Tuple[int, int]] = {
     **{f"{kind}{bits}": (code, bits) for code, kind in ((0, "int"), (1, "uint")) for bits in (8, 16, 32, 64)},
     **{f"float{bits}": (2, bits) for bits in (16, 32, 64, 128)},
     **{f"complex{bits}": (5, bits) for bits in (64, 128, 256)},
     "bfloat16": (4, 16),
-    **_SPECIAL,
+    "bool": (6, 8),
+    "handle": (3, 64),
+    **{f"float8_{kind}": (code, 8) for code, kind in enumerate(_FLOAT8, 7)},
 }
 _NAMES = {codes: name for name, codes in _CODES.items()}
 _NAMES[(1, 1)] = "bool"  # TVM's until 0.19

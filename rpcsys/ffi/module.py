@@ -136,11 +136,9 @@ def _set_error_parts(kind: bytes, parts: Any, count: int) -> None:
     _set_error(kind, b"".join(parts[index] or b"" for index in range(count)))
 
 
-_parts = ctypes.POINTER(ctypes.c_char_p)
+_PartsCall = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int32)
 #: What stands in for functions of libtvm_ffi.
 _SUBSTITUTES = {
     "TVMFFIErrorSetRaisedFromCStr": ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)(_set_error),
-    "TVMFFIErrorSetRaisedFromCStrParts": ctypes.CFUNCTYPE(None, ctypes.c_char_p, _parts, ctypes.c_int32)(
-        _set_error_parts
-    ),
+    "TVMFFIErrorSetRaisedFromCStrParts": _PartsCall(_set_error_parts),
 }

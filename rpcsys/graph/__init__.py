@@ -39,25 +39,16 @@ __all__ = [
 
 #: The module of each public name.
 _HOMES = {
-    name: module
-    for module, names in {
-        "_build.build": ("Offload", "build", "create", "offload"),
-        "_build.targets": ("Leased", "OnnxRuntime", "Reference", "Remote", "Tvm", "supported"),
-        "_cut.partition": ("partition",),
-        "_cut.region": ("annotate", "annotated", "operators"),
-        "_cut.split": ("split",),
-        "_ir.models": ("save",),
-        "_ir.stage": ("Crossing", "Stage", "Stages"),
-        "_ir.tensor_info": ("TensorInfo",),
-        "_pipeline.pipeline": ("Pipeline",),
-        "_pipeline.topology": ("PipelineStage",),
-        "_plan.auto_cuts": ("auto_cuts",),
-        "_plan.plan": ("Comparison", "Plan", "PlannedStage"),
-        "_plan.weigh": ("Weighed", "Weight", "weigh"),
-        "_show.show": ("show",),
-    }.items()
-    for name in names
-}
+    **dict.fromkeys(("Offload", "build", "create", "offload"), "_build.build"),
+    **dict.fromkeys(("Leased", "OnnxRuntime", "Reference", "Remote", "Tvm", "supported"), "_build.targets"),
+    **dict.fromkeys(("annotate", "annotated", "operators"), "_cut.region"),
+    **dict.fromkeys(("Crossing", "Stage", "Stages"), "_ir.stage"),
+    **dict.fromkeys(("Comparison", "Plan", "PlannedStage"), "_plan.plan"),
+    **dict.fromkeys(("Weighed", "Weight", "weigh"), "_plan.weigh"),
+    "Pipeline": "_pipeline.pipeline", "PipelineStage": "_pipeline.topology", "TensorInfo": "_ir.tensor_info",
+    "auto_cuts": "_plan.auto_cuts", "partition": "_cut.partition", "save": "_ir.models", "show": "_show.show",
+    "split": "_cut.split",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -65,10 +56,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rpcsys.graph' has no attribute {name!r}")
     try:
-        value = getattr(importlib.import_module(f"rpcsys.graph.{_HOMES[name]}"), name)
+        value = globals()[name] = getattr(importlib.import_module(f"rpcsys.graph.{_HOMES[name]}"), name)
     except ImportError as error:
         raise UsageError(f"graphs need onnx, onnx-ir and onnxruntime ({error}); pip install 'rpcsys[graph]'") from None
-    globals()[name] = value
     return value
 
 

@@ -29,23 +29,11 @@ if TYPE_CHECKING:
 
 #: The module of each public name.
 _HOMES = {
-    "Module": "module",
-    "Sources": "sources",
-    "Stage": "kinds.graph",
-    "export_library": "export",
-    "graph": "kinds.graph",
-    "group": "kinds.group",
-    "inspect": "inspection",
-    "library": "kinds.library",
-    "load_module": "loading",
-    "onnx_module": "kinds.onnx",
-    "params": "kinds.params",
-    "python": "kinds.python",
-    "register": "registry",
-    "remote": "kinds.remote",
-    "walk": "module",
-    "weights_of": "kinds.onnx_model",
-}
+    "Module": "module", "Sources": "sources", "Stage": "kinds.graph", "export_library": "export",
+    "graph": "kinds.graph", "group": "kinds.group", "inspect": "inspection", "library": "kinds.library",
+    "load_module": "loading", "onnx_module": "kinds.onnx", "params": "kinds.params", "python": "kinds.python",
+    "register": "registry", "remote": "kinds.remote", "walk": "module", "weights_of": "kinds.onnx_model",
+}  # fmt: skip
 __all__ = list(_HOMES)
 
 
@@ -53,8 +41,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'rpcsys.module' has no attribute {name!r}")
-    value = getattr(part("rpcsys.module." + _HOMES[name]), name)
-    globals()[name] = value
+    value = globals()[name] = getattr(part("rpcsys.module." + _HOMES[name]), name)
     return value
 
 

@@ -165,15 +165,9 @@ class _ElfReader:
         segments = list(self._segments(fields[4], fields[9]))
         self._sections = list(self._table(self._layout.section, fields[5], fields[11]))
         symbols = list(self._symbols())
-        return Elf(
-            machine,
-            self._bits,
-            self._order,
-            {symbol.name: symbol for symbol in symbols if symbol.name},
-            list(self._needed()),
-            dict(self._jump_slots(symbols, _JUMP_SLOTS.get(machine))),
-            segments,
-        )
+        named = {symbol.name: symbol for symbol in symbols if symbol.name}
+        slots = dict(self._jump_slots(symbols, _JUMP_SLOTS.get(machine)))
+        return Elf(machine, self._bits, self._order, named, list(self._needed()), slots, segments)
 
     def _segments(self, offset: int, count: int) -> Iterator[Segment]:
         """Every mapped segment; each must be in the file: touching one that is not ends a process."""

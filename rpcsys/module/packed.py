@@ -1,7 +1,7 @@
 """What most kinds store: a JSON object and buffers, placed so that they can be mapped.
 
-``u64 json bytes | u64 start | JSON {"about": …, "sizes": [n, …]} | zeros | buffer 0 | zeros | buffer 1 …``; the buffers
-begin at ``start``, on a page of the file; from there on large ones begin on a page, small ones on 64 bytes.
+``u64 json bytes | u64 start | JSON {"about": …, "sizes": [n, …]} | zeros | buffer 0 | zeros | buffer 1 …``
+The buffers begin at ``start``, on a page of the file; from there on large ones begin on a page, small ones on 64 bytes.
 """
 
 from __future__ import annotations

@@ -66,13 +66,9 @@ class Kind(Protocol):
 
 #: Our own kinds, each in the file of its name below ``kinds``, and the packages that loading one takes.
 _BUILTIN: Dict[str, Tuple[str, ...]] = {
-    "rpcsys.graph": (),
-    "rpcsys.group": (),
-    "rpcsys.library": (),
     "rpcsys.onnx": ("numpy", "onnxruntime"),
-    "rpcsys.params": (),
     "rpcsys.python": ("cloudpickle",),
-    "rpcsys.remote": (),
+    **{f"rpcsys.{kind}": () for kind in ("graph", "group", "library", "params", "remote")},
 }
 _registered: Dict[str, Kind] = {}
 

@@ -1,8 +1,8 @@
 """What the proxy offers its tracker for servers that cannot do it themselves, as TVM's proxy does.
 
 The tracker is told one match key for each such stream, and asked every 2 s which of them it has not handed out. TVM's
-protocol cannot take an offer back: when a stream ends whose match key can still be handed out, the proxy connects to the
-tracker again, which ends all offers of the old connection.
+protocol cannot take an offer back: when a stream ends whose match key can still be handed out, the proxy connects to
+the tracker again, which ends all offers of the old connection.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Moving bytes between two streams, as they come, until both have ended.
 
-Raw non-blocking sockets on the loop's readiness: transports reach two thirds of this (docs/proxy.md has the figures). All
-streams read into one buffer of 1 MiB, which stays in the processor's cache. Only when a receiver takes less than was
-read does a direction keep the remainder, and reads nothing more until that is gone: a receiver that stops costs what it
-was last sent, and nobody else's time. A large remainder keeps the buffer itself, and another takes its place.
+Raw non-blocking sockets on the loop's readiness: transports reach two thirds of this (docs/proxy.md has the figures).
+All streams read into one buffer of 1 MiB, which stays in the processor's cache. Only when a receiver takes less than
+was read does a direction keep the remainder, and reads nothing more until that is gone: a receiver that stops costs
+what it was last sent, and nobody else's time. A large remainder keeps the buffer itself, and another takes its place.
 
 The end of a stream travels on behind its last byte, while the other direction goes on. A stream that breaks breaks
 the other at once, whatever is still under way to it.

@@ -12,7 +12,7 @@ Rules kept here:
 - Everybody's waiting ends: by a time, by its end, or with the proxy. How many wait is bounded, by address and in all.
 - The same events give the same state: nothing depends on the order of a hash table.
 
-Known weakness: names are found in a hash table, not compared in constant time; Python's hash is keyed anew in each process.
+Known weakness: names are found in a hash table, not compared in constant time; Python keys its hash anew each time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """WebSockets (RFC 6455, the server's side), each made an ordinary stream by a socket pair between it and the proxy.
 
-Bytes wait in the pair's buffers, a piece of each direction here, and otherwise where they came from, so a slow end slows the
-other, however they are connected. No message is gathered: a frame may be 2^63 bytes long and a message has any number of
-them, so what has come of one is passed on in pieces of at most `CHUNK`. Nothing is compressed: a peer cannot send
-little that becomes much. A WebSocket has no half-close: the end of either direction closes it.
+Bytes wait in the pair's buffers, a piece of each direction here, and otherwise where they came from, so a slow end
+slows the other, however they are connected. No message is gathered: a frame may be 2^63 bytes long and a message has
+any number of them, so what has come of one is passed on in pieces of at most `CHUNK`. Nothing is compressed: a peer
+cannot send little that becomes much. A WebSocket has no half-close: the end of either direction closes it.
 """
 
 from __future__ import annotations

@@ -123,10 +123,8 @@ def _model(
     """A model of ``nodes`` alone. Weights are shared with the whole, not copied."""
     name, imports = f"{whole.graph.name or 'model'}.{name}", whole.graph.opset_imports
     view = ir.GraphView(inputs, outputs, nodes=nodes, initializers=weights, opset_imports=imports, name=name)
+    functions = [function.clone() for function in models.functions_of(nodes, whole)]
     return ir.Model(
-        view.clone(),
-        ir_version=whole.ir_version,
-        producer_name="rpcsys",
-        functions=[function.clone() for function in models.functions_of(nodes, whole)],
+        view.clone(), ir_version=whole.ir_version, producer_name="rpcsys", functions=functions,
         device_configurations=whole.device_configurations,
-    )
+    )  # fmt: skip

@@ -40,10 +40,8 @@ class Dataflow:
         for index, makers in enumerate(self.before):
             for maker in makers:
                 if maker >= index:
-                    raise UsageError(
-                        f"the model is not sorted: {self.name(index)} stands before {self.name(maker)}, "
-                        "which makes what it takes; onnx_ir's TopologicalSortPass sorts it"
-                    )
+                    order = f"{self.name(index)} stands before {self.name(maker)}, which makes what it takes"
+                    raise UsageError(f"the model is not sorted: {order}; onnx_ir's TopologicalSortPass sorts it")
                 self.after[maker].append(index)
         #: The nodes that lead to an output of the model; and those whose results differ from call to call.
         self.useful = reached(self._makers(model.graph.outputs), self.before)

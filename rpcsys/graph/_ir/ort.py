@@ -77,7 +77,7 @@ def open_session(
 
 
 def run(session: onnxruntime.InferenceSession, outputs: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
-    """The outputs of these names, from arrays by the inputs' names. Raises `ModelError` if it does not run with these."""
+    """The outputs of these names, from arrays by the inputs' names. Raises `ModelError` if it does not run so."""
     from rpcsys.module.kinds.onnx_session import Runner
 
     try:

@@ -73,9 +73,9 @@ class Pipeline:
         of `split` that onnxruntime runs share the CPUs that are left, unless their targets name CPUs or threads
     queue : frames that wait between two stages
 
-    It has the names of the whole's tensors (``inputs``, ``outputs``), and ``limit``: how many frames can be under way at
-    once. A context manager, which closes it. Raises `UsageError` for stages that do not fit together and CPUs that are
-    not there, and what `graph.build` raises.
+    It has the names of the whole's tensors (``inputs``, ``outputs``), and ``limit``: how many frames can be under way
+    at once. A context manager, which closes it. Raises `UsageError` for stages that do not fit together and CPUs that
+    are not there, and what `graph.build` raises.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Decides which stage of a pipeline starts which frame, as plain synchronous code: what happens in, actions out.
 
 Every stage takes the frames in their order, each as soon as the stages it needs are done with it. Between a stage and
-the next that takes its tensors wait at most ``queue`` frames; a tensor that skips stages may wait for as many frames as
-those can hold, or it would slow them down. The oldest frame can always go on: all before it have been started everywhere.
+the next that takes its tensors wait at most ``queue`` frames; a tensor that skips stages may wait for as many frames
+as those can hold, or it would slow them down. The oldest frame can always go on: all before it have been started
+everywhere.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ class StageRun(NamedTuple):
 class StageStats:
     """Counters of one stage, its replicas together.
 
-    ``frames`` it ran, and how many ``failed``; seconds ``busy_s`` in its function and ``waiting_s`` between two frames, of
-    each of its threads, added up; ``bytes`` of the tensors it gave, where they say their size; ``active_s``: seconds in
-    which one frame or more was in its function (a call that runs counts when it has ended).
+    ``frames`` it ran, and how many ``failed``; seconds ``busy_s`` in its function and ``waiting_s`` between two
+    frames, of each of its threads, added up; ``bytes`` of the tensors it gave, where they say their size;
+    ``active_s``: seconds in which one frame or more was in its function (a call that runs counts when it has ended).
     """
 
     frames: int = 0

@@ -51,7 +51,7 @@ class Topology:
         taken = [tensor for stage in self.stages for tensor in stage.inputs]
         free = tuple(dict.fromkeys(tensor for tensor in taken if tensor not in makers))
         ends = tuple(tensor for tensor in makers if tensor not in taken)
-        #: Of the whole: what no stage makes, in the order they are first taken; and what no stage takes, or was asked for.
+        #: Of the whole: what no stage makes, in the order first taken; and what no stage takes, or was asked for.
         self.inputs = free if inputs is None else tuple(inputs)
         self.outputs = ends if outputs is None else tuple(outputs)
         self._check_ends(free, makers)

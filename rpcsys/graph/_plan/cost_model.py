@@ -5,10 +5,10 @@ stage is a span of units on a device. A frame passes it in
 
     the seconds of its units there  +  round trip  +  bytes it takes / bytes a second there  +  bytes it gives / back
 
-with the last three for devices behind a link. All tensors pass through the machine that plans: a skip connection
-past a remote stage never crosses its link. For the goal ``latency`` a frame takes the sum of its stages. For
-``throughput`` the slowest stage sets the pace; and behind a link several calls are under way, so that the pace is that of
-the slowest of the device's work, the way there and the way back.
+with the last three for devices behind a link. All tensors pass through the machine that plans: a skip connection past
+a remote stage never crosses its link. For the goal ``latency`` a frame takes the sum of its stages. For ``throughput``
+the slowest stage sets the pace; and behind a link several calls are under way, so that the pace is that of the slowest
+of the device's work, the way there and the way back.
 
 Known weakness: the seconds of units are added up, whatever is fused; measured spans replace sums (`Costs.learn`).
 """

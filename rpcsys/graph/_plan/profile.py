@@ -1,7 +1,8 @@
 """What the nodes of a model take and make, profiled; and the bytes of what they make, encoded.
 
-onnxruntime profiles them on this machine, in the model as its level ``basic`` leaves it: there a kernel is still a node.
-Only their proportions are used: stages are optimised further, and each device is measured with the stages tried on it.
+onnxruntime profiles them on this machine, in the model as its level ``basic`` leaves it: there a kernel is still a
+node. Only their proportions are used: stages are optimised further, and each device is measured with the stages tried
+on it.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _sizes(node: ir.Node, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict
 def encoded_bytes(flow: Dataflow, nbytes: Mapping[str, int], feeds: Mapping[str, Any], how: str) -> dict[str, int]:
     """Bytes of the tensors in ``nbytes`` and of the inputs, by name, encoded as ``how`` says; the model is run for it.
 
-    A tensor that ``how`` does not apply to has its own. Raises `ModelError` if the model does not run with these inputs.
+    A tensor that ``how`` does not apply to has its own. Raises `ModelError` if the model does not run with the inputs.
     """
     model = flow.model.clone()
     made = {value.name: value for node in model.graph for value in node.outputs if value.name in nbytes}

@@ -1,8 +1,8 @@
 """The search for the best division: propose, try the stages on their devices, learn, propose again.
 
-First each device gets an even share by the profile, so that each is measured once; unlike devices take turns, for one may
-be quick at what another is slow at. Then the cost model proposes (`optimum.best`), and what it proposes is built, loaded
-and timed on the devices. It ends when nothing better is proposed. The best division that was measured wins.
+First each device gets an even share by the profile, so that each is measured once; unlike devices take turns, for one
+may be quick at what another is slow at. Then the cost model proposes (`optimum.best`), and what it proposes is built,
+loaded and timed on the devices. It ends when nothing better is proposed. The best division that was measured wins.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ class Search:
         trials = [self.benches[span.device].load(stage) for span, stage in zip(spans, stages, strict=True)]
         args, given = self._run_through(stages, trials)
         links = [self.benches[span.device].link for span in spans]
+        functions = [functools.partial(trial.call, *each) for trial, each in zip(trials, args, strict=True)]
         calls = [
-            TimedCall(functools.partial(trial.call, *each), link.calls if link is not None else 1)
-            for trial, each, link in zip(trials, args, links, strict=True)
+            TimedCall(*each) for each in zip(functions, [link.calls if link else 1 for link in links], strict=True)
         ]
         stage_s = paces(calls, self.measure_s, together=self.goal == "throughput")
         planned = []

@@ -1,7 +1,7 @@
 """Stages printed as tables, and drawn as SVG; tables, sizes and times as text.
 
-The drawing has a column for each step of the flow, a box for each stage, and a line for what crosses. A stage stands one
-column right of the last stage that it needs; what stands in one column can run at the same time.
+The drawing has a column for each step of the flow, a box for each stage, and a line for what crosses. A stage stands
+one column right of the last stage that it needs; what stands in one column can run at the same time.
 """
 
 from __future__ import annotations

@@ -101,14 +101,12 @@ def library(
         inside = container.parse(source)
     except (elf.ElfError, FormatError) as error:
         raise UsageError(f"{name} {error}") from None
+    binary = inside.elf
+    listed = functions_of(binary) if functions is None else list(functions)
     about = {
-        "name": name,
-        "target": target or inside.elf.machine,
-        "machine": inside.elf.machine,
-        "bits": inside.elf.bits,
-        "kinds": inside.kinds,
-        "functions": functions_of(inside.elf) if functions is None else list(functions),
-    }
+        "name": name, "target": target or binary.machine, "machine": binary.machine, "bits": binary.bits,
+        "kinds": inside.kinds, "functions": listed,
+    }  # fmt: skip
     return LibraryModule(source, about, imports=imports)
 
 

@@ -241,10 +241,7 @@ _DTYPES = {
 RAW = {
     "bfloat16": (NUMBERS["bfloat16"], "uint16"),
     **{name: (number, "uint8") for name, number in NUMBERS.items() if name.startswith("float8")},
-    "uint4": (21, "uint8"),
-    "int4": (22, "uint8"),
-    "uint2": (25, "uint8"),
-    "int2": (26, "uint8"),
+    **{name: (number, "uint8") for name, number in (("uint4", 21), ("int4", 22), ("uint2", 25), ("int2", 26))},
 }
 #: Of these onnxruntime keeps several in a byte, the first one lowest; on the wire, each has a byte of its own.
 _BITS = {"uint4": 4, "int4": 4, "uint2": 2, "int2": 2}
