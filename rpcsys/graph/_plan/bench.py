@@ -7,6 +7,7 @@ import math
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -39,7 +40,8 @@ class Trial(NamedTuple):
     work_s: Callable[[Sequence[Any]], float] | None = None  # its own seconds there, if less than a call takes
 
 
-class LocalBench(NamedTuple):
+@dataclass
+class LocalBench:
     """CPUs of this machine."""
 
     device: PlanDevice
