@@ -12,8 +12,7 @@ from rpcsys.module import elf, toolchain
 OLDEST_PYTHON = (3, 8)
 #: Names that a board's Python may go by: an old distribution's python3 may be too old, and another lie beside it.
 PYTHONS = ("python3", *(f"python3.{minor}" for minor in range(14, 7, -1)))
-#: Where an archive may be put for a moment, beside $TMPDIR.
-FOLDERS = ("/tmp", "/var/tmp")
+FOLDERS = ("/tmp", "/var/tmp")  # where an archive may be put for a moment, beside $TMPDIR
 _TAG = "rpcsys-fact"
 #: $1 the root that it is installed below, further ones the names of Pythons.
 SCRIPT = f"""

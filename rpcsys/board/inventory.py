@@ -15,8 +15,7 @@ from typing import Any
 from rpcsys.errors import ConfigError, RpcsysError
 
 FORM = 1
-#: Ten thousand boards take 4 MB.
-MAX_BYTES = 16 << 20
+MAX_BYTES = 16 << 20  # ten thousand boards take 4 MB
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,11 @@ from rpcsys.client import connect_tracker
 from rpcsys.errors import ConnectError, RpcsysError
 from rpcsys.link import parse_address
 
-#: For an archive of some megabytes over a poor line.
-COPY_TIMEOUT_S = 600.0
-#: For a copy, two syncs and a self-test on a slow card.
-INSTALL_TIMEOUT_S = 300.0
-#: For running sessions at an upgrade, if nothing else is said: as install.sh has it.
-DRAIN_S = 3600.0
-#: For a board to reach the tracker.
-REACH_TIMEOUT_S = 10
-#: Between two looks at the tracker.
-EVERY_S = 0.25
+COPY_TIMEOUT_S = 600.0  # for an archive of some megabytes over a poor line
+INSTALL_TIMEOUT_S = 300.0  # for a copy, two syncs and a self-test on a slow card
+DRAIN_S = 3600.0  # for running sessions at an upgrade, if nothing else is said: as install.sh has it
+REACH_TIMEOUT_S = 10  # for a board to reach the tracker
+EVERY_S = 0.25  # between two polls of the tracker
 _COPY = """
 cat >"$1/device.tar" && "$2" -c '
 import hashlib, sys

@@ -16,10 +16,8 @@ from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.pack import archive, build
 from rpcsys.pack.libraries import parse_version
 
-#: In the place of a build folder: TVM's libraries are PyPI's.
-WHEELS = "wheels"
-#: Bytes that shall be left on a board besides.
-MARGIN = 1 << 20
+WHEELS = "wheels"  # in the place of a build folder: TVM's libraries are PyPI's
+MARGIN = 1 << 20  # bytes that shall be left on a board besides
 
 
 @dataclass(frozen=True)

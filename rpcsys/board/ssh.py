@@ -19,17 +19,12 @@ from typing import IO, NamedTuple
 
 from rpcsys.errors import ConnectError, RpcsysError, UsageError
 
-#: For the network's part of opening a connection.
-CONNECT_S = 10
-#: For a person to type a password, or to look at a host key.
-TYPING_S = 120.0
-#: What a command may take that only looks at something; an old board starts Python in seconds.
-COMMAND_S = 60.0
-#: Bytes that a command may print: ours print a few hundred.
-MAX_OUTPUT = 1 << 20
+CONNECT_S = 10  # for the network's part of opening a connection
+TYPING_S = 120.0  # for a person to type a password, or to look at a host key
+COMMAND_S = 60.0  # what a command may take that only looks at something; an old board starts Python in seconds
+MAX_OUTPUT = 1 << 20  # bytes that a command may print: ours print a few hundred
 _SSH_FAILED = 255
-#: What stands before an answer: a login shell may print things of its own first.
-_READY = "rpcsys-ready"
+_READY = "rpcsys-ready"  # what stands before an answer: a login shell may print things of its own first
 #: OpenSSH takes the first value it meets of each option: those that were given come before these.
 _DEFAULTS = (f"ConnectTimeout={CONNECT_S}", "ServerAliveInterval=5", "ServerAliveCountMax=3")
 _THROUGH_MASTER = ("BatchMode=yes", "ControlMaster=no")

@@ -13,12 +13,10 @@ from pathlib import Path
 from rpcsys.errors import RpcsysError, UsageError
 
 TOP = "rpcsys-device"
-#: Of zopfli's search: more gain a few bytes and take seconds.
-_ROUNDS = 3
+_ROUNDS = 3  # of zopfli's search: more gain a few bytes and take seconds
 #: xz for text: four bits of the byte before tell of the next one, and nothing is aligned.
 _XZ = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "pb": 0}
-#: 2000-01-01 and half of the time since then, in seconds.
-_EPOCH, _SPAN = 946684800, 1 << 28
+_EPOCH, _SPAN = 946684800, 1 << 28  # 2000-01-01 and half of the time since then, in seconds
 
 
 def write(path: Path, files: Mapping[str, bytes], programs: frozenset[str]) -> None:

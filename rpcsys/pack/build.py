@@ -17,11 +17,9 @@ from rpcsys.module import toolchain
 from rpcsys.pack import archive, libraries, source
 from rpcsys.pack.libraries import PackTarget, Prepared, Source, version_text
 
-#: Folders of the archive.
-PYTHON, NATIVE, DRIVERS, LICENSES = "python", "python/lib", "drivers", "licenses"
+PYTHON, NATIVE, DRIVERS, LICENSES = "python", "python/lib", "drivers", "licenses"  # folders of the archive
 MANIFEST = "manifest.json"
-#: What a board's Python has to be at least: the device tier's.
-_PYTHON_VERSION = "3.8"
+_PYTHON_VERSION = "3.8"  # what a board's Python has to be at least: the device tier's
 
 
 class Packed(NamedTuple):

@@ -20,14 +20,12 @@ from rpcsys.module import elf, toolchain
 FFI, RUNTIME = "libtvm_ffi.so", "libtvm_runtime.so"
 ORIGIN = "$ORIGIN"
 
-#: Folders above a build folder in which its project's licence may lie.
-_ABOVE = 4
+_ABOVE = 4  # folders above a build folder in which its project's licence may lie
 _LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")
 
 #: Targets that have wheels of TVM, and what pip calls their processors.
 _PLATFORMS = {"aarch64-linux-gnu": "aarch64", "x86_64-linux-gnu": "x86_64"}
-#: Packages with their library.
-_PACKAGES = {"apache-tvm-ffi": f"tvm_ffi/lib/{FFI}", "apache-tvm": f"tvm/lib/{RUNTIME}"}
+_PACKAGES = {"apache-tvm-ffi": f"tvm_ffi/lib/{FFI}", "apache-tvm": f"tvm/lib/{RUNTIME}"}  # packages with their library
 _MANYLINUX = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux2014")
 _WHEELS_PYTHON = "3.11"  # the libraries themselves do not care
 _PIP_TIMEOUT_S = 1800

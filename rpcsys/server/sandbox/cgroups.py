@@ -1,9 +1,8 @@
 """The kernel's control groups, where they are there: a session cannot outrun them between two scans.
 
-A server with ``--session-memory`` or ``--cpus`` makes a folder of its own below its cgroup, in version 2 or in the
-hierarchies of version 1, and each session's processes a cgroup below that. The scans of
-:mod:`rpcsys.server.supervisor.memory_watch` go on. Where anything is refused, they alone hold the limits. The folders
-are locked as those of :mod:`rpcsys.server.sandbox.work_folders`.
+A server makes a folder below its own cgroup (version 2, or the hierarchies of version 1), and in it a cgroup for each
+session. The folders are locked as those of :mod:`rpcsys.server.sandbox.work_folders`. Where anything is refused, the
+scans of :mod:`rpcsys.server.supervisor.memory_watch` alone hold the limits.
 """
 
 from __future__ import annotations
@@ -21,12 +20,10 @@ from rpcsys.server.sandbox.mount_namespace import make_read_only
 #: The kernel counts more than scans do, and allows an eighth more than the limit, and 32 MB: page tables, stacks, an
 #: init, and what a fork copies.
 MARGIN = (8, 32 << 20)
-#: For the kernel to let go of processes that were killed, when a server's folder is removed.
-REMOVE_TIMEOUT_S = 10.0
+REMOVE_TIMEOUT_S = 10.0  # for the kernel to let go of processes that were killed, when a server's folder is removed
 AGAIN_S = 0.02
 
-#: Where version 2 has the server's own processes: beside cgroups there are none.
-_LEAF = "server"
+_LEAF = "server"  # where version 2 has the server's own processes: beside cgroups there are none
 #: A server's folder for each controller, ``memory`` and ``cpuset``; in version 2 both are the same.
 Folders = Dict[str, str]
 
@@ -147,17 +144,18 @@ def keep_on(folders: Folders, child: int, cpus: AbstractSet[int]) -> None:
 def starved(folders: Folders, child: int, killed: bool = False) -> bool:
     """Whether the kernel has ended a process of ``child`` for want of memory.
 
-    ``killed``: its own process has ended by SIGKILL; kernels before 4.13 tell only that the limit was met.
+    ``killed``: its own process has ended by SIGKILL; kernels before 4.13 show only that the limit was met.
     """
     if "memory" not in folders:
         return False
     place = os.path.join(folders["memory"], str(child))
     try:
         for name in ("memory.events", "memory.oom_control"):
-            if os.path.exists(os.path.join(place, name)):
-                told = dict(line.split(None, 1) for line in _read(place, name).splitlines())
-                if "oom_kill" in told:
-                    return int(told["oom_kill"]) > 0
+            counted = os.path.exists(os.path.join(place, name)) and re.search(
+                r"(?m)^oom_kill (\d+)", _read(place, name)
+            )
+            if counted:
+                return int(counted[1]) > 0
         return killed and int(_read(place, "memory.failcnt")) > 0
     except (OSError, ValueError):
         return False
@@ -232,12 +230,8 @@ def _remove(places: Sequence[str], timeout_s: float) -> None:
     """Remove folders with the cgroups in them, as soon as these are empty."""
 
     def try_once() -> bool:
-        left = [place for place in places if os.path.isdir(place)]
-        for place in left:
-            for below in _below(place):
-                _removed(below)
-            _removed(place)
-        return not any(map(os.path.isdir, left))
+        removed = [_removed(place) for folder in places for place in (*_below(folder), folder)]
+        return all(removed)
 
     _until(timeout_s, AGAIN_S, try_once)
 
@@ -258,12 +252,11 @@ def _places(folders: Folders, child: int | None = None) -> list[str]:
 
 def _limit(place: str, size: int) -> None:
     """Memory, and none of it swapped beyond that, where the kernel counts what is swapped. Raises OSError."""
-    first, second, least = ("memory.max", "memory.swap.max", 0)
-    if not os.path.exists(os.path.join(place, first)):
-        first, second, least = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", size)
-    _write(place, first, str(size))
-    if os.path.exists(os.path.join(place, second)):
-        _write(place, second, str(least))
+    v2 = os.path.exists(os.path.join(place, "memory.max"))
+    _write(place, "memory.max" if v2 else "memory.limit_in_bytes", str(size))
+    swap = "memory.swap.max" if v2 else "memory.memsw.limit_in_bytes"
+    if os.path.exists(os.path.join(place, swap)):
+        _write(place, swap, "0" if v2 else str(size))
 
 
 def _inherit(place: str) -> None:
@@ -280,13 +273,9 @@ def _below(folder: str) -> list[str]:
 
 
 def _removed(place: str) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         os.rmdir(place)
-    except FileNotFoundError:
-        pass
-    except OSError:
-        return False
-    return True
+    return not os.path.isdir(place)
 
 
 def _read(folder: str, name: str) -> str:
@@ -295,9 +284,4 @@ def _read(folder: str, name: str) -> str:
 
 
 def _write(folder: str, name: str, text: str) -> None:
-    """One write, to a file that exists. Raises OSError."""
-    descriptor = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+    processes.write_file(os.path.join(folder, name), text)

@@ -64,7 +64,7 @@ def _entered(settings: dict[str, Any]) -> MountNamespace | None:
 
 
 def _run(control: socket.socket, settings: dict[str, Any], parent: int, namespace: MountNamespace | None) -> NoReturn:
-    """Wait for a job, do it, tell its outcome, exit. Nothing else of Python runs at the exit."""
+    """Wait for a job, do it, report its outcome, exit. Nothing else of Python runs at the exit."""
     from rpcsys.server.session import session
 
     status = 1
@@ -81,7 +81,7 @@ def _run(control: socket.socket, settings: dict[str, Any], parent: int, namespac
         status = _do(Job.from_bytes(data), descriptor, control, settings, namespace) if data else 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the supervisor is gone, and the zygote will say so with a signal
-    except BaseException:  # noqa: BLE001 - whatever a session raises ends this process, and is told
+    except BaseException:  # noqa: BLE001 - whatever a session raises ends this process, and is printed
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -93,7 +93,7 @@ def _run(control: socket.socket, settings: dict[str, Any], parent: int, namespac
 def _do(
     job: Job, descriptor: int | None, control: socket.socket, settings: dict[str, Any], namespace: MountNamespace | None
 ) -> int:
-    """Do the job in its own folder, and tell its outcome; the exit status."""
+    """Do the job in its own folder, and report its outcome; the exit status."""
     try:
         _enter_folder(job, settings, namespace)
     except OSError as error:  # the folder is gone: somebody killed the server, or removed it

@@ -1,6 +1,6 @@
 """Shared memory, semaphores and queues that sessions leave behind.
 
-Where sessions have namespaces of their own these vanish with them, and are only looked at to be reported: :func:`seen`.
+Where sessions have namespaces of their own these vanish with them, and are only reported: :func:`seen`.
 Elsewhere they are found by comparison: :class:`IpcCleanup`.
 """
 
@@ -16,7 +16,6 @@ from rpcsys.server.sandbox.messages import MAX_NAMES
 from rpcsys.server.sandbox.processes import LIBC
 
 SHM = "/dev/shm"
-
 _SYSTEM_V = {"shm": "shared memory", "sem": "semaphores", "msg": "queue"}
 
 
@@ -26,7 +25,7 @@ class IpcObject(NamedTuple):
     kind: str  # ``file``, ``shm``, ``sem`` or ``msg``
     number: int  # inode or identifier
     name: str = ""
-    maker: int = 0  # the process that made it, or used it last; 0 where the kernel does not tell
+    maker: int = 0  # the process that made it, or used it last; 0 where the kernel does not show it
     users: int = 0  # how many processes have it attached
 
     def describe(self) -> str:
@@ -40,11 +39,7 @@ class IpcObject(NamedTuple):
     def remove(self) -> bool:
         """Remove it; False where that is refused, or it is gone."""
         if self.kind == "file":
-            try:
-                os.unlink(os.path.join(SHM, self.name))
-            except OSError:
-                return False
-            return True
+            return not LIBC.unlink(os.fsencode(os.path.join(SHM, self.name)))
         if self.kind == "sem":
             return not LIBC.semctl(self.number, 0, 0)
         control = LIBC.shmctl if self.kind == "shm" else LIBC.msgctl
@@ -54,7 +49,7 @@ class IpcObject(NamedTuple):
 class IpcCleanup:
     """Removes what was not there before the sessions, on boards without namespaces, of this process's user.
 
-    Which session made an object can not always be told; what may be another's that still runs is left until the board
+    Which session made an object cannot always be known; what may be another's that still runs is left until the board
     is idle.
     """
 
@@ -75,11 +70,11 @@ class IpcCleanup:
 def seen(settings: dict[str, Any], root: str = "") -> list[str]:
     """What a session in namespaces of its own has made in them and not removed, by name.
 
-    ``settings``: its child's. ``root``: looked at from outside, as /proc/PID/root of the session.
+    ``settings``: its child's. ``root``: seen from outside, as /proc/PID/root of the session.
     """
     ours = {_top(path) for path in (settings["folder"], *settings["keep"])}
-    names = [f"{place}/{name}" for place in mount_namespace.SHARED for name in listed(root + place)]
-    names = [name for name in names if name not in ours]
+    paths = (f"{place}/{name}" for place in mount_namespace.SHARED for name in listed(root + place))
+    names = [path for path in paths if path not in ours]
     if not root:
         names += [one.describe() for one in _system_v(None)]
     return names[:MAX_NAMES]
@@ -87,43 +82,30 @@ def seen(settings: dict[str, Any], root: str = "") -> list[str]:
 
 def _top(path: str) -> str:
     """The entry of a shared directory that ``path`` is below."""
-    for place in mount_namespace.SHARED:
-        if path.startswith(place + "/"):
-            return place + "/" + path[len(place) + 1 :].partition("/")[0]
-    return path
+    shared = next((place for place in mount_namespace.SHARED if path.startswith(place + "/")), None)
+    return path if shared is None else "/".join(path.split("/")[: shared.count("/") + 2])
 
 
 def found(user: int) -> list[IpcObject]:
     """All that ``user`` has in the namespaces of this process."""
-    return [*_files(user), *_system_v(user)]
-
-
-def _files(user: int) -> list[IpcObject]:
     files = []
     with contextlib.suppress(OSError), os.scandir(SHM) as entries:  # no such place, or what was in it is gone meanwhile
         for entry in entries:
             status = entry.stat(follow_symlinks=False)
             if status.st_uid == user:
                 files.append(IpcObject("file", status.st_ino, entry.name))
-    return files
+    return [*files, *_system_v(user)]
 
 
 def _system_v(user: int | None) -> list[IpcObject]:
     objects = []
-    for kind in _SYSTEM_V:
-        for row in _rows(kind):
-            if user is None or int(row["cuid"]) == user:
-                maker = int(row.get("cpid") or row.get("lspid") or 0)
-                number = int(row["msqid" if kind == "msg" else kind + "id"])
-                objects.append(IpcObject(kind, number, "", maker, int(row.get("nattch", 0))))
+    with contextlib.suppress(OSError):  # a kernel without System V IPC
+        for kind in _SYSTEM_V:
+            with open(f"/proc/sysvipc/{kind}", "rb", buffering=0) as file:
+                headings, *rows = file.readall().decode("ascii").splitlines() or [""]
+            for row in (dict(zip(headings.split(), line.split())) for line in rows):
+                if user is None or int(row["cuid"]) == user:
+                    maker = int(row.get("cpid") or row.get("lspid") or 0)
+                    number = int(row["msqid" if kind == "msg" else kind + "id"])
+                    objects.append(IpcObject(kind, number, "", maker, int(row.get("nattch", 0))))
     return objects
-
-
-def _rows(kind: str) -> list[dict[str, str]]:
-    """The kernel's table of a kind, each row by its headings."""
-    try:
-        with open(f"/proc/sysvipc/{kind}", "rb", buffering=0) as file:
-            headings, *rows = file.readall().decode("ascii").splitlines() or [""]
-    except OSError:
-        return []  # a kernel without System V IPC
-    return [dict(zip(headings.split(), row.split())) for row in rows]

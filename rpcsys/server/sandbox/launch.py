@@ -1,7 +1,7 @@
 """Starting a process of the server's own: a fresh interpreter, or a copy of this process.
 
-With the same interpreter flags and the same ``sys.path`` (so that it also works under ``python3 -I -S``, out
-of a zip file, or out of a source tree), and never more descriptors than it needs.
+With the same interpreter flags and ``sys.path`` (as under ``python3 -I -S``, out of a zip file or a source tree), and
+never more descriptors than it needs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import signal
 import sys
 from typing import Any
 
-#: The descriptor at which the new process finds its socket.
-HANDED = 3
+HANDED = 3  # the descriptor at which the new process finds its socket
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "from importlib import import_module; import_module(sys.argv.pop(1)).main(json.loads(sys.argv.pop(1)))"
@@ -31,8 +30,7 @@ def start(
     standard output is for the ready line. A ``leader`` has a process group of its own: Ctrl-C in a terminal is not
     for it. ``posix_spawn`` forks nothing of the parent's memory, and is safe beside threads. Raises OSError.
     """
-    # One that is already at its place would stay close-on-exec: have dup2 move every one.
-    source = os.dup(descriptor) if descriptor == HANDED else descriptor
+    source = os.dup(descriptor) if descriptor == HANDED else descriptor  # at its place it would stay close-on-exec
     paths = [os.path.abspath(path) for path in sys.path]
     arguments = [sys.executable, *flags(), "-c", _START, json.dumps(paths), module, json.dumps(settings), name]
     group: dict[str, Any] = {"setpgroup": 0} if leader else {}
@@ -60,14 +58,12 @@ def copy(module: str, settings: dict[str, object], descriptor: int, printing: in
     """Run ``module.main(settings)``, which never returns, in a copy of this process; its process number.
 
     As :func:`start` otherwise, and a leader. What this process has imported is shared, which on a small board is a
-    quarter of the memory of all. Only for a process of one thread. Raises OSError.
-
-    What the copy's Python knows of this process's descriptors, which it closes, is never let go of, since the frames
-    that hold it never end: no finaliser can close a number that has come to mean another file.
+    quarter of the memory of all. Only for a process of one thread. The copy never lets go of Python's objects for this
+    process's descriptors: no finaliser can close a number that has come to mean another file. Raises OSError.
     """
     sys.stdout.flush()
     gc.collect()
-    gc.freeze()  # a collector that looks at every object would make a copy of its page
+    gc.freeze()  # a collector that visits every object would copy its page
     pid = os.fork()
     if pid:
         return pid

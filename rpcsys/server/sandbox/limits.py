@@ -13,10 +13,8 @@ from typing import AbstractSet, Sequence
 
 from rpcsys.server.sandbox import processes
 
-#: A process that crashed with so much of its limit in memory did so for want of more.
-NEARLY = 0.8
-#: When the board's memory ends, the kernel ends sessions and model hosts first, and the supervisor last
-#: (oom_score_adj).
+NEARLY = 0.8  # a process that crashed with so much of its limit in memory did so for want of more
+#: When the board's memory ends, the kernel ends sessions and model hosts first, the supervisor last (oom_score_adj).
 OOM_FIRST, OOM_LAST = 800, -900
 #: How Python, C++, onnxruntime, this package and the C library say that there is no memory.
 _NO_MEMORY = ("MemoryError", "bad_alloc", "allocate memory", "no memory", "Cannot allocate")
@@ -75,7 +73,7 @@ def describe(size: int) -> str:
 
 
 def breach(size: int) -> str:
-    """What a client is told of a session that wanted more than ``size``."""
+    """The error of a session that wanted more than ``size``."""
     return f"the session's memory limit of {describe(size)} was hit (the server's --session-memory)"
 
 
@@ -100,7 +98,7 @@ def listed(folder: str) -> list[str]:
 
 
 def field(pid: str, file: str, name: bytes) -> int:
-    """A size of a process from /proc, in bytes; 0 where it is not told."""
+    """A size of a process from /proc, in bytes; 0 where it is not there."""
     try:
         with open(f"/proc/{pid}/{file}", "rb") as lines:
             for line in lines:

@@ -1,8 +1,7 @@
 """How much memory a session has, counted from outside by the kernel's tables; sockets by sock_diag, without privileges.
 
-Not seen: files in memory, and sockets, on their way through a socket, open in nobody; buffers of pipes; System V
-memory that nobody has attached (the kernel bounds it, see :mod:`rpcsys.server.sandbox.mount_namespace`); and, by who
-is not root, what a process holds that has made itself undumpable: only its resident pages are then known.
+Not seen: files in memory and sockets on their way through a socket; buffers of pipes; System V memory that nobody has
+attached (the kernel bounds it); and, by who is not root, what an undumpable process holds beside its resident pages.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ LITTLE = 8 << 20
 #: How links to open files in memory begin. Others are not looked at: the disk they are on may not answer.
 _HELD = ("/memfd:", "/dev/zero", "/SYSV", "/run/", *(place + "/" for place in SHARED))
 _DELETED, _SOCKET = " (deleted)", "socket:["
-
 _Inode = Tuple[int, int]
 
 
@@ -62,7 +60,7 @@ class MemoryUsage:
 
     def scan(self, pid: int) -> None:
         """Add a process's resident pages, and what it holds."""
-        self._resident += _resident(pid)
+        self._resident += _number(f"/proc/{pid}/statm", 1) * resource.getpagesize()
         self._add_folders(pid)
         for task in listed(f"/proc/{pid}/task"):  # a thread may have descriptors of its own
             self._add_files(f"/proc/{pid}/task/{task}/fd")
@@ -122,10 +120,11 @@ class MemoryUsage:
         return total * 1024
 
 
-def _resident(pid: int) -> int:
+def _number(path: str, place: int) -> int:
+    """A number in a file of the kernel's, by its place; 0 where there is none."""
     try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
+        with open(path, "rb") as file:
+            return int(file.read().split()[place])
     except (OSError, IndexError, ValueError):
         return 0
 
@@ -153,19 +152,15 @@ def _memory_devices() -> frozenset[int]:
 
 
 # Sockets. A local one's message counts for who sent it as long as that lives. Where the sender is gone, or not yet
-# accepted, the kernel does not tell what its messages take: the most that a socket may hold is assumed.
+# accepted, the kernel does not show what its messages take: the most that a socket may hold is assumed.
 
-_SOCK_DIAG, _BY_FAMILY, _DUMP = 4, 20, 0x301
-_DONE, _ERROR = 3, 2
+_SOCK_DIAG, _BY_FAMILY, _DUMP, _DONE, _ERROR = 4, 20, 0x301, 3, 2
 _ALIGNMENT, _REPLY_BYTES = 4, 65536
-
 _LISTENING = 10
 _STATES = 0xFFFFFFFF & ~(1 << 6)  # all, but those that only wait for late packets
-
 _UNIX_PEER, _UNIX_QUEUE, _UNIX_MEMORY, _INET_MEMORY = 2, 4, 5, 7
 _UNIX_SHOW = 0x04 | 0x10 | 0x20
-#: Where the memory of what was received, what was sent, and what is to be sent is, in what the kernel tells of a
-#: socket's memory.
+#: Where the kernel's account of a socket's memory has what was received, what was sent, and what is to be sent.
 _RECEIVED, _SENT, _QUEUED = 0, 2, 5
 _INET = [(f, p) for f in (socket.AF_INET, socket.AF_INET6) for p in (socket.IPPROTO_TCP, socket.IPPROTO_UDP)]
 
@@ -184,16 +179,13 @@ def most_buffered() -> int:
 
 
 def buffered(inodes: AbstractSet[int]) -> int:
-    """Bytes that these sockets hold, up to `LITTLE` in connections left out. 0 where the kernel tells nothing."""
+    """Bytes that these sockets hold, up to `LITTLE` in connections left out. 0 where the kernel shows nothing."""
     total = 0
     try:
-        for one in _unix_sockets():
-            if one.inode in inodes:
-                total += _of_unix(one)
+        total += sum(_of_unix(one) for one in _unix_sockets() if one.inode in inodes)
         for family, protocol in _INET if _of_all_connections() > LITTLE else ():
-            for one in _inet_sockets(family, protocol):
-                if one.inode in inodes:
-                    total += _memory(one.attributes.get(_INET_MEMORY))
+            found = (one for one in _inet_sockets(family, protocol) if one.inode in inodes)
+            total += sum(_memory(one.attributes.get(_INET_MEMORY)) for one in found)
     except (OSError, struct.error, IndexError, ValueError):
         pass  # a kernel without
     return total
@@ -220,8 +212,7 @@ def _memory(sizes: Optional[Tuple[int, ...]]) -> int:
 
 
 def _unix_sockets() -> Iterator[_Socket]:
-    request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _UNIX_SHOW, 0, 0)
-    return _dump(request, 2, 4, 16)
+    return _dump(struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _UNIX_SHOW, 0, 0), 2, 4, 16)
 
 
 def _inet_sockets(family: int, protocol: int) -> Iterator[_Socket]:
@@ -229,7 +220,7 @@ def _inet_sockets(family: int, protocol: int) -> Iterator[_Socket]:
 
 
 def _dump(request: bytes, state: int, inode: int, attributes: int) -> Iterator[_Socket]:
-    """What the kernel tells of each socket that ``request`` asks for, by places in its reply. Raises OSError."""
+    """What the kernel shows of each socket that ``request`` asks for, by places in its reply. Raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as netlink:
         netlink.setblocking(False)
         netlink.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, _DUMP, 0, 0) + request)
@@ -241,7 +232,7 @@ def _dump(request: bytes, state: int, inode: int, attributes: int) -> Iterator[_
                     return
                 body = data[16:length]
                 yield _Socket(body[state], struct.unpack_from("=I", body, inode)[0], _attributes(body[attributes:]))
-                data = data[_aligned(length) :]
+                data = data[-(-length // _ALIGNMENT) * _ALIGNMENT :]
 
 
 def _attributes(data: bytes) -> Dict[int, Tuple[int, ...]]:
@@ -252,18 +243,10 @@ def _attributes(data: bytes) -> Dict[int, Tuple[int, ...]]:
         if length < _ALIGNMENT:
             break
         found[kind] = struct.unpack_from(f"={(length - 4) // 4}I", data, 4)
-        data = data[_aligned(length) :]
+        data = data[-(-length // _ALIGNMENT) * _ALIGNMENT :]
     return found
 
 
-def _aligned(length: int) -> int:
-    return (length + _ALIGNMENT - 1) & -_ALIGNMENT
-
-
 def _setting(name: str) -> int:
-    """A bound of the kernel's, the last where it has several; 0 where it tells none."""
-    try:
-        with open(f"/proc/sys/net/{name}", encoding="ascii") as file:
-            return int(file.read().split()[-1])
-    except (OSError, ValueError, IndexError):
-        return 0
+    """A bound of the kernel's, the last where it has several; 0 where it shows none."""
+    return _number(f"/proc/sys/net/{name}", -1)

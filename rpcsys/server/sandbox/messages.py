@@ -19,14 +19,10 @@ from typing import Any, Dict, Mapping
 from rpcsys.errors import ProtocolError, printable
 from rpcsys.wire.checks import Check, flag, integer, items, seconds, sentence, text
 
-#: Of a message. The longest is a job: a greeting and a few paths.
-MAX_BYTES = 65536
-#: Names of processes that had to be killed, or of files that were removed, in one report.
-MAX_NAMES = 32
-#: Characters of a sentence, and of a name: what is longer is cut.
-MAX_LINE, MAX_NAME = 1000, 200
-#: Messages of a session's process in all. It has five, and one for each import where servers do not fork.
-ALLOWED = 256
+MAX_BYTES = 65536  # of a message; the longest is a job: a greeting and a few paths
+MAX_NAMES = 32  # names of processes that had to be killed, or of files that were removed, in one report
+MAX_LINE, MAX_NAME = 1000, 200  # characters of a sentence, and of a name: what is longer is cut
+ALLOWED = 256  # messages of a session's process in all: it has five, and one for each import without a fork
 ALLOWED_S = 10.0
 #: Messages of a host in a span of time; one of 1 kB and more counts for as many. One that leaves gives 1,000 clients
 #: back at once; more than this is a tenth of what the supervisor can hear beside all else.
@@ -41,8 +37,7 @@ class ChildKind(str, Enum):
     DEPLOYER = "deployer"
 
 
-#: Kinds of jobs.
-RPCSYS, TVM, TVM_END, HOST, DEPLOYER = "rpcsys/1", "tvm", "tvm-end", "host", "deployer"
+RPCSYS, TVM, TVM_END, HOST, DEPLOYER = "rpcsys/1", "tvm", "tvm-end", "host", "deployer"  # kinds of jobs
 
 
 @dataclass(frozen=True)
@@ -206,12 +201,11 @@ def send_json(sock: socket.socket, descriptor: int | None = None, **fields: Any)
 
 def receive(sock: socket.socket) -> tuple[bytes, int | None]:
     """One message and the descriptor beside it; ``b""`` when the other end is gone. Raises OSError."""
-    size = array.array("i").itemsize
-    data, beside, _, _ = sock.recvmsg(MAX_BYTES, socket.CMSG_SPACE(size), socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
+    data, beside, _, _ = sock.recvmsg(MAX_BYTES, socket.CMSG_SPACE(descriptors.itemsize), socket.MSG_CMSG_CLOEXEC)
     for level, kind, payload in beside:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(payload[: len(payload) - len(payload) % size])
+            descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])
     for extra in descriptors[1:]:
         os.close(extra)
     return data, descriptors[0] if descriptors else None

@@ -16,12 +16,10 @@ from typing import Iterable, Iterator, Sequence
 from rpcsys.server.sandbox import pid_namespace, processes
 from rpcsys.server.sandbox.processes import LIBC, check, fork
 
-#: Directories that everyone may write to; a session has its own.
-SHARED = ("/tmp", "/var/tmp", "/dev/shm")
+SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # directories that everyone may write to; a session has its own
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _SLAVE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 19
-#: Options in /proc/self/mountinfo that have to be given again, with their flags of mount(2).
+#: Options in /proc/self/mountinfo that have to be given again, with their flags of mount(2); the same, by statvfs's bits.
 _OPTIONS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
-#: The same as bits of statvfs.
 _BITS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 #: File systems with no disk behind them, or none of this machine's.
 _PSEUDO = frozenset((
@@ -114,7 +112,7 @@ class MountNamespace:
             os.close(descriptor)
         if read_only and shared and os.path.isdir(shared):
             _mount(shared, shared, _BIND)
-            _make_writable(shared)
+            make_read_only(shared, 0)
         if self._in_shared:
             self._cover()
 
@@ -128,7 +126,7 @@ class MountNamespace:
         os.makedirs(home, 0o700, exist_ok=True)
         _mount(f"/proc/self/fd/{descriptor}", home, _BIND)
         if self._read_only:
-            _make_writable(home)
+            make_read_only(home, 0)
         os.close(descriptor)
 
     def _cover(self) -> None:
@@ -152,9 +150,8 @@ def _limit_kernel_memory(size: int | None) -> None:
     if os.geteuid():  # for root the bound would be the whole machine's
         settings["user/max_user_namespaces"] = 0
     for name, value in settings.items():
-        # Some kernels bound none, or let only root do it.
-        with contextlib.suppress(OSError), open(f"/proc/sys/{name}", "w") as file:
-            file.write(str(value))
+        with contextlib.suppress(OSError):  # some kernels bound none, or let only root do it
+            processes.write_file(f"/proc/sys/{name}", str(value))
 
 
 def _path_descriptor(path: str) -> int:
@@ -178,27 +175,17 @@ def _mount(source: str | None, target: str, flags: int, kind: str = "none", data
     check(LIBC.mount(*words, ctypes.c_ulong(flags), data.encode() or None))
 
 
-def make_read_only(path: str) -> None:
-    """Have nothing written through the mount at ``path``. Raises OSError."""
-    _mount(None, path, _REMOUNT | _BIND | _RDONLY | _flags_of(path))
-
-
-def _make_writable(path: str) -> None:
-    """Have the mount at ``path``, which this process has made, written to. Raises OSError."""
-    _mount(None, path, _REMOUNT | _BIND | _flags_of(path))
-
-
-def _flags_of(path: str) -> int:
+def make_read_only(path: str, flag: int = _RDONLY) -> None:
+    """Have nothing written through the mount at ``path``; with ``flag`` 0, have it written to. Raises OSError."""
     bits = os.statvfs(path).f_flag
-    return sum(flag for bit, flag in _BITS.items() if bits & bit)
+    _mount(None, path, _REMOUNT | _BIND | flag | sum(kept for bit, kept in _BITS.items() if bits & bit))
 
 
 def _close_disks() -> None:
     """Have nothing written to any disk any more, through any path that exists now. Raises OSError.
 
-    Mount by mount, with what every kernel has. What else is set on a mount is kept: in a user namespace the kernel
-    insists on it. Pseudo file systems and those in memory stay as they are: through them a board is used, and nothing
-    of them outlives it.
+    What else is set on a mount is kept: in a user namespace the kernel insists on it. Pseudo file systems and those in
+    memory stay as they are: through them a board is used, and nothing of them outlives it.
     """
     for path, flags in _disks():
         if os.path.lexists(path):  # else another mount hides it

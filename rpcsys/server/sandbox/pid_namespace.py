@@ -6,8 +6,8 @@
             ├─ init (1 in there), an orphan that the zygote adopts
             └─ the session's process (2), and all it starts; what loses its parent becomes a child of the init
 
-An init is dead only when all in its namespace is; it ends when the zygote does, and has nothing that its session
-could want. Why a session's process is not itself the init: docs/decisions/0005-clean-boards.md.
+An init is dead only when all in its namespace is, and ends when the zygote does. Why a session's process is not itself
+the init: docs/decisions/0005-clean-boards.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from rpcsys.server.sandbox import messages, privileges, processes
 from rpcsys.server.sandbox.processes import LIBC, check, fork
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID = 0x00020000, 0x08000000, 0x10000000, 0x20000000
-
 #: What can be left: the mounts, with what System V has in memory; and the PID namespace, for processes to come.
 MOUNTS, PIDS = _NEWNS | _NEWIPC, _NEWPID
 
@@ -38,20 +37,13 @@ def leave(which: int) -> None:
     """Leave the host's namespaces ``which``, by a user namespace where that takes one. Raises OSError."""
     if LIBC.unshare(which) == 0:
         return
-    if os.geteuid() == 0:
+    user, group = os.geteuid(), os.getegid()
+    if user == 0:
         check(-1)
-    settings = {
-        "setgroups": "deny",
-        "uid_map": f"{os.geteuid()} {os.geteuid()} 1",
-        "gid_map": f"{os.getegid()} {os.getegid()} 1",
-    }
+    settings = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
     check(LIBC.unshare(which | _NEWUSER))
     for name, text in settings.items():
-        descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
-        try:
-            os.write(descriptor, text.encode())
-        finally:
-            os.close(descriptor)
+        processes.write_file(f"/proc/self/{name}", text)
 
 
 class InitMaker:
@@ -117,11 +109,8 @@ class InitMaker:
 
 def _join(init: int, *kinds: str) -> None:
     for kind in kinds:
-        descriptor = os.open(f"/proc/{init}/ns/{kind}", os.O_RDONLY)
-        try:
-            check(LIBC.setns(descriptor, 0))
-        finally:
-            os.close(descriptor)
+        with open(f"/proc/{init}/ns/{kind}", "rb", buffering=0) as namespace:
+            check(LIBC.setns(namespace.fileno(), 0))
 
 
 def _make_inits(requests: socket.socket, alive: int, parent: int) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -29,7 +30,7 @@ def own(settings: dict[str, Any]) -> None:
 
 
 def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
-    """Import and load what sessions need, with one thread each; tell the ``supervisor`` before what a flag asks for.
+    """Import and load what sessions need, with one thread each; report to the ``supervisor`` ahead of what a flag asks for.
 
     Raises ImportError, with that flag in its text.
     """
@@ -45,9 +46,8 @@ def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
                 _import(flag, name)
     finally:
         for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
+            del os.environ[name]
+            if value is not None:
                 os.environ[name] = value
 
 
@@ -71,10 +71,9 @@ def _import(flag: str, name: str) -> None:
 def release_pages(libraries: Sequence[str]) -> int:
     """Give back the clean pages of libraries whose file names begin so; how many bytes of mappings that were.
 
-    Relocating a large library reads most of its symbol tables, and these pages then count as this process's
-    (measured: 5.8 MB for libtvm_runtime with what it needs, in a server that serves nothing). Only mappings that
-    cannot be written to and hold no changed page are touched: the system brings those again from the file, or its
-    cache, when they are used.
+    Relocating a large library reads most of its symbol tables, and these pages then count as this process's (measured:
+    5.8 MB for libtvm_runtime with what it needs). Only mappings that cannot be written to and hold no changed page are
+    touched: the system reads those again from the file when they are used.
     """
     released = 0
     for start, end in list(_clean_mappings(tuple(libraries))):
@@ -85,21 +84,16 @@ def release_pages(libraries: Sequence[str]) -> int:
 
 
 def _clean_mappings(libraries: Tuple[str, ...]) -> Iterator[Tuple[int, int]]:
-    """The unchanged, unwritable mappings of the libraries; none where the system does not tell."""
+    """The unchanged, unwritable mappings of the libraries; none where the system does not show them."""
     found: Optional[Tuple[int, int]] = None
-    try:
-        with open("/proc/self/smaps") as maps:
-            for line in maps:
-                fields = line.split()
-                if fields[0].endswith(":"):
-                    if fields[0] in ("Private_Dirty:", "Shared_Dirty:") and fields[1] != "0":
-                        found = None
-                    elif fields[0] == "VmFlags:" and found is not None:  # the last line of a mapping
-                        yield found
-                        found = None
-                    continue
+    with contextlib.suppress(OSError), open("/proc/self/smaps") as maps:
+        for line in maps:
+            fields = line.split()
+            if fields[0] in ("Private_Dirty:", "Shared_Dirty:") and fields[1] != "0":
+                found = None
+            elif fields[0] == "VmFlags:" and found is not None:  # the last line of a mapping
+                yield found
+            elif not fields[0].endswith(":"):
                 start, _, end = fields[0].partition("-")
                 ours = len(fields) == 6 and os.path.basename(fields[5]).startswith(libraries)
                 found = (int(start, 16), int(end, 16)) if ours and fields[1][1] == "-" else None
-    except OSError:
-        return

@@ -13,14 +13,12 @@ from rpcsys.server.sandbox.processes import LIBC, check, prctl
 
 _CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID = 0, 1, 3, 4, 5, 6, 7
 _NET_BIND_SERVICE, _NET_RAW, _IPC_LOCK, _SYS_RAWIO, _SYS_ADMIN, _MKNOD, _PERFMON = 10, 13, 14, 17, 21, 27, 38
-
 #: What a session of root keeps: files of any owner, other users, low ports, ping, locked memory, performance counters.
 KEPT = frozenset(
     {_CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID}
     | {_NET_BIND_SERVICE, _NET_RAW, _IPC_LOCK, _PERFMON}
 )
-#: Also kept where disks are not closed: registers by /dev/mem, and device nodes.
-RAW = frozenset([_SYS_RAWIO, _MKNOD])
+RAW = frozenset([_SYS_RAWIO, _MKNOD])  # also kept where disks are not closed: registers by /dev/mem, and device nodes
 #: What the inits of PID namespaces keep: no process that lacks it may trace them or take their descriptors.
 OF_INITS = frozenset([_SYS_ADMIN])
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 23, 24, 38

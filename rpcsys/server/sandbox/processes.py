@@ -15,17 +15,13 @@ import signal
 import time
 from typing import AbstractSet, Callable, Dict, Iterable, List, NamedTuple, Tuple
 
-#: The C library, opened once: every `ctypes.CDLL` makes classes of its own, which in a forked child would copy half
-#: a megabyte of memory that it shares with its zygote.
+#: The C library, opened once: each `ctypes.CDLL` makes classes, which in a forked child copies half a megabyte.
 LIBC = ctypes.CDLL(None, use_errno=True)
 #: The same, called with the interpreter's lock held: a copy finds it so.
 _LIBC_WITH_GIL = ctypes.PyDLL(None, use_errno=True)
-#: Between two bursts of scans for orphans.
-RESCAN_S = 0.005
-#: Of scans without a pause.
-BURST_S = 0.02
-#: A process seen alive so long after it was killed is taken for stuck in the kernel.
-KILL_TIMEOUT_S = 5.0
+RESCAN_S = 0.005  # between two bursts of scans for orphans
+BURST_S = 0.02  # of scans without a pause
+KILL_TIMEOUT_S = 5.0  # a process seen alive so long after it was killed is taken for stuck in the kernel
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 _host_pid = 0
@@ -80,17 +76,21 @@ def finish_fork() -> None:
     ctypes.pythonapi.PyOS_AfterFork_Child()
 
 
+def write_file(path: str, text: str) -> None:
+    """Write ``text`` at once to a file that exists. Raises OSError."""
+    with open(path, "wb", buffering=0, opener=lambda path, _: os.open(path, os.O_WRONLY | os.O_CLOEXEC)) as file:
+        file.write(text.encode())
+
+
 # This process
 
 
 def become_subreaper() -> bool:
     """Descendants that lose their parent become children of this process; False where the system cannot."""
-    try:
-        check(prctl(_PR_SET_CHILD_SUBREAPER, 1))
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
+    result = prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if result and ctypes.get_errno() == errno.EINVAL:
         return False
+    check(result)
     return True
 
 
@@ -143,16 +143,11 @@ def children(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
                 found += map(int, file.read().split())
     except FileNotFoundError:
-        if os.path.isdir(f"/proc/{pid}"):
-            return _children_by_search(pid)
+        if os.path.isdir(f"/proc/{pid}"):  # a kernel built without CONFIG_PROC_CHILDREN
+            return [int(other) for other in os.listdir("/proc") if other.isdigit() and _stat(other)[1] == pid]
     except (ProcessLookupError, NotADirectoryError):
         return []
     return found
-
-
-def _children_by_search(pid: int) -> list[int]:
-    """For kernels built without CONFIG_PROC_CHILDREN."""
-    return [int(other) for other in os.listdir("/proc") if other.isdigit() and _stat(other)[1] == pid]
 
 
 def descendants(pid: int) -> list[int]:
@@ -215,10 +210,8 @@ def reap() -> list[Dead]:
     """Collect dead children, without waiting."""
     dead: list[Dead] = []
     with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status, usage = os.wait4(-1, os.WNOHANG)
-            if not pid:
-                break
+        while (found := os.wait4(-1, os.WNOHANG))[0]:
+            pid, status, usage = found
             ended = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
             dead.append(Dead(pid, ended, usage.ru_maxrss * 1024))
     return dead

@@ -116,10 +116,10 @@ def temporary(files: str) -> str:
 
 def left_in(root: str) -> str:
     """What :func:`removal` could not remove of ``root``, and why; empty when all of it is gone."""
-    if not os.path.lexists(root):
-        return ""
     try:
         os.rmdir(root)
+    except FileNotFoundError:
+        pass
     except OSError as error:
         return f"{root} ({error.strerror})"
     return ""
@@ -148,7 +148,11 @@ def removal(root: str) -> Iterator[None]:
 
     folder = root
     while True:
-        yield from _each(folder, take)
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for number, entry in enumerate(entries, 1):
+                _quietly(take, entry)
+                if number % STEP == 0:
+                    yield
         while large:
             yield from _shrink(large.pop())
         if folder != root:
@@ -167,15 +171,6 @@ def _shrink(path: str) -> Iterator[None]:
             os.truncate(path, size)
             yield
     _quietly(os.unlink, path)
-
-
-def _each(folder: str, take: Callable[[os.DirEntry[str]], None]) -> Iterator[None]:
-    """``take`` every entry, pausing after each STEP of them."""
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for number, entry in enumerate(entries, 1):
-            _quietly(take, entry)
-            if number % STEP == 0:
-                yield
 
 
 def _quietly(act: Callable[[Any], object], what: Any) -> None:

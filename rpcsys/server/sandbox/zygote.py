@@ -1,7 +1,7 @@
 """The zygote: holds what sessions need already imported, forks the children, and cleans up after them.
 
 It opens no session, pool or driver and holds no client's descriptor. numpy and onnxruntime start threads when
-imported; they are told to start none here, and only plain code runs between fork and session: no lock of theirs is
+imported; their settings here start none, and only plain code runs between fork and session: no lock of theirs is
 held across a fork.
 """
 
@@ -36,8 +36,7 @@ from rpcsys.server.sandbox import (
 
 #: Between two tries to remove cgroups whose processes are dead, and how many tries there are after each death.
 CLEAR_S, CLEAR_TRIES = 0.05, 100
-#: For everything to be dead that is below a zygote whose supervisor is gone.
-LEAVE_TIMEOUT_S = 5.0
+LEAVE_TIMEOUT_S = 5.0  # for everything to be dead that is below a zygote whose supervisor is gone
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
@@ -290,8 +289,7 @@ class Zygote:
         return bool(one.peak > limits.inherited() + limits.NEARLY * limit)
 
     def _report(self) -> None:
-        for ended in self._ended:
-            number, status, starved = ended
+        for number, status, starved in self._ended:
             others, self._orphans.names = self._orphans.names, []
             cleaned = sorted([*self._cleaned.pop(number, ()), *others])[: messages.MAX_NAMES]
             removed = self._removed.pop(number, [])

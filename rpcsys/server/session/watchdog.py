@@ -28,8 +28,7 @@ TAKEOVER_S = 0.02  # after this long a call is watched
 #: something for a client that is gone says so.
 KEEPALIVE_S = 5.0
 NO_CALL = Frame(frames.CALL, 0, 0, 0, ParsedHead({}, ()), ())
-#: Polls without any call before the watcher goes to sleep: one second. An idle session costs nothing.
-_QUIET_LOOKS = 50
+_QUIET_POLLS = 50  # polls without any call before the watcher goes to sleep: one second
 _LONGEST_SLEEP_S = 3600.0  # the system's clocks take no limit of centuries in one piece
 
 
@@ -96,7 +95,7 @@ class Watcher:
                 self._take_over(turn)
             else:
                 quiet += 1
-                if quiet >= _QUIET_LOOKS:
+                if quiet >= _QUIET_POLLS:
                     self._sleep(turn)
                     quiet = 0
 
