@@ -17,9 +17,8 @@ from rpcsys.errors import ConfigError
 
 _NAME = re.compile(r"[0-9a-f]{64}\Z")
 PIECE = 1 << 20  # bytes of a file that are read at a time
-#: Room is made for so many bytes at a time, or for a part of the cap if that is more: looking for it costs a listing.
-_ROOM = 1 << 20
-_ROOM_PART = 64
+#: Room is made for so many bytes at a time, or for this part of the cap if that is more: each time costs a listing.
+_ROOM, _ROOM_PART = 1 << 20, 64
 
 
 def valid(digest: Any) -> bool:
@@ -58,8 +57,7 @@ class Cache:
         changed under the sessions that have it (docs/decisions/0013-cached-files-are-copied.md). Raises OSError when
         ``target`` cannot be written.
         """
-        path = os.path.join(self._objects, digest)
-        fresh = target + ".rpcsys-new"
+        path, fresh = os.path.join(self._objects, digest), target + ".rpcsys-new"
         try:
             source = _open(path, os.O_RDONLY)
         except OSError:  # perhaps only now: another session made room, or a link of its own
@@ -117,13 +115,11 @@ class Cache:
 
     def _in_use(self, path: str) -> bool:
         """Whether a session is writing that file now."""
-        if os.path.dirname(path) != self._partial:
-            return False
-        try:
-            with _open(path, os.O_RDONLY) as stream:
-                return not _lock(stream)
-        except OSError:
-            return False
+        with contextlib.suppress(OSError):
+            if os.path.dirname(path) == self._partial:
+                with _open(path, os.O_RDONLY) as stream:
+                    return not _lock(stream)
+        return False
 
     def _files(self) -> list[tuple[float, int, str]]:
         """Time of last use, bytes and path of all that is kept."""
@@ -208,11 +204,10 @@ def _open(path: str, flags: int) -> BinaryIO:
 def _lock(stream: BinaryIO) -> bool:
     import fcntl
 
-    try:
+    with contextlib.suppress(BlockingIOError):
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _forget(path: str) -> None:

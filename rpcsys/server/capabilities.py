@@ -17,7 +17,7 @@ _PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
 
 
 def capabilities(*, pickle: bool = False, cache: bool = False) -> dict[str, Any]:
-    """Which optional packages are installed, which files a session can load, and what the server was told to allow.
+    """Which optional packages are installed, which files a session can load, and what the server's flags allow.
 
     Imports and loads nothing.
     """
@@ -35,7 +35,7 @@ def capabilities(*, pickle: bool = False, cache: bool = False) -> dict[str, Any]
 
 
 def warm() -> None:
-    """Find out now what processes forked from this one will tell: searching takes longer than opening a session."""
+    """Find out now what processes forked from this one will announce: searching takes longer than opening a session."""
     capabilities()
     machine()
 
@@ -81,7 +81,7 @@ def machine() -> dict[str, Any]:
 
 
 def memory() -> int:
-    """Bytes of memory that the board has; 0 where the system does not tell."""
+    """Bytes of memory that the board has; 0 where the system does not show it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -147,9 +148,8 @@ def parser() -> argparse.ArgumentParser:
     add("--grace", type=_seconds, default=10.0, dest="grace_s", metavar="S", help=grace)
     add("--deploy", metavar="DIR", help="where deployed modules are kept, which many clients share (rpcsys deploy)")
     count = _whole(1024, "from 1 to 1024")
-    add(
-        "--deploy-workers", type=count, metavar="N", help="calls at once of each deployed module (default: a core each)"
-    )
+    workers = "calls at once of each deployed module (default: a core each)"
+    add("--deploy-workers", type=count, metavar="N", help=workers)
     add("--deploy-queue", type=count, metavar="N", help="calls that may wait for these (default: 64)")
     return parser
 
@@ -238,13 +238,10 @@ def _cpu_set(text: str, part: str) -> tuple[int, ...]:
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds (0 to 86400)")
-    return seconds
+    with contextlib.suppress(ValueError):
+        if 0 <= (seconds := float(text)) <= 86400:
+            return seconds
+    raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds (0 to 86400)")
 
 
 def _proxies(hosts: list[str], port: int) -> tuple[tuple[str, int], ...]:
@@ -289,16 +286,14 @@ def _tvm(wanted: str, folder: str | None) -> str:
 
 def _check_libraries(folder: str | None) -> None:
     found = library.find(folder)
-    if found is not None and found.runtime is not None:
-        return
     missing = library.RUNTIME if found else library.FFI
-    if folder is not None:
-        raise ConfigError(f"--tvm-library {folder}: there is no {missing} in it")
-    raise ConfigError(f"--tvm ctypes: there is no {missing} here; say where it is with --tvm-library DIR")
+    here = f"--tvm ctypes: there is no {missing} here; say where it is with --tvm-library DIR"
+    inside = f"--tvm-library {folder}: there is no {missing} in it"
+    _refuse(found is None or found.runtime is None, here if folder is None else inside)
 
 
 def _preload(text: str, tvm: str) -> tuple[str, ...]:
-    """``auto`` is what sessions will want and this board has; names given must be there (the zygote tells)."""
+    """``auto`` is what sessions will want and this board has; the zygote checks that names given are there."""
     if text == "none":
         return ()
     if text != AUTO:

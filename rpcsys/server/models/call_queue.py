@@ -13,8 +13,7 @@ from typing import Any, Callable, Deque, Iterator, Optional
 
 from rpcsys.wire.frames import Frame
 
-#: Calls that nobody waits for and that run in spite of it: above so many, they take the places of others.
-MAX_ABANDONED = 32
+MAX_ABANDONED = 32  # calls that run though nobody waits for them: above so many, they take the places of others
 
 
 class Call:
@@ -43,8 +42,8 @@ class Call:
 class CallQueue:
     """The calls of one host: at most ``workers`` run; at most ``capacity`` wait, with ``capacity_bytes`` of arguments.
 
-    ``takes`` tells whether a client takes what it is sent. The calls of one that does not stay in the queue, so that no
-    more answers wait for it than there are workers, and take no room from others.
+    ``takes``: whether a client takes what it is sent. The calls of one that does not stay in the queue, so that no more
+    answers wait for it than there are workers, and take no room from others.
     """
 
     def __init__(
@@ -75,10 +74,7 @@ class CallQueue:
         if staying >= 0 and full:
             return False
         calls[call.frame.call_id] = call
-        queue = self._queues.get(call.client)
-        if queue is None:
-            queue = self._queues[call.client] = deque()
-        queue.append(call)
+        self._queues.setdefault(call.client, deque()).append(call)
         self.waiting += 1
         self.waiting_bytes += weight
         self._timed += call.due != math.inf
@@ -92,9 +88,7 @@ class CallQueue:
 
     def take(self) -> Optional[Call]:
         """The call that runs next, running from now on; None while none waits that may, or every worker has one."""
-        if not self.waiting or self.free <= 0:
-            return None
-        client = next(filter(self._takes, self._queues), None)
+        client = next(filter(self._takes, self._queues), None) if self.waiting and self.free > 0 else None
         if client is None:
             return None
         queue = self._queues.pop(client)

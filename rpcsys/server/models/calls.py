@@ -11,20 +11,21 @@ from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.values import Ref
 
 MODULE = 0  # the number under which a connection knows its module
+_KEEPS_NOTHING = "a deployed module keeps nothing between calls, and its functions give none; return arrays and numbers"
+_NO_OBJECTS = "a shared connection has no objects beside the deployed module; lease a device for that"
+_ONE_MODULE = (
+    "a shared connection calls the functions of its deployed module, and nothing else; lease a device for that"
+)
 
 
 class _NoObjects(Objects):
     """The objects of a connection that keeps none."""
 
     def keep(self, value: Any, about: dict[str, Any]) -> Ref:
-        raise RemoteArgumentError(
-            "a deployed module keeps nothing between calls, and its functions give none; return arrays and numbers"
-        )
+        raise RemoteArgumentError(_KEEPS_NOTHING)
 
     def get(self, id: Any) -> Any:
-        raise RemoteFunctionError(
-            "a shared connection has no objects beside the deployed module; lease a device for that"
-        )
+        raise RemoteFunctionError(_NO_OBJECTS)
 
 
 class ModuleCalls(Calls):
@@ -57,9 +58,8 @@ class ModuleCalls(Calls):
         """Check a call before memory is taken for its arguments, and run it."""
         head, made = frame.parsed.head, frame.parsed.made
         if made > self._window_bytes:
-            raise RemoteArgumentError(
-                f"the arguments take {made} bytes here (at most {self._window_bytes}, as if they were sent)"
-            )
+            text = f"the arguments take {made} bytes here (at most {self._window_bytes}, as if they were sent)"
+            raise RemoteArgumentError(text)
         if head.get("keep") is True:
             self.objects.keep(None, {})
         name = _name_of(head.get("f"))
@@ -77,19 +77,15 @@ def _check_made(args: list[Any], inputs: Sequence[dict[str, Any]]) -> None:
         if type(arg) is not dict or arg.get("@") not in ("out", "encoded"):
             continue
         wanted, shape = value["shape"], arg["shape"]
-        fits = len(wanted) == len(shape) and all(
-            type(want) is not int or want < 0 or want == have for want, have in zip(wanted, shape)
-        )
+        sizes_fit = (type(want) is not int or want < 0 or want == have for want, have in zip(wanted, shape))
+        fits = len(wanted) == len(shape) and all(sizes_fit)
         if arg["dtype"] != value["dtype"] or (wanted and not fits):
-            raise RemoteArgumentError(
-                f"input {value['name']!r} wants {value['dtype']} {wanted}, and got {arg['dtype']} {shape}"
-            )
+            text = f"input {value['name']!r} wants {value['dtype']} {wanted}, and got {arg['dtype']} {shape}"
+            raise RemoteArgumentError(text)
 
 
 def _name_of(target: Any) -> str:
     """The function that a CALL names. Raises `RemoteFunctionError` for whatever is none of the module's."""
     if type(target) is list and len(target) == 2 and target[0] == MODULE and type(target[1]) is str:
         return str(target[1])
-    raise RemoteFunctionError(
-        "a shared connection calls the functions of its deployed module, and nothing else; lease a device for that"
-    )
+    raise RemoteFunctionError(_ONE_MODULE)

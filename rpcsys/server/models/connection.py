@@ -13,8 +13,7 @@ from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.reader import FrameReader
 
-#: Names and numbers of one call: models take arrays. A head of so much takes 70 MB to understand, at most.
-MAX_HEAD = 1 << 20
+MAX_HEAD = 1 << 20  # names and numbers of one call: models take arrays. To parse so much takes at most 70 MB
 ROUNDS = 16  # receives in a row from one client: others have their turn between
 _SEND = int(socket.MSG_NOSIGNAL) | DONT_WAIT
 
@@ -92,7 +91,7 @@ class ClientConnection:
         return bool(self._unsent)
 
     def _sent(self, pieces: Sequence[Buffer]) -> Sequence[Buffer]:
-        """What is left of ``pieces`` when the system takes no more; nothing once the client is gone: reading tells."""
+        """What is left of ``pieces`` when the system takes no more; nothing once the client is gone: a read shows that."""
         while pieces:
             try:
                 if len(pieces) == 1:

@@ -1,7 +1,7 @@
-"""Taking modules in: the process of a client that deploys. Uploads as a session has them, and three functions.
+"""The process of a client that deploys: uploads as a session has them, and three functions.
 
-The new file is received beside the old one, its hash verified; it becomes a version, which the supervisor has tried by
-a host; only then does the disk name it, in one step. This process may be killed at any point: the disk is old or new.
+A new file, its hash verified, becomes a version, which the supervisor has tried by a host; only then does the disk name
+it, in one step. This process may be killed at any point: the disk is old or new.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Deployer:
             self._ask("seen", {"changed": True})
 
     def _ask(self, answer: str, question: dict[str, Any]) -> Any:
-        """Tell the supervisor, and wait for its answer. Raises `Ended` if the client goes away meanwhile."""
+        """Ask the supervisor, and wait for its answer. Raises `Ended` if the client goes away meanwhile."""
         messages.send_json(self._control, **question)
         poll = select.poll()
         poll.register(self._control, select.POLLIN)

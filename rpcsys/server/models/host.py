@@ -40,13 +40,11 @@ REPORT_S = 0.5  # between two reports of the load
 STALLED_S = 60.0  # a client that takes nothing of what it was sent for so long is dropped
 WINDOW_CALLS = 64  # calls a client may have under way; one that has more is dropped
 STUCK_S = 5.0  # a call that nobody waits for and that runs for so long makes the supervisor start another host
-#: Answers that wait for clients to take them, in windows of one client: a quarter of the memory, or a GiB.
-MOST_UNSENT = 4
+MOST_UNSENT = 4  # answers that wait for clients to take them, in windows: a quarter of the memory, or a GiB
 LEAVE_S = 0.005  # between two checks of what is left to do when the host leaves
-IDLE_S = 60.0  # with nobody connected there is little to look after
-LISTED = 20  # functions of a module that the supervisor is told of: it lists them
-#: While one thread computes in Python, another waits for its turn so long: the one that reads for all is to wait less.
-SWITCH_S = 0.001
+IDLE_S = 60.0  # with nobody connected there is little to do
+LISTED = 20  # functions of a module that the supervisor lists
+SWITCH_S = 0.001  # the switch interval of Python's threads, so that the one that reads for all waits less
 _WRITE = select.EPOLLOUT | select.EPOLLRDHUP
 _GONE = select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 
@@ -70,8 +68,7 @@ def serve(control: socket.socket, job: Job) -> str:
     control.setblocking(False)
     queue = CallQueue(about["workers"], about["queue"], hello.memory() // 4, lambda client: not client.backlog)
     window_bytes = hello.window_bytes()
-    names = ("name", "version", "sha256", "workers", "queue")
-    serves = {**described, **{name: about[name] for name in names}}
+    serves = {**described, **{name: about[name] for name in ("name", "version", "sha256", "workers", "queue")}}
     fields = hello.fields(job, capabilities(), WINDOW_CALLS, window_bytes, limit_s=None, **hello.board(), serve=serves)
     return ModelHost(ModuleCalls(module, window_bytes), queue, control, fields, window_bytes).run()
 
@@ -204,15 +201,10 @@ class ModelHost(WorkerPool):
 
     def _may_run_at_once(self, connection: ClientConnection, frame: Frame) -> bool:
         """Whether a frame is a call of a quick function, and nothing else is to be done."""
-        return (
-            frame.kind == frames.CALL
-            and connection.greeted
-            and not frame.deadline_ms
-            and not self._leaving
-            and not connection.backlog
-            and self._queue.idle
-            and function_of(frame) in self._quick
-        )
+        if frame.kind != frames.CALL or not connection.greeted or frame.deadline_ms:
+            return False
+        free = self._queue.idle and not self._leaving and not connection.backlog
+        return free and function_of(frame) in self._quick
 
     def _take(self, connection: ClientConnection, frame: Frame) -> None:
         kind = frame.kind
@@ -229,9 +221,8 @@ class ModelHost(WorkerPool):
         elif kind == frames.GOODBYE:
             raise Ended("it said goodbye")
         else:
-            raise ProtocolError(
-                f"a connection to a deployed module takes CALL, CANCEL and PING, not {frames.KINDS[kind]}"
-            )
+            text = f"a connection to a deployed module takes CALL, CANCEL and PING, not {frames.KINDS[kind]}"
+            raise ProtocolError(text)
 
     def _rewatch(self, connection: ClientConnection) -> None:
         """Wait for what the client may do now: send more, or take what waits for it."""
@@ -295,7 +286,7 @@ class ModelHost(WorkerPool):
             self._send(leaving=True)  # whoever calls from now on is the successor's
 
     def _send(self, descriptor: Optional[int] = None, **fields: Any) -> bool:
-        """Whether the supervisor could be told now."""
+        """Whether a message could be sent to the supervisor now."""
         try:
             messages.send_json(self._control, descriptor, **fields)
         except BlockingIOError:
@@ -313,8 +304,7 @@ class ModelHost(WorkerPool):
             self._stop(call)
             text = "the call was not done in its time"
             call.client.send(error_frame(call.frame.call_id, "DeadlineExceeded", text))
-        connections = list(self._connections.values())
-        for connection in connections:
+        for connection in list(self._connections.values()):
             if connection.by is not None and now >= connection.by:
                 self._drop(connection)
         self._keep_alive(now)
@@ -355,7 +345,7 @@ class ModelHost(WorkerPool):
             os._exit(0)
 
     def _parted(self, connection: ClientConnection) -> bool:
-        """Give a client to the successor, or tell it that there is none; whether that could be done now."""
+        """Give a client to the successor, or say goodbye to it; whether that could be done now."""
         if self._succeeded:
             return self._send(connection.descriptor, moved=connection.peer, greeted=connection.greeted)
         reason = f"the module {self._name!r} is not served here any more"

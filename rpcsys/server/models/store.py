@@ -6,13 +6,13 @@ at the start, and by the next who replaces that name.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple, Optional
 
 from rpcsys.errors import ConfigError, RemoteFileError
@@ -88,15 +88,14 @@ class Store:
     def _names(self) -> list[str]:
         return sorted(filter(is_name, os.listdir(self.root)))
 
-    @contextmanager
+    @contextlib.contextmanager
     def replacing(self, name: str) -> Iterator[None]:
         """While nobody else replaces ``name``. Raises `RemoteFileError` if somebody does."""
         os.makedirs(os.path.join(self.root, name), exist_ok=True)
         lock = _locked(os.path.join(self.root, name, "lock"))
         if lock is None:
-            raise RemoteFileError(
-                f"{name!r} is being replaced by somebody else; try again when that is done", retryable=True
-            )
+            text = f"{name!r} is being replaced by somebody else; try again when that is done"
+            raise RemoteFileError(text, retryable=True)
         try:
             yield
         finally:
@@ -117,10 +116,9 @@ class Store:
     def switch(self, version: Version) -> None:
         """Have ``version`` served from now on."""
         folder = os.path.join(self.root, version.name)
-        about = version._asdict()
-        del about["name"]
         fresh = os.path.join(folder, "current.new")
         with open(fresh, "w", encoding="utf-8") as file:
+            about = {name: value for name, value in version._asdict().items() if name != "name"}
             file.write(json.dumps(about) + "\n")
         _sync(fresh)
         os.rename(fresh, os.path.join(folder, "current"))
@@ -143,12 +141,11 @@ class Store:
 def _locked(path: str) -> Optional[int]:
     """The descriptor of a file that is made and locked until it is closed; None where another process has it locked."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
+    with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        return None
-    return lock
+        return lock
+    os.close(lock)
+    return None
 
 
 def _sync(path: str) -> None:

@@ -28,9 +28,9 @@ READ = select.EPOLLIN | select.EPOLLRDHUP  # what a client is watched for that m
 class WorkerPool:
     """Leading, running, watching. What is read, and what becomes of clients, `ModelHost` knows.
 
-    - A thread that leads and finds a call to run hands the lead on and runs it: no call changes threads, which would
-      cost it two switches. Where nothing else is to be done, a call that is known to be quick is run without even that,
-      past the queue; a watcher puts it there, and takes the lead away, when it lasts after all.
+    - A thread that leads and finds a call to run hands the lead on and runs it: no call changes threads. Where nothing
+      else is to be done, a call that is known to be quick is run without even that, past the queue; a watcher puts it
+      there, and takes the lead away, when it lasts after all.
     - Whoever takes a call off the queue answers it, once: the worker that ran it, or the leader that gives it up.
     """
 

@@ -151,11 +151,10 @@ def starved(folders: Folders, child: int, killed: bool = False) -> bool:
     place = os.path.join(folders["memory"], str(child))
     try:
         for name in ("memory.events", "memory.oom_control"):
-            counted = os.path.exists(os.path.join(place, name)) and re.search(
-                r"(?m)^oom_kill (\d+)", _read(place, name)
-            )
-            if counted:
-                return int(counted[1]) > 0
+            if os.path.exists(os.path.join(place, name)):
+                counts = dict(line.split(None, 1) for line in _read(place, name).splitlines())
+                if "oom_kill" in counts:
+                    return int(counts["oom_kill"]) > 0
         return killed and int(_read(place, "memory.failcnt")) > 0
     except (OSError, ValueError):
         return False

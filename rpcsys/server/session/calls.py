@@ -23,7 +23,7 @@ from rpcsys.wire.values import InOut, Out, Ref
 #: Objects one session may keep: a client that never frees anything must not fill the table without end.
 MAX_OBJECTS = 1 << 20
 MAX_LISTED = 1000  # objects that `Objects.memory` lists: the head of a RESULT holds 1 MiB
-#: What `Objects.memory` tells of an object; its client was told more.
+#: What `Objects.memory` reports of an object; its client has had more.
 _LISTED = ("id", "bytes", "is", "kind", "name", "dtype", "shape")
 _NOTHING = FrameTemplate(frames.RESULT, b'{"r":null}')
 _PLAIN_CALL = {"f", "a"}
@@ -49,9 +49,8 @@ class Objects:
         try:
             return self._kept[id][0]
         except (KeyError, TypeError):
-            raise RemoteFunctionError(
-                f"there is no object {shown(id)} in this session (freed, or another session's)"
-            ) from None
+            text = f"there is no object {shown(id)} in this session (freed, or another session's)"
+            raise RemoteFunctionError(text) from None
 
     def free(self, ids: Any) -> None:
         """Drop objects; numbers that are unknown are ignored."""
@@ -69,7 +68,7 @@ class Objects:
 
 
 def _bytes_of(value: Any) -> int:
-    """Bytes of an array; 0 for what does not tell, a model or a function."""
+    """Bytes of an array; 0 for what has none, a model or a function."""
     tensor = as_tensor(value)
     return 0 if tensor is None or tensor.dtype == "strings" else len(tensor.data)
 
@@ -169,9 +168,8 @@ def _run_by_name(module: Module, named: Any, outputs: Any) -> dict[str, Any]:
 def plain_call(
     head: dict[str, Any], resolve: Callable[[Any], Callable[..., Any]], lasting: bool
 ) -> Callable[[Frame], Any] | bool:
-    """What runs a CALL, given its frame, where its head alone decides the arguments; else False.
+    """What runs a CALL with scalars and arrays, given its frame; False for one that keeps, writes, or names arguments.
 
-    Plain calls of functions with scalars and arrays. What keeps, writes, or names its arguments is not among them.
     ``resolve`` finds a function by what the head names, once if it is ``lasting``; raises as that does.
     """
     target = head.get("f")
@@ -182,7 +180,7 @@ def plain_call(
     makers: list[Callable[[Frame], Any]] = []
     for item in args:
         scalar = type(item) is not dict and type(item) is not list
-        make = _constant(item) if scalar else array_maker(item)
+        make = (lambda frame, item=item: item) if scalar else array_maker(item)
         if make is None:
             return False
         scalars = scalars and scalar
@@ -197,10 +195,6 @@ def plain_call(
         only = makers[0]
         return lambda frame: function(only(frame))
     return lambda frame: function(*[make(frame) for make in makers])
-
-
-def _constant(value: Any) -> Callable[[Frame], Any]:
-    return lambda frame: value
 
 
 def to_function(value: Any, objects: Objects, pool: Pool, written: list[Any]) -> Any:

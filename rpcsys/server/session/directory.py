@@ -1,8 +1,7 @@
 """A session's directory, and the names in it that a client sends.
 
-A name is a path relative to the directory. Whatever leads outside is refused, also through symbolic links that the
-session itself has made. Known weakness: a link swapped in between this check and the use of the path wins. The
-session's own code, which alone could do that, may open any file of the board anyway.
+A name is a relative path. What leads outside is refused, also through links that the session has made. Known weakness:
+a link swapped in after this check wins; the session's code, which alone could do that, may open any file anyway.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ _PRIVATE = ".rpcsys-"  # files of the server's own begin like this; a client nei
 def confine(root: str, name: str, *, entry: bool = False) -> str:
     """The absolute path of ``name`` inside the directory ``root``, links resolved.
 
-    With ``entry``, a link that ``name`` itself is stays one, wherever it leads: for removing it. The path
-    need not exist. ``"."`` is the directory itself. Raises `PathError` for a name that is empty,
-    absolute, too long, no proper text, contains NUL, or leads out of ``root`` by ``..`` or by a symbolic link.
+    With ``entry``, a link that ``name`` itself is stays one, wherever it leads: for removing it. The path need not
+    exist. Raises `PathError` for a name that is empty, absolute, too long, no proper text, contains NUL, or leads out.
     """
     if not name or "\0" in name:
         raise PathError("a file's name is empty or contains NUL: give a path like model.so or data/x.bin")

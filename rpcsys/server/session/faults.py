@@ -1,4 +1,4 @@
-"""ERROR frames: what went wrong on the device, as its client is told."""
+"""ERROR frames: what went wrong on the device, for its client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rpcsys.server.sandbox import limits
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer
 
-_MAX_TRACEBACK = 64000  # the end of a traceback tells most; a head holds 1 MiB
+_MAX_TRACEBACK = 64000  # the end of a traceback says most; a head holds 1 MiB
 
 
 def error_frame(

@@ -66,7 +66,7 @@ class Files:
         return Cache(*self._cache) if self._cache is not None and size <= self._cache[1] else None
 
     def chunk(self, frame: Frame) -> None:
-        """A piece of an upload; ignored when the upload has failed already, which the client was told."""
+        """A piece of an upload; ignored when the upload has failed already, which the client knows."""
         upload = self._uploads.get(frame.call_id)
         if upload is None:
             return
@@ -148,9 +148,8 @@ class Upload:
         piece = memoryview(frame.buffers[0])
         self._left -= len(piece)
         if self._left < 0:
-            raise ProtocolError(
-                f"{self.name!r} is longer than the {self._size} bytes announced; did it change meanwhile?"
-            )
+            text = f"{self.name!r} is longer than the {self._size} bytes announced; did it change meanwhile?"
+            raise ProtocolError(text)
         with file_errors(self.name):
             self._write(piece)
             self._to_cache(lambda cached: cached.write(piece))

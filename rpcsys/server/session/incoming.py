@@ -1,7 +1,7 @@
 """What a session has been sent: read by one thread at a time, and put in order.
 
 Whoever reads holds ``lock``: the main thread between calls, the watcher while one lasts. Frames that came in one read
-are looked at together: a call that is cancelled in it does not even begin, and a PING waits for no call.
+are sorted together: a call that is cancelled in it does not even begin, and a PING waits for no call.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ WINDOWS = 2
 #: Pieces of files that are read ahead while a call lasts: more is no use, and stays with the client.
 MAX_CHUNK_BYTES = 8 << 20
 LARGE = 1 << 20  # a call that brings more was long on its way: what was sent behind it may be here
-_TICK_S = 1.0  # how long a blocked sender waits before it looks again
+_TICK_S = 1.0  # how long a blocked sender waits before it polls again
 _SHORT_TICK_S = 0.02  # the same where the other thread reads, which may be waiting for the sender in turn
 #: Answers that come out of order are given up when another thread's reply does not go out for so long.
 _SEND_TIMEOUT_S = 1.0
 
 
 class Incoming:
-    """The receiving half of a session's stream; the client was told of a window of ``window_bytes``."""
+    """The receiving half of a session's stream; the client has a window of ``window_bytes``."""
 
     def __init__(self, stream: Stream, out: Outgoing, window_bytes: int) -> None:
         self._stream = stream
@@ -58,7 +58,7 @@ class Incoming:
             try:
                 if self.waiting:
                     first = self.waiting.popleft()
-                    self._count_waiting(first, -1)
+                    self._count(first, -1)
                     self.late = True
                     return first
                 if out.held or self._unsorted:
@@ -75,7 +75,7 @@ class Incoming:
                 lock.release()
 
     def withdrawn(self, call: Frame) -> bool:
-        """Whether the client, which is told so, has cancelled ``call``, the frame that `next` gave last."""
+        """Whether the client has cancelled ``call``, the frame that `next` gave last; it is answered then."""
         self.read_ahead()
         if self._removed(frames.CANCEL, call.call_id) is None:
             return False
@@ -87,7 +87,7 @@ class Incoming:
         for frame in self.waiting:
             if frame.kind == kind and frame.call_id == call_id:
                 self.waiting.remove(frame)
-                self._count_waiting(frame, -1)
+                self._count(frame, -1)
                 return frame
         return None
 
@@ -95,16 +95,13 @@ class Incoming:
         text = "the call was cancelled before it began"
         self._out.send(error_frame(call.call_id, "Cancelled", text), _SEND_TIMEOUT_S)
 
-    def _count(self, frame: Frame, sign: int) -> None:
+    def _count(self, frame: Frame, sign: int, *, waits: bool = True) -> None:
+        """Keep account of a frame; of a call that ``waits`` in order, as the client does for its window."""
         if frame.kind == frames.CHUNK:
             self._chunk_bytes += sign * len(frame.buffers[0])
         else:
             self._bytes += sign * frame.parsed.weight
-
-    def _count_waiting(self, frame: Frame, sign: int) -> None:
-        """Keep account of frames in order: of calls, as the client does for its window."""
-        self._count(frame, sign)
-        if frame.kind == frames.CALL:
+        if waits and frame.kind == frames.CALL:
             self._calls += sign
             self._body_bytes += sign * frame.parsed.body_bytes
 
@@ -112,17 +109,14 @@ class Incoming:
         """Put in order what has come meanwhile, without waiting."""
         self._sort_late()
         with self.lock:
-            while self.has_room():
-                frame = self._stream.receive(DONT_WAIT)
-                if frame is None:
-                    return
+            while self.has_room() and (frame := self._stream.receive(DONT_WAIT)) is not None:
                 self.sort(frame)
 
     def has_room(self) -> bool:
         """Whether another frame may be read ahead.
 
-        A client that keeps to its window, calls and bytes, always has room; of a file little is taken. The window
-        bounds what the calls here bring; their heads and all else are bounded here.
+        A client that keeps to its window always has room; of a file little is taken. The window bounds what the calls
+        here bring; their heads and all else are bounded here.
         """
         beside = len(self.waiting) + len(self._unsorted) - self._calls
         return (
@@ -148,11 +142,9 @@ class Incoming:
         elif frame.kind == frames.GOODBYE:
             self.waiting.clear()
             self._bytes = self._chunk_bytes = self._calls = self._body_bytes = 0
-        self._count_waiting(frame, 1)
-        if self._calls > WINDOWS * WINDOW_CALLS or (
-            self._calls > 1
-            and self._body_bytes > WINDOWS * self._window_bytes  # one call may be larger, if it is alone
-        ):
+        self._count(frame, 1)
+        too_large = self._calls > 1 and self._body_bytes > WINDOWS * self._window_bytes  # one may be larger, alone
+        if too_large or self._calls > WINDOWS * WINDOW_CALLS:
             window = f"{WINDOW_CALLS}, with {self._window_bytes} bytes of arguments"
             raise ProtocolError(f"more calls were sent than may be under way: {window}")
         self.waiting.append(frame)
@@ -160,7 +152,7 @@ class Incoming:
     def _sort_late(self) -> None:
         while self._unsorted:
             frame = self._unsorted.popleft()
-            self._count(frame, -1)
+            self._count(frame, -1, waits=False)
             self.sort(frame)
 
     def _while_full(self) -> None:
@@ -176,7 +168,7 @@ class Incoming:
                 return
             frame = self._stream.receive(DONT_WAIT)
             while frame is not None:
-                self._count(frame, 1)
+                self._count(frame, 1, waits=False)
                 self._unsorted.append(frame)
                 frame = self._stream.receive(DONT_WAIT) if self.has_room() else None
         finally:

@@ -63,13 +63,8 @@ class Operations(Calls):
         return value  # type: ignore[no-any-return]
 
     def _registered(self, name: str) -> Callable[..., Any]:
-        try:
-            function = self._named[name] = registry.lookup(name)
-            return function
-        except KeyError:
-            raise RemoteFunctionError(
-                "the device has no function {!r}; it has {}".format(name[:200], ", ".join(registry.names()))
-            ) from None
+        function = self._named[name] = registry.lookup(name)
+        return function
 
     def _has_function(self, name: str) -> None:
         self.resolve(name)
@@ -88,13 +83,11 @@ class Operations(Calls):
     def _run_pickled(self, python: str, pickled: bytes, *args: Any) -> Any:
         """Call the function that ``pickled`` holds, made by cloudpickle in that minor version of Python."""
         if not self._allow_pickle:
-            raise RemoteFunctionError(
-                "this server runs no functions of its clients; start it with --allow-pickle if they may"
-            )
+            text = "this server runs no functions of its clients; start it with --allow-pickle if they may"
+            raise RemoteFunctionError(text)
         if python != PYTHON:
-            raise RemoteFunctionError(
-                f"a function of Python {python} cannot run in Python {PYTHON}, which this device has"
-            )
+            text = f"a function of Python {python} cannot run in Python {PYTHON}, which this device has"
+            raise RemoteFunctionError(text)
         return _unpickled(pickled)(*args)
 
 
@@ -111,9 +104,8 @@ def _unpickled(pickled: bytes) -> Callable[..., Any]:
             "function, or send it along: cloudpickle.register_pickle_by_value(module)"
         ) from None
     except Exception as error:  # noqa: BLE001 - what is broken, or refuses, may raise anything
-        raise RemoteFunctionError(
-            f"what was sent for session.run cannot be loaded ({type(error).__name__}: {error})"
-        ) from None
+        text = f"what was sent for session.run cannot be loaded ({type(error).__name__}: {error})"
+        raise RemoteFunctionError(text) from None
     if not callable(function):
         raise RemoteFunctionError(f"session.run takes a function, not a {type(function).__name__}")
     return function  # type: ignore[no-any-return]

@@ -16,9 +16,7 @@ from rpcsys.wire.frames import Buffer
 
 BATCH = 16  # replies that make a batch: the client's calls come in batches of as many
 SMALL = 4096  # a reply above this many bytes is worth a system call of its own, and not worth copying
-#: So much is given to the system at a time, which waits until all of it is on its way; between two, what the client
-#: sends is read.
-STRETCH = 2 << 20
+STRETCH = 2 << 20  # bytes given to the system at a time; between two, what the client sends is read
 
 
 class Outgoing:
@@ -64,9 +62,9 @@ class Outgoing:
             return False
         try:
             self._stream.send(pieces)
+            return True
         finally:
             self._lock.release()
-        return True
 
     def flush(self) -> None:
         """Send what is held back."""
@@ -88,11 +86,10 @@ def _stretches(pieces: Sequence[Buffer]) -> Iterator[List[Buffer]]:
     for piece in pieces:
         left = memoryview(piece)
         while left:
-            part.append(left[:room])
-            left = left[room:]
-            room -= len(part[-1])
             if not room:
                 yield part
                 part, room = [], STRETCH
-    if part:
-        yield part
+            part.append(left[:room])
+            left = left[room:]
+            room -= len(part[-1])
+    yield part

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, TypeVar
 
-from rpcsys.errors import ConfigError, RemoteArgumentError
+from rpcsys.errors import ConfigError, RemoteArgumentError, RemoteFunctionError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -36,7 +36,7 @@ def register(name: str) -> Callable[[Function], Function]:
 def taking(
     name: str, function: Callable[..., Any], *kinds: Any, optional: int = 0, more: bool = False
 ) -> Callable[..., Any]:
-    """``function``, called ``name``, for arguments of these ``kinds``; others are the client's fault, told in one line.
+    """``function``, called ``name``, for arguments of these ``kinds``; others are the client's fault.
 
     A kind is a type, or several as `isinstance` takes them; True and False are no numbers. The last ``optional`` may be
     left out, and with ``more`` any others may follow. What it returns raises `RemoteArgumentError`.
@@ -62,7 +62,9 @@ def _named(kind: Any) -> str:
 
 
 def lookup(name: str) -> Callable[..., Any]:
-    """The function registered as ``name``. Raises KeyError."""
+    """The function registered as ``name``. Raises `RemoteFunctionError`."""
+    if name not in _functions:
+        raise RemoteFunctionError("the device has no function {!r}; it has {}".format(name[:200], ", ".join(names())))
     return _functions[name]
 
 

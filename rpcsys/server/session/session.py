@@ -49,18 +49,18 @@ Renewal = Callable[[], Optional[Dict[str, Any]]]
 def serve(sock: socket.socket, job: Job, report: Report, renewal: Renewal = lambda: None) -> str:
     """Serve one session on a connected stream socket; its outcome: ``closed``, ``lost`` or ``ended``.
 
-    ``report`` tells the supervisor what it must know at once: ``{"limit_s": seconds}`` that the client
-    asked for, ``{"opened": true}`` when both have greeted, ``{"outcome": word}`` before the process is ended from
-    inside. ``renewal`` gives the last ``{"until": monotonic time or null}`` that it told since it was last asked.
+    ``report`` sends the supervisor ``{"limit_s": seconds}`` that the client asked for, ``{"opened": true}`` when both
+    have greeted, ``{"outcome": word}`` before the process is ended from inside. ``renewal`` gives the supervisor's last
+    ``{"until": monotonic time or null}`` since it was last asked.
     """
     return SessionServer(sock, job, report, renewal).run()
 
 
 def rehearse() -> None:
-    """Serve a client that is not there, in a process that waits for one: what a session needs first is then at hand.
+    """Serve a client that is not there, in a process that waits for one. No thread is started, and nothing is left.
 
-    The first write to a page that a process shares with the one it was forked from costs a copy, and opening a
-    session writes to hundreds: this spares its client half of the wait. No thread is started, and nothing is left.
+    The first write to a page shared with the zygote costs a copy, and opening a session writes to hundreds: this spares
+    its client half of the wait.
     """
     by_line()
     ours, theirs = socket.socketpair()
@@ -156,7 +156,7 @@ class SessionServer:
             handler(frame)
 
     def _end_process(self, outcome: str, kind: str = "", message: str = "") -> None:
-        """End this process now, whatever it is doing, having told the client why if there is something to tell."""
+        """End this process now, whatever it is doing, with an error of that ``kind`` for the client, if one is given."""
         try:
             self._report({"outcome": outcome})
             if kind:
@@ -167,8 +167,7 @@ class SessionServer:
     def _call_in_a_row(self, frame: Frame) -> None:
         """A call with others around it. Replies may wait for each other, but never for a call that may last."""
         target = frame.parsed.head.get("f")
-        if type(target) is not str:
-            target = repr(target)
+        target = target if type(target) is str else repr(target)
         if target not in self._quick:
             self._out.flush()
         started = time.perf_counter()

@@ -32,8 +32,7 @@ PART_S = 0.2  # how long the beginning of a line waits for its end
 _AGAIN_S = 0.02  # between two tries while another thread sends
 #: Known weakness: native code that prints more than this without letting go of the interpreter's lock waits for itself.
 _PIPE_BYTES = 1 << 20
-_F_SETPIPE_SZ = 1031
-_IOLBF = 1
+_F_SETPIPE_SZ, _IOLBF = 1031, 1
 
 
 class OutputForwarder:
@@ -100,9 +99,8 @@ class OutputForwarder:
         while len(self._part) > LINE_BYTES:
             lines.append(self._part[:LINE_BYTES])
             self._part = self._part[LINE_BYTES:]
-        for line in lines:
-            self._lines.append(line[:LINE_BYTES])
-            self._bytes += len(self._lines[-1]) + 1
+        self._lines += (line[:LINE_BYTES] for line in lines)
+        self._bytes += sum(min(len(line), LINE_BYTES) + 1 for line in lines)
         while self._bytes > KEPT_BYTES:
             self._bytes -= len(self._lines.popleft()) + 1
             self._lost += 1
@@ -128,7 +126,7 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    ctypes.CDLL(None).fflush(None)
+    LIBC.fflush(None)
 
 
 @functools.lru_cache(maxsize=None)

@@ -37,7 +37,7 @@ def package_runtime() -> Runtime:
 
 
 def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
-    """Serve a TVM session to its end, or tell the client of one why it has ended; the outcome."""
+    """Serve a TVM session to its end, or send the client of one the reason for its end; the outcome."""
     if job.kind == TVM_END:
         # A client that does not read would keep this waiting: the supervisor ends it after some seconds.
         runtime.get("rpc.ReturnException")(sock.fileno(), job.words)
@@ -68,9 +68,6 @@ def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Call
             raise FileNotFoundError(f"{name}: there is no such file in the session's directory; upload it first")
         return link(path)
 
-    def listdir(name: str) -> str:
-        return ",".join(sorted(os.listdir(confine(workdir, name or "."))))
-
     def download_linked(name: str) -> bytearray:
         with open(linked(name), "rb") as file:
             return bytearray(file.read())
@@ -78,7 +75,7 @@ def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Call
     return {
         "workpath": workpath,
         "load_module": lambda name: load_module(linked(name)),
-        "listdir": listdir,
+        "listdir": lambda name: ",".join(sorted(os.listdir(confine(workdir, name or ".")))),
         "download_linked_module": download_linked,
     }
 
@@ -103,10 +100,8 @@ def link(path: str) -> str:
     wanted = [os.environ.get("CXX", ""), *COMPILERS]
     compiler = next((found for found in map(shutil.which, filter(None, wanted)) if found), None)
     if compiler is None:
-        raise RuntimeError(
-            f"{name} has to be linked, and this device has no compiler ({', '.join(COMPILERS)}); "
-            "link it on the host and send the .so"
-        )
+        missing = f"{name} has to be linked, and this device has no compiler ({', '.join(COMPILERS)})"
+        raise RuntimeError(f"{missing}; link it on the host and send the .so")
     command = [compiler, "-shared", "-fPIC", "-o", path + ".so", *objects]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LINK_S, check=False)
     if done.returncode:

@@ -1,6 +1,6 @@
 """A second thread of a session, which steps in when a call lasts.
 
-The main thread reads a call, runs it and answers, with nobody looking on: that is the fastest. When a call has lasted
+The main thread reads a call, runs it and answers, unwatched: that is the fastest. When a call has lasted
 `TAKEOVER_S`, the watcher takes over the reading, under ``incoming.lock``.
 """
 
@@ -24,8 +24,7 @@ from rpcsys.wire.frames import Frame
 from rpcsys.wire.head import ParsedHead
 
 TAKEOVER_S = 0.02  # after this long a call is watched
-#: A client that is not read is sent something so often. Its end lies behind what was not read; but a machine that gets
-#: something for a client that is gone says so.
+#: A client that is not read is sent something so often: its end lies behind what was not read, but shows by an answer.
 KEEPALIVE_S = 5.0
 NO_CALL = Frame(frames.CALL, 0, 0, 0, ParsedHead({}, ()), ())
 _QUIET_POLLS = 50  # polls without any call before the watcher goes to sleep: one second
@@ -45,16 +44,13 @@ class Watcher:
 
     def __init__(
         self,
-        stream: Stream,
-        incoming: Incoming,
-        out: Outgoing,
-        end_process: Callable[..., None],
-        renewal: Callable[[], dict[str, Any] | None],
-    ) -> None:
+        stream: Stream, incoming: Incoming, out: Outgoing,
+        end_process: Callable[..., None], renewal: Callable[[], dict[str, Any] | None],
+    ) -> None:  # fmt: skip
         self._stream = stream
         self._incoming = incoming
         self._out = out
-        self._end_process = end_process  # takes an outcome; and the kind and text of an error, if the client is told
+        self._end_process = end_process  # takes an outcome; and the kind and text of an error for the client, if any
         self._renewal = renewal
         self._began = time.monotonic()
         self.call = NO_CALL
@@ -94,13 +90,12 @@ class Watcher:
             elif turn & 1:
                 self._take_over(turn)
             else:
-                quiet += 1
-                if quiet >= _QUIET_POLLS:
+                quiet = (quiet + 1) % _QUIET_POLLS
+                if not quiet:
                     self._sleep(turn)
-                    quiet = 0
 
     def _sleep(self, turn: int) -> None:
-        """Until a call begins or the limit is near. Asleep first, looked second: no call is missed."""
+        """Until a call begins or the limit is near. ``asleep`` is set before ``turn`` is read: no call is missed."""
         self.asleep = True
         if self.turn == turn:
             self._woken.wait(max(0.0, min(self._limit_at - time.monotonic(), _LONGEST_SLEEP_S)))
@@ -133,16 +128,15 @@ class Watcher:
                 os.read(self._wakeup, 64)
 
     def _readable(self, deadline: float) -> bool:
-        """Wait until the client sends, the call ends, or it is time to look at a limit."""
-        left = min(deadline, self._limit_at) - time.monotonic()
-        wait = min(1.0, max(0.0, left) + 0.001)
+        """Wait until the client sends, the call ends, or a limit is near."""
+        wait_s = min(1.0, max(0.0, min(deadline, self._limit_at) - time.monotonic()) + 0.001)
         poll = select.poll()
         poll.register(self._wakeup, select.POLLIN)
         if self._incoming.has_room():
             poll.register(self._stream, select.POLLIN)
         else:
             self._keep_alive()
-        return any(fd != self._wakeup for fd, _ in poll.poll(wait * 1000))
+        return any(fd != self._wakeup for fd, _ in poll.poll(wait_s * 1000))
 
     def _keep_alive(self) -> None:
         """Send what answers nothing, unless the client takes nothing: then its end shows without that."""
@@ -155,10 +149,7 @@ class Watcher:
     def _read(self) -> None:
         """Take what the client sent without waiting for more."""
         try:
-            while self._incoming.has_room():
-                frame = self._stream.receive(DONT_WAIT)
-                if frame is None:
-                    return
+            while self._incoming.has_room() and (frame := self._stream.receive(DONT_WAIT)) is not None:
                 if frame.kind == frames.CANCEL and frame.call_id == self.call.call_id and self.turn & 1:
                     self._end_call("Cancelled", "the call was cancelled")
                 elif frame.kind == frames.GOODBYE:
@@ -173,7 +164,7 @@ class Watcher:
     def _end_call(self, kind: str, message: str) -> None:
         """Stop a running call the only way that always works."""
         text = message + "; its process was ended, and the session with it"
-        with contextlib.suppress(Ended):  # nobody is left to be told
+        with contextlib.suppress(Ended):  # nobody is left to hear it
             self._out.send(error_frame(self.call.call_id, kind, text), wait_s=1.0)
         self._end_process("ended", "SessionLost", text)
 
@@ -181,7 +172,7 @@ class Watcher:
         """End the session if its time is over."""
         if time.monotonic() < self._limit_at:
             return
-        renewed = self._renewal()  # of the lease: looked up only when it matters
+        renewed = self._renewal()  # of the lease: asked for only when it matters
         if renewed is not None:
             self._limit_at = math.inf if renewed["until"] is None else renewed["until"]
             self._limit_s = round(self._limit_at - self._began, 0)

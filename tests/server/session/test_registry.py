@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rpcsys.server
-from rpcsys.errors import ConfigError
+from rpcsys.errors import ConfigError, RemoteFunctionError
 from rpcsys.server.session import registry
 
 
@@ -32,7 +32,7 @@ def test_names_that_are_taken(name):
 
 
 def test_what_is_not_there():
-    with pytest.raises(KeyError):
+    with pytest.raises(RemoteFunctionError, match="has no function"):
         registry.lookup("lab.none")
 
 
