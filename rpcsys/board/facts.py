@@ -81,8 +81,7 @@ class BoardFacts(NamedTuple):
 
 
 _PYTHON = re.compile(r"(\S+) (\d+)\.(\d+) (32|64) (\S*)")
-#: A folder, then df's line: what it is on, its blocks, those in use, those that are free, the share, where it is
-#: mounted.
+#: A folder, then df's line: what it is on, its blocks, those in use, those that are free, the share, the mount point.
 _SPACE = re.compile(r"(.+?) \S+ +\d+ +\d+ +(-?\d+) +\S+ /.*")
 
 
@@ -138,9 +137,8 @@ def python(board: BoardFacts, host: str, asked: Sequence[str]) -> Python:
 def target(board: BoardFacts, found: Python, host: str) -> str:
     """The toolchain file that stands for the board. Raises RpcsysError."""
     if board.system != "Linux":
-        raise RpcsysError(
-            f"{host} runs {board.system or 'no system that says its name'}; the device server needs Linux"
-        )
+        text = f"{host} runs {board.system or 'no system that says its name'}; the device server needs Linux"
+        raise RpcsysError(text)
     targets = {(each.machine, each.bits): each.name for each in map(toolchain.target, toolchain.names())}
     if machine(board, found) not in targets:
         known = ", ".join(targets.values())
@@ -184,7 +182,5 @@ def rights(board: BoardFacts, root: str, host: str) -> str:
     if board.sudo:
         return "sudo" if board.sudo == "free" else "password"
     where = f"write to {root}" if root else "install"
-    raise RpcsysError(
-        f"this user may not {where} on {host}, and there is no sudo: connect as root, "
-        "or name a folder of one's own: --root DIR"
-    )
+    how = "connect as root, or name a folder of one's own: --root DIR"
+    raise RpcsysError(f"this user may not {where} on {host}, and there is no sudo: {how}")

@@ -42,9 +42,8 @@ class Entry:
 def check_name(name: str) -> str:
     """``name``, if a server may be called so: it is part of file names on the board. Raises ConfigError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
-        raise ConfigError(
-            f"{name!r} is no name for a server: letters, digits, dots and dashes; give another with --name"
-        )
+        text = f"{name!r} is no name for a server: letters, digits, dots and dashes; give another with --name"
+        raise ConfigError(text)
     return name
 
 

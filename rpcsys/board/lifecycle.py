@@ -88,10 +88,8 @@ class RemoteBoard:
             if not done.status:
                 return
             failed = f"{host}:{port} ({(done.err.strip().splitlines() or ['no answer'])[-1]})"
-        raise RpcsysError(
-            f"{self.host} cannot reach the tracker or proxy at {failed}: is it running, "
-            "and is that its address for boards?"
-        )
+        text = f"{self.host} cannot reach the tracker or proxy at {failed}"
+        raise RpcsysError(f"{text}: is it running, and is that its address for boards?")
 
     def install(self, package: Package, flags: Sequence[str], drain_s: float) -> None:
         """Copy ``package`` and have it install itself with ``flags``. Raises RpcsysError."""
@@ -101,9 +99,8 @@ class RemoteBoard:
             self.terminal.say(f"copies {package.size / 1e6:.1f} MB")
             copied = self._run("copying", _COPY, folder, self.python().name, stdin=file, timeout_s=COPY_TIMEOUT_S)
             if f"rpcsys-digest {package.digest}" not in copied:
-                raise RpcsysError(
-                    f"what arrived at {self.host} is not what was sent: try again; is its memory or disk failing?"
-                )
+                text = f"what arrived at {self.host} is not what was sent: try again; is its memory or disk failing?"
+                raise RpcsysError(text)
             self._run("unpacking", _UNPACK, folder, timeout_s=INSTALL_TIMEOUT_S)
             self.terminal.say(f"installs {package.name}")
             words = ["--drain-timeout", str(int(drain_s)), *flags]
@@ -116,21 +113,17 @@ class RemoteBoard:
         self._installer(script, ["--uninstall", "--name", self.entry.name], how, INSTALL_TIMEOUT_S)
 
     def _installer(self, script: str, flags: Sequence[str], how: str, timeout_s: float) -> None:
-        words = ["sh", script, *flags]
-        if self.entry.root:
-            words += ["--root", self.entry.root]
-        python = self.python().name
+        words = ["sh", script, *flags, *(["--root", self.entry.root] if self.entry.root else [])]
+        python, typed = self.python().name, ""
         if python != "python3":
             words = ["env", f"RPCSYS_PYTHON={python}", *words]
-        typed = ""
         if how == "sudo":
             words = ["sudo", "-n", *words]
         elif how == "password":
             words = ["sudo", "-S", "-p", "", *words]
             if self.terminal.password is None:
-                raise RpcsysError(
-                    f"sudo on {self.host} asks for a password: type this at a terminal, or connect as root"
-                )
+                text = f"sudo on {self.host} asks for a password: type this at a terminal, or connect as root"
+                raise RpcsysError(text)
             typed = self.terminal.password(f"Password for sudo on {self.connection.destination}")
         with _typed(typed) as stdin:
             self._run("install.sh", 'exec "$@"', *words, stdin=stdin, timeout_s=timeout_s)
@@ -141,10 +134,8 @@ class RemoteBoard:
         self.terminal.say(f"is awaited at the tracker, {entry.tracker}")
         if not wait(parse_address(entry.tracker), entry.name, entry.key, timeout_s):
             log = self.connection.run(_LOG, entry.root, entry.name).out.strip()[-300:]
-            raise RpcsysError(
-                f"{entry.name} is installed and not in the tracker at {entry.tracker} after {timeout_s:g} s; "
-                f"its log ends: {log or '(nothing)'}"
-            )
+            text = f"{entry.name} is installed and not in the tracker at {entry.tracker} after {timeout_s:g} s"
+            raise RpcsysError(f"{text}; its log ends: {log or '(nothing)'}")
 
 
 def _typed(text: str) -> IO[bytes]:
@@ -188,10 +179,8 @@ def _check_unused(entry: Entry) -> None:
     with connect_tracker(parse_address(entry.tracker)) as tracker:
         found = row(tracker.summary(), entry.name)
     if found is not None:
-        raise RpcsysError(
-            f"the tracker has a server called {entry.name} already, at {found.get('address')}: "
-            "give this one another name with --name"
-        )
+        text = f"the tracker has a server called {entry.name} already, at {found.get('address')}"
+        raise RpcsysError(f"{text}: give this one another name with --name")
 
 
 def upgrade(entry: Entry, packer: Packer, terminal: Terminal, drain_s: float, wait_s: float) -> tuple[Entry, bool]:
@@ -216,7 +205,7 @@ def remove(entry: Entry, terminal: Terminal) -> bool:
 
 
 def installed(entry: Entry) -> str:
-    """The version on the board at this moment, or why it cannot be told."""
+    """The version on the board at this moment, or why it is not known."""
     try:
         with _connected(entry, Terminal()) as board:
             return board.facts.version if entry.name in board.facts.servers else "not installed"
@@ -261,12 +250,9 @@ def wait(address: tuple[str, int], name: str, key: str, timeout_s: float) -> boo
     """Whether the server shows in the tracker within ``timeout_s`` seconds, during which the tracker may be away."""
     end = time.monotonic() + timeout_s
     while True:
-        try:
-            with connect_tracker(address) as tracker:
-                if shown(tracker.summary(), name, key):
-                    return True
-        except ConnectError:
-            pass  # it may come back
+        with contextlib.suppress(ConnectError), connect_tracker(address) as tracker:  # it may come back
+            if shown(tracker.summary(), name, key):
+                return True
         if time.monotonic() > end:
             return False
         time.sleep(EVERY_S)

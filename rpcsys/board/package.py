@@ -71,9 +71,8 @@ def check(package: Package, board: facts.BoardFacts, python: facts.Python, host:
     if not package.native:
         return  # what is Python only runs on all of them
     if (package.machine, package.bits) != facts.machine(board, python):
-        raise RpcsysError(
-            f"{package.path} is for {package.target}, and {host} is {board.machine} with {python.bits} bits"
-        )
+        text = f"{package.path} is for {package.target}, and {host} is {board.machine} with {python.bits} bits"
+        raise RpcsysError(text)
     has = facts.glibc(python)
     if package.glibc and has and parse_version(package.glibc) > parse_version(has):
         raise RpcsysError(f"{package.path} needs glibc {package.glibc}, and {host} has {has}")

@@ -93,16 +93,10 @@ class SshConnection:
             raise self._error(said.err)
 
     def _spawn(self, settings: Sequence[str], command: str, stdin: int | IO[bytes]) -> subprocess.Popen[bytes]:
-        words = ["ssh", "-T", *self._options]
-        for setting in (*settings, *_DEFAULTS, f"ControlPath={self._work}/s"):
-            words += ["-o", setting]
-        return subprocess.Popen(
-            [*words, "--", self.destination, command],
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "LC_ALL": "C"},
-        )
+        settings = [f"-o{setting}" for setting in (*settings, *_DEFAULTS, f"ControlPath={self._work}/s")]
+        words = ["ssh", "-T", *self._options, *settings, "--", self.destination, command]
+        english = {**os.environ, "LC_ALL": "C"}
+        return subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=english)
 
     def _error(self, said: str) -> ConnectError:
         words = shlex.join([*self._options, self.destination])
@@ -121,9 +115,8 @@ class SshConnection:
         finally:
             _end(process)
         if said is None:
-            raise RpcsysError(
-                f"{self.host} was not done within {timeout_s:g} s; is the board busy, or its disk failing?"
-            )
+            text = f"{self.host} was not done within {timeout_s:g} s; is the board busy, or its disk failing?"
+            raise RpcsysError(text)
         if said.status == _SSH_FAILED:
             raise self._error(said.err)
         return said
@@ -190,18 +183,16 @@ def _listen(process: subprocess.Popen[bytes], timeout_s: float, until: str = "")
                 raise RpcsysError("the board talks without end; is its shell one for people to work in?")
             if until and b"\n" in out.partition(until.encode())[2]:
                 return Output(0, out.decode(errors="replace"), err.decode(errors="replace"))
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         status = process.wait(max(1.0, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return None
-    return Output(status, out.decode(errors="replace"), err.decode(errors="replace"))
+        return Output(status, out.decode(errors="replace"), err.decode(errors="replace"))
+    return None
 
 
 # Errors: what ssh and a board say when something is wrong -> one line that says what to do about it.
 
 _SILENT = "{host} does not answer: is it on, and can this machine reach it?"
-#: OpenSSH's words (they are in no language but English) -> what they come to. {to} is how ssh was called, {host}
-#: the host. The first that is found counts.
+#: OpenSSH's words (only in English) -> what they come to. {to}: how ssh was called. The first that is found counts.
 _MEANINGS = {
     "REMOTE HOST IDENTIFICATION HAS CHANGED": "the host key of {host} is not the one it had: a new system on the "
     "board, or another machine in its place; if it is the board's, type: ssh-keygen -R {known}, and: ssh {to}",

@@ -14,7 +14,7 @@ from rpcsys.errors import RpcsysError, UsageError
 
 TOP = "rpcsys-device"
 _ROUNDS = 3  # of zopfli's search: more gain a few bytes and take seconds
-#: xz for text: four bits of the byte before tell of the next one, and nothing is aligned.
+#: xz for text: four bits of the byte before predict the next one, and nothing is aligned.
 _XZ = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "pb": 0}
 _EPOCH, _SPAN = 946684800, 1 << 28  # 2000-01-01 and half of the time since then, in seconds
 
@@ -36,10 +36,7 @@ def write(path: Path, files: Mapping[str, bytes], programs: frozenset[str]) -> N
 
 
 def _zipped(content: bytes) -> bytes:
-    """As gzip -9, in a twentieth less: it is compressed once, and carried to a board over whatever line there is.
-
-    Neither a name nor a time goes into the header: they would differ from one run to the next.
-    """
+    """As gzip -9, in a twentieth less. Neither a name nor a time goes into the header: they differ between runs."""
     try:
         from zopfli import gzip
     except ImportError:
@@ -68,8 +65,8 @@ def _tar(files: Mapping[str, bytes], programs: frozenset[str]) -> bytes:
 def _time(files: Mapping[str, bytes]) -> int:
     """A time that changes when anything in the archive does, and else never.
 
-    Always the same one would be as reproducible, but Python takes compiled code for fresh by the time and the
-    size of its source: unpacked over an older version, a file of the same size would never be looked at.
+    Python takes compiled code for fresh by the time and the size of its source: unpacked over an older version, with
+    always the same time, a file of the same size would never be read.
     """
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):

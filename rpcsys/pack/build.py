@@ -32,24 +32,15 @@ class Packed(NamedTuple):
 
 
 def pack(
-    target: str,
-    output: Path,
-    *,
-    folder: Path | None = None,
-    from_wheels: bool = False,
-    drivers: Sequence[Path] = (),
-    glibc: str | None = None,
-) -> Packed:
+    target: str, output: Path, *, folder: Path | None = None, from_wheels: bool = False,
+    drivers: Sequence[Path] = (), glibc: str | None = None,
+) -> Packed:  # fmt: skip
     """Write the device runtime for ``target`` to ``output``.
 
-    TVM's libraries come from the build folder ``folder``, or from PyPI; with neither, the board serves
-    everything that needs none. ``drivers`` go along and are loaded in every session. ``glibc`` is the
-    newest C library that any of them may ask for.
-
-    Raises
-    ------
-    UsageError : no such target, or a library that the board could not load, by its name
-    RpcsysError : the wheels could not be downloaded, or the archive not be written
+    TVM's libraries come from the build folder ``folder``, or from PyPI; with neither, the board serves everything that
+    needs none. ``drivers`` go along and are loaded in every session. ``glibc`` is the newest C library that any of them
+    may ask for. Raises UsageError for a target that is none, or a library that the board could not load, RpcsysError
+    where the wheels cannot be downloaded, or the archive not be written.
     """
     if folder is not None and from_wheels:
         raise UsageError("--libraries and --from-wheels: TVM's libraries come from one of them")

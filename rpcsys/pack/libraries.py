@@ -19,10 +19,8 @@ from rpcsys.module import elf, toolchain
 
 FFI, RUNTIME = "libtvm_ffi.so", "libtvm_runtime.so"
 ORIGIN = "$ORIGIN"
-
 _ABOVE = 4  # folders above a build folder in which its project's licence may lie
 _LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")
-
 #: Targets that have wheels of TVM, and what pip calls their processors.
 _PLATFORMS = {"aarch64-linux-gnu": "aarch64", "x86_64-linux-gnu": "x86_64"}
 _PACKAGES = {"apache-tvm-ffi": f"tvm_ffi/lib/{FFI}", "apache-tvm": f"tvm/lib/{RUNTIME}"}  # packages with their library
@@ -119,10 +117,8 @@ def from_wheels(target: PackTarget, work: Path) -> list[Source]:
     else the newest. Raises UsageError where there are none for the target, RpcsysError when pip fails.
     """
     if target.name not in _PLATFORMS:
-        raise UsageError(
-            f"PyPI has no wheels of TVM for {target.name}; build TVM's target runtime with the toolchain file "
-            "and give its folder: --libraries DIR (docs/boards.md)"
-        )
+        how = "build TVM's target runtime with the toolchain file and give its folder: --libraries DIR (docs/boards.md)"
+        raise UsageError(f"PyPI has no wheels of TVM for {target.name}; {how}")
     wheels = work / "wheels"
     words = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--python-version", _WHEELS_PYTHON]
     words += [word for tag in _MANYLINUX for word in ("--platform", f"{tag}_{_PLATFORMS[target.name]}")]
@@ -175,15 +171,12 @@ def prepare(source: Source, target: PackTarget, beside: Iterable[str], work: Pat
 
 def _check(path: Path, needs: Needs, target: PackTarget) -> None:
     if (needs.machine, needs.bits) != (target.machine, target.bits):
-        raise UsageError(
-            f"{path} is for {needs.machine} ({needs.bits} bits), "
-            f"and {target.name} is {target.machine} ({target.bits} bits)"
-        )
+        board = f"{target.name} is {target.machine} ({target.bits} bits)"
+        raise UsageError(f"{path} is for {needs.machine} ({needs.bits} bits), and {board}")
     if target.glibc and needs.glibc > target.glibc:
-        raise UsageError(
-            f"{path} needs glibc {version_text(needs.glibc)}, newer than --glibc {version_text(target.glibc)}: "
-            "build it with a toolchain or sysroot as old as the board, or take TVM's with --from-wheels"
-        )
+        how = "build it with a toolchain or sysroot as old as the board, or take TVM's with --from-wheels"
+        newer = f"newer than --glibc {version_text(target.glibc)}"
+        raise UsageError(f"{path} needs glibc {version_text(needs.glibc)}, {newer}: {how}")
 
 
 def _patchelf() -> str:
@@ -224,12 +217,9 @@ def read_needs(path: Path) -> Needs:
 
 
 def _needs(own: elf.Elf, file: Any) -> Needs:
-    used = [
-        auxiliary.name
-        for section in file.iter_sections("SHT_GNU_verneed")
-        for _, auxiliaries in section.iter_versions()
-        for auxiliary in auxiliaries
-    ]
+    sections = file.iter_sections("SHT_GNU_verneed")
+    versions = (auxiliaries for section in sections for _, auxiliaries in section.iter_versions())
+    used = [auxiliary.name for auxiliaries in versions for auxiliary in auxiliaries]
     tags = [tag for section in file.iter_sections("SHT_DYNAMIC") for tag in section.iter_tags()]
     paths = [tag.runpath for tag in tags if tag.entry.d_tag == "DT_RUNPATH"]
     paths += [tag.rpath for tag in tags if tag.entry.d_tag == "DT_RPATH"]

@@ -59,14 +59,11 @@ def _spans(source: str, lines: list[bytes]) -> Iterator[Span]:
 
 def _docstrings(body: list[ast.stmt]) -> Iterator[Span]:
     """Those of a module, class or function, and of their attributes; ``pass`` where nothing else is in a body."""
-    found = [each for each in body if isinstance(each, ast.Expr) and _is_text(each.value)]
+    expressions = [each for each in body if isinstance(each, ast.Expr)]
+    found = [each for each in expressions if isinstance(each.value, ast.Constant) and isinstance(each.value.value, str)]
     for each in found:
         last = len(found) == len(body) and each is found[-1]
         yield *_ends(each), b"pass" if last else b""
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _annotation(sign: bytes, node: ast.expr, lines: list[bytes]) -> Iterator[Span]:
@@ -85,10 +82,8 @@ def _indented_by_one(source: str) -> str:
     inside: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         inside.update(range(token.start[0] + 1, token.end[0] + 1))
-    lines = [line if row in inside else _shorter(line) for row, line in enumerate(source.splitlines(), 1)]
+    lines = [
+        line if row in inside else " " * ((len(line) - len(line.lstrip(" "))) // 4) + line.lstrip(" ")
+        for row, line in enumerate(source.splitlines(), 1)
+    ]
     return "".join(line + "\n" for line in lines)
-
-
-def _shorter(line: str) -> str:
-    text = line.lstrip(" ")
-    return " " * ((len(line) - len(text)) // 4) + text

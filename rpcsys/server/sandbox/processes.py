@@ -143,11 +143,16 @@ def children(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
                 found += map(int, file.read().split())
     except FileNotFoundError:
-        if os.path.isdir(f"/proc/{pid}"):  # a kernel built without CONFIG_PROC_CHILDREN
-            return [int(other) for other in os.listdir("/proc") if other.isdigit() and _stat(other)[1] == pid]
+        if os.path.isdir(f"/proc/{pid}"):
+            return _children_by_search(pid)
     except (ProcessLookupError, NotADirectoryError):
         return []
     return found
+
+
+def _children_by_search(pid: int) -> list[int]:
+    """For kernels built without CONFIG_PROC_CHILDREN."""
+    return [int(other) for other in os.listdir("/proc") if other.isdigit() and _stat(other)[1] == pid]
 
 
 def descendants(pid: int) -> list[int]:
