@@ -70,7 +70,6 @@ class RemoteBoard:
         self.facts = facts.parse(self._run("looking at the board", facts.SCRIPT, entry.root, *self._asked))
 
     def _run(self, doing: str, script: str, *arguments: str, **options: Any) -> str:
-        """What ``script`` prints there. Raises RpcsysError if it fails."""
         done = self.connection.run(script, *arguments, **options)
         if done.status:
             raise board_error(f"{done.out}\n{done.err}", self.host, doing)

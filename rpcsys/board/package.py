@@ -13,7 +13,7 @@ from pathlib import Path
 from rpcsys.board import facts
 from rpcsys.board.inventory import Entry
 from rpcsys.errors import RpcsysError, UsageError
-from rpcsys.pack import archive, build
+from rpcsys.pack import build
 from rpcsys.pack.libraries import parse_version
 
 WHEELS = "wheels"  # in the place of a build folder: TVM's libraries are PyPI's
@@ -47,7 +47,7 @@ def read(path: Path) -> Package:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         with tarfile.open(path) as tar:
             unpacked = sum(member.size for member in tar)
-            file = tar.extractfile(f"{archive.TOP}/{build.MANIFEST}")
+            file = tar.extractfile(f"{build.TOP}/{build.MANIFEST}")
             assert file is not None  # a folder has no content, and is none of ours
             text = file.read()
         says = json.loads(text)

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import lzma
+import os
+import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import rpcsys
 from rpcsys import data
-from rpcsys.errors import UsageError
+from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.module import toolchain
-from rpcsys.pack import archive, libraries, source
+from rpcsys.pack import libraries, source
 from rpcsys.pack.libraries import PackTarget, Prepared, Source, version_text
 
 PYTHON, NATIVE, DRIVERS, LICENSES = "python", "python/lib", "drivers", "licenses"  # folders of the archive
-MANIFEST = "manifest.json"
+TOP, MANIFEST = "rpcsys-device", "manifest.json"
+_ROUNDS = 3  # of zopfli's search: more gain a few bytes and take seconds
+#: xz for text: four bits of the byte before predict the next one, and nothing is aligned.
+_XZ = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "pb": 0}
+_EPOCH, _SPAN = 946684800, 1 << 28  # 2000-01-01 and half of the time since then, in seconds
 _PYTHON_VERSION = "3.8"  # what a board's Python has to be at least: the device tier's
 
 
@@ -71,7 +79,7 @@ def _write(output: Path, target: PackTarget, native: list[Prepared], extra: list
     manifest = _manifest(target, files, everything)
     files[MANIFEST] = (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode()
     programs = frozenset(name for name in files if name.startswith(("bin/", "init/")) or name.endswith(".sh"))
-    archive.write(output, files, programs)
+    write_archive(output, files, programs)
     return Packed(output, manifest, output.stat().st_size, tuple(_remarks(everything)))
 
 
@@ -128,7 +136,7 @@ def _own_licences(package: str) -> list[Path]:
 
 def _manifest(target: PackTarget, files: dict[str, bytes], native: list[Prepared]) -> dict[str, Any]:
     return {
-        "name": archive.TOP,
+        "name": TOP,
         "version": rpcsys.__version__,
         "target": target.name,
         "machine": target.machine,
@@ -147,3 +155,61 @@ def _manifest(target: PackTarget, files: dict[str, bytes], native: list[Prepared
         },
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())},
     }
+
+
+# The archive: the same files in, the same bytes out, whoever packs and whenever
+
+
+def write_archive(path: Path, files: Mapping[str, bytes], programs: frozenset[str]) -> None:
+    """Write ``files`` (path in the archive -> content) to ``path``; ``programs`` may be executed.
+
+    A ``path`` that ends in ``.xz`` is compressed by xz, any other by gzip, which every board can unpack. What is at
+    ``path`` is whole: the old file or the new one. Raises RpcsysError.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        compress = _xz if path.suffix == ".xz" else _zipped
+        partial.write_bytes(compress(_tar(files, programs)))
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise RpcsysError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _zipped(content: bytes) -> bytes:
+    """As gzip -9, in a twentieth less. Neither a name nor a time goes into the header: they differ between runs."""
+    try:
+        from zopfli import gzip
+    except ImportError:
+        raise UsageError("there is no zopfli here; type: python -m pip install 'rpcsys[pack]'") from None
+    zipped: bytes = gzip.compress(content, numiterations=_ROUNDS)
+    return zipped
+
+
+def _xz(content: bytes) -> bytes:
+    """A seventh less than gzip, for boards that have xz."""
+    return lzma.compress(content, check=lzma.CHECK_CRC32, filters=[_XZ])
+
+
+def _tar(files: Mapping[str, bytes], programs: frozenset[str]) -> bytes:
+    buffer, time = io.BytesIO(), _time(files)
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name in sorted(files):
+            entry = tarfile.TarInfo(f"{TOP}/{name}")
+            entry.size = len(files[name])
+            entry.mode = 0o755 if name in programs else 0o644
+            entry.mtime = time
+            tar.addfile(entry, io.BytesIO(files[name]))
+    return buffer.getvalue()
+
+
+def _time(files: Mapping[str, bytes]) -> int:
+    """A time that changes when anything in the archive does, and else never.
+
+    Python takes compiled code for fresh by the time and the size of its source: unpacked over an older version, with
+    always the same time, a file of the same size would never be read.
+    """
+    digest = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        digest.update(name.encode() + b"\0" + hashlib.sha256(content).digest())
+    return _EPOCH + int.from_bytes(digest.digest()[:4], "big") % _SPAN

@@ -102,7 +102,6 @@ def drivers(paths: Iterable[Path]) -> list[Source]:
 
 
 def _with_licences(path: Path, origin: str) -> Source:
-    """With the licences that lie beside it, or above."""
     for folder in [path.parent, *path.resolve().parents][: _ABOVE + 1]:
         licences = sorted(file for pattern in _LICENCES for file in folder.glob(pattern) if file.is_file())
         if licences:

@@ -114,7 +114,6 @@ class Cache:
         return more
 
     def _in_use(self, path: str) -> bool:
-        """Whether a session is writing that file now."""
         with contextlib.suppress(OSError):
             if os.path.dirname(path) == self._partial:
                 with _open(path, os.O_RDONLY) as stream:

@@ -155,7 +155,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _check(flags: argparse.Namespace) -> None:
-    """That flags are such as can be used, and go together. Raises `ConfigError`."""
     proxied = flags.through_proxy
     leased = flags.tracker or proxied
     address = "--through-proxy needs the proxy's address: --host HOST --port PORT"
@@ -185,7 +184,6 @@ def _refuse(wrong: object, text: str) -> None:
 
 
 def _whole(most: int, what: str) -> Callable[[str], int]:
-    """What parses a whole number from 1 to ``most``."""
 
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= most):
@@ -275,21 +273,17 @@ def _tvm(wanted: str, folder: str | None) -> str:
     if wanted == "python" and folder is not None:
         raise ConfigError("--tvm-library is for --tvm ctypes: the tvm package has libraries of its own")
     if folder is not None or wanted == "ctypes":
-        _check_libraries(folder)
+        found = library.find(folder)
+        missing = library.RUNTIME if found else library.FFI
+        here = f"--tvm ctypes: there is no {missing} here; say where it is with --tvm-library DIR"
+        inside = f"--tvm-library {folder}: there is no {missing} in it"
+        _refuse(found is None or found.runtime is None, here if folder is None else inside)
         return "ctypes"
     if installed("tvm"):
         return "python"
     if wanted == "python":
         raise ConfigError("--tvm python: there is no tvm package here (python3 -m pip install apache-tvm)")
     return "ctypes" if library.has_runtime() else "off"
-
-
-def _check_libraries(folder: str | None) -> None:
-    found = library.find(folder)
-    missing = library.RUNTIME if found else library.FFI
-    here = f"--tvm ctypes: there is no {missing} here; say where it is with --tvm-library DIR"
-    inside = f"--tvm-library {folder}: there is no {missing} in it"
-    _refuse(found is None or found.runtime is None, here if folder is None else inside)
 
 
 def _preload(text: str, tvm: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rpcsys.pack import archive, build
+from rpcsys.pack import build
 from tests.device_files import ROOT
 from tests.pythons import pythons
 
@@ -24,7 +24,7 @@ def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packed")
     with tarfile.open(build.pack("x86_64-linux-gnu", folder / "a.tar.gz").path) as tar:
         tar.extractall(folder, filter="fully_trusted")
-    return folder / archive.TOP
+    return folder / build.TOP
 
 
 def run(python: str | Path, *command: str | Path) -> subprocess.CompletedProcess[str]:

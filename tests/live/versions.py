@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 import rpcsys
-from rpcsys.pack import archive, build
+from rpcsys.pack import build
 
 NEXT = "9.9.9"
 
@@ -19,12 +19,12 @@ def unpacked(folder: Path) -> Path:
     made = build.pack("x86_64-linux-gnu", folder / "rpcsys-device.tar.gz")
     with tarfile.open(made.path) as tar:
         tar.extractall(folder, filter="fully_trusted")
-    return folder / archive.TOP
+    return folder / build.TOP
 
 
 def successor(old: Path, folder: Path) -> Path:
     """A copy of ``old`` with another number, and a manifest that says so."""
-    top = folder / archive.TOP
+    top = folder / build.TOP
     shutil.copytree(old, top)
     name = "python/rpcsys/__init__.py"
     (top / name).write_text((top / name).read_text().replace(rpcsys.__version__, NEXT))

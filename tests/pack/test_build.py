@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from rpcsys.errors import UsageError
-from rpcsys.pack import archive
+from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.pack import build as packing
 from rpcsys.pack.source import device_files
 from tests.pack.conftest import Build
 
 TARGET = "aarch64-linux-gnu"
+FILES = {"bin/run": b"#!/bin/sh\n", "python/a.py": b"x = 1\n", "python/b.py": b"x = 2\n"}
+PROGRAMS = frozenset(["bin/run"])
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -35,7 +36,7 @@ def test_the_tier_and_nothing_else(tmp_path: Path, record_property) -> None:
     )
     python = {name: content for name, content in files.items() if name.startswith("python/")}
     for form, most in (("xz", 150_000), ("gz", 180_000)):
-        archive.write(tmp_path / f"python.tar.{form}", python, frozenset())
+        packing.write_archive(tmp_path / f"python.tar.{form}", python, frozenset())
         size = (tmp_path / f"python.tar.{form}").stat().st_size
         record_property(f"Python part, {form}, kB", round(size / 1000, 1))
         assert size <= most
@@ -78,3 +79,46 @@ def test_what_is_refused(tmp_path: Path, build: Build) -> None:
     with pytest.raises(UsageError, match="no toolchain file for z80"):
         packing.pack("z80", output)
     assert not output.exists()
+
+
+# The archive's bytes depend on what is in it alone
+
+
+@pytest.mark.parametrize("form", ["gz", "xz"])
+def test_the_same_bytes_whatever_the_order_and_the_name(tmp_path: Path, form: str) -> None:
+    first, second = tmp_path / f"a.tar.{form}", tmp_path / f"b.tar.{form}"
+    packing.write_archive(first, FILES, PROGRAMS)
+    packing.write_archive(second, dict(reversed(FILES.items())), PROGRAMS)
+    assert first.read_bytes() == second.read_bytes()
+    assert sorted(tmp_path.iterdir()) == [first, second]
+
+
+@pytest.mark.parametrize("form", ["gz", "xz"])
+def test_what_tar_sees(tmp_path: Path, form: str) -> None:
+    packing.write_archive(tmp_path / f"a.tar.{form}", FILES, PROGRAMS)
+    with tarfile.open(tmp_path / f"a.tar.{form}", f"r:{form}") as tar:
+        entries = {entry.name: entry for entry in tar}
+        assert tar.extractfile("rpcsys-device/python/a.py").read() == FILES["python/a.py"]
+    assert {name: entry.mode for name, entry in entries.items()} == {
+        "rpcsys-device/bin/run": 0o755,
+        "rpcsys-device/python/a.py": 0o644,
+        "rpcsys-device/python/b.py": 0o644,
+    }
+    assert {(entry.uid, entry.gid, entry.uname) for entry in entries.values()} == {(0, 0, "")}
+    (time,) = {entry.mtime for entry in entries.values()}
+    assert 946684800 <= time < 1300000000
+
+
+def test_another_content_has_another_time(tmp_path: Path) -> None:
+    """Else Python would take what it compiled of an older version for this one's."""
+    times = set()
+    for content in (b"x = 1\n", b"x = 2\n"):
+        packing.write_archive(tmp_path / "a.tar.gz", {**FILES, "python/a.py": content}, PROGRAMS)
+        with tarfile.open(tmp_path / "a.tar.gz") as tar:
+            times.add(tar.getmember("rpcsys-device/python/b.py").mtime)
+    assert len(times) == 2
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    with pytest.raises(RpcsysError, match="cannot write"):
+        packing.write_archive(tmp_path / "nowhere" / "a.tar.gz", FILES, PROGRAMS)

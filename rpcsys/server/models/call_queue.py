@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Callable, Deque, Iterator, Optional
 
@@ -16,6 +17,7 @@ from rpcsys.wire.frames import Frame
 MAX_ABANDONED = 32  # calls that run though nobody waits for them: above so many, they take the places of others
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """One call of a client.
 
@@ -28,15 +30,12 @@ class Call:
     its place until its function returns.
     """
 
-    __slots__ = ("abandoned_at", "client", "due", "frame", "on_stop", "state")
-
-    def __init__(self, client: Any, frame: Frame, due: float = math.inf) -> None:
-        self.client = client
-        self.frame = frame
-        self.due = due  # when it must be done, in the queue's time; infinite for no limit
-        self.state = "waiting"  # or "running", or "over"
-        self.on_stop: list[Callable[[], None]] = []  # stops it while it runs, as far as its kind can be stopped
-        self.abandoned_at: Optional[float] = None  # since when nobody waits for it, though it runs
+    client: Any
+    frame: Frame
+    due: float = math.inf  # when it must be done, in the queue's time; infinite for no limit
+    state: str = "waiting"  # or "running", or "over"
+    on_stop: list[Callable[[], None]] = field(default_factory=list)  # stops it while it runs, as far as it can be
+    abandoned_at: Optional[float] = None  # since when nobody waits for it, though it runs
 
 
 class CallQueue:

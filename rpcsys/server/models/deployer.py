@@ -25,9 +25,8 @@ from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import hello
 from rpcsys.server.session.calls import listed
 from rpcsys.server.session.directory import Directory, file_errors
-from rpcsys.server.session.faults import exception_frame
 from rpcsys.server.session.files import Files, hashed
-from rpcsys.server.session.outgoing import Outgoing
+from rpcsys.server.session.outgoing import Outgoing, exception_frame
 from rpcsys.server.session.registry import taking
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
@@ -160,7 +159,6 @@ class Deployer:
         return [{**one._asdict(), **dict(zip(fields, states.get(one.name, unknown)))} for one in served]
 
     def _remove(self, name: str) -> None:
-        """Serve ``name`` no more."""
         if not is_name(name) or self._store.find(name) is None:
             has = ", ".join(version.name for version in self._store.current()) or "nothing"
             raise RemoteFileError(f"no module {str(name)[:100]!r} is deployed here; it has {has}")

@@ -29,8 +29,8 @@ from rpcsys.server.sandbox import messages
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import hello
 from rpcsys.server.session.calls import Calls
-from rpcsys.server.session.faults import error_frame
 from rpcsys.server.session.incoming import WINDOWS
+from rpcsys.server.session.outgoing import error_frame
 from rpcsys.stream import Ended
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
@@ -132,7 +132,6 @@ class ModelHost(WorkerPool):
             self._keep_watch()
 
     def _put(self, connection: ClientConnection, frame: Frame) -> None:
-        """A client sends a CALL."""
         if self._behind:
             self._shed()
         due = time.monotonic() + frame.deadline_ms / 1000 if frame.deadline_ms else math.inf
@@ -171,7 +170,6 @@ class ModelHost(WorkerPool):
             connection.send(error_frame(call_id, "Cancelled", "the call was cancelled"))
 
     def _attend(self, descriptor: int, events: int, alone: bool) -> Optional[Call]:
-        """A descriptor is ready, ``alone`` if no other is. A call that may be run at once, past the queue."""
         connection = self._connections.get(descriptor)
         if connection is None:
             if descriptor == self._control.fileno():
@@ -225,7 +223,6 @@ class ModelHost(WorkerPool):
             raise ProtocolError(text)
 
     def _rewatch(self, connection: ClientConnection) -> None:
-        """Wait for what the client may do now: send more, or take what waits for it."""
         with self._lock:
             if connection.closed or connection.descriptor not in self._connections:
                 return
@@ -243,7 +240,6 @@ class ModelHost(WorkerPool):
                 self._epoll.modify(connection.descriptor, wanted)
 
     def _drop(self, connection: ClientConnection) -> None:
-        """A client is gone, or has to go."""
         with self._lock:
             calls = self._queue.drop(connection, time.monotonic())
             self._forget(connection)
@@ -286,7 +282,6 @@ class ModelHost(WorkerPool):
             self._send(leaving=True)  # whoever calls from now on is the successor's
 
     def _send(self, descriptor: Optional[int] = None, **fields: Any) -> bool:
-        """Whether a message could be sent to the supervisor now."""
         try:
             messages.send_json(self._control, descriptor, **fields)
         except BlockingIOError:
@@ -296,7 +291,6 @@ class ModelHost(WorkerPool):
         return True
 
     def _do_due(self, now: float) -> None:
-        """What is due."""
         with self._lock:
             late = self._queue.overdue(now)
             stuck = any(now - (call.abandoned_at or now) >= STUCK_S for call in self._queue.abandoned)

@@ -15,7 +15,7 @@ from rpcsys.module.module import running_call
 from rpcsys.server.models.call_queue import Call, CallQueue
 from rpcsys.server.models.connection import ClientConnection
 from rpcsys.server.session.calls import Calls
-from rpcsys.server.session.faults import exception_frame
+from rpcsys.server.session.outgoing import exception_frame
 from rpcsys.wire.frames import Buffer, Frame
 
 QUICK_S = 300e-6  # calls of a function that took no longer the last time are run by the thread that leads

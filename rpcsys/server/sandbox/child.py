@@ -93,7 +93,6 @@ def _run(control: socket.socket, settings: dict[str, Any], parent: int, namespac
 def _do(
     job: Job, descriptor: int | None, control: socket.socket, settings: dict[str, Any], namespace: MountNamespace | None
 ) -> int:
-    """Do the job in its own folder, and report its outcome; the exit status."""
     try:
         _enter_folder(job, settings, namespace)
     except OSError as error:  # the folder is gone: somebody killed the server, or removed it
@@ -128,7 +127,6 @@ def _enter_folder(job: Job, settings: dict[str, Any], namespace: MountNamespace 
 
 
 def _serve(descriptor: int | None, job: Job, control: socket.socket) -> str:
-    """Serve the session; its outcome in a word."""
     if job.kind == HOST:
         from rpcsys.server.models import host
 

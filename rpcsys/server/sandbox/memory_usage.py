@@ -74,7 +74,9 @@ class MemoryUsage:
         anonymous, shared = (field(str(pid), "smaps_rollup", name) for name in (b"Pss_Anon:", b"Pss_Shmem:"))
         if shared and (self._files or self._folders):
             shared -= min(shared, self._mapped_of_held(pid))
-        self._mapped += anonymous + shared or field(str(pid), "smaps_rollup", b"Pss:") or _undumpable(pid)
+        # What everyone may know of a process that shows its mappings to nobody.
+        undumpable = sum(field(str(pid), "status", name) for name in (b"RssAnon:", b"RssShmem:"))
+        self._mapped += anonymous + shared or field(str(pid), "smaps_rollup", b"Pss:") or undumpable
 
     def _add_folders(self, pid: int) -> None:
         for place in SHARED:
@@ -129,11 +131,6 @@ def _number(path: str, place: int) -> int:
         return 0
 
 
-def _undumpable(pid: int) -> int:
-    """What everyone may know of a process that shows its mappings to nobody."""
-    return sum(field(str(pid), "status", name) for name in (b"RssAnon:", b"RssShmem:"))
-
-
 @functools.lru_cache(maxsize=None)
 def _memory_devices() -> frozenset[int]:
     """The numbers of the file systems in memory: those mounted here, and the kernel's own for memfds."""
@@ -182,9 +179,11 @@ def buffered(inodes: AbstractSet[int]) -> int:
     """Bytes that these sockets hold, up to `LITTLE` in connections left out. 0 where the kernel shows nothing."""
     total = 0
     try:
-        total += sum(_of_unix(one) for one in _unix_sockets() if one.inode in inodes)
+        request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _UNIX_SHOW, 0, 0)
+        total += sum(_of_unix(one) for one in _dump(request, 2, 4, 16) if one.inode in inodes)
         for family, protocol in _INET if _of_all_connections() > LITTLE else ():
-            found = (one for one in _inet_sockets(family, protocol) if one.inode in inodes)
+            request = struct.pack("=BBBBI48x", family, protocol, 1 << (_INET_MEMORY - 1), 0, _STATES)
+            found = (one for one in _dump(request, 1, 68, 72) if one.inode in inodes)
             total += sum(_memory(one.attributes.get(_INET_MEMORY)) for one in found)
     except (OSError, struct.error, IndexError, ValueError):
         pass  # a kernel without
@@ -209,14 +208,6 @@ def _of_all_connections() -> int:
 
 def _memory(sizes: Optional[Tuple[int, ...]]) -> int:
     return sizes[_RECEIVED] + max(sizes[_SENT], sizes[_QUEUED]) if sizes else 0
-
-
-def _unix_sockets() -> Iterator[_Socket]:
-    return _dump(struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _UNIX_SHOW, 0, 0), 2, 4, 16)
-
-
-def _inet_sockets(family: int, protocol: int) -> Iterator[_Socket]:
-    return _dump(struct.pack("=BBBBI48x", family, protocol, 1 << (_INET_MEMORY - 1), 0, _STATES), 1, 68, 72)
 
 
 def _dump(request: bytes, state: int, inode: int, attributes: int) -> Iterator[_Socket]:

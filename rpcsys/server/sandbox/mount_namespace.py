@@ -130,7 +130,6 @@ class MountNamespace:
         os.close(descriptor)
 
     def _cover(self) -> None:
-        """Hide the directories of all sessions."""
         os.makedirs(self._folder, 0o700, exist_ok=True)
         _mount("tmpfs", self._folder, _NOSUID | _NODEV, "tmpfs", "mode=700,size=64k")
 
@@ -170,7 +169,6 @@ def _make_mount_point(path: str, like: str) -> None:
 
 
 def _mount(source: str | None, target: str, flags: int, kind: str = "none", data: str = "") -> None:
-    """The system call. Raises OSError."""
     words = ((source or "none").encode(), target.encode(), kind.encode())
     check(LIBC.mount(*words, ctypes.c_ulong(flags), data.encode() or None))
 

@@ -61,7 +61,6 @@ class InitMaker:
         self._start()
 
     def _start(self) -> None:
-        """Start a maker. Raises OSError."""
         self._requests, theirs = messages.pair()
         parent = os.getpid()
         self.pid = fork()

@@ -311,7 +311,6 @@ class Zygote:
         os._exit(0)
 
     def _clear_cgroups(self) -> None:
-        """Remove the cgroups of the dead, those of which the kernel has let go."""
         if self._clear_tries and not self._ended:
             gone = cgroups.clear(self.settings["cgroups"], frozenset(self._known.values()))
             self._clear_tries = 0 if gone else self._clear_tries - 1

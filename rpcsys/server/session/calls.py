@@ -68,7 +68,6 @@ class Objects:
 
 
 def _bytes_of(value: Any) -> int:
-    """Bytes of an array; 0 for what has none, a model or a function."""
     tensor = as_tensor(value)
     return 0 if tensor is None or tensor.dtype == "strings" else len(tensor.data)
 

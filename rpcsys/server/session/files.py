@@ -14,8 +14,7 @@ from typing import Any, Optional
 from rpcsys.errors import ProtocolError, RemoteFileError, RpcsysError
 from rpcsys.server.cache import Cache, Partial, new_hash, valid, write_all
 from rpcsys.server.session.directory import Directory, file_errors
-from rpcsys.server.session.faults import error_frame, exception_frame
-from rpcsys.server.session.outgoing import Outgoing
+from rpcsys.server.session.outgoing import Outgoing, error_frame, exception_frame
 from rpcsys.wire import frames
 from rpcsys.wire.frames import LAST, Buffer, Frame
 

@@ -12,8 +12,7 @@ from collections import deque
 from typing import Deque, Optional
 
 from rpcsys.errors import ProtocolError
-from rpcsys.server.session.faults import error_frame
-from rpcsys.server.session.outgoing import Outgoing
+from rpcsys.server.session.outgoing import Outgoing, error_frame
 from rpcsys.stream import DONT_WAIT, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame

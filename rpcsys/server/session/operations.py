@@ -7,7 +7,7 @@ import sys
 from typing import Any, Callable
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
-from rpcsys.module import loading
+from rpcsys.module.loading import load_file
 from rpcsys.module.module import Module
 from rpcsys.server.session import registry
 from rpcsys.server.session.calls import Calls, Objects, ThreadMemory, keep_arrays
@@ -26,11 +26,11 @@ class Operations(Calls):
     def __init__(self, objects: Objects, memory: ThreadMemory, files: Files, *, allow_pickle: bool) -> None:
         super().__init__(objects, memory)
         self.streamed = {"session.upload": files.begin, "session.download": files.download}
-        self._directory = files.directory
+        existing = files.directory.existing
         self._allow_pickle = allow_pickle
         self._named: dict[str, Callable[..., Any]] = {}
         self._add("session.has_function", self._has_function, str)
-        self._add("session.load_module", self._load_module, str)
+        self._add("session.load_module", lambda name: load_file(existing(name), name, allow_pickle=allow_pickle), str)
         self._add("session.listdir", files.directory.listdir, str, optional=1)
         self._add("session.remove", files.directory.remove, str)
         self._add("session.offer", files.offer, str, int, str)
@@ -68,9 +68,6 @@ class Operations(Calls):
 
     def _has_function(self, name: str) -> None:
         self.resolve(name)
-
-    def _load_module(self, name: str) -> Any:
-        return loading.load_file(self._directory.existing(name), name, allow_pickle=self._allow_pickle)
 
     def _put(self, value: Any) -> Any:
         if as_tensor(value) is None:

@@ -1,4 +1,4 @@
-"""What a session sends, from whichever of its threads.
+"""What a session sends, from whichever of its threads; ERROR frames: what went wrong on the device.
 
 Short replies to quick calls may be held back and go out together: one system call, and one wake-up of the client, for
 all of them. Whoever holds one back flushes before anything that may last. Held replies always go first.
@@ -9,14 +9,20 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import traceback as tracebacks
 from typing import Callable, Iterator, List, Optional, Sequence
 
+from rpcsys import errors
+from rpcsys.errors import NativeError, RemoteError, RpcsysError, one_line
+from rpcsys.server.sandbox import limits
 from rpcsys.stream import Stream
+from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer
 
 BATCH = 16  # replies that make a batch: the client's calls come in batches of as many
 SMALL = 4096  # a reply above this many bytes is worth a system call of its own, and not worth copying
 STRETCH = 2 << 20  # bytes given to the system at a time; between two, what the client sends is read
+_MAX_TRACEBACK = 64000  # the end of a traceback says most; a head holds 1 MiB
 
 
 class Outgoing:
@@ -93,3 +99,33 @@ def _stretches(pieces: Sequence[Buffer]) -> Iterator[List[Buffer]]:
             left = left[room:]
             room -= len(part[-1])
     yield part
+
+
+# Errors
+
+
+def error_frame(
+    call_id: int, kind: str, message: str, traceback: str = "", *, fault: str = "user", retryable: bool = False
+) -> List[Buffer]:
+    """The pieces of an ERROR for a call, or with number 0 for the session: an error of the class ``kind``."""
+    fields = {"type": kind, "message": message, "traceback": traceback, "retryable": retryable, "fault": fault}
+    return frames.encode(frames.ERROR, call_id, fields)
+
+
+def exception_frame(call_id: int, error: Exception) -> List[Buffer]:
+    """The pieces of an ERROR for what a call raised. Errors of ours are one line; a user's have their traceback."""
+    kind = type(error).__name__
+    if isinstance(error, NativeError):
+        # A kind of native code's own choosing must not pass for one of the session's.
+        kind = "NativeError" if hasattr(errors, error.kind) else error.kind
+        return error_frame(call_id, kind, str(error), error.backtrace[-_MAX_TRACEBACK:])
+    if isinstance(error, RemoteError):
+        return error_frame(call_id, kind, one_line(error, None), fault=error.fault, retryable=error.retryable)
+    if isinstance(error, RpcsysError):
+        return error_frame(call_id, kind, one_line(error, None))
+    trace = "".join(tracebacks.format_exception(type(error), error, error.__traceback__))
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - a user's exception may fail at anything
+        message = "an exception whose text cannot be made"
+    return error_frame(call_id, kind, (message + limits.hint(trace)).lstrip("; "), trace[-_MAX_TRACEBACK:])

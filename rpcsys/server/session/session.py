@@ -19,11 +19,10 @@ from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import hello
 from rpcsys.server.session.calls import Objects, ThreadMemory
 from rpcsys.server.session.directory import Directory
-from rpcsys.server.session.faults import error_frame, exception_frame
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.incoming import WINDOW_CALLS, Incoming
 from rpcsys.server.session.operations import Operations
-from rpcsys.server.session.outgoing import Outgoing
+from rpcsys.server.session.outgoing import Outgoing, error_frame, exception_frame
 from rpcsys.server.session.stdio import OutputForwarder, by_line
 from rpcsys.server.session.watchdog import NO_CALL, Watcher
 from rpcsys.stream import Ended, Stream
@@ -187,7 +186,6 @@ class SessionServer:
             self._out.hold(pieces)
 
     def _run(self, frame: Frame) -> list[Buffer]:
-        """Run a call, watched; the pieces of its reply."""
         watcher, calls = self._watcher, self._calls
         watcher.call = frame
         watcher.turn += 1

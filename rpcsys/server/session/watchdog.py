@@ -15,9 +15,8 @@ import time
 from typing import Any, Callable
 
 from rpcsys.errors import ProtocolError
-from rpcsys.server.session.faults import error_frame
 from rpcsys.server.session.incoming import Incoming
-from rpcsys.server.session.outgoing import Outgoing
+from rpcsys.server.session.outgoing import Outgoing, error_frame
 from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
@@ -103,7 +102,6 @@ class Watcher:
         self.asleep = False
 
     def _take_over(self, turn: int) -> None:
-        """Read for as long as this call lasts."""
         limit_s = self.call.deadline_ms / 1000 or math.inf
         deadline = time.monotonic() - TAKEOVER_S + limit_s
         if not self._incoming.lock.acquire(timeout=TAKEOVER_S):
@@ -147,7 +145,6 @@ class Watcher:
         self._out.try_send(frames.pack(frames.PONG, 0))
 
     def _read(self) -> None:
-        """Take what the client sent without waiting for more."""
         try:
             while self._incoming.has_room() and (frame := self._stream.receive(DONT_WAIT)) is not None:
                 if frame.kind == frames.CANCEL and frame.call_id == self.call.call_id and self.turn & 1:
@@ -169,7 +166,6 @@ class Watcher:
         self._end_process("ended", "SessionLost", text)
 
     def _check_limit(self) -> None:
-        """End the session if its time is over."""
         if time.monotonic() < self._limit_at:
             return
         renewed = self._renewal()  # of the lease: asked for only when it matters

@@ -183,7 +183,7 @@ class Clients:
         Its process is dead. If that was in the middle of a frame, the client takes this for a part of it, and
         sees a broken connection; if the process has said it itself, nothing more can be sent.
         """
-        from rpcsys.server.session.faults import error_frame
+        from rpcsys.server.session.outgoing import error_frame
 
         greeting = self.answer(conn, True) if unanswered else b""
         pieces = [greeting, *error_frame(0, kind, text, retryable=kind == "Busy")]

@@ -9,7 +9,7 @@ import pytest
 
 from rpcsys.module.module import Module
 from rpcsys.server.models.calls import ModuleCalls
-from rpcsys.server.session.faults import exception_frame
+from rpcsys.server.session.outgoing import exception_frame
 from rpcsys.wire import frames
 from rpcsys.wire.encoding import Encoded
 from rpcsys.wire.reader import FrameReader
