@@ -65,22 +65,20 @@ def parse(text: str) -> Boards:
         raise ValueError("it is nested without end") from None
     if not isinstance(found, dict) or found.get("form") != FORM or not isinstance(found.get("boards"), list):
         raise ValueError(f"it is no list of boards of form {FORM}")
-    entries = [_entry(each) for each in found["boards"]]
-    return {entry.name: entry for entry in entries}
+    return {entry.name: entry for entry in map(_entry, found["boards"])}
 
 
 def _entry(found: Any) -> Entry:
     if not isinstance(found, dict):
         raise ValueError("an entry is no object")
-    values = {field.name: found[field.name] for field in fields(Entry) if field.name in found}
+    values: dict[str, Any] = {field.name: found[field.name] for field in fields(Entry) if field.name in found}
     for name, value in values.items():
         fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
         if not (fits if name in _LISTS else isinstance(value, str)):
             raise ValueError(f"{name} cannot be {value!r}"[:200])
     if not values.get("name") or not values.get("destination"):
         raise ValueError("an entry has no name or no destination")
-    typed: dict[str, Any] = {name: tuple(value) if name in _LISTS else value for name, value in values.items()}
-    return Entry(**typed)
+    return Entry(**{name: tuple(value) if name in _LISTS else value for name, value in values.items()})
 
 
 def show(boards: Boards) -> str:

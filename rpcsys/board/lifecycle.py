@@ -1,7 +1,6 @@
 """What is done with a board: installed, upgraded, removed, asked, and awaited at the tracker.
 
-Every step has a time, and an end leaves nothing half done: ``install.sh`` copies a version beside the one in use,
-checks it, and puts it in its place in one step.
+Every step has a time, and leaves nothing half done: ``install.sh`` puts a checked version in its place in one step.
 """
 
 from __future__ import annotations

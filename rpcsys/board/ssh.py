@@ -1,7 +1,6 @@
 """One connection to a board, by OpenSSH's own client: its keys, its configuration, its known hosts.
 
-Nothing waits for ever: each command has a time, a silent network is noticed in a quarter of a minute, and a
-board that talks without end is cut off.
+Each command has a time; a silent network is noticed in a quarter of a minute; endless output is cut off.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ class Output(NamedTuple):
 class SshConnection:
     """A connection to ``destination`` (``user@host``, or a name from ssh's configuration); a context manager.
 
-    Its first process, the master, opens the connection and holds it; every command runs through it (ControlMaster),
-    so that a password is typed once. It lives as long as its standard input is open: when this process ends, however
-    it ends, the connection does, and with it the folder that was made for it on the board.
+    Its first process, the master, holds it open; every command runs through it (ControlMaster), so that a password is
+    typed once. When this process ends, however it ends, the connection does, and with it the folder made for it on the
+    board.
 
-    ``options`` are ssh's own flags (``-p``, ``-i``, ``-o``, ``-F``, ``-J``). Only if it is ``interactive`` may ssh
-    ask for a password or about a host key. Opening raises ConnectError, or UsageError where there is no ssh.
+    ``options`` are ssh's own flags. Only if it is ``interactive`` may ssh ask for a password or about a host key.
+    Opening raises ConnectError, or UsageError where there is no ssh.
     """
 
     def __init__(self, destination: str, options: Sequence[str] = (), *, interactive: bool = False) -> None:
@@ -240,5 +239,5 @@ def board_error(said: str, host: str, doing: str) -> RpcsysError:
 
 
 def _last_line(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1].removeprefix("install.sh: error: ").removeprefix("rpcsys: error: ")[:300] if lines else ""
+    line = said.strip().rpartition("\n")[2].strip()
+    return line.removeprefix("install.sh: error: ").removeprefix("rpcsys: error: ")[:300]

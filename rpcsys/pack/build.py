@@ -161,10 +161,9 @@ def _manifest(target: PackTarget, files: dict[str, bytes], native: list[Prepared
 
 
 def write_archive(path: Path, files: Mapping[str, bytes], programs: frozenset[str]) -> None:
-    """Write ``files`` (path in the archive -> content) to ``path``; ``programs`` may be executed.
+    """Write ``files`` (path in the archive -> content) to ``path``; ``programs`` may be executed. Raises RpcsysError.
 
-    A ``path`` that ends in ``.xz`` is compressed by xz, any other by gzip, which every board can unpack. What is at
-    ``path`` is whole: the old file or the new one. Raises RpcsysError.
+    A ``path`` that ends in ``.xz`` is compressed by xz, any other by gzip, which every board can unpack.
     """
     partial = path.with_name(path.name + ".partial")
     try:

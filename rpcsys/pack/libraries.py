@@ -136,8 +136,8 @@ def _pip(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, check=False)
     if done.returncode:
-        why = [line for line in done.stderr.splitlines() if line.strip()] or ["pip said nothing"]
-        raise RpcsysError(f"pip could not download TVM's wheels: {why[-1].strip()}")
+        why = (done.stderr.strip() or "pip said nothing").splitlines()[-1]
+        raise RpcsysError(f"pip could not download TVM's wheels: {why.strip()}")
 
 
 def _taken_out(wheels: Path, package: str, library: str, work: Path) -> Source:

@@ -1,7 +1,6 @@
 """Files kept between sessions by their SHA-256, so that the same model is sent to a board once.
 
-Several sessions use one folder at the same time: objects appear by rename, and who writes a partial file locks it.
-They run with the server's rights and may put anything there: what is no plain file is not opened.
+Sessions share the folder: objects appear by rename, who writes a partial file locks it, only plain files are opened.
 """
 
 from __future__ import annotations
@@ -53,9 +52,8 @@ class Cache:
     def place(self, digest: str, target: str) -> bool:
         """Put a copy of the file of that content at the path ``target``; False when it is not here, or damaged.
 
-        The hash is computed while it is copied: a damaged file costs one more upload and is never used. A link would be
-        changed under the sessions that have it (docs/decisions/0013-cached-files-are-copied.md). Raises OSError when
-        ``target`` cannot be written.
+        The hash is computed while it is copied. A link would be changed under the sessions that have it
+        (docs/decisions/0013-cached-files-are-copied.md). Raises OSError when ``target`` cannot be written.
         """
         path, fresh = os.path.join(self._objects, digest), target + ".rpcsys-new"
         try:

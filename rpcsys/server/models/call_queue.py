@@ -1,7 +1,6 @@
 """Which call of a model host runs next, and which is turned away. Decisions only: the host holds a lock around them.
 
-Clients are served in turn, so that one that sends many calls at once does not keep the others waiting; a client's own
-calls begin in the order they were sent.
+Clients are served in turn; a client's own calls begin in the order they were sent.
 """
 
 from __future__ import annotations

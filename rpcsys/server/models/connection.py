@@ -91,7 +91,7 @@ class ClientConnection:
         return bool(self._unsent)
 
     def _sent(self, pieces: Sequence[Buffer]) -> Sequence[Buffer]:
-        """What is left of ``pieces`` when the system takes no more; nothing once the client is gone: a read shows that."""
+        """What is left of ``pieces`` when the system takes no more; nothing once the client is gone."""
         while pieces:
             try:
                 if len(pieces) == 1:

@@ -1,7 +1,6 @@
 """The process of a client that deploys: uploads as a session has them, and three functions.
 
-A new file, its hash verified, becomes a version, which the supervisor has tried by a host; only then does the disk name
-it, in one step. This process may be killed at any point: the disk is old or new.
+A host tries a new version before the disk names it, in one step; killed at any point, the disk is old or new.
 """
 
 from __future__ import annotations

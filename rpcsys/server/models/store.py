@@ -1,7 +1,6 @@
 """What is deployed, on the disk: it survives restarts, and is old or new after any crash, never half.
 
-A version is whole before ``current`` names it. What no ``current`` names is removed when nobody can be at work on it:
-at the start, and by the next who replaces that name.
+What no ``current`` names is removed at the start, and by the next who replaces that name.
 """
 
 from __future__ import annotations

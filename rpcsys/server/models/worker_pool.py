@@ -1,7 +1,7 @@
-"""The threads of a model host. One thread at a time leads: it waits for all connections together, reads, and puts calls
-into the queue; the others run calls or rest. There is one more than there are workers, so one can always lead.
+"""The threads of a model host. One at a time leads: it waits for all connections together, reads, and fills the queue.
 
-The queue, and who leads, are changed under one lock, which nobody holds while reading, running or sending.
+The others run calls or rest; there is one more than workers. One lock is for the queue and who leads, and for nothing
+else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The kernel's control groups, where they are there: a session cannot outrun them between two scans.
 
-A server makes a folder below its own cgroup (version 2, or the hierarchies of version 1), and in it a cgroup for each
-session. The folders are locked as those of :mod:`rpcsys.server.sandbox.work_folders`. Where anything is refused, the
-scans of :mod:`rpcsys.server.supervisor.memory_watch` alone hold the limits.
+A server has a folder below its own cgroup (version 2, or the hierarchies of version 1), locked as `work_folders` are,
+and in it a cgroup for each session. Where anything is refused, the scans of the supervisor alone hold the limits.
 """
 
 from __future__ import annotations

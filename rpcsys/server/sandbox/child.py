@@ -1,7 +1,6 @@
 """A child of the zygote: waits on its control socket for a job, does it, and exits.
 
-It dies with its init; where it has no PID namespace of its own, with its parent (PR_SET_PDEATHSIG), and there it is
-the subreaper of all that daemonises below it, so that none of it can slip away while the session lives.
+It dies with its init; without one, with its parent, and then it is the subreaper of all that daemonises below it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
     control = socket.socket(fileno=launch.HANDED)
     control.set_inheritable(False)
     try:
-        namespace = _entered(settings)  # ahead of the imports, which may start threads
+        namespace = enter_namespaces(settings)  # ahead of the imports, which may start threads
         preload.everything(settings, control)
         if settings["confined"]:
             privileges.bound(privileges.kept(settings["read_only"]))
@@ -43,16 +42,11 @@ def main(settings: dict[str, Any]) -> NoReturn:
         os._exit(1)
     except (BrokenPipeError, ConnectionResetError):
         os._exit(1)  # the supervisor is gone
-    _run(control, settings, settings["parent"], namespace)
+    run(control, settings, settings["parent"], namespace)
 
 
-def run(control: socket.socket, settings: dict[str, Any], parent: int) -> NoReturn:
-    """The life of a child that its ``parent`` has just forked."""
-    _run(control, settings, parent, _entered(settings))
-
-
-def _entered(settings: dict[str, Any]) -> MountNamespace | None:
-    """The namespaces of a session to come, where it has some."""
+def enter_namespaces(settings: dict[str, Any]) -> MountNamespace | None:
+    """Leave the host's namespaces for a session to come, where it has its own; its mounts."""
     if not settings["isolate"]:
         return None
     processes.note_host_pid()
@@ -63,7 +57,7 @@ def _entered(settings: dict[str, Any]) -> MountNamespace | None:
     return namespace
 
 
-def _run(control: socket.socket, settings: dict[str, Any], parent: int, namespace: MountNamespace | None) -> NoReturn:
+def run(control: socket.socket, settings: dict[str, Any], parent: int, namespace: MountNamespace | None) -> NoReturn:
     """Wait for a job, do it, report its outcome, exit. Nothing else of Python runs at the exit."""
     from rpcsys.server.session import session
 

@@ -1,7 +1,6 @@
 """Shared memory, semaphores and queues that sessions leave behind.
 
-Where sessions have namespaces of their own these vanish with them, and are only reported: :func:`seen`.
-Elsewhere they are found by comparison: :class:`IpcCleanup`.
+In namespaces of a session's own they vanish with it, and are reported (`seen`); else a comparison finds them.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ class IpcObject(NamedTuple):
 class IpcCleanup:
     """Removes what was not there before the sessions, on boards without namespaces, of this process's user.
 
-    Which session made an object cannot always be known; what may be another's that still runs is left until the board
-    is idle.
+    What may be another session's that still runs is left until the board is idle.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,6 @@
 """Starting a process of the server's own: a fresh interpreter, or a copy of this process.
 
-With the same interpreter flags and ``sys.path`` (as under ``python3 -I -S``, out of a zip file or a source tree), and
-never more descriptors than it needs.
+With the same flags and ``sys.path`` (out of a zip file, too), and never more descriptors than it needs.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ def start(
 ) -> int:
     """Run ``module.main(settings)`` in a fresh interpreter; its process number.
 
-    ``descriptor`` becomes number 3 there. Its standard input is empty, and what it prints goes to ``printing``:
-    standard output is for the ready line. A ``leader`` has a process group of its own: Ctrl-C in a terminal is not
-    for it. ``posix_spawn`` forks nothing of the parent's memory, and is safe beside threads. Raises OSError.
+    ``descriptor`` becomes number 3 there. Its standard input is empty; what it prints goes to ``printing``, since
+    standard output is for the ready line. A ``leader`` has a process group of its own, out of a terminal's Ctrl-C.
+    Raises OSError.
     """
     source = os.dup(descriptor) if descriptor == HANDED else descriptor  # at its place it would stay close-on-exec
     paths = [os.path.abspath(path) for path in sys.path]

@@ -1,7 +1,6 @@
 """What a session may use of the board: its CPUs, and its memory, without privileges and without control groups.
 
-Memory is limited twice. The kernel refuses a process more private memory than the limit: :func:`allow_memory`. All
-processes of a session together are measured from outside: :mod:`rpcsys.server.sandbox.memory_usage`.
+The kernel bounds each process (`allow_memory`); all of a session together are measured (`memory_usage`).
 """
 
 from __future__ import annotations
@@ -48,10 +47,9 @@ def keep_on(roots: Sequence[int], cpus: AbstractSet[int]) -> bool:
 
 
 def allow_memory(size: int) -> None:
-    """Let this process, and each that it starts, take ``size`` bytes more of private memory than it has now.
+    """Let this process, and each that it starts, take ``size`` bytes more of private memory than now (RLIMIT_DATA).
 
-    What is mapped from files and shared with others does not count (RLIMIT_DATA), so that libraries and models do not.
-    Python raises MemoryError for more: a call fails, and the session goes on.
+    Libraries and models, mapped from files, do not count. Beyond it Python raises MemoryError: a call fails.
     """
     global _allowed
     bound = field("self", "status", b"VmData:") + size

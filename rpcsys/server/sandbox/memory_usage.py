@@ -31,8 +31,6 @@ class MemoryUsage:
     - Files in memory that they hold open and no folder names: memfds, and deleted ones. Each counts once.
     - What lies in the folders in memory that their mount namespace has for itself.
     - What their sockets hold: :meth:`scan_sockets`, which comes between these two.
-
-    A file that is mapped and held is in the first sum too, and is taken out of it by :meth:`measure`.
     """
 
     def __init__(self) -> None:

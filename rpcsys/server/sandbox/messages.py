@@ -1,7 +1,6 @@
 """Messages between the server's own processes: a JSON object each, and at most one descriptor, over SOCK_SEQPACKET.
 
-User code runs in children, so what those say is held to a table of fields, and to a number of messages, before
-anything is made of it: :func:`parse`, :class:`Allowance`.
+User code runs in children: their messages are held to a table of fields (`parse`), and to a number (`Allowance`).
 """
 
 from __future__ import annotations
@@ -44,11 +43,9 @@ RPCSYS, TVM, TVM_END, HOST, DEPLOYER = "rpcsys/1", "tvm", "tvm-end", "host", "de
 class Job:
     """What a waiting child is handed together with a client's connection.
 
-    ``kind``: a session of ``rpcsys/1`` or ``tvm``, or ``tvm-end`` (tell a TVM client in ``words`` why its session has
-    ended); or ``host``, the host of a deployed module, which begins without a client, and ``deployer``, which takes
-    modules in; ``reply``: the handshake's answer, which the child sends first; ``workdir``: the session's directory,
-    made and removed by the supervisor; ``limit_s``: seconds the session may last, None for no limit; ``options``:
-    facts of the server (``load_library``, ``tvm``, ``allow_pickle``, ``imports``).
+    ``kind``: a session of ``rpcsys/1`` or ``tvm``; ``tvm-end``, which sends a TVM client ``words``, the reason for the
+    end of its session; ``host``, of a deployed module, without a client; ``deployer``. ``reply``: the handshake's
+    answer, sent first. ``limit_s``: seconds the session may last, None for no limit. ``options``: facts of the server.
     """
 
     kind: str

@@ -1,7 +1,6 @@
 """A mount and an IPC namespace for each session, where the kernel allows them: what it leaves behind is gone with it.
 
-How namespaces are entered: :mod:`rpcsys.server.sandbox.pid_namespace`. Known weakness: without ``--read-only``, files
-that a session writes outside of its own directory and of those in memory stay.
+Known weakness: without ``--read-only``, files outside of a session's own directory and of those in memory stay.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rpcsys.server.sandbox.processes import LIBC, check, fork
 
 SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # directories that everyone may write to; a session has its own
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _SLAVE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 19
-#: Options in /proc/self/mountinfo that have to be given again, with their flags of mount(2); the same, by statvfs's bits.
+#: Options in /proc/self/mountinfo that have to be given again, with their flags of mount(2); the same by statvfs's bits.
 _OPTIONS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
 _BITS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 #: File systems with no disk behind them, or none of this machine's.
@@ -70,16 +69,14 @@ def _try_out(host: int, folder: str, read_only: bool, own_pids: bool) -> None:
 class MountNamespace:
     """The mounts of a namespace that this process has entered; made ahead of a job, before a second thread.
 
-    ``/tmp``, ``/var/tmp`` and ``/dev/shm`` are empty file systems of the session's own, in memory (its own directory,
-    on the disk, is its TMPDIR). Mounts that the host makes or takes away meanwhile are seen inside; nothing goes the
-    other way.
+    ``/tmp``, ``/var/tmp`` and ``/dev/shm`` are empty file systems in memory. Mounts that the host makes or takes away
+    meanwhile are seen inside; nothing goes the other way.
 
-    ``host``: the mount namespace that the process has left (:func:`rpcsys.server.sandbox.pid_namespace.mounts`), in
-    which nothing is mounted. ``folder`` holds the directories of all sessions, none of which is seen after
-    :meth:`open` but one. The paths in ``keep`` stay where they are. ``size``: bytes that each of the directories in
-    memory may take, by default half of the machine's. ``shared``: a directory that all may write to. ``read_only``:
-    nothing else on a disk can be written to. ``own_pids``: the process is in a PID namespace of its own, too. Raises
-    OSError.
+    ``host``: the mount namespace that the process has left, in which nothing is mounted. ``folder`` holds the
+    directories of all sessions, of which only that of :meth:`open` is seen. The paths in ``keep`` stay where they are.
+    ``size``: bytes of each directory in memory, by default half of the machine's. ``shared``: a directory that all may
+    write to. ``read_only``: no other disk can be written to. ``own_pids``: the process is in a PID namespace of its
+    own, too. Raises OSError.
     """
 
     def __init__(

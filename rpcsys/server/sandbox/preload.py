@@ -30,7 +30,7 @@ def own(settings: dict[str, Any]) -> None:
 
 
 def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
-    """Import and load what sessions need, with one thread each; report to the ``supervisor`` ahead of what a flag asks for.
+    """Import and load what sessions need, with one thread each; report what a flag asks for to the ``supervisor``.
 
     Raises ImportError, with that flag in its text.
     """
@@ -71,9 +71,8 @@ def _import(flag: str, name: str) -> None:
 def release_pages(libraries: Sequence[str]) -> int:
     """Give back the clean pages of libraries whose file names begin so; how many bytes of mappings that were.
 
-    Relocating a large library reads most of its symbol tables, and these pages then count as this process's (measured:
-    5.8 MB for libtvm_runtime with what it needs). Only mappings that cannot be written to and hold no changed page are
-    touched: the system reads those again from the file when they are used.
+    Relocating libtvm_runtime reads 5.8 MB of symbol tables, which count as this process's from then on. Only unchanged
+    mappings that cannot be written to are touched: the system reads them again from the file when they are used.
     """
     released = 0
     for start, end in list(_clean_mappings(tuple(libraries))):

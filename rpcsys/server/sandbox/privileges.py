@@ -1,7 +1,6 @@
 """What a session may not do though its user may: capabilities are dropped for good, and no program gives any back.
 
-Without this a session undoes what limits it: it mounts, raises its limits, reads what a mount hides, or
-makes a device node and writes to the disk behind it. Linux only (capabilities(7), prctl(2)).
+Else it could undo its limits: mount, read what a mount hides, write to a disk by a device node (capabilities(7)).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Processes of this server: forked, bound to their parents, found, and ended. Linux only, through the C library.
 
-A process is only ever killed while it is an unreaped descendant, so its number cannot have been given to another. Known
-weakness: a kernel without ``/proc`` hides descendants, and where there are no subreapers (Linux before 3.4, qemu's user
-emulation) what daemonises outlives its session. What ends with what: docs/architecture.md.
+Only unreaped descendants are killed, whose numbers cannot be others'. Known weakness: without ``/proc`` descendants are
+hidden; without subreapers (Linux before 3.4, qemu's user emulation) what daemonises outlives its session.
 """
 
 from __future__ import annotations
@@ -17,13 +16,11 @@ from typing import AbstractSet, Callable, Dict, Iterable, List, NamedTuple, Tupl
 
 #: The C library, opened once: each `ctypes.CDLL` makes classes, which in a forked child copies half a megabyte.
 LIBC = ctypes.CDLL(None, use_errno=True)
-#: The same, called with the interpreter's lock held: a copy finds it so.
-_LIBC_WITH_GIL = ctypes.PyDLL(None, use_errno=True)
+_LIBC_WITH_GIL = ctypes.PyDLL(None, use_errno=True)  # called with the interpreter's lock held: a copy finds it so
 RESCAN_S = 0.005  # between two bursts of scans for orphans
 BURST_S = 0.02  # of scans without a pause
 KILL_TIMEOUT_S = 5.0  # a process seen alive so long after it was killed is taken for stuck in the kernel
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
-
 _host_pid = 0
 
 
@@ -94,16 +91,11 @@ def become_subreaper() -> bool:
     return True
 
 
-def signal_at_parent_death(parent: int, number: int) -> None:
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel send this process the signal ``number`` (0: none) when ``parent`` dies; at once if it is dead."""
     check(prctl(_PR_SET_PDEATHSIG, number))
     if number and os.getppid() != parent:
         os.kill(os.getpid(), number)
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ``parent`` dies; at once if it is dead already."""
-    signal_at_parent_death(parent, signal.SIGKILL)
 
 
 def note_host_pid() -> None:
@@ -125,8 +117,7 @@ def set_name(name: str) -> None:
 def exit_without_destructors() -> None:
     """Have ``exit()``, called by a library of the user's, end this process at once.
 
-    Else it runs the destructors of what the zygote has imported, and onnxruntime's wait for ever for a thread that no
-    fork copies.
+    Destructors of what the zygote imported would run else, and onnxruntime's wait for a thread that no fork copies.
     """
     if hasattr(LIBC, "on_exit"):  # glibc has it, musl has not; what is registered last runs first
         LIBC.on_exit(LIBC._exit, None)
@@ -225,12 +216,10 @@ def reap() -> list[Dead]:
 class Orphans:
     """Processes that lost their parent and became this one's: killed as they are seen, until no scan finds another.
 
-    A process that forks and exits every 50 us is gone before a list of all is read, but leaves another child here. So
-    each is killed the moment it is seen, and what is below it comes here by that; scans follow each other without a
-    pause.
+    A process that forks and exits every 50 us is gone before a list of all is read, but leaves another child here: each
+    is killed the moment it is seen, and scans follow each other without a pause.
 
     ``names``: of those that were killed; ``stuck``: by number, the names of those that SIGKILL has not ended in time.
-    Knows what it has killed until it is collected: a process number is nobody else's so far.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,6 @@
 """The directories of sessions: one for each, made before it and removed after it.
 
-All are below one folder of the server's own, which goes with the server; a killed server's is removed by its zygote,
-or by the next server there when that was killed too.
+All are below one folder, removed with the server; a killed server's, by its zygote, or by the next server there.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def make_folder(parent: str) -> str:
 
 
 def hold(folder: str) -> int:
-    """Have no server take ``folder`` for abandoned while the descriptor returned, or a copy, is open; -1: it is gone."""
+    """Have no server take ``folder`` for abandoned while the returned descriptor, or a copy, is open; -1: gone."""
     try:
         descriptor = _opened(folder)
     except OSError:
@@ -128,8 +127,7 @@ def left_in(root: str) -> str:
 def removal(root: str) -> Iterator[None]:
     """Remove a tree, a step with every ``next``. What cannot be removed is left; links are not followed.
 
-    A session may leave a million files, and whoever removes them may have others to serve meanwhile. A folder found
-    inside is first moved up to ``root``: a session can nest them deeper than a path may be long.
+    A folder found inside is first moved up to ``root``: a session can nest them deeper than a path may be long.
     """
     numbers = itertools.count(1)
     folders: list[str] = []

@@ -1,8 +1,6 @@
 """The zygote: holds what sessions need already imported, forks the children, and cleans up after them.
 
-It opens no session, pool or driver and holds no client's descriptor. numpy and onnxruntime start threads when
-imported; their settings here start none, and only plain code runs between fork and session: no lock of theirs is
-held across a fork.
+It holds no client's descriptor, and its imports start no thread: no lock of theirs is held across a fork.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
 def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -> None:
     """What children are forked with. An import may take for ever; the supervisor's end is heard of all the same."""
     before = signal.signal(signal.SIGTERM, lambda *_: zygote.leave())
-    processes.signal_at_parent_death(settings["supervisor"], signal.SIGTERM)
+    processes.die_with_parent(settings["supervisor"], signal.SIGTERM)
     try:
         if settings["fork"]:
             preload.own(settings)
@@ -74,7 +72,7 @@ def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -
             preload.everything(settings, control)
             if settings["confined"]:
                 privileges.bound(privileges.kept(settings["read_only"]))
-        processes.signal_at_parent_death(settings["supervisor"], 0)
+        processes.die_with_parent(settings["supervisor"], 0)
         signal.signal(signal.SIGTERM, before)
     except ImportError as error:
         messages.send_json(control, failed=str(error))
@@ -96,12 +94,11 @@ class DeadChild(NamedTuple):
 
 
 class Zygote:
-    """The children and their ends.
+    """The children and their ends; the subreaper of everything below it.
 
-    It is the subreaper of everything below it. Where it can, it makes each child in a PID namespace with an init, and
-    the kernel kills all of it at once. Elsewhere a child of its own that it did not make is an orphan of a dead
-    session, and is killed until no scan finds another. Either way a child counts as dead only when nothing that
-    descended from it is left.
+    Where it can, it makes each child in a PID namespace with an init, and the kernel kills all of it at once. Elsewhere
+    a child of its own that it did not make is an orphan of a dead session, and is killed until no scan finds another. A
+    child counts as dead only when nothing that descended from it is left.
     """
 
     def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
@@ -122,8 +119,8 @@ class Zygote:
         self._held += cgroups.hold(settings["cgroups"])
         self._clear_tries = CLEAR_TRIES if settings["cgroups"] else 0  # an earlier zygote may have left some
         self._deaths, self._wakeup = socket.socketpair()
-        for end in (self._deaths, self._wakeup):
-            end.setblocking(False)
+        self._deaths.setblocking(False)
+        self._wakeup.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
 
@@ -140,7 +137,7 @@ class Zygote:
         poll.register(self._deaths, select.POLLIN)
         while True:
             timeout_s = processes.RESCAN_S if self._ended else CLEAR_S if self._clear_tries else None
-            ready = [descriptor for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)]
+            ready = [descriptor for descriptor, _ in poll.poll(timeout_s and timeout_s * 1000)]
             if self._deaths.fileno() in ready:
                 self._deaths.recv(4096)
             self._collect()
@@ -232,7 +229,7 @@ class Zygote:
             self._close_own()
             if self._maker is not None:
                 self._maker.close_own()
-            child.run(socket.socket(fileno=child_control), settings, parent)
+            child.run(socket.socket(fileno=child_control), settings, parent, child.enter_namespaces(settings))
         finally:
             os._exit(1)
 
@@ -320,8 +317,8 @@ def _in_cgroup(act: Callable[[], None]) -> bool:
     """Whether ``act`` is done; that it is refused is said."""
     try:
         act()
+        return True
     except OSError as error:
         sys.stderr.write(f"rpcsys-server: a session has no cgroup ({error.strerror}): polling holds its limits\n")
         sys.stderr.flush()
         return False
-    return True

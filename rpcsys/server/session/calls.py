@@ -1,7 +1,6 @@
 """How a call is answered: arguments made from its frame, its function run, the result packed.
 
-`Calls` is the algorithm; a session (`operations`) and a model host (`rpcsys.server.models.calls`) say which functions
-there are. `Objects` is what stays on the device between calls.
+A session (`operations`) and a model host (`models.calls`) say which functions there are.
 """
 
 from __future__ import annotations
@@ -205,13 +204,11 @@ def to_function(value: Any, objects: Objects, pool: Pool, written: list[Any]) ->
         return objects.get(value.id)
     if kind is Out:
         size = dtypes.item_bytes(value.dtype) * dtypes.count(value.shape)
-        array = as_array(Tensor(value.dtype, value.shape, _zeroed(pool, size)), dtypes.import_numpy())
-        written.append(array)
-        return array
+        written.append(as_array(Tensor(value.dtype, value.shape, _zeroed(pool, size)), dtypes.import_numpy()))
+        return written[-1]
     if kind is InOut:
-        array = to_function(value.value, objects, pool, written)
-        written.append(array)
-        return array
+        written.append(to_function(value.value, objects, pool, written))
+        return written[-1]
     if kind is list or kind is tuple:
         return kind(to_function(item, objects, pool, written) for item in value)
     if kind is dict:

@@ -1,7 +1,6 @@
-"""A session's directory, and the names in it that a client sends.
+"""A session's directory, and the names in it that a client sends: relative paths that do not lead outside.
 
-A name is a relative path. What leads outside is refused, also through links that the session has made. Known weakness:
-a link swapped in after this check wins; the session's code, which alone could do that, may open any file anyway.
+Known weakness: a link swapped in after the check wins. Only the session's code could do that, which may open any file.
 """
 
 from __future__ import annotations

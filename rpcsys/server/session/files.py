@@ -1,7 +1,6 @@
-"""Uploads and downloads under way in one session, and the cache that they may use.
+"""Uploads and downloads under way in one session, and the cache that they may use: ``session.offer`` comes first then.
 
-An upload is a CALL and then CHUNKs of its number. With a cache the client first says what it has (``session.offer``):
-a file that is known is there at once, and an upload that broke off in an earlier session goes on where it stopped.
+A file that is known is there at once, and an upload that broke off in an earlier session goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Files:
         return {"here": here, "offset": 0 if here else cache.offset(digest, size)}
 
     def begin(self, frame: Frame) -> list[Buffer]:
-        """A CALL of ``session.upload``: name, size, with a cache the SHA-256 and the byte to begin at; no answer yet."""
+        """A CALL of ``session.upload``: name, size, with a cache the SHA-256 and the first byte; no answer yet."""
         args = _arguments(frame, "an upload names one file")
         name, size, digest, offset = [*args, *(0, None, 0)[len(args) - 1 :]][:4]
         if type(size) is not int or type(offset) is not int or not 0 <= offset <= size:
@@ -115,7 +114,7 @@ def _arguments(frame: Frame, text: str) -> list[Any]:
 class Upload:
     """A file of ``size`` bytes on its way in. It appears under its name when all of it is there and the hash is right.
 
-    ``cached``: where it outlives its session, with the first ``offset`` bytes of it, which an earlier session left.
+    ``cached``: where it outlives its session, with the first ``offset`` bytes, which an earlier session left.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
-"""What a session has been sent: read by one thread at a time, and put in order.
+"""What a session has been sent: read by one thread at a time, which holds ``lock``, and put in order.
 
-Whoever reads holds ``lock``: the main thread between calls, the watcher while one lasts. Frames that came in one read
-are sorted together: a call that is cancelled in it does not even begin, and a PING waits for no call.
+Frames of one read are sorted together: a call that is cancelled in it does not begin, and a PING waits for no call.
 """
 
 from __future__ import annotations
@@ -114,8 +113,8 @@ class Incoming:
     def has_room(self) -> bool:
         """Whether another frame may be read ahead.
 
-        A client that keeps to its window always has room; of a file little is taken. The window bounds what the calls
-        here bring; their heads and all else are bounded here.
+        A client that keeps to its window always has room; of a file little is taken. The heads of calls are bounded
+        here.
         """
         beside = len(self.waiting) + len(self._unsorted) - self._calls
         return (

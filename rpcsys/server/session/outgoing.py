@@ -1,7 +1,6 @@
 """What a session sends, from whichever of its threads; ERROR frames: what went wrong on the device.
 
-Short replies to quick calls may be held back and go out together: one system call, and one wake-up of the client, for
-all of them. Whoever holds one back flushes before anything that may last. Held replies always go first.
+Short replies to quick calls may be held back and go out together; whoever holds one back flushes before what may last.
 """
 
 from __future__ import annotations

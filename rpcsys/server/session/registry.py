@@ -1,7 +1,6 @@
 """Functions that any session may call by name: those that come with a server, and those that ``--import`` registers.
 
-Arguments come as numpy arrays where numpy is installed, else as `rpcsys.wire.tensor.Tensor`; a result may be anything
-the wire can carry, or a function, which then stays on the device.
+Arguments come as numpy arrays, else as `Tensor`; a result is what the wire can carry, or a function, which is kept.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ _functions: dict[str, Callable[..., Any]] = {}
 def register(name: str) -> Callable[[Function], Function]:
     """A decorator: the function can be called as ``name`` in every session of this server.
 
-    A call of it that fails is answered with its traceback. Raises `ConfigError` if the name is taken, or belongs to the
-    session itself.
+    Raises `ConfigError` if the name is taken, or belongs to the session itself.
     """
     if name.startswith("session.") or name in _functions:
         raise ConfigError(f"a function called {name!r} is registered already; choose another name")

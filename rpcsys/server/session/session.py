@@ -1,7 +1,6 @@
-"""An rpcsys/1 session: what runs in a session's own process.
+"""An rpcsys/1 session: one thread reads a call, runs it and answers, on a blocking socket.
 
-One thread reads a call, runs it and answers, on a blocking socket. `Watcher` steps in when a call lasts. When `serve`
-returns, or the process is ended from inside, the supervisor cleans up.
+`Watcher` steps in when a call lasts. When `serve` returns, or the process has ended, the supervisor cleans up.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ def serve(sock: socket.socket, job: Job, report: Report, renewal: Renewal = lamb
 def rehearse() -> None:
     """Serve a client that is not there, in a process that waits for one. No thread is started, and nothing is left.
 
-    The first write to a page shared with the zygote costs a copy, and opening a session writes to hundreds: this spares
-    its client half of the wait.
+    A session's first writes to pages shared with the zygote cost copies: this spares its client half of the wait.
     """
     by_line()
     ours, theirs = socket.socketpair()
@@ -155,7 +153,7 @@ class SessionServer:
             handler(frame)
 
     def _end_process(self, outcome: str, kind: str = "", message: str = "") -> None:
-        """End this process now, whatever it is doing, with an error of that ``kind`` for the client, if one is given."""
+        """End this process now, whatever it is doing, with an error of that ``kind`` for the client, if any."""
         try:
             self._report({"outcome": outcome})
             if kind:

@@ -1,7 +1,6 @@
-"""What a session prints, from Python and from native code: to the server's log as ever, and to the client.
+"""What a session prints, from Python and from native code: to the server's log, and to the client in LOG frames.
 
-Descriptors 1 and 2 become a pipe, which a thread reads, passes on to the server's standard error, and sends in LOG
-frames. What a process prints just before it dies is still in the pipe: the supervisor, which has it too, logs that.
+Descriptors 1 and 2 become a pipe, which a thread reads; after a crash the supervisor logs what is left in it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A second thread of a session, which steps in when a call lasts.
+"""A second thread of a session, which takes over the reading, under ``incoming.lock``, when a call lasts `TAKEOVER_S`.
 
-The main thread reads a call, runs it and answers, unwatched: that is the fastest. When a call has lasted
-`TAKEOVER_S`, the watcher takes over the reading, under ``incoming.lock``.
+The main thread reads a call, runs it and answers, unwatched: that is the fastest.
 """
 
 from __future__ import annotations
