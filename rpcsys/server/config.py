@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -122,7 +123,8 @@ def parser() -> argparse.ArgumentParser:
     slots = _whole(MAX_SLOTS, f"of slots (1 to {MAX_SLOTS})")
     add("--slots", type=slots, default=1, metavar="N", help="sessions at once (default: 1)")
     add("--cpus", metavar="SET,SET", help="the CPUs of each slot's sessions, such as 0-1,2-3 (or 0+2,1+3)")
-    add("--session-memory", type=_memory, metavar="SIZE", help="what a session may take, such as 512M or 2G")
+    memory = functools.partial(_size, least=MIN_MEMORY)
+    add("--session-memory", type=memory, metavar="SIZE", help="what a session may take, such as 512M or 2G")
     add("--read-only", action="store_true", help="sessions can write to their own directories only, and leave no file")
     sees = "sessions see the host's /tmp, /dev/shm and System V IPC"
     add("--no-isolation", action="store_false", dest="isolation", help=sees)
@@ -193,18 +195,13 @@ def _whole(most: int, what: str) -> Callable[[str], int]:
     return parse
 
 
-def _memory(text: str) -> int:
-    size = _size(text)
-    if size < MIN_MEMORY:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than a session needs (32M)")
-    return size
-
-
-def _size(text: str) -> int:
+def _size(text: str, least: int = 0) -> int:
     """Bytes, with K, M or G for the powers of 1024."""
     number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
     if not (number.isascii() and number.isdigit() and len(number) <= 15 and unit in _UNITS):
         raise argparse.ArgumentTypeError(f"{text!r} is no size: a number of bytes, or one with K, M or G such as 512M")
+    if int(number) * _UNITS[unit] < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than a session needs (32M)")
     return int(number) * _UNITS[unit]
 
 

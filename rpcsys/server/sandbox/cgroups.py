@@ -16,9 +16,7 @@ from typing import AbstractSet, Callable, Dict, Iterable, Sequence
 from rpcsys.server.sandbox import processes, work_folders
 from rpcsys.server.sandbox.mount_namespace import make_read_only
 
-#: The kernel counts more than scans do, and allows an eighth more than the limit, and 32 MB: page tables, stacks, an
-#: init, and what a fork copies.
-MARGIN = (8, 32 << 20)
+MARGIN = (8, 32 << 20)  # an eighth and 32 MB beyond the limit: the kernel counts page tables, stacks, an init, too
 REMOVE_TIMEOUT_S = 10.0  # for the kernel to let go of processes that were killed, when a server's folder is removed
 AGAIN_S = 0.02
 
@@ -52,16 +50,12 @@ def own(cgroup: str, mountinfo: str) -> Folders:
 
 
 def find(wanted: Sequence[str]) -> tuple[Folders, str]:
-    """Make this server's folder for each of the ``wanted`` controllers; them, and why others are missing.
-
-    To be called while this process has one thread.
-    """
+    """Make this server's folder for each of the ``wanted`` controllers, in one thread; them, and why others miss."""
     found: Folders = {}
     try:
         with open("/proc/self/cgroup") as cgroup, open("/proc/self/mountinfo") as mountinfo:
             mine = own(cgroup.read(), mountinfo.read())
-        mounted = [name for name in wanted if name in mine]
-        if mounted:
+        if mounted := [name for name in wanted if name in mine]:
             made: Folders = {}  # one hierarchy may have both
             for name in mounted:
                 found[name] = made[mine[name]] = made.get(mine[name]) or work_folders.make_folder(mine[name])

@@ -61,8 +61,7 @@ def copy(module: str, settings: dict[str, object], descriptor: int, printing: in
     process's descriptors: no finaliser can close a number that has come to mean another file. Raises OSError.
     """
     sys.stdout.flush()
-    gc.collect()
-    gc.freeze()  # a collector that visits every object would copy its page
+    freeze()
     pid = os.fork()
     if pid:
         return pid
@@ -80,6 +79,12 @@ def copy(module: str, settings: dict[str, object], descriptor: int, printing: in
         importlib.import_module(module).main(settings)
     finally:
         os._exit(1)
+
+
+def freeze() -> None:
+    """Have the collector leave all objects alone from now on: in a copy, each that it visits costs a page."""
+    gc.collect()
+    gc.freeze()
 
 
 def flags() -> list[str]:

@@ -89,19 +89,15 @@ def members(roots: Sequence[int]) -> list[int]:
 
 def listed(folder: str) -> list[str]:
     """The names in a folder; none where it is gone or closed to this process."""
-    try:
+    with contextlib.suppress(OSError):
         return os.listdir(folder)
-    except OSError:
-        return []
+    return []
 
 
 def field(pid: str, file: str, name: bytes) -> int:
     """A size of a process from /proc, in bytes; 0 where it is not there."""
-    try:
-        with open(f"/proc/{pid}/{file}", "rb") as lines:
-            for line in lines:
-                if line.startswith(name):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/{file}", "rb") as lines:
+        for line in lines:
+            if line.startswith(name):
+                return int(line.split()[1]) * 1024
     return 0

@@ -6,6 +6,7 @@ attached (the kernel bounds it); and, by who is not root, what an undumpable pro
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import resource
@@ -103,30 +104,25 @@ class MemoryUsage:
         """Bytes of what a process holds that it has mapped, too; its own copies, made by writing, are none of that."""
         total = share = 0
         held = False
-        try:
-            with open(f"/proc/{pid}/smaps", "rb") as lines:
-                for line in lines:
-                    name, *rest = line.split()
-                    if not name.endswith(b":"):
-                        major, minor = (int(part, 16) for part in rest[2].split(b":"))
-                        device = os.makedev(major, minor)
-                        held = device in self._folders or (device, int(rest[3])) in self._files
-                    elif held and name == b"Pss:":
-                        share = int(rest[0])
-                    elif held and name == b"Anonymous:":
-                        total += max(0, share - int(rest[0]))
-        except (OSError, ValueError, IndexError):
-            pass  # it has ended
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/smaps", "rb") as lines:
+            for line in lines:  # until it ends
+                name, *rest = line.split()
+                if not name.endswith(b":"):
+                    major, minor = (int(part, 16) for part in rest[2].split(b":"))
+                    device = os.makedev(major, minor)
+                    held = device in self._folders or (device, int(rest[3])) in self._files
+                elif held and name == b"Pss:":
+                    share = int(rest[0])
+                elif held and name == b"Anonymous:":
+                    total += max(0, share - int(rest[0]))
         return total * 1024
 
 
 def _number(path: str, place: int) -> int:
     """A number in a file of the kernel's, by its place; 0 where there is none."""
-    try:
-        with open(path, "rb") as file:
-            return int(file.read().split()[place])
-    except (OSError, IndexError, ValueError):
-        return 0
+    with contextlib.suppress(OSError, IndexError, ValueError), open(path, "rb") as file:
+        return int(file.read().split()[place])
+    return 0
 
 
 @functools.lru_cache(maxsize=None)

@@ -23,8 +23,7 @@ MAX_NAMES = 32  # names of processes that had to be killed, or of files that wer
 MAX_LINE, MAX_NAME = 1000, 200  # characters of a sentence, and of a name: what is longer is cut
 ALLOWED = 256  # messages of a session's process in all: it has five, and one for each import without a fork
 ALLOWED_S = 10.0
-#: Messages of a host in a span of time; one of 1 kB and more counts for as many. One that leaves gives 1,000 clients
-#: back at once; more than this is a tenth of what the supervisor can hear beside all else.
+#: Messages of a host in that time, which may give 1,000 clients back at once; a tenth of what the supervisor can take.
 ALLOWED_OF_SERVICE = 8192
 
 
@@ -103,8 +102,7 @@ def _several(check: Check, count: int) -> Check:
 
 _MOST = 2**31 - 1
 
-#: Fields of what a zygote says, and what they may hold; those of a death are
-#: :class:`rpcsys.server.supervisor.events.ChildDead`'s.
+#: Fields of a zygote's messages, and what they may hold; those of a death are ``events.ChildDead``'s.
 OF_ZYGOTE: Dict[str, Check] = {
     "importing": _line,  # before each import that a flag asks for
     "ready": flag,

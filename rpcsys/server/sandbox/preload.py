@@ -43,7 +43,10 @@ def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
         for flag, names in (("--preload", settings["preload"]), ("--import", settings["imports"])):
             for name in names:
                 messages.send_json(supervisor, importing=f"{flag} {name}")
-                _import(flag, name)
+                try:
+                    importlib.import_module(PACKAGES.get(name, name))
+                except Exception as error:
+                    raise ImportError(f"{flag} {name}: {type(error).__name__}: {error}") from error
     finally:
         for name, value in before.items():
             del os.environ[name]
@@ -59,13 +62,6 @@ def _load_runtime() -> None:
     except NativeError as error:
         raise ImportError(f"--tvm ctypes: {error}") from error
     release_pages(("libtvm_", "libstdc++"))
-
-
-def _import(flag: str, name: str) -> None:
-    try:
-        importlib.import_module(PACKAGES.get(name, name))
-    except Exception as error:
-        raise ImportError(f"{flag} {name}: {type(error).__name__}: {error}") from error
 
 
 def release_pages(libraries: Sequence[str]) -> int:

@@ -166,21 +166,17 @@ def parent(pid: int) -> int:
 
 def _stat(pid: int | str) -> tuple[str, int]:
     """State and parent. The program's name before them may hold spaces and brackets: search from the end."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state, parent = file.read().rpartition(b")")[2].split()[:2]
-    except (OSError, ValueError):
-        return "", 0
-    return state.decode(), int(parent)
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
+        state, parent = file.read().rpartition(b")")[2].split()[:2]
+        return state.decode(), int(parent)
+    return "", 0
 
 
 def name_of(pid: int) -> str:
     """What the kernel calls the program of ``pid`` (at most 15 characters); empty when it is gone."""
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+        return file.read().strip()
+    return ""
 
 
 def names(pids: Iterable[int]) -> tuple[str, ...]:

@@ -75,10 +75,7 @@ def home(folder: str, number: int) -> str:
 
 
 def make(folder: str, number: int) -> str:
-    """The empty directory of session ``number``, with one for temporary files beside it.
-
-    Also when ``folder`` has vanished. Raises OSError.
-    """
+    """The empty directory of session ``number``, with one for temporary files beside it. Raises OSError."""
     return _make(home(folder, number))
 
 

@@ -6,7 +6,6 @@ It holds no client's descriptor, and its imports start no thread: no lock of the
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import select
@@ -32,8 +31,7 @@ from rpcsys.server.sandbox import (
     work_folders,
 )
 
-#: Between two tries to remove cgroups whose processes are dead, and how many tries there are after each death.
-CLEAR_S, CLEAR_TRIES = 0.05, 100
+CLEAR_S, CLEAR_TRIES = 0.05, 100  # between two tries to remove cgroups after a death, and how many there are
 LEAVE_TIMEOUT_S = 5.0  # for everything to be dead that is below a zygote whose supervisor is gone
 
 
@@ -66,7 +64,7 @@ def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -
         if settings["fork"]:
             preload.own(settings)
             capabilities.warm()
-        _freeze()
+        launch.freeze()
         zygote.start_maker()
         if settings["fork"]:
             preload.everything(settings, control)
@@ -77,12 +75,7 @@ def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -
     except ImportError as error:
         messages.send_json(control, failed=str(error))
         os._exit(0)
-    _freeze()
-
-
-def _freeze() -> None:
-    gc.collect()
-    gc.freeze()
+    launch.freeze()
 
 
 class DeadChild(NamedTuple):

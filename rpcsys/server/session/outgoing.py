@@ -100,9 +100,6 @@ def _stretches(pieces: Sequence[Buffer]) -> Iterator[List[Buffer]]:
     yield part
 
 
-# Errors
-
-
 def error_frame(
     call_id: int, kind: str, message: str, traceback: str = "", *, fault: str = "user", retryable: bool = False
 ) -> List[Buffer]:

@@ -42,16 +42,13 @@ def taking(
 
     def checked(*args: Any) -> Any:
         enough = len(kinds) - optional <= len(args) and (more or len(args) <= len(kinds))
-        if not enough or not all(map(_is_of, args, kinds)):
+        fit = (isinstance(arg, kind) and (kind is object or type(arg) is not bool) for arg, kind in zip(args, kinds))
+        if not enough or not all(fit):
             got = ", ".join(type(arg).__name__ for arg in args[:8]) or "nothing"
             raise RemoteArgumentError("{} takes ({}), and got ({})".format(name, ", ".join(map(_named, kinds)), got))
         return function(*args)
 
     return checked
-
-
-def _is_of(value: Any, kind: Any) -> bool:
-    return isinstance(value, kind) and (kind is object or type(value) is not bool)
 
 
 def _named(kind: Any) -> str:

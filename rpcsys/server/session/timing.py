@@ -5,6 +5,7 @@ The state is what Linux shows in ``/sys`` and ``/proc``. What a board does not s
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import math
 import os
@@ -117,16 +118,13 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def _text(path: str) -> str | None:
-    try:
-        with open(path) as stream:
-            return stream.read(4096).strip()
-    except OSError:
-        return None
+    with contextlib.suppress(OSError), open(path) as stream:
+        return stream.read(4096).strip()
+    return None
 
 
 def _thousandths(path: str) -> float | None:
     """The number in a file, divided by 1000; None where there is none."""
-    try:
+    with contextlib.suppress(ValueError):
         return float(_text(path) or "") / 1000
-    except ValueError:
-        return None
+    return None

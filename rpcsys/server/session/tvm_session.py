@@ -55,9 +55,7 @@ def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Call
     """The functions that know files, by the last part of their names. TVM's own server lacks ``listdir``."""
 
     def workpath(name: str) -> str:
-        # MetaSchedule ends a measurement with remove(""). A path that ends in a dot is the directory, and no
-        # call removes it by that.
-        if not name:
+        if not name:  # MetaSchedule's remove("") after a measurement; no call removes a path that ends in a dot
             return os.path.join(confine(workdir, "."), ".")
         confine(workdir, name)
         return confine(workdir, name, entry=True)  # what removes it removes a link, not what it leads to
