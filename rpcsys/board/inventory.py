@@ -78,7 +78,8 @@ def _entry(found: Any) -> Entry:
             raise ValueError(f"{name} cannot be {value!r}"[:200])
     if not values.get("name") or not values.get("destination"):
         raise ValueError("an entry has no name or no destination")
-    return Entry(**{name: tuple(value) if name in _LISTS else value for name, value in values.items()})
+    values.update((name, tuple(values[name])) for name in _LISTS if name in values)
+    return Entry(**values)
 
 
 def show(boards: Boards) -> str:

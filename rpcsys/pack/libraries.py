@@ -27,7 +27,6 @@ _PACKAGES = {"apache-tvm-ffi": f"tvm_ffi/lib/{FFI}", "apache-tvm": f"tvm/lib/{RU
 _MANYLINUX = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux2014")
 _WHEELS_PYTHON = "3.11"  # the libraries themselves do not care
 _PIP_TIMEOUT_S = 1800
-
 Version = tuple[int, ...]
 
 

@@ -17,10 +17,7 @@ _PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
 
 
 def capabilities(*, pickle: bool = False, cache: bool = False) -> dict[str, Any]:
-    """Which optional packages are installed, which files a session can load, and what the server's flags allow.
-
-    Imports and loads nothing.
-    """
+    """Which optional packages are installed, which files a session can load, what the flags allow. Imports nothing."""
     return {
         **{package: installed(package) for package in _PACKAGES},
         "python": "{}.{}".format(*sys.version_info[:2]),
@@ -71,13 +68,9 @@ def machine() -> dict[str, Any]:
     """What kind of board this is: architecture, cores this process may use, memory in bytes, system."""
     import platform  # an idle server goes without
 
-    return {
-        "arch": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory": memory(),
-        "system": platform.system(),
-        "host": platform.node(),
-    }
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    board = {"arch": platform.machine(), "cores": cores, "memory": memory()}
+    return {**board, "system": platform.system(), "host": platform.node()}
 
 
 def memory() -> int:

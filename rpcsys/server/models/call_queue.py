@@ -25,8 +25,7 @@ class Call:
         offered ──> waiting ──taken──> running ──finished──> over (answered)
            └─ no room: Busy  └──────────────┴─ cancelled, overdue, client gone: over (answered at once)
 
-    Nothing can end a thread from outside: a call that is given up while it runs is abandoned, and another worker takes
-    its place until its function returns.
+    Nothing can end a thread: a call given up while it runs is abandoned, and another worker takes its place till then.
     """
 
     client: Any

@@ -19,7 +19,6 @@ from rpcsys.server.sandbox.mount_namespace import make_read_only
 MARGIN = (8, 32 << 20)  # an eighth and 32 MB beyond the limit: the kernel counts page tables, stacks, an init, too
 REMOVE_TIMEOUT_S = 10.0  # for the kernel to let go of processes that were killed, when a server's folder is removed
 AGAIN_S = 0.02
-
 _LEAF = "server"  # where version 2 has the server's own processes: beside cgroups there are none
 #: A server's folder for each controller, ``memory`` and ``cpuset``; in version 2 both are the same.
 Folders = Dict[str, str]
@@ -50,7 +49,7 @@ def own(cgroup: str, mountinfo: str) -> Folders:
 
 
 def find(wanted: Sequence[str]) -> tuple[Folders, str]:
-    """Make this server's folder for each of the ``wanted`` controllers, in one thread; them, and why others miss."""
+    """A new folder for each of the ``wanted`` controllers, and why others are missing. For a process of one thread."""
     found: Folders = {}
     try:
         with open("/proc/self/cgroup") as cgroup, open("/proc/self/mountinfo") as mountinfo:

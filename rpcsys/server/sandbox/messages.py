@@ -101,7 +101,6 @@ def _several(check: Check, count: int) -> Check:
 
 
 _MOST = 2**31 - 1
-
 #: Fields of a zygote's messages, and what they may hold; those of a death are ``events.ChildDead``'s.
 OF_ZYGOTE: Dict[str, Check] = {
     "importing": _line,  # before each import that a flag asks for

@@ -17,7 +17,7 @@ from rpcsys.server.sandbox.processes import LIBC, check, fork
 
 SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # directories that everyone may write to; a session has its own
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _SLAVE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 19
-#: Options in /proc/self/mountinfo that have to be given again, with their flags of mount(2); the same by statvfs's bits.
+#: Options in /proc/self/mountinfo that are to be given again, with their flags of mount(2); the same by statvfs's bits.
 _OPTIONS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
 _BITS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 #: File systems with no disk behind them, or none of this machine's.

@@ -94,7 +94,7 @@ class InitMaker:
     def start_below(self, init: int, start: Callable[[int], int]) -> int:
         """Have ``start`` start a process in the PID namespace of ``init``; its number. Raises OSError.
 
-        ``start`` returns that number, and is told a descriptor that the new process closes; -1 for none.
+        ``start`` takes a descriptor that the new process closes (-1 for none), and returns that number.
         """
         if os.geteuid():
             return _elsewhere(lambda: _join(init, "user", "pid"), start)  # who is not root cannot come back

@@ -30,10 +30,7 @@ def own(settings: dict[str, Any]) -> None:
 
 
 def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
-    """Import and load what sessions need, with one thread each; report what a flag asks for to the ``supervisor``.
-
-    Raises ImportError, with that flag in its text.
-    """
+    """Import and load what sessions need, with one thread each, reported. Raises ImportError, with the flag's name."""
     before = {name: os.environ.get(name) for name in THREAD_COUNTS}
     os.environ.update(dict.fromkeys(THREAD_COUNTS, "1"))
     try:
@@ -49,7 +46,7 @@ def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
                     raise ImportError(f"{flag} {name}: {type(error).__name__}: {error}") from error
     finally:
         for name, value in before.items():
-            del os.environ[name]
+            os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
 

@@ -52,10 +52,9 @@ class Files:
     def _resumed(self, size: int, digest: Any) -> Optional[Partial]:
         """Where an upload outlives its session; None if this one does not."""
         cache = self._opened(size, digest)
-        try:
+        with contextlib.suppress(OSError):
             return None if cache is None else cache.resume(digest)
-        except OSError:
-            return None
+        return None
 
     def _opened(self, size: Any, digest: Any) -> Optional[Cache]:
         """The cache, if there is one and a file of that size has a place in it."""

@@ -18,14 +18,9 @@ HELLO_S = 10.0  # a client that says nothing after the handshake is dropped afte
 
 def fields(job: Job, able: dict[str, Any], calls: int, window_bytes: int, **more: Any) -> dict[str, Any]:
     """The fields of HELLO: what this process is ``able`` to do, the calls and bytes of its window, and ``more``."""
-    return {
-        "version": VERSION,
-        "key": job.key,
-        "pid": processes.number(),
-        "capabilities": able,
-        "window": {"calls": calls, "bytes": window_bytes},
-        **more,
-    }
+    window = {"calls": calls, "bytes": window_bytes}
+    ours = {"version": VERSION, "key": job.key, "pid": processes.number(), "capabilities": able, "window": window}
+    return {**ours, **more}
 
 
 def board() -> dict[str, Any]:

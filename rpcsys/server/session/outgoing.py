@@ -97,7 +97,8 @@ def _stretches(pieces: Sequence[Buffer]) -> Iterator[List[Buffer]]:
             part.append(left[:room])
             left = left[room:]
             room -= len(part[-1])
-    yield part
+    if part:
+        yield part
 
 
 def error_frame(

@@ -11,7 +11,6 @@ from typing import Any, Callable, TypeVar
 from rpcsys.errors import ConfigError, RemoteArgumentError, RemoteFunctionError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
 MAX_SLEEP_S = 10**6  # twelve days: the system's clocks take no sleep without end
 _functions: dict[str, Callable[..., Any]] = {}
 

@@ -39,7 +39,6 @@ _REHEARSED: tuple[tuple[int, dict[str, Any]], ...] = (
     (frames.CALL, {"f": "testing.echo", "a": [1]}),
     (frames.GOODBYE, {}),
 )
-
 Report = Callable[[Dict[str, Any]], None]
 Renewal = Callable[[], Optional[Dict[str, Any]]]
 

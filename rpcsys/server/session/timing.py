@@ -6,6 +6,7 @@ The state is what Linux shows in ``/sys`` and ``/proc``. What a board does not s
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import math
 import os
@@ -42,26 +43,31 @@ def evaluate(call: Callable[[], Any], options: dict[str, Any]) -> list[float]:
     repeat = _whole(options, "repeat", 1, 1, MAX_REPEAT)
     shortest = _seconds(options, "min_repeat_ms", 1e-3)
     cooldown = _seconds(options, "cooldown_s", 1.0)
-    flushed = _whole(options, "cache_flush_bytes", 0, 0, MAX_FLUSH)
-    other = memoryview(bytearray(flushed)), memoryview(bytearray(flushed))
+    flush = _flusher(_whole(options, "cache_flush_bytes", 0, 0, MAX_FLUSH))
     call()
     results = []
     for index in range(repeat):
         if index and cooldown:
             time.sleep(cooldown)
-        elapsed = _run(call, number, other)
+        elapsed = _run(call, number, flush)
         while elapsed < shortest and number < MAX_NUMBER:
             # A first guess from what was just measured, and never less than half as many again.
             guess = math.ceil(number * shortest / elapsed) if elapsed else number * 10
             number = min(max(guess, number * 3 // 2 + 1), MAX_NUMBER)
-            elapsed = _run(call, number, other)
+            elapsed = _run(call, number, flush)
         results.append(elapsed / number)
     return results
 
 
-def _run(call: Callable[[], Any], number: int, other: tuple[memoryview, memoryview]) -> float:
-    """Seconds that ``number`` calls take, the CPU's caches filled with ``other`` memory first."""
-    other[0][:] = other[1]
+def _flusher(size: int) -> Callable[[], None]:
+    """What fills the CPU's caches with ``size`` bytes of other data."""
+    source, target = memoryview(bytearray(size)), memoryview(bytearray(size))
+    return functools.partial(target.__setitem__, slice(None), source)
+
+
+def _run(call: Callable[[], Any], number: int, flush: Callable[[], None]) -> float:
+    """Seconds that ``number`` calls take."""
+    flush()
     start = time.perf_counter()
     for _ in range(number):
         call()
