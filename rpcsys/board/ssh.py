@@ -49,8 +49,7 @@ class SshConnection:
     """A connection to ``destination`` (``user@host``, or a name from ssh's configuration); a context manager.
 
     Its first process, the master, holds it open; every command runs through it (ControlMaster), so that a password is
-    typed once. When this process ends, however it ends, the connection does, and with it the folder made for it on the
-    board.
+    typed once. When this process ends, however it ends, the connection does, and with it its folder on the board.
 
     ``options`` are ssh's own flags. Only if it is ``interactive`` may ssh ask for a password or about a host key.
     Opening raises ConnectError, or UsageError where there is no ssh.

@@ -71,7 +71,10 @@ class CallQueue:
         if staying >= 0 and full:
             return False
         calls[call.frame.call_id] = call
-        self._queues.setdefault(call.client, deque()).append(call)
+        queue = self._queues.get(call.client)
+        if queue is None:
+            queue = self._queues[call.client] = deque()
+        queue.append(call)
         self.waiting += 1
         self.waiting_bytes += weight
         self._timed += call.due != math.inf

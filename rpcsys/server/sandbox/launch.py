@@ -25,9 +25,8 @@ def start(
 ) -> int:
     """Run ``module.main(settings)`` in a fresh interpreter; its process number.
 
-    ``descriptor`` becomes number 3 there. Its standard input is empty; what it prints goes to ``printing``, since
-    standard output is for the ready line. A ``leader`` has a process group of its own, out of a terminal's Ctrl-C.
-    Raises OSError.
+    ``descriptor`` becomes number 3 there. What it prints goes to ``printing``: standard output is for the ready line.
+    A ``leader`` has a process group of its own, out of a terminal's Ctrl-C. Raises OSError.
     """
     source = os.dup(descriptor) if descriptor == HANDED else descriptor  # at its place it would stay close-on-exec
     paths = [os.path.abspath(path) for path in sys.path]
