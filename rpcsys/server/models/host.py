@@ -99,8 +99,7 @@ def _by_reference(path: str) -> Module:
 class ModelHost(WorkerPool):
     """The process of one deployed version, with many clients and one copy of its weights.
 
-    ``greeting``: the fields of HELLO; ``control``: to the supervisor, not blocking; ``window_bytes``: of a client's
-    frame.
+    ``greeting``: the fields of HELLO; ``control``: to the supervisor, not blocking; ``window_bytes``: of one frame.
 
     When it is to leave (a new version, or the end), it stops reading, finishes the calls it has, and gives each
     connection back at the end of a frame: the successor goes on with it, and its client never knows.

@@ -113,8 +113,7 @@ class Incoming:
     def has_room(self) -> bool:
         """Whether another frame may be read ahead.
 
-        A client that keeps to its window always has room; of a file little is taken. The heads of calls are bounded
-        here.
+        A client that keeps to its window always has room; of a file little is taken; heads of calls are bounded here.
         """
         beside = len(self.waiting) + len(self._unsorted) - self._calls
         return (
