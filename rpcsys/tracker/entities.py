@@ -209,7 +209,7 @@ class Peer:
     asked: int = 0  # questions that the tracker has put to it
     heard: int = 0  # the last question that it has answered well
     keepalive: bool = False  # whether it answers heartbeats
-    unanswered: int = 0  # how often it has been looked at since it was asked
+    unanswered: int = 0  # how often it has been checked since it was asked
     gate: tuple[str, int] | None = None  # where clients find the outermost of its proxies, if they are believed
     proxies: int = 0
     fresh: bool = True  # nothing else was said yet

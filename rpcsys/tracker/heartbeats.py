@@ -1,7 +1,7 @@
 """Heartbeats: which servers still answer. The kernel keeps the connection of one that hangs as if nothing were wrong.
 
-A server is asked every few seconds, and silent if it has not answered after `MISSES` more looks. These are counted, and
-not seconds: a tracker that was itself stopped finds one look due, and hears what was answered meanwhile.
+A server is asked every few seconds, and silent if it has not answered after `MISSES` more checks. These are counted, and
+not seconds: a tracker that was itself stopped finds one check due, and hears what was answered meanwhile.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from rpcsys.tracker.records import Records
 from rpcsys.wire import control
 from rpcsys.wire.control import Answer
 
-#: Between two looks at a server. A question and its answer cost the tracker about 30 us: 15,000 servers take a tenth of
+#: Between two checks of a server. A question and its answer cost the tracker about 30 us: 15,000 servers take a tenth of
 #: a core.
-LOOK_S = 5.0
-MISSES = 2  # looks in vain after which a server is silent: 10 s after it was asked, 10 to 15 s after it began to hang
-TOGETHER_S = 0.1  # servers are looked at together that are due within so long: one turn of the loop, not one for each
+CHECK_S = 5.0
+MISSES = 2  # checks in vain after which a server is silent: 10 s after it was asked, 10 to 15 s after it began to hang
+TOGETHER_S = 0.1  # servers are checked together that are due within so long: one turn of the loop, not one for each
 #: A lease that is not opened for so long is asked back. A server does that by itself after 8 s; this is for a message
 #: that was lost.
 UNOPENED_S = 12.0
-#: Multiples of it, without their whole parts, are spread evenly: servers that came together are not looked at together.
+#: Multiples of it, without their whole parts, are spread evenly: servers that came together are not checked together.
 _SPREAD = (math.sqrt(5) - 1) / 2
-SILENT = f"it does not answer the tracker for {MISSES * LOOK_S:g} s or more: its server hangs, or is stopped"
+SILENT = f"it does not answer the tracker for {MISSES * CHECK_S:g} s or more: its server hangs, or is stopped"
 ASKED = control.Keepalive(control.QUESTION).to_json()
 
 
@@ -42,17 +42,17 @@ class Heartbeats:
     def watch(self, peer: Peer) -> None:
         """A server has registered."""
         if peer.keepalive:
-            self._look_again(self.records.now + peer.conn * _SPREAD % 1 * LOOK_S, peer)
+            self._check_again(self.records.now + peer.conn * _SPREAD % 1 * CHECK_S, peer)
 
-    def _look_again(self, due: float, peer: Peer) -> None:
-        self.records.deadlines.set(("look", peer.conn), math.ceil(due / TOGETHER_S) * TOGETHER_S)
+    def _check_again(self, due: float, peer: Peer) -> None:
+        self.records.deadlines.set(("heartbeat", peer.conn), math.ceil(due / TOGETHER_S) * TOGETHER_S)
 
-    def look(self, conn: int) -> list[Action]:
+    def check(self, conn: int) -> list[Action]:
         """A server is to be asked, also for leases that should have been opened by now, or to have answered."""
         peer, now = self.records.peers.get(conn), self.records.now
         if peer is None or peer.server is None:
             return []
-        self._look_again(now + LOOK_S, peer)
+        self._check_again(now + CHECK_S, peer)
         peer.unanswered += 1
         unopened = [lease for lease in peer.serving.values() if not lease.opened]
         actions: list[Action] = []

@@ -21,13 +21,13 @@ from rpcsys.tracker.history import HistoryReader
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.store import HistoryStore
 from rpcsys.tracker.views.metrics import FrameCounts, Metrics
-from rpcsys.tracker.views.utilisation import LOOK_S, STEP_S, STEPS, Utilisation
+from rpcsys.tracker.views.utilisation import SAMPLE_S, STEP_S, STEPS, Utilisation
 from rpcsys.wire import control
 from rpcsys.wire.control import Answer
 
 LAG_S = 0.5  # how often the loop's lag is measured
 PASS_ON_S = 0.01  # how long entries gather before they are passed on: one by one, they would cost more than the lease
-_LOOKS_NOTED = 12  # so many looks at the utilisation are noted at a time: once a minute
+_SAMPLES_NOTED = 12  # so many samples of the utilisation are noted at a time: once a minute
 ABSENT_S = 60.0  # servers that have not come back so long after a restart are gone
 _WARNINGS = frozenset(("set_aside", "unhealthy", "not_named"))
 QUIET = frozenset(("epoch", "arrival", "since"))  # fields that tell people nothing
@@ -79,10 +79,10 @@ class Observer:
         self.metrics = Metrics(records, now, counts, self.pass_on, writable)
         self._log_handler = BatchLogHandler(log_words)
         self._fresh: list[HistoryEntry] = []
-        self._looks = 0
+        self._samples = 0
         self._timers: list[asyncio.Handle] = [
             self._loop.call_later(LAG_S, self._measure_lag, self._loop.time() + LAG_S),
-            self._loop.call_soon(self._look),
+            self._loop.call_soon(self._sample),
             self._loop.call_later(ABSENT_S, self._forget_absent),
         ]
 
@@ -128,13 +128,13 @@ class Observer:
         self.metrics.lag.observe(max(0.0, now - due))
         self._timers[0] = self._loop.call_later(LAG_S, self._measure_lag, now + LAG_S)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         now = self._now()
-        self.utilisation.look(self._records, now)
-        self._looks += 1
-        if self.store is not None and self._looks % _LOOKS_NOTED == 0:
+        self.utilisation.sample(self._records, now)
+        self._samples += 1
+        if self.store is not None and self._samples % _SAMPLES_NOTED == 0:
             self.store.note_levels(self.utilisation.rows(now))
-        self._timers[1] = self._loop.call_later(LOOK_S, self._look)
+        self._timers[1] = self._loop.call_later(SAMPLE_S, self._sample)
 
     def _forget_absent(self) -> None:
         if self.store is not None:

@@ -55,7 +55,7 @@ class Peers:
         records.forget_server(peer)
         records.unname_peer(peer)
         actions += self.health.leave(name)
-        records.deadlines.drop(("look", peer.conn))
+        records.deadlines.drop(("heartbeat", peer.conn))
         for lease in list(peer.holding.values()):
             actions += self.leases.abandoned(lease)
         for key in peer.serves:

@@ -44,7 +44,7 @@ def open_whole(path: Path) -> sqlite3.Connection:
     try:
         file = tables.open_file(path)
         try:
-            _look(path, file)
+            _check(path, file)
         except BaseException:
             file.close()
             raise
@@ -79,7 +79,7 @@ def present_alone(path: Path) -> list[HistoryEntry]:
     return []
 
 
-def _look(path: Path, file: sqlite3.Connection) -> None:
+def _check(path: Path, file: sqlite3.Connection) -> None:
     """See that every table is what it should be and what a start reads can be read; all of a file that is small."""
     for table, columns in tables.COLUMNS.items():
         file.execute(f"SELECT {', '.join(columns)} FROM {table} LIMIT 0")

@@ -83,7 +83,7 @@ class TrackerState:
             "settle": scheduler.settle,
             "away": leases.away,
             "trial": health.trial,
-            "look": heartbeats.look,
+            "heartbeat": heartbeats.check,
             "forget": self._forget,
         }
 

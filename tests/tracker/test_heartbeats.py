@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rpcsys.tracker import events
-from rpcsys.tracker.heartbeats import LOOK_S, MISSES, SILENT, UNOPENED_S
+from rpcsys.tracker.heartbeats import CHECK_S, MISSES, SILENT, UNOPENED_S
 from tests.tracker.transcripts import Scene
 
 QUESTION = {"op": "keepalive", "id": 0}
-SILENT_S = (MISSES + 2) * LOOK_S
+SILENT_S = (MISSES + 2) * CHECK_S
 """After so long without an answer a server is silent at the latest."""
 
 
@@ -75,7 +75,7 @@ def test_a_silent_server_is_withdrawn_within_seconds_and_not_before_its_time(sce
     live(scene, 20, conn)
     while not scene.hear(conn):
         scene.wait(0.1)
-    scene.wait(MISSES * LOOK_S - 0.2)
+    scene.wait(MISSES * CHECK_S - 0.2)
     assert scene.queue() == (1, 0)
     scene.wait(0.4)
     assert scene.queue() == (0, 0)
@@ -149,7 +149,7 @@ def test_questions_are_spread_over_time(scene):
     conns = [server(scene, f"board{number}") for number in range(200)]
     live(scene, 10.0, *conns)
     busiest = max(live(scene, 0.1, *conns) for _ in range(80))
-    assert busiest <= 2 * 200 * 0.1 / LOOK_S + 2
+    assert busiest <= 2 * 200 * 0.1 / CHECK_S + 2
 
 
 def test_a_lease_that_nobody_opens_and_no_word_came_of_is_asked_back(scene):
@@ -157,7 +157,7 @@ def test_a_lease_that_nobody_opens_and_no_word_came_of_is_asked_back(scene):
     scene.put(conn, "rpi4:1")
     scene.request(client)
     asked = []
-    for _ in range(round((UNOPENED_S + 2 * LOOK_S) / 0.1)):
+    for _ in range(round((UNOPENED_S + 2 * CHECK_S) / 0.1)):
         scene.wait(0.1)
         for message in scene.hear(conn):
             asked.append(message)

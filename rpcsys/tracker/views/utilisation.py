@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
 
-LOOK_S = 5.0  # how often to look
+SAMPLE_S = 5.0  # how often a sample is taken
 #: Averages of ten minutes, for a day.
 STEP_S = 600
 STEPS = 144
 MAX_KEYS = 500  # keys followed: a picture of more would be seen by nobody
-#: When the ten minutes began, key, looks taken; slots, leased and waiting on average.
+#: When the ten minutes began, key, samples; slots, leased and waiting on average.
 Row = tuple[int, str, int, float, float, float]
 
 
@@ -23,7 +23,7 @@ class Utilisation:
     def __init__(self) -> None:
         self._steps: dict[int, dict[str, list[float]]] = {}
 
-    def look(self, records: Records, at: float) -> None:
+    def sample(self, records: Records, at: float) -> None:
         """Take the present in."""
         begin = int(at) // STEP_S * STEP_S
         step = self._steps.get(begin)

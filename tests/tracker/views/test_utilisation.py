@@ -19,8 +19,8 @@ def records(**keys):
 
 def test_averages():
     utilisation = Utilisation()
-    utilisation.look(records(rpi4=(4, 1, 0)), START)
-    utilisation.look(records(rpi4=(4, 2, 3), gpu=(1, 0, 0)), START + 5)
+    utilisation.sample(records(rpi4=(4, 1, 0)), START)
+    utilisation.sample(records(rpi4=(4, 2, 3), gpu=(1, 0, 0)), START + 5)
     assert utilisation.rows(START + 6) == [(START, "rpi4", 2, 4.0, 1.5, 1.5), (START, "gpu", 1, 1.0, 0.0, 0.0)]
     day = utilisation.day(START + 6)
     assert day["begin"] == START - (STEPS - 1) * STEP_S
@@ -31,11 +31,11 @@ def test_averages():
 def test_a_restart_goes_on_with_the_same_averages():
     utilisation, again = Utilisation(), Utilisation()
     for second in range(0, 3000, 5):
-        utilisation.look(records(rpi4=(4, second % 3, 1)), START + second)
+        utilisation.sample(records(rpi4=(4, second % 3, 1)), START + second)
         if second % 600 == 595:
             again.add(utilisation.rows(START + second))
     assert again.day(START + 2999) == utilisation.day(START + 2999)
-    again.look(records(rpi4=(4, 4, 4)), START + 2999)
+    again.sample(records(rpi4=(4, 4, 4)), START + 2999)
     ((_, _, looks, *_),) = again.rows(START + 2999)
     assert looks == 121
 
@@ -43,7 +43,7 @@ def test_a_restart_goes_on_with_the_same_averages():
 def test_a_day_is_kept_and_no_more():
     utilisation = Utilisation()
     for step in range(STEPS + 10):
-        utilisation.look(records(rpi4=(1, 1, 0)), START + step * STEP_S)
+        utilisation.sample(records(rpi4=(1, 1, 0)), START + step * STEP_S)
     assert len(utilisation._steps) == STEPS
     assert None not in utilisation.day(START + (STEPS + 9) * STEP_S)["keys"]["rpi4"]
 
@@ -51,5 +51,5 @@ def test_a_day_is_kept_and_no_more():
 def test_so_many_keys_and_no_more():
     utilisation = Utilisation()
     for number in range(3):
-        utilisation.look(records(**{f"k{number}-{n}": (1, 0, 0) for n in range(MAX_KEYS)}), START)
+        utilisation.sample(records(**{f"k{number}-{n}": (1, 0, 0) for n in range(MAX_KEYS)}), START)
     assert len(utilisation.day(START)["keys"]) == MAX_KEYS
