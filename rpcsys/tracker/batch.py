@@ -1,5 +1,5 @@
-"""What a tracker's file is to hold: what still holds by the records, and what waits to be written, with one SQL statement
-for hundreds of rows. (While one runs, the interpreter's lock is free; to wait for it row by row would cost 500 us each.)
+"""What a tracker's file is to hold: what still holds by the records, and what waits to be written, one statement for
+hundreds of rows. (While it runs, the interpreter's lock is free; to wait for that row by row would cost 500 us each.)
 """
 
 from __future__ import annotations

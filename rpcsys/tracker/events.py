@@ -11,7 +11,7 @@ from typing import Any
 
 from rpcsys.wire.tracker import ToTracker
 
-# None is frozen: such a dataclass takes three times as long to make, and a busy tracker makes a hundred thousand a second.
+# None is frozen: to make one would take three times as long, and a busy tracker makes a hundred thousand a second.
 #
 # Events.
 
@@ -60,8 +60,8 @@ class HistoryEntry:
 
 @dataclass(slots=True)
 class Restored:
-    """What an earlier run left, right after `TrackerStarted`: what still holds (`rpcsys.tracker.batch.LiveState`), and every
-    ``over`` of the last ten hours (device time decays with a half-life of one), with key, user, since, held_s and
+    """What an earlier run left, right after `TrackerStarted`: what still holds (`rpcsys.tracker.batch.LiveState`), and
+    every ``over`` of the last ten hours (device time decays with a half-life of one), with key, user, since, held_s and
     outcome, in the order in which they were made.
     """
 

@@ -1,7 +1,7 @@
 """Heartbeats: which servers still answer. The kernel keeps the connection of one that hangs as if nothing were wrong.
 
-A server is asked every few seconds, and silent if it has not answered after `MISSES` more checks. These are counted, and
-not seconds: a tracker that was itself stopped finds one check due, and hears what was answered meanwhile.
+A server is asked every few seconds, and silent if it has not answered after `MISSES` more checks. These are counted,
+and not seconds: a tracker that was itself stopped finds one check due, and hears what was answered meanwhile.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rpcsys.tracker.records import Records
 from rpcsys.wire import control
 from rpcsys.wire.control import Answer
 
-#: Between two checks of a server. A question and its answer cost the tracker about 30 us: 15,000 servers take a tenth of
-#: a core.
+#: Between two checks of a server. A question and its answer cost the tracker about 30 us: 15,000 servers take a tenth
+#: of a core.
 CHECK_S = 5.0
 MISSES = 2  # checks in vain after which a server is silent: 10 s after it was asked, 10 to 15 s after it began to hang
 TOGETHER_S = 0.1  # servers are checked together that are due within so long: one turn of the loop, not one for each

@@ -1,4 +1,4 @@
-"""Leases, from the moment after the grant to their end. One whose server is away for a moment goes on, as its session does.
+"""Leases, from the grant to their end. One whose server is away for a moment goes on, as its session does.
 
 TVM's servers say nothing of sessions: a lease ends with the next offer (of that key, the oldest lease's).
 """
@@ -154,7 +154,7 @@ class Leases:
     # What ends a lease.
 
     def end(self, lease: LeaseRecord, reason: str, why: str = "") -> list[Action]:
-        """Have the server, if it is ours, end a lease. With one that does not answer, one that was not opened is over."""
+        """Have the server, if it is ours, end a lease. If it does not answer, one that was not opened is over."""
         server = self._server(lease)
         if server is None or server.server is None:
             return []

@@ -1,6 +1,6 @@
 """What is forgotten of a tracker's history: what is older than its days, and, written first, what is beyond its bytes.
 
-A clock that may be wrong deletes nothing: one is doubted for `DOUBT_S` that reads much later than what was written last.
+A clock that may be wrong deletes nothing: one is doubted for `DOUBT_S` that reads far later than what was written last.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class HistoryPruner:
         file.execute("INSERT INTO events (at, kind, about, details) VALUES (?, 'began', '', '{}')", (self._clock(),))
 
     def prune(self, file: sqlite3.Connection) -> float:
-        """Forget a part, if that is due; in how many seconds it is due again. Raises `sqlite3.Error`: it cannot write."""
+        """Forget a part, if that is due; in how many seconds the next is. Raises `sqlite3.Error`: it cannot write."""
         full = _used(file) > MAX_BYTES
         if not full and time.monotonic() < self._due:
             return self._due - time.monotonic()

@@ -1,4 +1,4 @@
-"""The tracker's records, kept consistent: what is in one place is in all places, or in none. Nothing is decided here."""
+"""The tracker's records, kept whole: what is in one place is in all places, or in none. Nothing is decided here."""
 
 from __future__ import annotations
 

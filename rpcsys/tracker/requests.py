@@ -170,7 +170,7 @@ class Requests:
         return [again, *self.leave([request])]
 
     def leave(self, requests: Collection[WaitingRequest]) -> list[Action]:
-        """Requests wait no longer; their tickets keep their places. What all had gathered is given to others at last."""
+        """Requests wait no longer; their tickets keep their places. What all had gathered is given away at last."""
         actions: list[Action] = []
         freed: list[SlotOffer] = []
         for request in requests:

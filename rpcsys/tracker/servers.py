@@ -109,7 +109,7 @@ class Servers:
         return [*self.peers.remove(self.records.peers[conn], reason), Close(conn, reason)]
 
     def _name(self, peer: Peer, message: control.Register, host: str) -> str:
-        # One that was started anew at the place of one whose connection is not known to be dead is the heir of its name.
+        # A server started anew, where one is whose connection is not known to be dead, is the heir of its name.
         name = self.records.name_peer(peer, message.name)
         before = self.records.peers[self.records.server_names[message.name]].server
         place = (message.key, host, message.port)

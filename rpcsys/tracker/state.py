@@ -1,5 +1,5 @@
-"""Every decision of the tracker, as plain synchronous code: an event goes in, actions come out, and the same events give
-the same actions: nothing depends on a clock, on chance or on the order of a hash table. A match key is handed out
+"""Every decision of the tracker, as plain synchronous code: an event goes in, actions come out. The same events
+give the same actions: nothing depends on a clock, on chance or on the order of a hash table. A match key is handed out
 once, and a request answered once, while its connection lives; what a connection offered and asked for goes with it.
 What one connection can make the tracker remember is bounded.
 """

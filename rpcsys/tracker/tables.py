@@ -1,6 +1,6 @@
 """The tables of a tracker's history file, and what a row of each must be: one that is not so is left out.
 
-A file says in ``user_version`` how many of `STEPS` it has taken; opening it takes the rest. A released step never changes.
+``user_version`` says how many of `STEPS` a file has taken; opening it takes the rest. A released step never changes.
 """
 
 from __future__ import annotations
