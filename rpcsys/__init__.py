@@ -39,10 +39,7 @@ __all__ = [
 
 _HOMES = {
     "RpcsysError": "rpcsys.errors",
-    "connect": "rpcsys.client",
-    "connect_tracker": "rpcsys.client",
-    "empty": "rpcsys.client",
-    "inout": "rpcsys.client",
+    **dict.fromkeys(("connect", "connect_tracker", "empty", "inout"), "rpcsys.client"),
 }
 _PACKAGES = ("client", "errors", "graph", "lab", "module", "server")
 _HOST_ONLY = ("graph", "lab")
@@ -71,8 +68,7 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return part("rpcsys." + name)
     if name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = value
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
         return value
     raise AttributeError(f"module 'rpcsys' has no attribute {name!r}")
 

@@ -1,8 +1,7 @@
 """A whole lab on this machine: real daemons as subprocesses, for tests, demos and notebooks.
 
-They are children of this process in sessions of their own, so that Ctrl-C in a terminal reaches this process alone,
-which then stops them in order. Should it be killed, a small guard that holds the other end of a pipe stops them
-instead.
+They are in sessions of their own, so that Ctrl-C in a terminal reaches this process alone, which then stops them in
+order. Should it be killed, a small guard that holds the other end of a pipe stops them instead.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from rpcsys.client import Tracker
 
 HOST = "127.0.0.1"
-
 START_TIMEOUT_S = 30.0  # a board under load imports onnxruntime in seconds; a daemon that takes longer hangs
 GRACE_S = 2.0  # what sessions get when the lab is closed under them
 STOP_TIMEOUT_S = 8.0  # the grace and a little more for a daemon to clean up, then it is killed
@@ -108,8 +106,6 @@ class Lab:
         self._folder: Path | None = None
         self._guard: subprocess.Popen[bytes] | None = None
 
-    # Life
-
     def start(self) -> Self:
         """Start everything and return when every server stands in the tracker's summary."""
         if self._folder is not None:
@@ -149,8 +145,6 @@ class Lab:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Use
-
     @property
     def tracker_address(self) -> tuple[str, int]:
         """``(host, port)`` of the tracker."""
@@ -163,8 +157,6 @@ class Lab:
         from rpcsys.client import connect_tracker
 
         return connect_tracker(self.tracker_address)
-
-    # Starting
 
     def _start(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="rpcsys-lab-"))
@@ -193,15 +185,9 @@ class Lab:
         assert self._folder is not None
         log = self._folder / f"{len(self.daemons)}.log"
         with log.open("wb") as stderr, _uninterrupted():
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, "--host", HOST, "--port", str(port), *args],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                cwd=self._folder,
-                env=_environment(),
-                start_new_session=True,
-            )
+            words = [sys.executable, "-m", module, "--host", HOST, "--port", str(port), *args]
+            pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": stderr}
+            process = subprocess.Popen(words, cwd=self._folder, env=_environment(), start_new_session=True, **pipes)
             self.daemons.append(Daemon(name, process, log))
             self._tell_guard(f"+{process.pid}")
 
@@ -237,9 +223,8 @@ class Lab:
                     if daemon.process.poll() is not None:
                         raise _failed(daemon, _ending(daemon))
                 if time.monotonic() > deadline:
-                    raise ConnectError(
-                        f"the lab's servers did not register with its tracker within {START_TIMEOUT_S:g} s"
-                    )
+                    late = f"the lab's servers did not register with its tracker within {START_TIMEOUT_S:g} s"
+                    raise ConnectError(late)
                 time.sleep(POLL_S)
 
     def _tell_guard(self, line: str) -> None:

@@ -124,7 +124,6 @@ def _ended(error: Exception) -> Ended:
 
 
 def _timeval(seconds: float) -> bytes:
-    """The system's ``struct timeval``."""
     return struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
 
 

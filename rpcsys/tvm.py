@@ -60,7 +60,8 @@ class _Given:
         with self._lock:
             if not self._linked:
                 mapped = _mapped()
-                imports = get_global(_IMPORTS)(_borrowed(self.address))
+                library.api().TVMFFIObjectIncRef(self.address)  # one more reference, which the argument holds
+                imports = get_global(_IMPORTS)(Object(self.address))
                 self.module.attach([_ours(each, mapped) for each in imports])
                 self.module.link()
                 self._linked = True
@@ -170,12 +171,6 @@ def _ours(native: Object, mapped: set[str]) -> Module:
         return given.module
     theirs = tvm.TvmModule(native)
     return NativeModule(theirs.kind, [], theirs.function)
-
-
-def _borrowed(address: int) -> Object:
-    """One more reference to an object that somebody holds."""
-    library.api().TVMFFIObjectIncRef(address)
-    return Object(address)
 
 
 def _argument(value: Any) -> Any:

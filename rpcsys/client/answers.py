@@ -6,13 +6,15 @@ refused in one sentence. Every field that this package reads has a check. What o
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Type, Union
+from typing import Any, Dict, List, Type, TypeVar, Union
 
 from rpcsys import errors
 from rpcsys.errors import ProtocolError
 from rpcsys.wire import checks
 from rpcsys.wire.checks import Check, integer, number, optional, partial, record, rows, sentence
 from rpcsys.wire.frames import Frame
+
+Handle = TypeVar("Handle")
 
 # ------------------------------------------------------------------ a tracker's
 
@@ -22,10 +24,15 @@ def span(value: Any, name: str) -> float:
     return max(-checks.MAX_SECONDS, checks.seconds(abs(checks.number(value, name)), name) * (-1 if value < 0 else 1))
 
 
-def _pair(value: Any, name: str) -> List[float]:
-    if type(value) is not list or len(value) != 2:
-        raise checks.wrong(name, "two numbers", value)
-    return [span(item, name) for item in value]
+def pair(check: Check) -> Check:
+    """A list of two."""
+
+    def check_both(value: Any, name: str) -> List[Any]:
+        if type(value) is not list or len(value) != 2:
+            raise checks.wrong(name, "two numbers", value)
+        return [check(item, name) for item in value]
+
+    return check_both
 
 
 def _lease(value: Any, name: str) -> Dict[str, Any]:
@@ -50,7 +57,7 @@ MODULES = rows(
 QUEUED = record(
     position=count,
     ahead=count,
-    eta_s=optional(_pair),
+    eta_s=optional(pair(span)),
     ticket=optional(checks.text),
     holders=rows(record(user=sentence)),
 )
@@ -76,7 +83,6 @@ def _extent(value: Any, name: str) -> Union[int, str, None]:
 
 
 def _argument(value: Any, name: str) -> Dict[str, Any]:
-    """An input or an output: its name; dtype and shape where they are known."""
     kept: Dict[str, Any] = record(name=sentence)(value, name)
     return partial(dtype=optional(sentence), shape=optional(rows(_extent)))(kept, name)  # type: ignore[no-any-return]
 
@@ -109,7 +115,7 @@ def from_device(check: Check, value: Any, name: str) -> Any:
         raise ProtocolError(f"what the device says of {name} makes no sense: {error}") from None
 
 
-def handle(value: Any, kind: type, name: str) -> Any:
+def handle(value: Any, kind: Type[Handle], name: str) -> Handle:
     """``value``, if it stands for an object of this kind on the device. Raises `ProtocolError`."""
     if not isinstance(value, kind):
         raise ProtocolError(f"what the device says of {name} makes no sense: it gives no such object")
@@ -148,5 +154,4 @@ def error_of(frame: Frame) -> errors.RpcsysError:
 
 
 def _text(said: Any) -> str:
-    """Lines that a device says for a person to read."""
     return errors.printable(str(said)[:MAX_TEXT], "\n\t")

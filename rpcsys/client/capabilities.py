@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Collection, Dict, Iterator, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Collection, Dict, Iterator, Set, Tuple
 
 from rpcsys.errors import ModelError, NotSupported, RemoteFunctionError, UsageError
 
@@ -27,19 +27,14 @@ def check_loadable(source: Source, name: str, capabilities: Dict[str, Any]) -> N
     What a server does not tell (an older one) is left for it to find out.
     """
     loads = capabilities.get("loads")
-    if isinstance(loads, list):
-        _check_ending(name, loads)
-    if name.endswith(".so") and isinstance(capabilities.get("kinds"), list):
-        _check_library(_opened(source, name), name, capabilities)
-
-
-def _check_ending(name: str, loads: Sequence[str]) -> None:
-    if not any(name.endswith(suffix) for suffix in loads):
+    if isinstance(loads, list) and not name.endswith(tuple(loads)):
         raise ModelError(
             "this device cannot load {!r}; it loads {}. See session.info['capabilities']".format(
                 name, ", ".join(loads) or "no models (is onnxruntime installed there?)"
             )
         )
+    if name.endswith(".so") and isinstance(capabilities.get("kinds"), list):
+        _check_library(_opened(source, name), name, capabilities)
 
 
 def _opened(source: Source, name: str) -> Container:
@@ -67,15 +62,13 @@ def _check_library(library: Container, name: str, capabilities: Dict[str, Any]) 
     kinds = {record.kind for record in library.records}
     missing = {kind for each in (kinds, *(each[3] for each in inner)) for kind in _missing(each, capabilities)}
     if missing:
-        hint = " (Python functions: only where the server was started with --allow-pickle)"
+        hint = (
+            " (Python functions: only where the server was started with --allow-pickle)" if _PYTHON in missing else ""
+        )
+        more = ", and what TVM's runtime there knows" if capabilities.get("tvm_runtime") else ""
         raise ModelError(
-            "{} holds {}, which this device cannot load{}; it loads {}{}".format(
-                name,
-                ", ".join(sorted(missing)),
-                hint if _PYTHON in missing else "",
-                ", ".join(capabilities["kinds"]),
-                ", and what TVM's runtime there knows" if capabilities.get("tvm_runtime") else "",
-            )
+            f"{name} holds {', '.join(sorted(missing))}, which this device cannot load{hint}; "
+            f"it loads {', '.join(capabilities['kinds'])}{more}"
         )
 
 
@@ -113,9 +106,8 @@ def pickled(function: Callable[..., Any], capabilities: Dict[str, Any]) -> bytes
         )
     theirs = capabilities.get("python")
     if theirs != VERSION:
-        raise RemoteFunctionError(
-            f"the device has Python {theirs} and this is Python {VERSION}: a function runs in the minor version it was made with"
-        )
+        made = "a function runs in the minor version it was made with"
+        raise RemoteFunctionError(f"the device has Python {theirs} and this is Python {VERSION}: {made}")
     if capabilities.get("cloudpickle") is not True:
         raise RemoteFunctionError("the device has no cloudpickle; there: python3 -m pip install cloudpickle")
     try:
@@ -134,8 +126,5 @@ def check_encodings(hello: Dict[str, Any], hows: Collection[str], address: Tuple
     known = hello.get("capabilities", {}).get("encodings")
     missing = {word for how in hows for word in how.split("+")}.difference(known or ())
     if missing:
-        raise NotSupported(
-            "the server at {}:{} cannot decode {}; there: pip install 'rpcsys[zstd]' (with numpy), or encode otherwise".format(
-                *address, ", ".join(sorted(missing))
-            )
-        )
+        where, hint = "{}:{}".format(*address), "there: pip install 'rpcsys[zstd]' (with numpy), or encode otherwise"
+        raise NotSupported(f"the server at {where} cannot decode {', '.join(sorted(missing))}; {hint}")

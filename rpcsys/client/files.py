@@ -16,6 +16,7 @@ from rpcsys.wire.checks import shown
 from rpcsys.wire.frames import Frame
 
 Progress = Callable[[int, int], None]
+Report = Optional[Progress]
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
 
 #: Bytes of one piece: the socket is the limit from about 256 kB on, and progress stays smooth.
@@ -42,11 +43,7 @@ def path_on_device(path: Union[str, os.PathLike[str]]) -> str:
 
 
 def upload(
-    channel: Channel,
-    ask: Optional[Callable[..., Any]],
-    source: Source,
-    target: Optional[str],
-    progress: Optional[Progress],
+    channel: Channel, ask: Optional[Callable[..., Any]], source: Source, target: Optional[str], progress: Report
 ) -> str:
     """See `Session.upload`. A server with a cache is asked first, by ``ask`` (`Session._builtin`)."""
     name = target or name_of(source)
@@ -85,14 +82,13 @@ def hash_of(name: str, stream: BinaryIO) -> str:
 
 
 def _digest(stream: BinaryIO) -> hashlib._Hash:
-    """SHA-256 of the rest of a file."""
     digest = hashlib.sha256()
     for piece in iter(lambda: stream.read(PIECE), b""):
         digest.update(piece)
     return digest
 
 
-def _send(channel: Channel, arguments: List[Any], stream: BinaryIO, size: int, progress: Optional[Progress]) -> str:
+def _send(channel: Channel, arguments: List[Any], stream: BinaryIO, size: int, progress: Report) -> str:
     """One upload: from where ``stream`` is to its end."""
     template, _ = frames.template(frames.CALL, {"f": "session.upload", "a": arguments})
     call = PendingCall()
@@ -109,19 +105,14 @@ def _send(channel: Channel, arguments: List[Any], stream: BinaryIO, size: int, p
 
 
 def _send_pieces(
-    channel: Channel,
-    call: PendingCall,
-    stream: BinaryIO,
-    size: int,
-    progress: Optional[Progress],
-    sha256: Optional[str] = None,
+    channel: Channel, call: PendingCall, stream: BinaryIO, size: int, progress: Report, sha256: str = ""
 ) -> None:
     """Send the rest of ``stream``, or until the device has answered: then it wants no more."""
     digest = hashlib.sha256()
     done = stream.tell()
     while not call.answered:
         piece = stream.read(PIECE)
-        if sha256 is None:
+        if not sha256:
             digest.update(piece)
         done += len(piece)
         last = not piece
@@ -149,11 +140,7 @@ def _open_source(source: Source) -> Iterator[Tuple[BinaryIO, int]]:
 
 
 def download(
-    channel: Channel,
-    name: str,
-    target: Union[str, os.PathLike[str], None],
-    progress: Optional[Progress],
-    resume: bool = False,
+    channel: Channel, name: str, target: Union[str, os.PathLike[str], None], progress: Report, resume: bool = False
 ) -> bytearray:
     """See `Session.download`."""
     if target is None:
@@ -187,12 +174,7 @@ def _remove(path: str) -> None:
 
 
 def _receive(
-    channel: Channel,
-    name: str,
-    write: Callable[[Any], Any],
-    progress: Optional[Progress],
-    digest: Any = None,
-    offset: int = 0,
+    channel: Channel, name: str, write: Callable[[Any], Any], progress: Report, digest: Any = None, offset: int = 0
 ) -> None:
     """Receive a file from byte ``offset`` on, of whose beginning ``digest`` is the SHA-256."""
     digest = digest or hashlib.sha256()

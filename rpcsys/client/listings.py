@@ -9,7 +9,7 @@ import collections
 import time
 from typing import Any, Dict, Iterator, List, Optional
 
-from rpcsys.client.answers import count, from_tracker, span
+from rpcsys.client.answers import count, from_tracker, pair, span
 from rpcsys.errors import ProtocolError, TrackerError, printable
 from rpcsys.link import Link
 from rpcsys.wire import checks
@@ -24,7 +24,6 @@ MAX_S = 300.0
 #: Leases asked for at a time; the tracker sends fewer where they do not fit a frame.
 _PAGE = 1000
 _RULE = "-" * 30
-_PREFIX = "server:"
 
 some = optional(span)
 _state = {"state": sentence, "reason": sentence, "until_s": some}
@@ -105,18 +104,12 @@ def whole_summary(link: Link) -> Dict[str, Any]:
                 there += more
             else:  # what cannot be joined is the last page's
                 whole[part] = more
-        following = from_tracker(optional(_place), answer.get("next"), "next")
+        following = from_tracker(optional(pair(count)), answer.get("next"), "next")
         if following is None:
             return whole
         if not (any(found.values()) and (after is None or following > after)):
             raise ProtocolError("the tracker's summary does not go on: its pages repeat themselves")
         after = following
-
-
-def _place(value: Any, name: str) -> List[int]:
-    if type(value) is not list or len(value) != 2:
-        raise checks.wrong(name, "a place", value)
-    return [count(item, name) for item in value]
 
 
 def leases(link: Link, *, limit: Optional[int] = 100, page: int = _PAGE, **wanted: Any) -> Iterator[Dict[str, Any]]:
@@ -192,7 +185,7 @@ def _queue_status(summary: Dict[str, Any]) -> List[str]:
 
 def _keys(name: str) -> List[str]:
     """The device keys behind a server's name: ``server:KEY``, or ``server:proxy[KEY1,KEY2]``."""
-    key = name[len(_PREFIX) :] if name.startswith(_PREFIX) else name
+    key = name.removeprefix("server:")
     if key.startswith("proxy[") and key.endswith("]"):
         return [inner for inner in key[len("proxy[") : -1].split(",") if inner]
     return [key]

@@ -11,29 +11,18 @@ import threading
 import time
 from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
+from rpcsys import errors
 from rpcsys.client.capabilities import check_encodings
 from rpcsys.client.connection import connect
 from rpcsys.client.tracker import PLACES, connect_tracker
-from rpcsys.errors import (
-    Busy,
-    ConnectError,
-    NotSupported,
-    RemoteError,
-    RpcsysError,
-    SessionClosed,
-    SessionError,
-    TrackerError,
-    UnknownKey,
-    UsageError,
-    one_line,
-)
+from rpcsys.errors import RpcsysError, one_line
 from rpcsys.link import parse_address
 from rpcsys.link.backoff import RETRY_S, Backoff, jitter
 
 #: Seconds that a call waits for a server to be free, or back, unless told otherwise.
 WAIT_S = 60.0
 #: What a server that starts, moves or is restarted answers, if anything; one that is none of ours says so for ever.
-_FOR_NOW = (ConnectError, TrackerError, SessionError)
+_FOR_NOW = (errors.ConnectError, errors.TrackerError, errors.SessionError)
 #: How long who does not want to wait waits for a first try: a server that is there has answered by then.
 FIRST_TRY_S = 1.0
 #: So long is a server looked for that nobody asks for any more.
@@ -69,7 +58,7 @@ class Endpoint(NamedTuple):
             return "deadline_s is a number of seconds, or 0"
         try:
             parse_address(self.tracker or self.address)
-        except UsageError as error:
+        except errors.UsageError as error:
             return str(error)
         return ""
 
@@ -157,8 +146,6 @@ class ReconnectingConnection:
         if current is not None:
             current.close()
 
-    # -------------------------------------------------------------- opening
-
     def _found(self, limit: Callable[[], float], passing: Callable[[RpcsysError], bool]) -> OpenConnection:
         """The connection, looked for until ``limit()`` as long as what goes wrong is ``passing``."""
         began = time.monotonic()
@@ -209,13 +196,13 @@ class ReconnectingConnection:
 
     def _check_open(self) -> None:
         if self._closing.is_set():
-            raise SessionClosed("the module was closed; load it anew")
+            raise errors.SessionClosed("the module was closed; load it anew")
 
 
 def _is_for_now(error: RpcsysError) -> bool:
-    if isinstance(error, RemoteError):
+    if isinstance(error, errors.RemoteError):
         return error.retryable
-    return isinstance(error, _FOR_NOW) and not isinstance(error, NotSupported)
+    return isinstance(error, _FOR_NOW) and not isinstance(error, errors.NotSupported)
 
 
 # ------------------------------------------------------------------ connecting
@@ -258,7 +245,7 @@ def _served(
         with connect_tracker(endpoint.tracker) as tracker:
             rows = [(row["host"], row["port"], row["key"]) for row in tracker.resolve(endpoint.serve)]
     if not rows:
-        raise UnknownKey(f"the tracker at {endpoint.tracker} knows no place of {endpoint.serve!r}")
+        raise errors.UnknownKey(f"the tracker at {endpoint.tracker} knows no place of {endpoint.serve!r}")
     rows.sort(key=lambda row: _where(*row) in avoid)
     del rows[PLACES:]
     several = len(rows) > 1
@@ -267,7 +254,7 @@ def _served(
         try:
             served = connect(host, port, key, serve=endpoint.serve, timeout=seconds)
             break
-        except (ConnectError, Busy):
+        except (errors.ConnectError, errors.Busy):
             if not rows:
                 raise
     try:

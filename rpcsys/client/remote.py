@@ -45,10 +45,7 @@ class Caller:
         return to_user(frame.get("r"), self._of_ref)
 
     def _of_ref(self, ref: Ref) -> Any:
-        """The handle for an object the device says it keeps.
-
-        Raises `SessionLost` for one of a kind this client does not know (a newer server).
-        """
+        """The handle for an object the device says it keeps. Raises `SessionLost` for a kind unknown here (newer server)."""
         kind = ref.about.get("is")
         if kind == "array":
             return RemoteArray(self, ref)
@@ -116,13 +113,8 @@ class RemoteFunction:
         ``min_repeat_ms``; ``cooldown_s`` is the pause between repeats. With ``cache_flush_bytes`` (take more
         than the CPU's caches hold) and ``number=1``, every call finds them cold. One call before is not counted.
         """
-        options = {
-            "number": number,
-            "repeat": repeat,
-            "min_repeat_ms": min_repeat_ms,
-            "cooldown_s": cooldown_s,
-            "cache_flush_bytes": cache_flush_bytes,
-        }
+        options = {"number": number, "repeat": repeat, "min_repeat_ms": min_repeat_ms, "cooldown_s": cooldown_s}
+        options["cache_flush_bytes"] = cache_flush_bytes
         return TimeEvaluator(self._session, self._target, options, self)
 
     def encoding(self, results: Mapping[str, str]) -> RemoteFunction:
@@ -250,10 +242,8 @@ class RemoteModule:
             fields["outputs"] = list(outputs)
         if keep:
             fields["keep"] = True
-        session = self._session
-        frame = session._channel.call(*frames.template(frames.CALL, fields))
-        result: Dict[str, Any] = answers.from_device(answers.RUN, session._result(frame), "main")
-        return result
+        frame = self._session._channel.call(*frames.template(frames.CALL, fields))
+        return answers.from_device(answers.RUN, self._session._result(frame), "main")  # type: ignore[no-any-return]
 
     def time_evaluator(
         self,

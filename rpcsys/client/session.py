@@ -42,8 +42,6 @@ class Session(Caller, Closeable):
         state = "closed" if self._channel.broken else "open"
         return "<session {} at {}:{}, {}>".format(self.info.get("key", ""), *self.address, state)
 
-    # -------------------------------------------------------------- functions and modules
-
     def get_function(self, name: str) -> RemoteFunction:
         """The function registered as ``name`` on the device.
 
@@ -70,15 +68,11 @@ class Session(Caller, Closeable):
         else:
             on_device = name or files.path_on_device(path)
         loaded = self._builtin("session.load_module", on_device)
-        module: RemoteModule = answers.handle(loaded, RemoteModule, "session.load_module")
-        return module
-
-    # -------------------------------------------------------------- arrays
+        return answers.handle(loaded, RemoteModule, "session.load_module")
 
     def array(self, value: Any) -> RemoteArray:
         """Copy an array to the device, where it stays until the result of this call is dropped."""
-        kept: RemoteArray = answers.handle(self._builtin("session.put", value), RemoteArray, "session.put")
-        return kept
+        return answers.handle(self._builtin("session.put", value), RemoteArray, "session.put")
 
     def memory(self) -> Dict[str, Any]:
         """What this session keeps on the device: ``objects`` and ``bytes`` in all, and ``kept``, a list.
@@ -89,8 +83,6 @@ class Session(Caller, Closeable):
         found: Dict[str, Any] = answers.from_device(answers.MEMORY, self._builtin("session.memory"), "memory")
         return found
 
-    # -------------------------------------------------------------- functions of the user
-
     def run(self, function: Callable[..., Any], *args: Any, deadline_s: Optional[float] = None) -> Any:
         """Run a Python function of yours on the device, where the server was started with ``--allow-pickle``.
 
@@ -100,8 +92,6 @@ class Session(Caller, Closeable):
         """
         blob = capabilities.pickled(function, self.info.get("capabilities", {}))
         return self._builtin("session.run", capabilities.VERSION, blob, *args, deadline_s=deadline_s)
-
-    # -------------------------------------------------------------- files
 
     def upload(self, source: Source, target: Optional[str] = None, *, progress: Optional[Progress] = None) -> str:
         """Copy a local file, or bytes, into the session's directory; its name there.
@@ -139,8 +129,6 @@ class Session(Caller, Closeable):
         """Remove a file of the session's directory. Raises `RemoteFileError`, `PathError`."""
         self._builtin("session.remove", name)
 
-    # -------------------------------------------------------------- what it prints
-
     @overload
     def log(self) -> Iterator[str]: ...
 
@@ -159,8 +147,6 @@ class Session(Caller, Closeable):
             return self._log.lines()
         self._log.call(callback)
         return None
-
-    # -------------------------------------------------------------- the rest
 
     def ping(self, deadline_s: float = 5.0) -> None:
         """Ask the device for a sign of life, which it gives while a call runs, too.

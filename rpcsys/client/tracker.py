@@ -8,18 +8,9 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Union, overload
 
+from rpcsys import errors
 from rpcsys.client import answers
 from rpcsys.client.waiting import REPLY_S, OnQueued, Wanted, give_back, wait
-from rpcsys.errors import (
-    Busy,
-    ConnectError,
-    NotSupported,
-    ProtocolError,
-    ServerRefused,
-    ServerUnreachable,
-    TrackerLost,
-    UnknownKey,
-)
 from rpcsys.link import Closeable, Link, parse_address, tracker_defaults
 from rpcsys.wire import tracker as wire
 from rpcsys.wire.checks import Check
@@ -83,7 +74,7 @@ class Tracker(Closeable):
             try:
                 reply = link.command([wire.SUMMARY], timeout=REPLY_S)
             except TimeoutError as error:
-                raise TrackerLost(str(error)) from None
+                raise errors.TrackerLost(str(error)) from None
             found = reply[1] if type(reply) is list and len(reply) == 2 and reply[0] == wire.SUCCESS else reply
             summary: Dict[str, Any] = answers.from_tracker(listings.TVM_SUMMARY, found, "summary")
             return summary
@@ -214,7 +205,7 @@ class Tracker(Closeable):
             except BaseException as error:
                 for session in sessions:
                     session.close()
-                if not isinstance(error, (ServerRefused, ServerUnreachable)):
+                if not isinstance(error, (errors.ServerRefused, errors.ServerUnreachable)):
                     raise
                 give_back(link, leases, lease, error)
                 if last:
@@ -222,8 +213,6 @@ class Tracker(Closeable):
                 _log.warning("a device of %s did not answer, trying another: %s", lease["key"], error)
                 return None
         return tuple(sessions)
-
-    # -------------------------------------------------------------- deployed modules
 
     def resolve(self, name: str = "") -> List[Dict[str, Any]]:
         """Where the deployed module ``name`` ("": each) is served, the least busy place first. No lease, no queue.
@@ -241,15 +230,13 @@ class Tracker(Closeable):
         """
         from rpcsys.client.connection import connect
 
-        problem: Exception = UnknownKey(f"the tracker knows no place of {name!r}")
+        problem: Exception = errors.UnknownKey(f"the tracker knows no place of {name!r}")
         for row in self.resolve(name)[:PLACES]:
             try:
                 return connect(row["host"], row["port"], row["key"], serve=name, timeout=timeout)
-            except (ConnectError, Busy) as error:
+            except (errors.ConnectError, errors.Busy) as error:
                 problem = error
         raise problem
-
-    # -------------------------------------------------------------- leases and servers
 
     def leases(self) -> List[Dict[str, Any]]:
         """Leases that are out: lease, key, server, holder, address, since_s, until_s, limit_s, state."""
@@ -290,11 +277,11 @@ class Tracker(Closeable):
         """What the tracker answers in ``field``, and None without a ``check``."""
         with self._link() as link:
             if not link.ours:
-                raise NotSupported(f"the tracker at {self.address[0]}:{self.address[1]} is TVM's: it has no {op}")
+                raise errors.NotSupported(
+                    f"the tracker at {self.address[0]}:{self.address[1]} is TVM's: it has no {op}"
+                )
             answer = link.ask(op, timeout=REPLY_S, **fields)
             return None if check is None else answers.from_tracker(check, answer.get(field), field)
-
-    # -------------------------------------------------------------- links
 
     def close(self) -> None:
         """Close the idle connections. Sessions go on."""
@@ -325,5 +312,5 @@ class Tracker(Closeable):
             try:
                 link.command([wire.PING], timeout=self._timeout)
                 return link
-            except (ConnectError, ProtocolError, TrackerLost):
+            except (errors.ConnectError, errors.ProtocolError, errors.TrackerLost):
                 link.close()

@@ -1,8 +1,6 @@
 """Waiting for devices: the conversation with a tracker from the request to the leases.
 
-Our tracker gives a request that has to wait a ticket. When the connection breaks, or the tracker starts anew, the
-request is asked again with it and keeps its place. TVM's tracker has no such thing, and only one device for each
-request of a key.
+Our tracker gives a request that has to wait a ticket: asked again with it after a lost connection, it keeps its place.
 """
 
 from __future__ import annotations
@@ -22,12 +20,11 @@ from rpcsys.wire.checks import port as port_number
 from rpcsys.wire.checks import shown, text
 
 OnQueued = Callable[[Dict[str, Any]], None]
+Reopen = Callable[[float], Link]
 
 REPLY_S = 10.0
-
+#: For so long a tracker that is gone is looked for again; it keeps a ticket's place no longer.
 RETURN_S = 60.0
-"""For so long a tracker that is gone is looked for again; it keeps a ticket's place no longer."""
-
 _PAUSE_S = (0.1, 1.0)
 _log = logging.getLogger("rpcsys.tracker")
 
@@ -45,11 +42,7 @@ class Wanted:
 
 
 def wait(
-    link: Link,
-    wanted: Wanted,
-    deadline: Optional[float],
-    on_queued: Optional[OnQueued],
-    reopen: Callable[[float], Link],
+    link: Link, wanted: Wanted, deadline: Optional[float], on_queued: Optional[OnQueued], reopen: Reopen
 ) -> Tuple[Link, List[Dict[str, Any]]]:
     """The leases, and the link over which they came: ``link``, or another if it broke.
 
@@ -104,7 +97,7 @@ def _ask(
     return leases
 
 
-def _return(reopen: Callable[[float], Link], deadline: Optional[float], error: TrackerLost) -> Link:
+def _return(reopen: Reopen, deadline: Optional[float], error: TrackerLost) -> Link:
     """A new link, as soon as the tracker is back."""
     until = time.monotonic() + RETURN_S
     if deadline is not None:

@@ -16,13 +16,13 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 
-from rpcsys.client.calls.flusher import Flusher
-from rpcsys.client.calls.receiver import TICK_S, OnLog, PendingCall, Receiver
+from rpcsys.client.calls.receiver import TICK_S, Flusher, OnLog, PendingCall, Receiver
 from rpcsys.errors import DeadlineExceeded, RpcsysError, SessionClosed
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame, FrameTemplate
 
+Buffers = Sequence[Buffer]
 #: Calls under way up to which another one is sent at once: the device has nothing better to do.
 FEW = 2
 #: Calls that make a batch. More save little: one system call and one wake-up of the device are shared by these.
@@ -47,7 +47,8 @@ class Channel:
         self._send_lock = threading.Lock()
         self._held: Dict[int, bytes] = {}  # calls that wait for others to be sent with, by number
         self._freed: Deque[int] = deque()
-        self._on_full_reading = self._while_full_reading  # bound once
+        self._on_full = functools.partial(self._while_full, self._receiver.drain)
+        self._on_full_reading = functools.partial(self._while_full, self._receiver.take_what_came)
         self._alone = PendingCall()  # a call that nobody is beside, used again
         self._flusher = Flusher(self._receiver, self._held, self.flush)
         self.futures_lock = threading.RLock()
@@ -55,21 +56,24 @@ class Channel:
 
     # -------------------------------------------------------------- calls
 
-    def call(
-        self, template: FrameTemplate, buffers: Sequence[Buffer] = (), deadline_s: Optional[float] = None
-    ) -> Frame:
+    def call(self, template: FrameTemplate, buffers: Buffers = (), deadline_s: Optional[float] = None) -> Frame:
         """Send a CALL and wait for its RESULT.
 
         Raises what the call raised on the device, `DeadlineExceeded`, or a `SessionError`.
         """
         receiver = self._receiver
-        if not self._send_lock.acquire(False):
-            return self._call_beside_others(template, buffers, deadline_s)
-        if receiver.pending or self._held or receiver.broken is not None or not receiver.lock.acquire(False):
+        alone = self._send_lock.acquire(False)
+        if alone and (
+            receiver.pending or self._held or receiver.broken is not None or not receiver.lock.acquire(False)
+        ):
             self._send_lock.release()
-            return self._call_beside_others(template, buffers, deadline_s)
+            alone = False
+        if not alone:
+            beside = PendingCall()
+            self.start(beside, template, buffers, deadline_s)
+            return self.finish(beside)
         call = self._alone if deadline_s is None else PendingCall()
-        pieces: Sequence[Buffer] = ()
+        pieces: Buffers = ()
         try:
             try:
                 call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
@@ -101,20 +105,8 @@ class Channel:
                 receiver.wake_sleepers()
         return self.finish(call)
 
-    def _call_beside_others(
-        self, template: FrameTemplate, buffers: Sequence[Buffer], deadline_s: Optional[float]
-    ) -> Frame:
-        """`call` while another thread uses the session, or calls are under way."""
-        call = PendingCall()
-        self.start(call, template, buffers, deadline_s)
-        return self.finish(call)
-
     def start(
-        self,
-        call: PendingCall,
-        template: FrameTemplate,
-        buffers: Sequence[Buffer] = (),
-        deadline_s: Optional[float] = None,
+        self, call: PendingCall, template: FrameTemplate, buffers: Buffers = (), deadline_s: Optional[float] = None
     ) -> None:
         """Send a CALL, now or, if it has a future, with the next ones. Waits only while the device's window is full."""
         receiver = self._receiver
@@ -134,10 +126,14 @@ class Channel:
             if self._freed:
                 # Beside the call, not part of it: it goes out before, and though the call may be cancelled.
                 self._held[-call_id] = b"".join(self._free_frame())
-            if under_way > FEW and call.submitted and size <= SMALL:
-                self._hold(call_id, pieces)
-            else:
+            if under_way <= FEW or not call.submitted or size > SMALL:
                 self._send(pieces)
+            else:
+                self._held[call_id] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                if len(self._held) >= BATCH:
+                    self._send([])
+                elif not self._flusher.looking:
+                    self._flusher.wake()
             if call.submitted and self._flusher.dozing:
                 self._flusher.start()
 
@@ -160,9 +156,7 @@ class Channel:
         finally:
             del error
 
-    def send(
-        self, kind: int, call_id: int, fields: Dict[str, Any], buffers: Sequence[Buffer] = (), flags: int = 0
-    ) -> None:
+    def send(self, kind: int, call_id: int, fields: Dict[str, Any], buffers: Buffers = (), flags: int = 0) -> None:
         """Send a frame that is no call: CHUNK, CANCEL, PING, GOODBYE."""
         head, more = frames.encode_head(fields) if fields else (b"", [])
         with self._send_lock:
@@ -236,14 +230,7 @@ class Channel:
                 if self._held:
                     self._send([])
 
-    def _hold(self, call_id: int, pieces: Sequence[Buffer]) -> None:
-        self._held[call_id] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if len(self._held) >= BATCH:
-            self._send([])
-        elif not self._flusher.looking:
-            self._flusher.wake()
-
-    def _send(self, pieces: Sequence[Buffer]) -> None:
+    def _send(self, pieces: Buffers) -> None:
         """Send what is held back and ``pieces``, with the send lock held."""
         if self._receiver.broken is not None:
             raise self._receiver.broken
@@ -252,7 +239,7 @@ class Channel:
             self._held.clear()
             self._flusher.sent += 1
         try:
-            self._stream.send(pieces, self._while_full)
+            self._stream.send(pieces, self._on_full)
         except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
             raise self._failed(error, self._receiver.drain) from None
 
@@ -265,17 +252,9 @@ class Channel:
             self._receiver.interrupted(what)
         return error
 
-    def _while_full(self) -> None:
-        """The peer takes nothing now: read what it sends, then wait until it takes or sends more."""
-        self._receiver.drain()
-        self._wait_for_peer()
-
-    def _while_full_reading(self) -> None:
-        """`_while_full` for the thread that holds the read lock already."""
-        self._receiver.take_what_came()
-        self._wait_for_peer()
-
-    def _wait_for_peer(self) -> None:
+    def _while_full(self, read: Callable[[], None]) -> None:
+        """The peer takes nothing now: ``read`` what it sends, then wait until it takes or sends more."""
+        read()
         if self._receiver.broken is not None:
             raise self._receiver.broken
         if not self._stream.wait(TICK_S, write=True):
@@ -402,7 +381,6 @@ class CallFuture(PendingCall, concurrent.futures.Future):  # type: ignore[type-a
 
 
 def _milliseconds(seconds: float) -> int:
-    """A deadline as the wire has it."""
     return max(1, min(int(seconds * 1000), 0xFFFFFFFF))
 
 

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from rpcsys.client.calls import flusher, receiver
+from rpcsys.client.calls import receiver
 from rpcsys.errors import Cancelled, DeadlineExceeded, LimitExceeded, RemoteError, SessionLost
 from rpcsys.wire import frames
 from tests.device import PATIENCE_S, until
@@ -131,7 +131,7 @@ def test_callbacks_of_what_is_done_and_of_what_fails(shared):
 
 def test_a_callback_after_a_rest(session, monkeypatch):
     """One call alone, which fills no batch, after a while in which nothing was to come."""
-    monkeypatch.setattr(flusher, "TICK_S", 100.0)
+    monkeypatch.setattr(receiver, "TICK_S", 100.0)
     echo = session.get_function("testing.echo")
     echo.submit(1).result()
     time.sleep(0.3)
