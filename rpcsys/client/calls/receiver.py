@@ -31,9 +31,9 @@ MOST_AT_ONCE = 100_000
 FLUSH_S = 0.0005
 #: The same while batches fill by themselves: each look costs whoever submits a switch of threads.
 BUSY_S = 0.002
-#: How long replies may lie unread before this thread takes them.
+#: How long replies may lie unread before the flusher takes them.
 UNREAD_S = 0.02
-#: Looks without a call held back after which it goes back to sleep.
+#: Looks of the flusher without a call held back, after which it goes back to sleep.
 _QUIET_LOOKS = 40
 #: Given a LOG frame, and what drops those that came with it and says how many lines they were.
 OnLog = Callable[[Frame, Callable[[], int]], None]
