@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import rpcsys
-from rpcsys.client import connection as module
+from rpcsys.client import connection
+from rpcsys.client import tracker as module
 from rpcsys.errors import (
     ConfigError,
     ServerRefused,
@@ -186,7 +187,7 @@ def test_a_login_without_a_name(monkeypatch):
 def openings(monkeypatch):
     """Have the next sessions end with these errors before they begin; the rest as it is."""
     errors, tried = [], []
-    real = module.open_session
+    real = connection.open_session
 
     def open_session(*args, **kwargs):
         tried.append(args[0])
@@ -194,7 +195,7 @@ def openings(monkeypatch):
             raise errors.pop(0)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(module, "open_session", open_session)
+    monkeypatch.setattr(connection, "open_session", open_session)
     return errors, tried
 
 
