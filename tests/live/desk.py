@@ -90,13 +90,16 @@ def packing(words: list[str]) -> list[str]:
     return words[:at] + words[at + 2 :]
 
 
+#: Where an installation may write. Other folders, such as /var/tmp, may be those of other tests.
+PLACES = "/etc /home /opt /run /srv /usr/local /var/cache /var/lib /var/log /var/spool"
+
+
 def left(board: SshBoard) -> str:
     """Files of ours, and processes, on the board."""
     return board.shell(
-        "find / -xdev ( -name '*rpcsys*' -o -path '*/etc/rpcsys/*' ) ! -path '/tmp/pytest*' "
-        "! -path '/root/*' ! -path '/usr/lib/*' 2>/dev/null; ls -d /tmp/rpcsys.*; ps ax -o args | grep '[s]tart.py'; :"
-        .replace("(", r"\(").replace(")", r"\)")
-    )  # fmt: skip
+        rf"find {PLACES} -xdev \( -name '*rpcsys*' -o -path '*/etc/rpcsys/*' \) 2>/dev/null; "
+        "ls -d /tmp/rpcsys.* 2>/dev/null; ps ax -o args | grep '[s]tart.py'; :"
+    )
 
 
 def version_of(board: SshBoard) -> str:

@@ -47,6 +47,10 @@ class Load:
         for seed in range(count):
             self._start(self._raw, address, key, seed)
 
+    def total(self) -> int:
+        """Calls and steps of leases that are done."""
+        return sum(list(self.done.values()))  # of a copy: the threads go on
+
     def stop(self) -> None:
         """AssertionError if one does not end, or met what no user should ever see."""
         self._stop.set()

@@ -98,8 +98,8 @@ def version(machine: Booted, unit: str) -> str:
 
 
 def traces(machine: Booted) -> set[str]:
-    """Files and folders that an installation may leave."""
-    places = ("/etc", "/lib/", "/opt", "/run", "/usr", "/var")
+    """Files and folders that an installation may leave; /var/tmp has those of other tests."""
+    places = ("/etc", "/lib/", "/opt", "/run", "/usr", "/var/cache", "/var/lib", "/var/log", "/var/spool")
     found = machine.run("find", *places, "-xdev", "(", "-name", "*rpcsys*", "-o", "-path", "*/rpcsys/*", ")")
     return {name for name in found.splitlines() if not name.startswith("/var/log/journal/")}
 
